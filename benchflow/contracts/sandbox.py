@@ -29,6 +29,7 @@ class Capabilities(Model):
     memory_limit: bool = False
     storage_limit: bool = False
     dockerfile: bool = False
+    mounts: bool = False
     isolation: str = "process"
 
 
@@ -37,6 +38,7 @@ class ImageConfig(Model):
 
     context: directory; dockerfile: path of the Dockerfile (inside or outside the context). digest: of the
     context's content and the Dockerfile; equal digests share one build. timeout_sec: for the build.
+    hidden: paths of this host that no step may see, for providers whose sandboxes see the host.
     """
 
     image: str | None = None
@@ -45,20 +47,37 @@ class ImageConfig(Model):
     exclude: tuple[str, ...] = ()
     digest: str | None = None
     timeout_sec: float = 600.0
+    hidden: tuple[str, ...] = ()
 
 
 class ImageRef(Model):
-    """A ready image. workdir: its working directory, None when unset or `/`."""
+    """A ready image. workdir: its working directory, None when unset or `/`.
+
+    warnings: in what it is not quite what was asked for.
+    """
 
     reference: str
     workdir: str | None = None
     built: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+class Mount(Model):
+    """A directory of this host that a sandbox sees at `target`, whatever its image has there.
+
+    Never part of a snapshot; a fork has the read-only ones, since nothing writable may be shared.
+    """
+
+    source: str
+    target: str
+    read_only: bool = True
 
 
 class SandboxSpec(Model):
     """What to start. name: deterministic; starting twice finds the first. env: reaches PID 1, no secrets.
 
     labels: carried by everything the sandbox owns, for reaping. cpus: cores; memory_mb, storage_mb: MiB.
+    hidden: paths of this host that it must not show, for providers whose sandboxes see the host.
     """
 
     name: str
@@ -70,6 +89,8 @@ class SandboxSpec(Model):
     cpus: float | None = None
     memory_mb: int | None = None
     storage_mb: int | None = None
+    hidden: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
 
 
 class SandboxRef(Model):
@@ -211,11 +232,25 @@ class Sandbox(Protocol):
         """The (host, port) at which this host reaches a TCP port of the sandbox."""
         ...
 
-    async def snapshot(self, name: str) -> ImageRef: ...
+    async def snapshot(self, name: str) -> ImageRef:
+        """Keep the files as they are at one moment, as an image; the sandbox goes on as if nothing had been.
 
-    async def restore(self, image: ImageRef) -> None: ...
+        Of a name that has a snapshot already, that one is returned: a caller that died may ask again. Processes,
+        sockets and what lies in memory file systems (/dev/shm) are not kept. Raises `UnsupportedFeatureError` where
+        the provider's capabilities say no, here and in `restore` and `fork`.
+        """
+        ...
 
-    async def fork(self, names: Sequence[str]) -> list[SandboxRef]: ...
+    async def restore(self, image: ImageRef) -> None:
+        """Start again from an image: same name, environment, limits and network, none of the old processes."""
+        ...
+
+    async def fork(self, names: Sequence[str]) -> list[SandboxRef]:
+        """Start sandboxes of these names that begin with the files of this one, all as of one moment.
+
+        They have its environment, limits, labels and network mode, and share nothing that either can change.
+        """
+        ...
 
     async def stop(self) -> None:
         """End it and remove all it owns. Stopping something that is gone is success."""
@@ -260,6 +295,10 @@ class SandboxProvider(ImageBuilder, Protocol):
 
     async def remove(self, name: str) -> None:
         """Remove the sandbox of this name, running or not, and all it owns. Missing is success."""
+        ...
+
+    async def remove_image(self, image: ImageRef) -> None:
+        """Remove an image that this provider made: a build or a snapshot. Missing is success."""
         ...
 
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:

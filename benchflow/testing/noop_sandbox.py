@@ -169,6 +169,9 @@ class NoopProvider:
     async def remove(self, name: str) -> None:
         return None
 
+    async def remove_image(self, image: ImageRef) -> None:
+        return None
+
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
         return []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.docker.archives import excluded, unpack
+from benchflow.planes.sandbox.archives import excluded, unpack
 
 
 def archive(*members: tuple[str, bytes, str | None]) -> io.BytesIO:

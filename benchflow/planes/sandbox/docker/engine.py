@@ -6,6 +6,7 @@ Nothing else in the provider catches an exception of `docker` or `requests`.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -99,6 +100,12 @@ class Engine:
     async def open_exec(self, exec_id: str) -> Stream:
         """Start an execution, attached to its streams."""
         return await self.call(lambda client: Stream(client.exec_start(exec_id, socket=True)))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the daemon sees the files of this host, as far as its address tells."""
+        address = os.environ.get("DOCKER_HOST") or "unix:"
+        return address.startswith("unix:")
 
     def close(self) -> None:
         """Let go of threads and connections. A later call makes new ones."""

@@ -28,21 +28,21 @@ from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound
 from benchflow.planes.sandbox.docker.processes import MARKER, Processes
-from benchflow.planes.sandbox.docker.records import container_records, file_lock, write_record
+from benchflow.planes.sandbox.docker.records import container_records
 from benchflow.planes.sandbox.docker.shell import RootShell
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
+from benchflow.planes.sandbox.outcome import (
+    KILLED,
+    LEFT_OUT,
+    NOT_STARTED,
+    OUTPUT_CAP,
+    OUTPUT_ON_DISK,
+    TIMED_OUT,
+    WATCH_EVERY,
+)
+from benchflow.planes.sandbox.records import file_lock, write_record
 
 ROOM = "/run/benchflow"
-OUTPUT_CAP = 10 * 1024 * 1024
-"""Bytes kept of each output: the first and the last half."""
-
-OUTPUT_ON_DISK = 8 * OUTPUT_CAP
-"""An output file larger than this loses its middle while the command runs, so that none fills the disk."""
-
-WATCH_EVERY = 5.0
-TIMED_OUT = 124
-NOT_STARTED = 126
-KILLED = 137
 KILL_PATIENCE = 20.0
 
 # $1: directory; the rest: the command. The wrapper's output stays the daemon's stream and carries nothing, not even
@@ -57,7 +57,7 @@ show() {{
   if [ -f "$1.head" ]; then cat "$1.head"; h=1; fi
   if [ "$s" -le {cap} ] && [ $h = 0 ]; then cat "$1"; return 0; fi
   [ $h = 1 ] || head -c {half} "$1"
-  printf '\\n[... output left out here ...]\\n'
+  printf '{left_out}'
   tail -c {half} "$1"; return 1
 }}
 cd {room} || exit 9
@@ -290,6 +290,8 @@ class Executions:
                 raise
             if not state["Running"] and state["ExitCode"] is not None:
                 if state["ExitCode"] == KILLED:
+                    # Where the container died, the daemon says so of the execution first. The shell died, too.
+                    await self._shell.run(":")
                     await self._require_running()
                 return int(state["ExitCode"])
             await asyncio.sleep(pause)
@@ -348,7 +350,8 @@ class Executions:
         self, room: str, code: int, *, timed_out: bool = False, remove: bool = False
     ) -> SandboxExecResult:
         half = OUTPUT_CAP // 2
-        script = _SHOW.format(room=room, cap=OUTPUT_CAP, half=half)
+        left_out = LEFT_OUT.replace("\n", "\\n")
+        script = _SHOW.format(room=room, cap=OUTPUT_CAP, half=half, left_out=left_out)
         if remove:
             script = f"(\n{script}\n)\nr=$?; rm -rf {room}; exit $r"
         answer = await self._shell.run(script)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.docker.archives import entry, pack, unpack
+from benchflow.planes.sandbox.archives import entry, pack, unpack
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
 from benchflow.planes.sandbox.docker.shell import RootShell
 

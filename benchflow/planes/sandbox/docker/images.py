@@ -1,7 +1,7 @@
 """Images: ready ones are found or pulled, the others built once per digest.
 
 A Dockerfile goes to the daemon's own builder; one that uses what only BuildKit has goes to the `docker`
-program, since the library cannot speak to BuildKit. Nothing here ever removes an image.
+program, since the library cannot speak to BuildKit. Nothing here removes an image that was not built here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import shutil
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -21,13 +20,13 @@ from typing import IO, Any
 from benchflow.contracts.sandbox import ImageConfig, ImageRef
 from benchflow.errors import ImageBuildError, ImagePullError, SandboxError, SandboxUnavailableError
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.docker.context import Context, read_context
+from benchflow.planes.sandbox.context import Context, read_context
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
-from benchflow.planes.sandbox.docker.records import file_lock
+from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.transcript import Transcript
 
 REPOSITORY = "benchflow/task"
 DIGEST_LABEL = "benchflow.digest"
-TAIL = 30
 
 _NO_BASE = re.compile(
     r"pull access denied|manifest (for .* )?(unknown|not found)|repository does not exist|not found: manifest"
@@ -57,6 +56,11 @@ class Images:
         found = await self._find(tag, built=True)
         return found or await self._locked(tag, lambda: self._make(context, tag, digest, config, log))
 
+    async def remove(self, reference: str) -> None:
+        """Remove an image that was built here. Missing is success."""
+        with contextlib.suppress(NotFound):
+            await self._engine.call(lambda client: client.remove_image(reference))
+
     async def _find(self, reference: str, built: bool) -> ImageRef | None:
         try:
             image = await self._engine.call(
@@ -80,7 +84,7 @@ class Images:
         reference = str(config.image)
         if found := await self._find(reference, built=False):
             return found
-        transcript = Transcript(log)
+        transcript = Progress(log)
         try:
             await self._follow(
                 lambda client: client.pull(*_name_and_tag(reference), stream=True, decode=True),
@@ -108,7 +112,7 @@ class Images:
     async def _make(self, context: Context, tag: str, digest: str, config: ImageConfig, log: Path | None) -> ImageRef:
         if found := await self._find(tag, built=True):
             return found
-        transcript = Transcript(log)
+        transcript = Progress(log)
         features = context.buildkit_features()
         archive = await asyncio.to_thread(context.archive)
         try:
@@ -136,7 +140,7 @@ class Images:
         tag: str,
         digest: str,
         timeout: float,
-        transcript: Transcript,
+        transcript: Progress,
     ) -> None:
         def start(client: RecordingClient) -> Any:
             return client.build(
@@ -157,7 +161,7 @@ class Images:
         except SandboxError as error:
             raise _build_error(context, error.message, transcript) from error
 
-    async def _follow(self, start: Callable[[RecordingClient], Any], transcript: Transcript, timeout: float) -> None:
+    async def _follow(self, start: Callable[[RecordingClient], Any], transcript: Progress, timeout: float) -> None:
         """Read the daemon's progress to its end in a thread; on a timeout or a cancellation hang up.
 
         The daemon ends a build or a pull whose client is gone. Raises `SandboxError` with its reason.
@@ -229,24 +233,14 @@ class Images:
             raise _build_error(context, f"docker build ended with exit status {code}", transcript)
 
 
-class Transcript:
-    """What a build or a pull says: to the log as it comes, and its last lines for an error."""
+class Progress(Transcript):
+    """A transcript of the daemon's progress objects. error: what the daemon says went wrong."""
 
     def __init__(self, log: Path | None) -> None:
-        self._log = log
-        self._last: deque[str] = deque(maxlen=TAIL)
-        self._rest = ""
+        super().__init__(log)
         self.error = ""
-        if log is not None:
-            log.parent.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def tail(self) -> str:
-        lines = [*self._last, *([self._rest] if self._rest else [])]
-        return "\n".join(lines[-TAIL:])
 
     def add(self, line: dict[str, Any]) -> None:
-        """One of the daemon's progress objects."""
         if "error" in line:
             self.error = str(line["error"])
             self.write(f"{self.error}\n")
@@ -254,13 +248,6 @@ class Transcript:
             self.write(str(line["stream"]))
         elif "status" in line and "progress" not in line:
             self.write(f"{line['id']}: {line['status']}\n" if line.get("id") else f"{line['status']}\n")
-
-    def write(self, text: str) -> None:
-        if self._log is not None:
-            with self._log.open("a", encoding="utf-8") as file:
-                file.write(text)
-        *lines, self._rest = (self._rest + text).split("\n")
-        self._last.extend(line for line in lines if line.strip())
 
 
 async def _has_buildkit(program: str) -> bool:

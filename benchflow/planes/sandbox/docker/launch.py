@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import docker.types
+
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError, SandboxUnavailableError
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound
@@ -61,6 +63,10 @@ async def create(engine: Engine, spec: SandboxSpec, network: str, info: dict[str
             cap_drop=["ALL"],
             cap_add=list(CAPABILITIES),
             security_opt=["no-new-privileges"],
+            mounts=[
+                docker.types.Mount(mount.target, mount.source, type="bind", read_only=mount.read_only)
+                for mount in spec.mounts
+            ],
         )
         made = client.create_container(
             spec.image.reference,

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchflow.errors import SandboxError, SandboxStartError
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker.engine import Conflict, Engine, NotFound
-from benchflow.planes.sandbox.docker.records import file_lock
+from benchflow.planes.sandbox.records import file_lock
 
 STACK_LABEL = "benchflow.stack"
 NO_ICC = {"com.docker.network.bridge.enable_icc": "false"}

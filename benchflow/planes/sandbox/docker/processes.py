@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
-from benchflow.planes.sandbox.docker.records import write_record
 from benchflow.planes.sandbox.docker.shell import RootShell
+from benchflow.planes.sandbox.records import write_record
 
 MARKER = "BENCHFLOW_EXEC"
 
@@ -116,18 +116,17 @@ class Processes:
     async def kill_unknown(self, keep_services: bool) -> int:
         """Kill all but PID 1, the main process and, if asked, the baseline; the number killed.
 
-        A process that a service of the baseline starts again is that service's business and stays.
+        What a service of the baseline has started since is that service's business and stays.
         """
         baseline = self._baseline() if keep_services else set()
         killed: set[tuple[int, int]] = set()
-        for round_ in range(ROUNDS):
+        for _ in range(ROUNDS):
             shell, table = await self._table()
             spared = closure(table, [shell], set()) | main_processes(table)
             spared |= {process.pid for process in table.values() if process.identity in baseline}
+            services = {p for p in spared if table[p].identity in baseline} | main_processes(table)
+            spared |= closure(table, services - {1}, set())
             victims = {pid for pid, process in table.items() if pid not in spared and process.state != "Z"}
-            if round_:
-                services = {p for p in spared if table[p].identity in baseline} | main_processes(table)
-                victims -= closure(table, services - {1}, set())
             if not victims:
                 return len(killed)
             killed |= {table[pid].identity for pid in victims}

@@ -74,6 +74,8 @@ class DockerProvider:
             memory_limit=True,
             storage_limit=False,
             dockerfile=True,
+            # A daemon elsewhere has another file system.
+            mounts=self._engine.is_local,
             isolation="container",
         )
 
@@ -148,6 +150,10 @@ class DockerProvider:
                 await asyncio.sleep(0.1 * 2**attempt)
             else:
                 return
+
+    async def remove_image(self, image: ImageRef) -> None:
+        if image.built:
+            await self._images.remove(image.reference)
 
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
         label = {"label": f"{STACK_LABEL}={stack_id}"}

@@ -15,11 +15,12 @@ from typing import Literal
 from benchflow.contracts.sandbox import ExecChunk, ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker.engine import Engine
-from benchflow.planes.sandbox.docker.executions import ROOM, TIMED_OUT, Command, Executions
+from benchflow.planes.sandbox.docker.executions import ROOM, Command, Executions
 from benchflow.planes.sandbox.docker.files import Files
 from benchflow.planes.sandbox.docker.processes import Processes
 from benchflow.planes.sandbox.docker.records import container_records
 from benchflow.planes.sandbox.docker.shell import RootShell
+from benchflow.planes.sandbox.outcome import TIMED_OUT
 
 NO_SNAPSHOTS = "docker snapshots are not available in this release"
 

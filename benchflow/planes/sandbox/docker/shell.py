@@ -168,6 +168,8 @@ class RootShell:
                 f"(exit status {state['State']['ExitCode']}"
                 f"{', out of memory' if state['State']['OOMKilled'] else ''})"
             )
+        if "stopped state" in str(broken):
+            raise SandboxLostError(f"the container {state['Name'].lstrip('/')} has stopped")
         if fresh:
             raise SandboxError(
                 f"no shell runs in the container: {broken or 'it ended at once'}",

@@ -9,12 +9,13 @@ import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
-
-from docker.utils.build import PatternMatcher, create_archive
+from typing import IO, TYPE_CHECKING
 
 from benchflow.contracts.sandbox import ImageConfig
 from benchflow.errors import ConfigError, ImageBuildError
+
+if TYPE_CHECKING:
+    from docker.utils.build import PatternMatcher
 
 OUTSIDE = ".benchflow.dockerfile"
 """The name in the context of a Dockerfile that lies outside of it."""
@@ -72,6 +73,8 @@ class Context:
             own = self.root / ".dockerignore"
             ignore = own.read_text(encoding="utf-8") if own.is_file() else ""
             extra.append((".dockerignore", f"{ignore}\n{OUTSIDE}\n.dockerignore\n"))
+        from docker.utils.build import create_archive
+
         packed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             create_archive(str(self.root), list(self.files), packed, extra_files=extra)
@@ -84,6 +87,13 @@ class Context:
             ) from error
         packed.seek(0)
         return packed
+
+    def copied(self) -> tuple[str, ...]:
+        """The files that a COPY sees: those sent, without what only the builder itself reads of the ignored ones."""
+        matcher = _matcher(_ignore_lines(self.root))
+        matcher.patterns.pop()  # the library's own: the ignore file is always sent
+        own = [name for name in (self.dockerfile, ".dockerignore") if matcher.matches(name)]  # type: ignore[arg-type]
+        return tuple(name for name in self.files if name not in own)
 
     def buildkit_features(self) -> list[str]:
         """What the Dockerfile uses that only BuildKit carries out, as a reader would write it."""
@@ -115,8 +125,15 @@ def read_context(config: ImageConfig) -> Context:
     inside = source.parent.resolve().is_relative_to(root.resolve())
     name = source.resolve().relative_to(root.resolve()).as_posix() if inside else OUTSIDE
     patterns = [*_ignore_lines(root), *config.exclude, f"!{name}"]
-    files = tuple(sorted(set(PatternMatcher(patterns).walk(str(root)))))
+    files = tuple(sorted(set(_matcher(patterns).walk(str(root)))))
     return Context(root, source, name, text, files)
+
+
+def _matcher(patterns: list[str]) -> PatternMatcher:
+    # Whoever only looks at what there is need not wait for the library.
+    from docker.utils.build import PatternMatcher
+
+    return PatternMatcher(patterns)
 
 
 def _ignore_lines(root: Path) -> list[str]:

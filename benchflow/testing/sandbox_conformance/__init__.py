@@ -1,0 +1,87 @@
+"""What every sandbox provider must do, as tests. A provider that passes them all can be used for every task.
+
+Writing a sandbox provider
+--------------------------
+A provider is a class with the methods of `benchflow.contracts.sandbox.SandboxProvider`; its `start` and `attach`
+return objects with the methods of `Sandbox`. Declare it under the name that `--sandbox` shall know:
+
+    [project.entry-points."benchflow.sandboxes"]
+    mine = "my_package.sandbox:MyProvider"
+
+and let this suite say what is missing (pytest and pytest-asyncio must be installed):
+
+    # test_my_sandbox.py
+    from benchflow.testing.sandbox_conformance import SandboxConformance
+
+    class TestMySandbox(SandboxConformance):
+        provider_path = "my_package.sandbox:MyProvider"
+        base_image = "debian:bookworm-slim"
+
+`provider_path` is a path and not an object, because other processes make the provider, too: a worker may die at any
+moment, so a provider keeps nothing in memory that it could not find again from a `SandboxRef`. The image needs a
+shell, coreutils, procps, util-linux, passwd (`useradd`) and Python 3 with sqlite3. Where its name alone does not make
+one, override the fixture `image_config` (class scope), which returns an `ImageConfig`; where the state directory needs
+care, the fixture `state_directory`.
+
+What `capabilities()` does not claim is not asked for, but must be refused with `UnsupportedFeatureError`; a limit
+that this host cannot keep must be a warning of the `SandboxRef` that names it (`memory_mb`, `cpus`, `storage_mb`).
+Both skip the tests concerned. BENCHFLOW_TEST_OUTSIDE names a host that serves HTTPS, for the test that a public
+sandbox reaches out; it is skipped where the machine that runs the tests does not reach it itself.
+
+The suite takes about a minute. Each theme is a class of its own (`Commands`, `ExactlyOnce`, `Forks`, ...), so that a
+provider in the making can begin with one of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+THEMES = (
+    *("borders", "builds", "commands", "endings", "files", "fixtures", "lifecycle", "networks", "once", "others"),
+    *("processes", "snapshots", "transfers"),
+)
+pytest.register_assert_rewrite(*(f"{__name__}.{theme}" for theme in THEMES))
+
+# After the call above, so that a failing assertion of the suite shows its values.
+from benchflow.testing.sandbox_conformance.borders import Limits, Privacy  # noqa: E402
+from benchflow.testing.sandbox_conformance.builds import Builds  # noqa: E402
+from benchflow.testing.sandbox_conformance.commands import Commands, Control, Streams  # noqa: E402
+from benchflow.testing.sandbox_conformance.endings import Endings  # noqa: E402
+from benchflow.testing.sandbox_conformance.files import Files  # noqa: E402
+from benchflow.testing.sandbox_conformance.lifecycle import Ending, Finding, Starting  # noqa: E402
+from benchflow.testing.sandbox_conformance.networks import Networks  # noqa: E402
+from benchflow.testing.sandbox_conformance.once import ExactlyOnce  # noqa: E402
+from benchflow.testing.sandbox_conformance.processes import Processes  # noqa: E402
+from benchflow.testing.sandbox_conformance.snapshots import Forks, Refusing, Snapshots  # noqa: E402
+from benchflow.testing.sandbox_conformance.transfers import Downloads, Uploads  # noqa: E402
+
+__all__ = [
+    *("Builds", "Commands", "Control", "Downloads", "Ending", "Endings", "ExactlyOnce", "Files", "Finding", "Forks"),
+    *("Limits", "Networks", "Privacy", "Processes", "Refusing", "SandboxConformance", "Snapshots", "Starting"),
+    *("Streams", "Uploads"),
+]
+
+
+@pytest.mark.asyncio
+class SandboxConformance(
+    Commands,
+    Control,
+    Streams,
+    Endings,
+    ExactlyOnce,
+    Files,
+    Uploads,
+    Downloads,
+    Processes,
+    Networks,
+    Limits,
+    Privacy,
+    Builds,
+    Starting,
+    Finding,
+    Ending,
+    Refusing,
+    Snapshots,
+    Forks,
+):
+    """All of it. Subclass it under a name that pytest collects, and give it the provider."""

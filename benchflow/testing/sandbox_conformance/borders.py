@@ -1,0 +1,148 @@
+"""What a sandbox may use up, what it may see of this host, and where a secret may be found."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Keep, Start, nap, napping
+
+HOG = ["python3", "-c", "x = b'x' * 300_000_000; print(len(x))"]
+
+THREADS = """
+import threading
+threading.stack_size(64 * 1024)
+over = threading.Event()
+n = 0
+try:
+    while n < 12000:
+        threading.Thread(target=over.wait, daemon=True).start()
+        n += 1
+except RuntimeError:
+    pass
+print(n, flush=True)
+over.set()
+import os
+os._exit(0)
+"""
+
+STATE_FILE_LIMIT = 16 * 1024 * 1024
+"""Bytes above which a file of the state directory is no record (a disk image is looked at from within)."""
+
+
+async def files_with(sandbox: Sandbox, text: str, since: str) -> list[str]:
+    """The files on the sandbox's root file system, changed since another, that hold a text."""
+    # The pattern comes by file descriptor, since an argument or a file of its own would be found, too.
+    half = len(text) // 2
+    search = f'find / -xdev -type f -cnewer {since} -exec grep -laF "$1$2" {{}} +'
+    said = await sandbox.exec(["sh", "-c", search, "sh", text[:half], text[half:]], timeout=60)
+    return said.stdout.split()
+
+
+class Limits(Fixtures):
+    """`cpus`, `memory_mb`, `storage_mb`, and the number of processes."""
+
+    async def test_a_command_that_needs_more_memory_than_allowed_is_killed_and_nothing_else(self, start: Start) -> None:
+        sandbox = await start(memory_mb=128)
+        if any("memory_mb" in warning for warning in sandbox.ref.warnings):
+            pytest.skip(f"cannot be enforced on this host: {sandbox.ref.warnings}")
+        assert (await sandbox.exec(HOG)).return_code == 137
+        assert (await sandbox.exec_once("hog", HOG)).return_code == 137
+        assert (await sandbox.exec(["echo", "alive"])).stdout == "alive\n"
+
+    async def test_the_limit_is_the_sandboxs_and_not_each_commands(self, start: Start) -> None:
+        sandbox = await start(memory_mb=128)
+        if any("memory_mb" in warning for warning in sandbox.ref.warnings):
+            pytest.skip(f"cannot be enforced on this host: {sandbox.ref.warnings}")
+        hold = "import time; x = b'x' * 80_000_000; open('/held', 'w').close(); time.sleep(60)"
+        await sandbox.exec(
+            ["sh", "-c", f'python3 -c "{hold}" >/dev/null 2>&1 & until [ -e /held ]; do sleep 0.05; done']
+        )
+        result = await sandbox.exec(["sh", "-c", "python3 -c \"x = b'x' * 80_000_000\"; echo $?; pgrep -c python3"])
+        assert result.stdout != "0\n1\n"
+        assert (await sandbox.exec(["echo", "alive"])).stdout == "alive\n"
+
+    async def test_enough_memory_is_enough(self, start: Start) -> None:
+        sandbox = await start(memory_mb=512, cpus=1)
+        assert (await sandbox.exec(HOG)).stdout == "300000000\n"
+
+    async def test_a_sandbox_cannot_use_up_this_hosts_processes(self, own: Sandbox) -> None:
+        said = await own.exec(["python3", "-c", THREADS], timeout=60)
+        assert 500 < int(said.stdout) < 12000
+        assert (await own.exec(["echo", "alive"])).stdout == "alive\n"
+
+    async def test_a_limit_that_cannot_be_kept_is_a_warning(self, start: Start, provider: SandboxProvider) -> None:
+        can = provider.capabilities()
+        limits = {"cpus": can.cpu_limit, "memory_mb": can.memory_limit, "storage_mb": can.storage_limit}
+        sandbox = await start(cpus=1, memory_mb=512, storage_mb=1000)
+        for name, kept in limits.items():
+            if not kept:
+                assert any(name in warning for warning in sandbox.ref.warnings), f"no warning for {name}"
+
+
+class Privacy(Fixtures):
+    """What leaks, in either direction."""
+
+    async def test_this_hosts_files_are_not_inside(self, start: Start, tmp_path: Path) -> None:
+        for directory in ("hidden", "other"):
+            (tmp_path / directory).mkdir()
+            (tmp_path / directory / "oracle").write_text("answer")
+        sandbox = await start(hidden=(str(tmp_path / "hidden"),))
+        for directory in ("hidden", "other"):
+            for user in (None, 4321):
+                said = await sandbox.exec(["cat", str(tmp_path / directory / "oracle")], user=user, cwd="/")
+                assert said.return_code != 0 and "answer" not in said.stdout
+
+    async def test_the_state_directory_is_not_inside(self, own: Sandbox, state_directory: Path) -> None:
+        assert (await own.exec(["ls", "-A", str(state_directory)])).stdout == ""
+
+    async def test_nothing_inside_changes_this_host(self, own: Sandbox, tmp_path: Path) -> None:
+        script = 'mkdir -p "$1" && echo x >"$1/written"; echo x >/usr/bin/benchflow-written; rm -rf /etc/hostname; :'
+        await own.exec(["sh", "-c", script, "sh", str(tmp_path)])
+        assert list(tmp_path.iterdir()) == []
+        assert not Path("/usr/bin/benchflow-written").exists()
+
+    async def test_this_hosts_processes_are_not_to_be_seen_or_ended(self, own: Sandbox) -> None:
+        length = nap()
+        process = await asyncio.create_subprocess_exec("sleep", length)
+        assert await napping(own, length) == []
+        await own.exec(["sh", "-c", f"kill -9 {process.pid}"])
+        await own.kill_processes(keep="nothing")
+        assert process.returncode is None
+        process.kill()
+        await process.wait()
+
+    async def test_an_engines_file_descriptors_stay_with_it(self, own: Sandbox, tmp_path: Path) -> None:
+        (tmp_path / "open").write_text("x")
+        descriptor = os.open(tmp_path / "open", os.O_RDONLY)
+        os.set_inheritable(descriptor, True)
+        try:
+            said = await own.exec(["sh", "-c", "ls -l /proc/[0-9]*/fd"])
+        finally:
+            os.close(descriptor)
+        assert str(tmp_path) not in said.stdout
+
+    async def test_a_secret_is_in_no_file_of_the_sandbox_its_snapshots_or_the_records(
+        self, start: Start, keep: Keep, provider: SandboxProvider, state_directory: Path
+    ) -> None:
+        secret = secrets.token_hex(16)
+        sandbox = await start()
+        await sandbox.exec(["touch", "-d", "1 minute ago", "/since"])
+        use = ["sh", "-c", 'test -n "$KEY"; sleep 0.2']
+        assert (await sandbox.exec(use, env={"KEY": secret}, user="nobody", cwd="/")).return_code == 0
+        assert (await sandbox.exec_once("use", use, env={"KEY": secret})).return_code == 0
+        assert [c.return_code async for c in sandbox.exec_stream(use, env={"KEY": secret})][-1] == 0
+        await sandbox.write_file("/found", f"{secret}\n")
+        assert await files_with(sandbox, secret, "/since") == ["/found"]
+        await sandbox.exec(["rm", "/found"])
+        if provider.capabilities().snapshot:
+            image = await keep(sandbox)
+            assert await files_with(await start(image=image), secret, "/since") == []
+        records = [path for path in state_directory.rglob("*") if path.is_file() and not path.is_symlink()]
+        records = [path for path in records if path.stat().st_size < STATE_FILE_LIMIT]
+        assert not [path for path in records if secret.encode() in path.read_bytes()]

@@ -1,0 +1,197 @@
+"""Images made from a Dockerfile, by providers that say they carry one out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from pathlib import Path
+
+import pytest
+
+from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider
+from benchflow.errors import ConfigError, ImageBuildError, SandboxError, UnsupportedFeatureError
+from benchflow.testing.sandbox_conformance import others
+from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Start, nap
+from benchflow.testing.sandbox_conformance.lifecycle import on_this_host
+
+
+class BuildContext:
+    """A directory to build from, unlike any before; its images are removed when the test is over."""
+
+    def __init__(self, root: Path, base_image: str, provider: SandboxProvider, discard: list[ImageRef]) -> None:
+        self.root = root
+        self._from = f"FROM {base_image}"
+        self._provider = provider
+        self._discard = discard
+        root.mkdir()
+        (root / "nonce").write_text(uuid.uuid4().hex)
+
+    def write(self, *steps: str) -> ImageConfig:
+        """Write the Dockerfile: FROM the base image, then the nonce, then these steps."""
+        lines = [self._from, "COPY nonce /nonce", *steps]
+        (self.root / "Dockerfile").write_text("\n".join(lines) + "\n")
+        return ImageConfig(context=str(self.root), timeout_sec=120)
+
+    async def build(self, *steps: str, log: Path | None = None) -> ImageRef:
+        return await self.build_config(self.write(*steps), log=log)
+
+    async def build_config(self, config: ImageConfig, log: Path | None = None) -> ImageRef:
+        image = await self._provider.build(config, log=log)
+        self._discard.append(image)
+        return image
+
+
+class Builds(Fixtures):
+    """`build` and `remove_image`."""
+
+    @pytest.fixture
+    def context(self, tmp_path: Path, provider: SandboxProvider, discard: list[ImageRef]) -> BuildContext:
+        if not provider.capabilities().dockerfile:
+            pytest.skip("this provider carries out no Dockerfile")
+        return BuildContext(tmp_path / "environment", self.base_image, provider, discard)
+
+    async def test_a_dockerfile_is_carried_out_step_by_step(
+        self, context: BuildContext, start: Start, tmp_path: Path
+    ) -> None:
+        (context.root / "run.sh").write_text("#!/bin/sh\necho ran\n")
+        (context.root / "run.sh").chmod(0o755)
+        (context.root / "tree" / "deep").mkdir(parents=True)
+        (context.root / "tree" / "deep" / "file").write_text("x")
+        (context.root / "tree" / "link").symlink_to("deep/file")
+        log = tmp_path / "deep" / "build.log"
+        image = await context.build(
+            "ARG GREETING=hello",
+            'ENV FIRST="one 1" SECOND=two',
+            "COPY run.sh /usr/local/bin/run-me",
+            "COPY tree /tree",
+            "WORKDIR /work/deep",
+            'RUN echo "$GREETING $FIRST" >made && useradd -m worker',
+            "USER worker",
+            "RUN id -un >/tmp/who",
+            log=log,
+        )
+        assert image.built and image.workdir == "/work/deep"
+        assert "useradd -m worker" in log.read_text()
+        sandbox = await start(image=image)
+        assert sandbox.ref.workdir == "/work/deep"
+        assert (await sandbox.exec(["cat", "made"])).stdout == "hello one 1\n"
+        assert (await sandbox.exec(["run-me"])).stdout == "ran\n"
+        assert await sandbox.read_file("/tree/link") == b"x"
+        assert await sandbox.read_file("/tmp/who") == b"worker\n"
+        # The engine's commands are root's whatever the image says, and every command has its environment.
+        assert (await sandbox.exec(["sh", "-c", 'echo "$(id -un) $SECOND $GREETING"'])).stdout == "root two \n"
+        said = await sandbox.exec(["sh", "-c", 'echo "$FIRST"'], user="worker", env={"FIRST": "mine"})
+        assert said.stdout == "mine\n"
+
+    async def test_the_sandboxs_environment_goes_before_the_images(self, context: BuildContext, start: Start) -> None:
+        sandbox = await start(image=await context.build("ENV A=image B=image"), env={"A": "sandbox"})
+        assert (await sandbox.exec(["sh", "-c", 'echo "$A $B"'])).stdout == "sandbox image\n"
+
+    async def test_the_root_as_working_directory_counts_as_unset(self, context: BuildContext) -> None:
+        assert (await context.build("WORKDIR /")).workdir is None
+
+    async def test_an_equal_context_is_one_image_and_a_changed_one_another(self, context: BuildContext) -> None:
+        first = await context.build("RUN true")
+        assert await context.build("RUN true") == first
+        (context.root / "nonce").write_text("changed")
+        second = await context.build("RUN true")
+        assert second.reference != first.reference
+        assert (await context.build("RUN echo")).reference not in (first.reference, second.reference)
+
+    async def test_a_given_digest_decides(self, context: BuildContext) -> None:
+        config = context.write("RUN true").model_copy(update={"digest": uuid.uuid4().hex})
+        image = await context.build_config(config)
+        other = context.write("RUN false").model_copy(update={"digest": config.digest})
+        assert await context.build_config(other) == image
+
+    async def test_callers_and_processes_at_the_same_moment_share_one_build(
+        self, context: BuildContext, start: Start
+    ) -> None:
+        config = context.write("RUN sleep 1; cat /proc/sys/kernel/random/uuid >/made")
+        there = [others.build(self.provider_path, config) for _ in range(2)]
+        images = await asyncio.gather(*(context.build_config(config) for _ in range(2)))
+        said = [await caller.answer() for caller in there]
+        assert {image.reference for image in images} | {one["reference"] for one in said} == {images[0].reference}
+
+    async def test_a_failing_build_shows_the_tail_of_its_log(self, context: BuildContext, tmp_path: Path) -> None:
+        noise = "i=0; while [ $i -lt 100 ]; do echo line $i; i=$((i+1)); done; echo oh no >&2; exit 3"
+        with pytest.raises(ImageBuildError) as caught:
+            await context.build(f"RUN {noise}", log=tmp_path / "log")
+        assert caught.value.file == "environment/Dockerfile"
+        assert caught.value.log_tail and "oh no" in caught.value.log_tail and "line 99" in caught.value.log_tail
+        assert "line 5\n" not in caught.value.log_tail
+        assert "line 5\n" in (tmp_path / "log").read_text()
+
+    async def test_a_build_that_failed_may_be_mended(self, context: BuildContext, start: Start) -> None:
+        with pytest.raises(ImageBuildError):
+            await context.build("RUN echo one >/one", "RUN test -e /mended")
+        image = await context.build("RUN echo one >/one", "RUN touch /mended", "RUN test -e /mended")
+        assert await (await start(image=image)).read_file("/one") == b"one\n"
+
+    async def test_a_dockerfile_that_is_none_is_a_build_error(self, context: BuildContext) -> None:
+        with pytest.raises((ImageBuildError, UnsupportedFeatureError), match=r"(?i)unknown instruction"):
+            await context.build("NO SUCH INSTRUCTION")
+
+    async def test_a_file_that_is_not_in_the_context_is_named(self, context: BuildContext) -> None:
+        with pytest.raises(ImageBuildError) as caught:
+            await context.build("COPY no-such-file /x")
+        assert "no-such-file" in f"{caught.value} {caught.value.log_tail}"
+
+    async def test_a_build_that_takes_too_long_is_stopped(self, context: BuildContext) -> None:
+        length = nap()
+        config = context.write(f"RUN setsid sleep {length} & sleep {length}").model_copy(update={"timeout_sec": 2.0})
+        with pytest.raises(ImageBuildError, match="longer than 2 s") as caught:
+            await context.build_config(config)
+        assert caught.value.remedy and "build_timeout_sec" in caught.value.remedy
+        async with asyncio.timeout(10):
+            while on_this_host([length]):
+                await asyncio.sleep(0.05)
+
+    async def test_ignored_and_excluded_files_are_not_sent(self, context: BuildContext, start: Start) -> None:
+        (context.root / ".dockerignore").write_text("# comment\n*.log\n!keep.log\nsecret\n")
+        for name in ("a.log", "keep.log", "secret", "plain"):
+            (context.root / name).write_text(name)
+        (context.root / "skills" / "deep").mkdir(parents=True)
+        (context.root / "skills" / "deep" / "x").write_text("x")
+        config = context.write("COPY . /all").model_copy(update={"exclude": ("skills",)})
+        sandbox = await start(image=await context.build_config(config))
+        found = (await sandbox.exec(["find", "/all", "-type", "f", "-printf", "%f\\n"])).stdout.split()
+        assert sorted(found) == [".dockerignore", "Dockerfile", "keep.log", "nonce", "plain"]
+
+    async def test_a_dockerfile_outside_the_context_is_used_and_not_copied(
+        self, context: BuildContext, start: Start, tmp_path: Path
+    ) -> None:
+        config = context.write("COPY . /all")
+        outside = (context.root / "Dockerfile").rename(tmp_path / "Dockerfile.other")
+        config = config.model_copy(update={"dockerfile": str(outside)})
+        sandbox = await start(image=await context.build_config(config))
+        assert (await sandbox.exec(["ls", "-A", "/all"])).stdout.split() == ["nonce"]
+
+    async def test_no_step_sees_this_hosts_files(self, context: BuildContext, tmp_path: Path) -> None:
+        (tmp_path / "hidden").mkdir()
+        (tmp_path / "hidden" / "oracle").write_text("answer")
+        config = context.write(f"RUN ! cat {tmp_path}/hidden/oracle && ! cat {context.root}/nonce")
+        await context.build_config(config.model_copy(update={"hidden": (str(tmp_path / "hidden"),)}))
+
+    async def test_a_removed_image_is_gone_and_removing_it_again_is_success(
+        self, context: BuildContext, provider: SandboxProvider, start: Start
+    ) -> None:
+        image = await context.build("RUN touch /made")
+        for _ in range(2):
+            await provider.remove_image(image)
+        again = await context.build("RUN touch /made")
+        assert await (await start(image=again)).read_file("/made") == b""
+
+    async def test_removing_an_image_in_use_is_refused_or_does_its_sandbox_no_harm(
+        self, context: BuildContext, provider: SandboxProvider, start: Start
+    ) -> None:
+        image = await context.build("RUN echo x >/made")
+        sandbox = await start(image=image)
+        with contextlib.suppress(SandboxError):
+            await provider.remove_image(image)
+        assert (await sandbox.exec(["cat", "/made"])).stdout == "x\n"
+
+    async def test_nothing_to_build_from_is_a_configuration_error(self, provider: SandboxProvider) -> None:
+        with pytest.raises(ConfigError):
+            await provider.build(ImageConfig())

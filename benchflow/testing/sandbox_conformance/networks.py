@@ -1,0 +1,148 @@
+"""Who can reach whom."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from typing import get_args
+
+import pytest
+
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.contracts.task import NetworkMode
+from benchflow.errors import SandboxError, UnsupportedFeatureError
+from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, Start
+
+PORT = 9001
+SERVE = "mkdir -p /page && cd /page && echo {} >index.html && (python3 -m http.server 9001 >/dev/null 2>&1 &)"
+TRY = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1); print('reached')"
+OUTSIDE = os.environ.get("BENCHFLOW_TEST_OUTSIDE", "example.com")
+"""A name on the Internet that serves HTTPS, for the tests of public sandboxes on a host that reaches it."""
+
+HTTPS = (
+    "import socket, ssl, sys\n"
+    "name = sys.argv[1]\n"
+    "context = ssl._create_unverified_context()\n"
+    "with context.wrap_socket(socket.create_connection((name, 443), 10), server_hostname=name) as there:\n"
+    "    print(there.version())\n"
+)
+
+
+async def fetched(address: tuple[str, int]) -> bytes:
+    """The page at an address, asked for until its server is up."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection(*address)
+                writer.write(b"GET / HTTP/1.0\r\n\r\n")
+                page = await reader.read()
+                writer.close()
+                if page:
+                    return page.rpartition(b"\r\n\r\n")[2]
+            await asyncio.sleep(0.02)
+
+
+class Networks(Fixtures):
+    """`network_mode` and `expose_port`."""
+
+    @pytest.fixture
+    def needs_public(self, provider: SandboxProvider) -> None:
+        if "public" not in provider.capabilities().network_modes:
+            pytest.skip("this provider has no public network")
+
+    @pytest.fixture
+    def needs_none(self, provider: SandboxProvider) -> None:
+        if "no-network" not in provider.capabilities().network_modes:
+            pytest.skip("this provider cannot do without a network")
+
+    @pytest.mark.parametrize("mode", get_args(NetworkMode))
+    async def test_a_mode_that_is_not_offered_is_refused(
+        self, start: Start, provider: SandboxProvider, stack: str, mode: NetworkMode
+    ) -> None:
+        if mode in provider.capabilities().network_modes:
+            assert (await (await start(network_mode=mode)).exec(["true"])).return_code == 0
+            return
+        with pytest.raises(UnsupportedFeatureError) as caught:
+            await start(network_mode=mode)
+        assert caught.value.key == "network_mode"
+        assert await provider.owned(stack) == []
+
+    @pytest.mark.usefixtures("needs_public")
+    async def test_sandboxes_may_use_the_same_port_and_the_host_reaches_each(self, start: Start) -> None:
+        sandboxes = [await start(network_mode="public") for _ in range(2)]
+        for n, sandbox in enumerate(sandboxes):
+            assert (await sandbox.exec(["sh", "-c", SERVE.format(n)])).return_code == 0
+        addresses = [await sandbox.expose_port(PORT) for sandbox in sandboxes]
+        assert [await fetched(address) for address in addresses] == [b"0\n", b"1\n"]
+
+    @pytest.mark.usefixtures("needs_public")
+    async def test_a_port_is_reachable_from_the_host_but_not_from_another_sandbox(self, start: Start) -> None:
+        server, other = await start(network_mode="public"), await start(network_mode="public")
+        await server.exec(["sh", "-c", SERVE.format("hello")])
+        host, port = await server.expose_port(PORT)
+        assert await fetched((host, port)) == b"hello\n"
+        own = (await server.exec(["hostname", "-I"])).stdout.split()
+        for address in {host, *own} - {"127.0.0.1"}:
+            for at in {port, PORT}:
+                assert (await other.exec(["python3", "-c", TRY, address, str(at)])).return_code != 0
+        assert (await server.exec(["python3", "-c", TRY, "127.0.0.1", str(PORT)])).stdout == "reached\n"
+
+    @pytest.mark.usefixtures("needs_public")
+    async def test_a_port_may_be_asked_for_by_any_process_again_and_again(
+        self, start: Start, other: SandboxProvider
+    ) -> None:
+        sandbox = await start(network_mode="public")
+        await sandbox.exec(["sh", "-c", SERVE.format("hello")])
+        for _ in range(3):
+            assert await fetched(await sandbox.expose_port(PORT)) == b"hello\n"
+        assert await fetched(await (await other.attach(sandbox.ref)).expose_port(PORT)) == b"hello\n"
+
+    @pytest.mark.usefixtures("needs_public")
+    async def test_a_public_sandbox_reaches_out_if_this_host_does(self, start: Start) -> None:
+        try:
+            socket.create_connection((OUTSIDE, 443), 5).close()
+        except OSError as error:
+            pytest.skip(f"this host does not reach {OUTSIDE} itself: {error}")
+        sandbox = await start(network_mode="public")
+        said = await sandbox.exec(["python3", "-c", HTTPS, OUTSIDE], timeout=30)
+        assert said.stdout.startswith("TLS"), said.stderr
+
+    @pytest.mark.usefixtures("needs_none")
+    async def test_no_network_means_only_loopback(self, sandbox: Sandbox) -> None:
+        said = await sandbox.exec(["sh", "-c", "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '"])
+        assert "lo" in said.stdout.split()
+        assert set(said.stdout.split()) <= {"lo", "tunl0", "sit0", "ip6tnl0"}
+        assert (await sandbox.exec(["python3", "-c", TRY, "192.0.2.1", "80"])).return_code != 0
+
+    @pytest.mark.usefixtures("needs_none")
+    async def test_a_service_without_a_network_is_there_for_its_own_sandbox_only(self, start: Start) -> None:
+        server, other = await start(), await start()
+        await server.exec(["sh", "-c", SERVE.format("hello")])
+        wait = f'until python3 -c "$0" 127.0.0.1 {PORT} 2>/dev/null; do :; done; python3 -c "$0" localhost {PORT}'
+        assert (await server.exec(["sh", "-c", wait, TRY], timeout=PATIENCE)).stdout.endswith("reached\n")
+        assert (await other.exec(["python3", "-c", TRY, "127.0.0.1", str(PORT)])).return_code != 0
+        try:
+            address = await server.expose_port(PORT)
+        except SandboxError as error:
+            assert error.key == "network_mode" and error.remedy
+        else:
+            assert await fetched(address) == b"hello\n"
+
+    @pytest.mark.parametrize("mode", ["public", "no-network"])
+    async def test_this_hosts_own_services_are_out_of_reach(
+        self, start: Start, provider: SandboxProvider, mode: NetworkMode
+    ) -> None:
+        if mode not in provider.capabilities().network_modes:
+            pytest.skip(f"this provider has no network mode {mode}")
+        abstract = f"\0benchflow-{secrets.token_hex(8)}"
+        with socket.create_server(("127.0.0.1", 0)) as local, socket.socket(socket.AF_UNIX) as named:
+            named.bind(abstract)
+            named.listen()
+            sandbox = await start(network_mode=mode)
+            port = str(local.getsockname()[1])
+            assert (await sandbox.exec(["python3", "-c", TRY, "127.0.0.1", port])).return_code != 0
+            reach = "import socket, sys; socket.socket(socket.AF_UNIX).connect(chr(0) + sys.argv[1])"
+            assert (await sandbox.exec(["python3", "-c", reach, abstract[1:]])).return_code != 0

@@ -1,0 +1,244 @@
+"""Commands that run once under a key, whoever asks, and whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+
+import pytest
+
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.testing.sandbox_conformance import others
+from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, awake, leave, nap, napping, until
+
+MOMENTS = 20
+"""How many callers are killed, each a little later in its call than the one before."""
+
+
+class Once:
+    """A command whose side effect is a line in a file, so that its runs can be counted."""
+
+    def __init__(self, sandbox: Sandbox, room: str) -> None:
+        self.sandbox = sandbox
+        self.key = f"work-{uuid.uuid4().hex}"
+        self.file = f"{room}/count-{uuid.uuid4().hex[:8]}"
+        self.command = self.of("sleep 0.4; echo out; echo err >&2; exit 7")
+
+    def of(self, script: str) -> list[str]:
+        return ["sh", "-c", f"echo ran >>{self.file}; {script}"]
+
+    async def count(self) -> int:
+        try:
+            return (await self.sandbox.read_file(self.file)).count(b"ran\n")
+        except FileNotFoundError:
+            return 0
+
+    async def runs(self) -> None:
+        await until(self.count)
+
+
+class ExactlyOnce(Fixtures):
+    """`exec_once`, `was_started`, `kill_once`."""
+
+    @pytest.fixture
+    def once(self, sandbox: Sandbox, room: str) -> Once:
+        return Once(sandbox, room)
+
+    @pytest.fixture(params=[None, "nobody"], ids=["as root", "as another user"])
+    def user(self, request: pytest.FixtureRequest) -> str | None:
+        chosen: str | None = request.param
+        return chosen
+
+    async def test_the_second_call_gets_the_first_calls_result(self, sandbox: Sandbox, once: Once) -> None:
+        first = await sandbox.exec_once(once.key, once.command)
+        second = await sandbox.exec_once(once.key, ["something", "else"])
+        assert first == second
+        assert (first.return_code, first.stdout, first.stderr) == (7, "out\n", "err\n")
+        assert await once.count() == 1
+
+    async def test_a_command_has_its_environment_place_and_user(self, sandbox: Sandbox, once: Once) -> None:
+        script = ["sh", "-c", 'echo "$WORLD $MINE $(pwd) $(id -un)"']
+        said = await sandbox.exec_once(once.key, script, env={"MINE": "x"}, cwd="/tmp", user="nobody")
+        assert said.stdout == "one two x /tmp nobody\n"
+
+    @pytest.mark.parametrize(
+        ("command", "cwd", "code"), [(["no-such-program"], "/", 127), (["true"], "/no/such/place", 126)]
+    )
+    async def test_what_cannot_start_is_a_result_too_and_the_same_each_time(
+        self, sandbox: Sandbox, once: Once, command: list[str], cwd: str, code: int
+    ) -> None:
+        for _ in range(2):
+            result = await sandbox.exec_once(once.key, command, cwd=cwd)
+            assert result.return_code == code and result.stderr
+
+    async def test_big_output_keeps_its_head_and_its_tail(self, sandbox: Sandbox, once: Once) -> None:
+        noise = "echo first; head -c 30000000 /dev/zero | tr '\\0' x; echo; echo last"
+        first = await sandbox.exec_once(once.key, ["sh", "-c", noise])
+        assert first.truncated
+        assert first.stdout.startswith("first\n") and first.stdout.endswith("\nlast\n")
+        assert first == await sandbox.exec_once(once.key, ["sh", "-c", noise])
+
+    async def test_other_keys_are_other_executions_however_odd(self, sandbox: Sandbox, once: Once) -> None:
+        keys = ("a", "a/b", "a b", "ä", "x" * 300, "x" * 301, "../../up", "A", "a.json")
+        for key in keys:
+            assert (await sandbox.exec_once(once.key + key, once.of(":"))).return_code == 0
+        assert await once.count() == len(keys)
+
+    async def test_a_key_belongs_to_its_sandbox(self, sandbox: Sandbox, own: Sandbox, once: Once) -> None:
+        assert (await sandbox.exec_once(once.key, ["echo", "one"])).stdout == "one\n"
+        assert not await own.was_started(once.key)
+        assert (await own.exec_once(once.key, ["echo", "two"])).stdout == "two\n"
+
+    async def test_callers_at_the_same_moment_share_one_execution(self, sandbox: Sandbox, once: Once) -> None:
+        results = await asyncio.gather(*(sandbox.exec_once(once.key, once.command) for _ in range(5)))
+        assert [(r.return_code, r.stdout, r.stderr) for r in results] == [(7, "out\n", "err\n")] * 5
+        assert await once.count() == 1
+
+    async def test_processes_at_the_same_moment_share_one_execution(
+        self, sandbox: Sandbox, once: Once, user: str | None
+    ) -> None:
+        callers = [
+            others.call(self.provider_path, sandbox.ref, "exec_once", once.key, once.command, user=user, cwd="/")
+            for _ in range(3)
+        ]
+        said = await asyncio.gather(*(caller.answer() for caller in callers))
+        assert [(r["return_code"], r["stdout"], r["stderr"]) for r in said] == [(7, "out\n", "err\n")] * 3
+        assert await once.count() == 1
+
+    async def test_a_killed_callers_execution_goes_on_and_is_found_again(
+        self, sandbox: Sandbox, once: Once, user: str | None
+    ) -> None:
+        caller = others.call(self.provider_path, sandbox.ref, "exec_once", once.key, once.command, user=user, cwd="/")
+        await once.runs()
+        await caller.kill()
+        assert await sandbox.was_started(once.key)
+        result = await sandbox.exec_once(once.key, once.command, user=user, cwd="/")
+        assert (result.return_code, result.stdout, result.stderr) == (7, "out\n", "err\n")
+        assert await once.count() == 1
+
+    async def test_a_caller_may_be_killed_at_any_moment(self, sandbox: Sandbox, room: str) -> None:
+        """Some land between creating, recording and starting; each time it ran, or runs now, once."""
+        probe = Once(sandbox, room)
+        caller = others.call(self.provider_path, sandbox.ref, "exec_once", probe.key, probe.of("exit 7"))
+        await caller.begun()
+        began = time.monotonic()
+        await caller.answer()
+        whole = time.monotonic() - began
+        for step in range(MOMENTS):
+            once = Once(sandbox, room)
+            user = "nobody" if step % 2 else None
+            command = once.of("echo out; exit 7")
+            caller = others.call(self.provider_path, sandbox.ref, "exec_once", once.key, command, user=user, cwd="/")
+            await caller.begun()
+            await asyncio.sleep(whole * step / MOMENTS)
+            await caller.kill()
+            if not await sandbox.was_started(once.key):
+                assert await once.count() == 0
+            result = await sandbox.exec_once(once.key, command, user=user, cwd="/", timeout=30)
+            assert (result.return_code, result.stdout) == (7, "out\n"), f"killed at moment {step}"
+            assert await sandbox.exec_once(once.key, command, user=user, cwd="/") == result
+            assert await once.count() == 1, f"killed at moment {step}"
+
+    async def test_whether_something_was_started_is_known_here_and_elsewhere(
+        self, sandbox: Sandbox, other: SandboxProvider, once: Once
+    ) -> None:
+        elsewhere = await other.attach(sandbox.ref)
+        assert not await sandbox.was_started(once.key)
+        assert not await elsewhere.was_started(once.key)
+        task = asyncio.create_task(sandbox.exec_once(once.key, once.command))
+        await once.runs()
+        assert await elsewhere.was_started(once.key)
+        await task
+        assert await sandbox.was_started(once.key)
+
+    async def test_cancelling_a_caller_leaves_the_execution_running(self, sandbox: Sandbox, once: Once) -> None:
+        task = asyncio.create_task(sandbox.exec_once(once.key, once.command))
+        await once.runs()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await sandbox.exec_once(once.key, once.command)).stdout == "out\n"
+        assert await once.count() == 1
+
+    async def test_another_provider_attaches_and_gets_the_same(
+        self, sandbox: Sandbox, other: SandboxProvider, once: Once
+    ) -> None:
+        task = asyncio.create_task(sandbox.exec_once(once.key, once.command))
+        await once.runs()
+        assert await (await other.attach(sandbox.ref)).exec_once(once.key, once.command) == await task
+        assert await once.count() == 1
+
+    async def test_time_counts_from_the_start_also_for_those_who_attach(self, sandbox: Sandbox, once: Once) -> None:
+        length = nap()
+        task = asyncio.create_task(sandbox.exec_once(once.key, once.of(f"setsid sleep {length} & sleep {length}")))
+        await once.runs()
+        await asyncio.sleep(1)
+        began = time.monotonic()
+        result = await sandbox.exec_once(once.key, ["true"], timeout=1.5)
+        assert result.timed_out and result.return_code == 124
+        assert time.monotonic() - began < 1.4
+        # The one who waited without a limit learns the same end.
+        assert (await task).timed_out
+        assert (await sandbox.exec_once(once.key, ["true"])).timed_out
+        assert await napping(sandbox, length) == []
+
+    async def test_time_counts_from_the_start_also_when_the_first_caller_was_killed(
+        self, sandbox: Sandbox, once: Once
+    ) -> None:
+        length = nap()
+        caller = others.call(
+            self.provider_path, sandbox.ref, "exec_once", once.key, once.of(f"sleep {length}"), timeout=60
+        )
+        await once.runs()
+        await caller.kill()
+        await asyncio.sleep(1)
+        began = time.monotonic()
+        assert (await sandbox.exec_once(once.key, ["true"], timeout=1.5)).timed_out
+        assert time.monotonic() - began < 1.4
+        assert await napping(sandbox, length) == []
+
+    async def test_what_ended_in_time_is_not_timed_out_for_a_late_caller(self, sandbox: Sandbox, once: Once) -> None:
+        caller = others.call(self.provider_path, sandbox.ref, "exec_once", once.key, once.of("sleep 0.3; echo done"))
+        await once.runs()
+        await caller.kill()
+        await asyncio.sleep(1.2)
+        result = await sandbox.exec_once(once.key, ["true"], timeout=0.8)
+        assert not result.timed_out and (result.return_code, result.stdout) == (0, "done\n")
+
+    async def test_killing_a_key_ends_the_execution_and_its_children_for_good(
+        self, sandbox: Sandbox, other: SandboxProvider, once: Once
+    ) -> None:
+        first, second, unrelated = nap(), nap(), nap()
+        await leave(sandbox, unrelated)
+        command = once.of(f"setsid sleep {first} & sleep {second}")
+        task = asyncio.create_task(sandbox.exec_once(once.key, command))
+        await asleep(sandbox, first, second)
+        await (await other.attach(sandbox.ref)).kill_once(once.key)
+        assert (await task).return_code == 137
+        assert await napping(sandbox, first, second, unrelated) == [unrelated]
+        await sandbox.kill_once(once.key)
+        assert (await sandbox.exec_once(once.key, command)).return_code == 137
+        assert await once.count() == 1
+        await sandbox.kill_processes(keep="nothing")
+
+    async def test_killing_what_never_ran_or_is_over_is_success(self, sandbox: Sandbox, once: Once) -> None:
+        await sandbox.kill_once(once.key)
+        assert not await sandbox.was_started(once.key)
+        first = await sandbox.exec_once(once.key, once.command)
+        await sandbox.kill_once(once.key)
+        assert await sandbox.exec_once(once.key, once.command) == first
+        assert await once.count() == 1
+
+    async def test_an_execution_that_died_with_the_agents_processes_is_not_run_again(self, own: Sandbox) -> None:
+        length = nap()
+        once = Once(own, "")
+        over = await own.exec_once("over", ["echo", "over"])
+        task = asyncio.create_task(own.exec_once(once.key, once.of(f"sleep {length}")))
+        await asleep(own, length)
+        await own.kill_processes(keep="nothing")
+        await awake(own, length)
+        assert (await task).return_code == 137
+        assert (await own.exec_once(once.key, once.command)).return_code == 137
+        assert await own.exec_once("over", ["echo", "again"]) == over
+        assert await once.count() == 1

@@ -1,0 +1,124 @@
+"""Calls made by other processes, which a test can have at any number, and kill.
+
+A fork server imports everything once and forks a process per call, so that twenty of them cost a second. What a
+caller gets is text: the path of the provider and the ref, or the spec, as JSON. It makes a provider of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from benchflow.contracts.sandbox import ImageConfig, SandboxRef, SandboxSpec
+from benchflow.testing.sandbox_conformance.fixtures import make_provider
+
+WAIT = 60.0
+
+
+class Caller:
+    """A process that makes one call on a sandbox, or starts one."""
+
+    def __init__(self, process: BaseProcess, answers: Connection) -> None:
+        self._process = process
+        self._answers = answers
+
+    async def begun(self) -> None:
+        """Wait until it is about to make its call."""
+        assert await self._next() == "begun"
+
+    async def answer(self) -> dict[str, Any]:
+        """What the call returned, as JSON data. Raises `AssertionError` with what it raised."""
+        said = await self._next()
+        if said == "begun":
+            said = await self._next()
+        assert isinstance(said, dict), said
+        return said
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._process.kill()
+        await asyncio.to_thread(self._process.join, WAIT)
+        assert not self._process.is_alive()
+
+    async def _next(self) -> Any:
+        assert await asyncio.to_thread(self._answers.poll, WAIT), "the other process says nothing"
+        return self._answers.recv()
+
+
+def call(provider_path: str, ref: SandboxRef, method: str, *args: Any, **options: Any) -> Caller:
+    """Let another process attach to a sandbox and call one of its methods."""
+    return _launch(_call, provider_path, ref.model_dump_json(), method, args, options)
+
+
+def start(provider_path: str, spec: SandboxSpec, then: list[str] | None = None) -> Caller:
+    """Let another process start a sandbox and, if asked, run a command in it; the answer is its ref."""
+    return _launch(_start, provider_path, spec.model_dump_json(), then)
+
+
+def build(provider_path: str, config: ImageConfig) -> Caller:
+    """Let another process build an image; the answer is its ref."""
+    return _launch(_build, provider_path, config.model_dump_json())
+
+
+def _launch(target: Any, provider_path: str, *args: Any) -> Caller:
+    context = multiprocessing.get_context("forkserver")
+    # Imported once in the server instead of once a call.
+    context.set_forkserver_preload([__name__, provider_path.partition(":")[0]])
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=target, args=(dict(os.environ), there, provider_path, *args), daemon=True)
+    process.start()
+    there.close()
+    return Caller(process, here)
+
+
+def _call(
+    env: dict[str, str], answers: Connection, path: str, ref: str, method: str, args: Any, options: dict[str, Any]
+) -> None:
+    async def work() -> None:
+        provider = make_provider(path)
+        sandbox = await provider.attach(SandboxRef.model_validate_json(ref))
+        answers.send("begun")
+        result = await getattr(sandbox, method)(*args, **options)
+        answers.send(result.model_dump(mode="json") if hasattr(result, "model_dump") else {"result": result})
+        await provider.close()
+
+    _run(env, answers, work)
+
+
+def _start(env: dict[str, str], answers: Connection, path: str, spec: str, then: list[str] | None) -> None:
+    async def work() -> None:
+        provider = make_provider(path)
+        answers.send("begun")
+        sandbox = await provider.start(SandboxSpec.model_validate_json(spec), host_id="host", queue="queue")
+        if then:
+            await sandbox.exec(then)
+        answers.send(sandbox.ref.model_dump(mode="json"))
+        if then:
+            # Stays as a worker does, holding what it holds, until it is killed.
+            await asyncio.sleep(WAIT)
+        await provider.close()
+
+    _run(env, answers, work)
+
+
+def _build(env: dict[str, str], answers: Connection, path: str, config: str) -> None:
+    async def work() -> None:
+        provider = make_provider(path)
+        answers.send("begun")
+        image = await provider.build(ImageConfig.model_validate_json(config))
+        answers.send(image.model_dump(mode="json"))
+        await provider.close()
+
+    _run(env, answers, work)
+
+
+def _run(env: dict[str, str], answers: Connection, work: Any) -> None:
+    os.environ.update(env)
+    try:
+        asyncio.run(work())
+    except Exception as error:
+        answers.send(f"{type(error).__name__}: {error}")

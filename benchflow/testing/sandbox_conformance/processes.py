@@ -1,0 +1,138 @@
+"""Ending what an agent left running, and keeping what belongs to the world."""
+
+from __future__ import annotations
+
+import asyncio
+
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, leave, nap, napping, until
+
+FORGE = """
+import ctypes, os, time
+if os.fork(): os._exit(0)
+os.setsid()
+ctypes.CDLL(None).prctl(15, b')\\n1 (init) S 0', 0, 0, 0)
+open('/forged', 'w').close()
+time.sleep(900)
+"""
+
+BOMB = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range(5): os.fork()
+os.setsid() if os.getpid() % 2 else None
+while True:
+    if not os.fork():
+        time.sleep(0.2)
+        os._exit(0)
+    time.sleep(0.05)
+"""
+
+
+class Processes(Fixtures):
+    """`mark_baseline` and `kill_processes`."""
+
+    async def test_services_stay_and_everything_else_is_killed(self, own: Sandbox) -> None:
+        service, mine, others = nap(), nap(), nap()
+        await leave(own, service)
+        await own.mark_baseline()
+        await leave(own, mine)
+        await leave(own, others, user="nobody")
+        assert await own.kill_processes() == 2
+        assert await napping(own, service, mine, others) == [service]
+        assert await own.kill_processes() == 0
+
+    async def test_what_a_service_starts_later_stays_too(self, own: Sandbox) -> None:
+        worker, later, agents = nap(), nap(), nap()
+        serve = f"sleep {worker}; while :; do sleep {later}; done"
+        await own.exec(["sh", "-c", f"({serve}) >/dev/null 2>&1 &"])
+        await asleep(own, worker)
+        await own.mark_baseline()
+        await own.exec(["pkill", "-f", f"sleep {worker}$"])
+        await leave(own, agents)
+        await asleep(own, later)
+        before = (await own.exec(["pgrep", "-xf", f"sleep {later}"])).stdout
+        assert await own.kill_processes() == 1
+        assert await napping(own, later, agents) == [later]
+        assert (await own.exec(["pgrep", "-xf", f"sleep {later}"])).stdout == before
+
+    async def test_without_a_baseline_only_the_sandbox_itself_stays(self, own: Sandbox) -> None:
+        length = nap()
+        await leave(own, length)
+        assert await own.kill_processes() == 1
+        assert await napping(own, length) == []
+        assert (await own.exec(["echo", "alive"])).stdout == "alive\n"
+
+    async def test_keep_nothing_kills_services_too(self, own: Sandbox) -> None:
+        length = nap()
+        await leave(own, length)
+        await own.mark_baseline()
+        assert await own.kill_processes(keep="nothing") == 1
+        assert await napping(own, length) == []
+        assert (await own.exec(["echo", "alive"])).stdout == "alive\n"
+
+    async def test_a_later_baseline_goes_instead_of_an_earlier_one(self, own: Sandbox) -> None:
+        first, second = nap(), nap()
+        await own.mark_baseline()
+        await leave(own, first)
+        await own.mark_baseline()
+        await leave(own, second)
+        assert await own.kill_processes() == 1
+        assert await napping(own, first, second) == [first]
+
+    async def test_the_baseline_survives_the_process_that_marked_it(self, own: Sandbox, other: SandboxProvider) -> None:
+        service, mine = nap(), nap()
+        await leave(own, service)
+        await own.mark_baseline()
+        await leave(own, mine)
+        assert await (await other.attach(own.ref)).kill_processes() >= 1
+        assert await napping(own, service, mine) == [service]
+
+    async def test_the_baseline_cannot_be_changed_from_inside(self, own: Sandbox) -> None:
+        await own.mark_baseline()
+        said = await own.exec(["grep", "-rl", "baseline", "/run", "/logs", "/tmp"])
+        assert said.stdout == ""
+
+    async def test_a_process_with_a_forged_name_is_killed_all_the_same(self, own: Sandbox) -> None:
+        await own.mark_baseline()
+        await own.exec(["python3", "-c", FORGE])
+
+        async def forged() -> bool:
+            return (await own.exec(["test", "-e", "/forged"])).return_code == 0
+
+        await until(forged)
+        assert await own.kill_processes() == 1
+
+    async def test_a_stopped_process_is_killed_too(self, own: Sandbox) -> None:
+        length = nap()
+        await leave(own, length)
+        await own.exec(["pkill", "-STOP", "-f", f"sleep {length}$"])
+        assert await own.kill_processes() == 1
+        assert await napping(own, length) == []
+
+    async def test_processes_that_multiply_are_all_killed_and_services_live(self, own: Sandbox) -> None:
+        service, length = nap(), nap()
+        await leave(own, service)
+        await own.mark_baseline()
+        await own.exec(["sh", "-c", f"f() {{ setsid sleep {length} & sleep 0.02; f & }}; f"])
+        await asleep(own, length)
+        assert await own.kill_processes() >= 2
+        assert await napping(own, service, length) == [service]
+
+    async def test_a_fork_bomb_is_put_out(self, own: Sandbox) -> None:
+        await own.mark_baseline()
+        await own.exec(["sh", "-c", 'python3 -c "$1" >/dev/null 2>&1 &', "sh", BOMB])
+
+        async def burning() -> bool:
+            return int((await own.exec(["sh", "-c", "pgrep -c python3"])).stdout) >= 32
+
+        await until(burning)
+        assert await own.kill_processes() >= 32
+        assert (await own.exec(["pgrep", "-c", "python3"])).stdout == "0\n"
+
+    async def test_a_command_under_way_is_the_agents_and_ends_with_its_status(self, own: Sandbox) -> None:
+        length = nap()
+        task = asyncio.create_task(own.exec(["sleep", length]))
+        await asleep(own, length)
+        assert await own.kill_processes() >= 1
+        assert (await task).return_code == 137

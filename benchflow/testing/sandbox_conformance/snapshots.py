@@ -1,0 +1,377 @@
+"""States kept, gone back to and forked, under a world that goes on.
+
+The world is one writer with three records of the same count: a SQLite database in WAL mode (two tables, one
+transaction), a log that is appended to, and a counter in mapped memory. It writes them in this order, so that at
+any one moment each is equal to the one before it or one behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
+from benchflow.errors import SandboxLostError, SandboxStartError, UnsupportedFeatureError
+from benchflow.testing.sandbox_conformance.borders import HOG
+from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Keep, Start, leave, nap, napping, until
+
+CHILDREN = 6
+GENERATIONS = 30
+
+WRITER = """
+import mmap, os, sqlite3, struct
+os.makedirs('/world', exist_ok=True)
+os.chdir('/world')
+db = sqlite3.connect('world.db', isolation_level=None)
+db.execute('PRAGMA journal_mode=WAL')
+db.execute('PRAGMA synchronous=OFF')
+for table in 'ab':
+    db.execute(f'CREATE TABLE IF NOT EXISTS {table} (n INTEGER)')
+log = open('log', 'ab', buffering=0)
+file = open('counter', 'w+b')
+file.truncate(4096)
+counter = mmap.mmap(file.fileno(), 4096)
+n = 0
+while True:
+    n += 1
+    db.execute('BEGIN')
+    for table in 'ab':
+        db.execute(f'INSERT INTO {table} VALUES (?)', (n,))
+    db.execute('COMMIT')
+    log.write(b'%08d\\n' % n)
+    counter[0:8] = struct.pack('<Q', n)
+"""
+
+READ = """
+import json, os, shutil, sqlite3, struct
+os.makedirs('/read', exist_ok=True)
+for name in ('world.db', 'world.db-wal'):
+    if os.path.exists('/world/' + name):
+        shutil.copy('/world/' + name, '/read/' + name)
+db = sqlite3.connect('/read/world.db')
+lines = open('/world/log', 'rb').read().split()
+print(json.dumps({
+    'check': db.execute('PRAGMA integrity_check').fetchone()[0],
+    'tables': [db.execute(f'SELECT count(*), max(n) FROM {table}').fetchone() for table in 'ab'],
+    'log': len(lines),
+    'last': int(lines[-1]),
+    'counter': struct.unpack('<Q', open('/world/counter', 'rb').read(8))[0],
+}))
+"""
+
+
+async def logged(sandbox: Sandbox) -> int:
+    """How far the writer has come, by its log."""
+    said = await sandbox.control("stat -c %s /world/log 2>/dev/null || echo 0")
+    return int(said.stdout) // 9
+
+
+async def is_whole(sandbox: Sandbox) -> dict[str, Any]:
+    """Assert that the three records are those of one moment; returns them."""
+    said = await sandbox.exec(["python3", "-c", READ])
+    assert said.return_code == 0, said.stderr
+    world: dict[str, Any] = json.loads(said.stdout)
+    assert world["check"] == "ok"
+    (rows, top), second = world["tables"]
+    assert second == [rows, top] and rows == top
+    assert world["log"] == world["last"]
+    assert 0 <= rows - world["log"] <= 1, world
+    assert 0 <= world["log"] - world["counter"] <= 1, world
+    return world
+
+
+class Refusing(Fixtures):
+    """A provider that keeps no states says so, and does nothing."""
+
+    async def test_what_is_not_offered_is_refused_by_name(self, sandbox: Sandbox, provider: SandboxProvider) -> None:
+        can = provider.capabilities()
+        if not can.snapshot:
+            with pytest.raises(UnsupportedFeatureError, match="snapshot"):
+                await sandbox.snapshot("x")
+            with pytest.raises(UnsupportedFeatureError):
+                await sandbox.restore(ImageRef(reference="x"))
+        if not can.fork:
+            with pytest.raises(UnsupportedFeatureError):
+                await sandbox.fork(["x"])
+        assert (await sandbox.exec(["echo", "alive"])).stdout == "alive\n"
+
+
+class Snapshots(Fixtures):
+    """`snapshot` and `restore`."""
+
+    @pytest_asyncio.fixture
+    async def keeper(self, provider: SandboxProvider, start: Start) -> Sandbox:
+        """A sandbox of a provider that keeps snapshots."""
+        if not provider.capabilities().snapshot:
+            pytest.skip("this provider keeps no snapshots")
+        return await start(env={"TASK": "t 1"})
+
+    async def test_a_snapshot_is_an_image_to_start_from(self, start: Start, keeper: Sandbox, keep: Keep) -> None:
+        await keeper.exec(["sh", "-c", "mkdir /kept && echo x >/kept/file && chown -R nobody /kept && rm /etc/motd"])
+        await keeper.write_file("/root/binary", bytes(range(256)), mode=0o750)
+        image = await keep(keeper)
+        await keeper.exec(["sh", "-c", "echo later >/kept/file"])
+        for _ in range(2):
+            copy = await start(image=image)
+            assert await copy.read_file("/kept/file") == b"x\n"
+            assert await copy.read_file("/root/binary") == bytes(range(256))
+            said = await copy.exec(["stat", "-c", "%U %a", "/kept", "/kept/file", "/root/binary"])
+            assert said.stdout.split() == ["nobody", "755", "nobody", "644", "root", "750"]
+            assert (await copy.exec(["test", "-e", "/etc/motd"])).return_code == 1
+        assert await keeper.read_file("/kept/file") == b"later\n"
+
+    async def test_a_snapshot_may_be_taken_while_the_world_goes_on(
+        self, start: Start, keeper: Sandbox, keep: Keep
+    ) -> None:
+        world = await begin(keeper)
+        before = await logged(world)
+        image = await keep(world)
+        after = await logged(world)
+        copy = await start(image=image)
+        await copy.kill_processes(keep="nothing")
+        kept = await is_whole(copy)
+        assert before <= kept["log"] <= after
+        assert await progress(world)
+
+    async def test_a_snapshot_of_a_name_that_has_one_is_that_one(
+        self, start: Start, keeper: Sandbox, other: SandboxProvider, discard: list[ImageRef]
+    ) -> None:
+        await keeper.write_file("/kept", "first")
+        image = await keeper.snapshot(name := f"benchflow-test-{nap()}")
+        discard.append(image)
+        await keeper.write_file("/kept", "second")
+        assert await (await other.attach(keeper.ref)).snapshot(name) == image
+        assert await (await start(image=image)).read_file("/kept") == b"first"
+
+    async def test_a_removed_snapshot_is_gone_and_removing_it_again_is_success(
+        self, start: Start, provider: SandboxProvider, keeper: Sandbox, keep: Keep
+    ) -> None:
+        image = await keep(keeper)
+        for _ in range(2):
+            await provider.remove_image(image)
+        with pytest.raises(SandboxStartError):
+            await start(image=image)
+
+    async def test_a_snapshot_outlives_its_sandbox(self, start: Start, keeper: Sandbox, keep: Keep) -> None:
+        await keeper.write_file("/kept", "x")
+        image = await keep(keeper)
+        await keeper.stop()
+        assert await (await start(image=image)).read_file("/kept") == b"x"
+
+    async def test_a_snapshot_of_a_snapshot_holds_both(self, start: Start, keeper: Sandbox, keep: Keep) -> None:
+        await keeper.exec(["sh", "-c", "mkdir /d && echo 1 >/d/one && echo 1 >/d/gone"])
+        first = await start(image=await keep(keeper))
+        await first.exec(["sh", "-c", "echo 2 >/d/two && rm /d/gone"])
+        second = await start(image=await keep(first))
+        assert (await second.exec(["ls", "/d"])).stdout.split() == ["one", "two"]
+
+    async def test_restoring_goes_back_to_the_state_and_the_sandbox_stays_itself(
+        self, keeper: Sandbox, other: SandboxProvider, keep: Keep
+    ) -> None:
+        await keeper.exec(["sh", "-c", "echo old >/file && echo x >/doomed && mkdir /d && echo 1 >/d/1"])
+        image = await keep(keeper)
+        length = nap()
+        for n in range(2):
+            await keeper.exec(["sh", "-c", "echo new >/file; rm -r /doomed /d; mkdir /d; echo 2 >/d/2; echo x >/added"])
+            await leave(keeper, length)
+            await keeper.restore(image)
+            for sandbox in (keeper, await other.attach(keeper.ref)):
+                assert await sandbox.read_file("/file") == b"old\n", f"restored {n + 1} times"
+                assert await sandbox.read_file("/doomed") == b"x\n"
+                assert (await sandbox.exec(["ls", "/d"])).stdout == "1\n"
+                assert (await sandbox.exec(["test", "-e", "/added"])).return_code == 1
+            assert await napping(keeper, length) == []
+        assert (await keeper.exec(["grep", "-c", "TASK=t 1", "/proc/1/environ"])).stdout == "1\n"
+        assert (await other.attach(keeper.ref)).ref == keeper.ref
+
+    async def test_restoring_what_is_not_there_is_an_error_and_harms_nothing(self, keeper: Sandbox) -> None:
+        await keeper.write_file("/kept", "x")
+        with pytest.raises(SandboxStartError, match="no-such-image:1"):
+            await keeper.restore(ImageRef(reference="no-such-image:1"))
+        assert await keeper.read_file("/kept") == b"x"
+
+    async def test_a_lost_sandbox_has_no_state_to_keep(
+        self, keeper: Sandbox, other: SandboxProvider, keep: Keep
+    ) -> None:
+        await other.remove(keeper.ref.name)
+        with pytest.raises(SandboxLostError):
+            await keep(keeper)
+
+
+class Forks(Fixtures):
+    """`fork`."""
+
+    @pytest_asyncio.fixture
+    async def parent(self, provider: SandboxProvider, start: Start) -> Sandbox:
+        """A sandbox of a provider that forks."""
+        if not provider.capabilities().fork:
+            pytest.skip("this provider forks no sandboxes")
+        return await start(env={"TASK": "t 1"}, memory_mb=128)
+
+    @pytest_asyncio.fixture
+    async def world(self, parent: Sandbox) -> Sandbox:
+        """The same with the writer at work in it."""
+        return await begin(parent)
+
+    async def test_each_child_of_a_running_world_is_one_moment_of_it(
+        self, provider: SandboxProvider, stack: str, world: Sandbox
+    ) -> None:
+        service = (await world.exec(["pgrep", "-f", "world.db"])).stdout
+        before = await logged(world)
+        refs = await world.fork(names(CHILDREN))
+        after = await logged(world)
+        children = [await provider.attach(ref) for ref in refs]
+        states = []
+        for child in children:
+            await child.kill_processes(keep="nothing")
+            states.append(await is_whole(child))
+        assert all(state == states[0] for state in states)
+        assert before <= states[0]["log"] <= after
+        # The parent was not touched: the same writer writes on.
+        assert (await world.exec(["pgrep", "-f", "world.db"])).stdout == service
+        assert await progress(world)
+        assert {owned.name for owned in await provider.owned(stack)} == {world.ref.name, *(ref.name for ref in refs)}
+
+    async def test_worlds_forked_again_and_again_are_whole_each_time(
+        self, provider: SandboxProvider, world: Sandbox
+    ) -> None:
+        last = 0
+        for _ in range(8):
+            (ref,) = await world.fork(names(1))
+            child = await provider.attach(ref)
+            await child.kill_processes(keep="nothing")
+            state = await is_whole(child)
+            assert state["log"] > last
+            last = state["log"]
+            await provider.remove(ref.name)
+        assert await progress(world)
+
+    async def test_children_have_what_their_parent_was_given(self, provider: SandboxProvider, world: Sandbox) -> None:
+        await world.exec(["sh", "-c", "useradd -m agent && echo x >/home/agent/file && chown agent /home/agent/file"])
+        wanted = names(2)
+        refs = await world.fork(wanted)
+        assert [ref.name for ref in refs] == wanted
+        for ref in refs:
+            assert (ref.provider, ref.host_id, ref.queue, ref.workdir, ref.warnings) == (
+                *(world.ref.provider, world.ref.host_id, world.ref.queue, world.ref.workdir, world.ref.warnings),
+            )
+            child = await provider.attach(ref)
+            assert (await child.exec(["grep", "-c", "TASK=t 1", "/proc/1/environ"])).stdout == "1\n"
+            assert (await child.exec(["sh", "-c", 'echo "$TASK $(id -un)"'], user="agent", cwd="/")).stdout == (
+                "t 1 agent\n"
+            )
+            assert (await child.exec(["stat", "-c", "%U", "/home/agent/file"])).stdout == "agent\n"
+            interfaces = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '"
+            assert set((await child.exec(["sh", "-c", interfaces])).stdout.split()) <= {
+                *("lo", "tunl0", "sit0", "ip6tnl0")
+            }
+            if not any("memory_mb" in warning for warning in ref.warnings):
+                assert (await child.exec(HOG)).return_code == 137
+            assert (await child.exec(["echo", "alive"])).stdout == "alive\n"
+
+    async def test_children_are_apart_from_each_other_and_from_their_parent(
+        self, provider: SandboxProvider, parent: Sandbox
+    ) -> None:
+        await parent.exec(["sh", "-c", "mkdir /d && echo parent >/d/file && echo x >/d/doomed"])
+        one, two = [await provider.attach(ref) for ref in await parent.fork(names(2))]
+        await one.exec(["sh", "-c", "echo one >/d/file; rm /d/doomed; echo x >/d/added; rm -rf /etc/apt"])
+        length = nap()
+        await leave(one, length)
+        for sandbox in (parent, two):
+            assert await sandbox.read_file("/d/file") == b"parent\n"
+            assert (await sandbox.exec(["ls", "/d"])).stdout.split() == ["doomed", "file"]
+            assert (await sandbox.exec(["test", "-d", "/etc/apt"])).return_code == 0
+            assert await napping(sandbox, length) == []
+        await parent.exec(["sh", "-c", "echo later >/d/file"])
+        assert await two.read_file("/d/file") == b"parent\n"
+        assert await one.read_file("/d/file") == b"one\n"
+
+    async def test_a_child_starts_with_no_executions_and_its_parent_keeps_its_own(
+        self, provider: SandboxProvider, parent: Sandbox
+    ) -> None:
+        await parent.exec_once("step", ["echo", "parent"])
+        (ref,) = await parent.fork(names(1))
+        child = await provider.attach(ref)
+        assert not await child.was_started("step")
+        assert (await child.exec_once("step", ["echo", "child"])).stdout == "child\n"
+        assert (await parent.exec_once("step", ["true"])).stdout == "parent\n"
+
+    async def test_commands_of_the_parent_run_on_through_a_fork(self, parent: Sandbox) -> None:
+        tasks = [
+            asyncio.create_task(parent.exec(["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.1; done"])),
+            asyncio.create_task(parent.exec_once("work", ["sh", "-c", "sleep 0.8; echo done"])),
+        ]
+        await asyncio.sleep(0.2)
+        await parent.fork(names(2))
+        assert [(await task).stdout for task in tasks] == ["1\n2\n3\n4\n5\n6\n7\n8\n", "done\n"]
+
+    async def test_children_outlive_their_parent(self, provider: SandboxProvider, parent: Sandbox) -> None:
+        await parent.write_file("/kept", "x")
+        (ref,) = await parent.fork(names(1))
+        await parent.stop()
+        child = await provider.attach(ref)
+        assert await child.read_file("/kept") == b"x"
+        (grandchild,) = await child.fork(names(1))
+        assert await (await provider.attach(grandchild)).read_file("/kept") == b"x"
+
+    async def test_thirty_generations_are_as_good_as_one(self, provider: SandboxProvider, parent: Sandbox) -> None:
+        sandbox = parent
+        await sandbox.exec(["sh", "-c", "mkdir /tree && echo 0 >/lines && echo x >/tree/0"])
+        for generation in range(1, GENERATIONS + 1):
+            (ref,) = await sandbox.fork(names(1))
+            await provider.remove(sandbox.ref.name)
+            sandbox = await provider.attach(ref)
+            step = f"echo {generation} >>/lines; rm -r /tree; mkdir /tree; echo x >/tree/{generation}"
+            assert (await sandbox.exec(["sh", "-c", step])).return_code == 0
+        assert (await sandbox.read_file("/lines")).split() == [b"%d" % n for n in range(GENERATIONS + 1)]
+        assert (await sandbox.exec(["ls", "/tree"])).stdout == f"{GENERATIONS}\n"
+        assert (await sandbox.exec(["useradd", "-m", "late"])).return_code == 0
+
+    async def test_a_sandbox_may_be_forked_by_two_at_the_same_time(
+        self, provider: SandboxProvider, other: SandboxProvider, world: Sandbox
+    ) -> None:
+        there = await other.attach(world.ref)
+        both = await asyncio.gather(world.fork(names(2)), there.fork(names(2)))
+        for ref in [*both[0], *both[1]]:
+            child = await provider.attach(ref)
+            await child.kill_processes(keep="nothing")
+            await is_whole(child)
+        assert await progress(world)
+
+    async def test_a_lost_sandbox_cannot_be_forked(
+        self, provider: SandboxProvider, other: SandboxProvider, parent: Sandbox, stack: str
+    ) -> None:
+        await other.remove(parent.ref.name)
+        with pytest.raises(SandboxLostError):
+            await parent.fork(names(2))
+        assert await provider.owned(stack) == []
+
+
+def names(count: int) -> list[str]:
+    return [f"benchflow-test-{nap()}" for _ in range(count)]
+
+
+async def begin(sandbox: Sandbox) -> Sandbox:
+    """Set the writer to work in a sandbox, as a service."""
+    await sandbox.exec(["sh", "-c", 'python3 -c "$1" >/dev/null 2>&1 &', "sh", WRITER])
+
+    async def has_begun() -> bool:
+        return await logged(sandbox) > 100
+
+    await until(has_begun)
+    await sandbox.mark_baseline()
+    return sandbox
+
+
+async def progress(sandbox: Sandbox) -> bool:
+    """Wait until the writer has got further."""
+    before = await logged(sandbox)
+
+    async def has_moved() -> bool:
+        return await logged(sandbox) > before
+
+    return await until(has_moved)

@@ -1,0 +1,16 @@
+"""The Docker provider against the suite that every provider must pass."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from world_readiness import WorldReadiness
+
+from benchflow.testing.sandbox_conformance import SandboxConformance
+
+
+@pytest.mark.docker
+class TestDocker(SandboxConformance, WorldReadiness):
+    provider_path = "benchflow.planes.sandbox.docker:DockerProvider"
+    base_image = os.environ.get("BENCHFLOW_TEST_IMAGE", "debian:bookworm-slim")
