@@ -1,7 +1,8 @@
 """What all tests share: the Docker rule, the base image, and a state directory of their own.
 
-Tests marked `docker` are skipped where no daemon answers; with BENCHFLOW_TEST_DOCKER=require they fail instead,
-so that a green run cannot mean that nothing was tested.
+Tests marked `docker` are skipped where no daemon answers, those marked `local` where no local sandbox can be; with
+BENCHFLOW_TEST_DOCKER=require and BENCHFLOW_TEST_LOCAL=require they fail instead, so that a green run cannot mean that
+nothing was tested.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import docker
 import pytest
 
 from benchflow import stack
+from benchflow.errors import BenchFlowError
 from benchflow.paths import StatePaths
+from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
 
 
 @functools.cache
@@ -30,15 +33,25 @@ def docker_problem() -> str | None:
     return None
 
 
+@functools.cache
+def local_problem() -> str | None:
+    """Why tests of the local sandbox cannot run here; None when they can."""
+    try:
+        require_platform()
+        require_one_root(Path("/proc/self/mountinfo").read_text())
+    except BenchFlowError as error:
+        return error.message
+    return None
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("docker") is None:
-        return
-    problem = docker_problem()
-    if problem is None:
-        return
-    if os.environ.get("BENCHFLOW_TEST_DOCKER") == "require":
-        pytest.fail(problem)
-    pytest.skip(problem)
+    for marker, find_problem in (("docker", docker_problem), ("local", local_problem)):
+        problem = find_problem() if item.get_closest_marker(marker) is not None else None
+        if problem is None:
+            continue
+        if os.environ.get(f"BENCHFLOW_TEST_{marker.upper()}") == "require":
+            pytest.fail(problem)
+        pytest.skip(problem)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,360 @@
+"""Building: a Dockerfile's steps carried out on this machine's root, each kept as a layer that later builds find.
+
+A layer goes by what made it: the host, the layer below, the instruction with all that it depends on. An image goes by
+the host and the digest of its context, so that finding it again needs neither the Dockerfile nor a sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import hashlib
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox
+from benchflow.errors import (
+    ImageBuildError,
+    SandboxError,
+    SandboxLostError,
+    SandboxUnavailableError,
+    UnsupportedFeatureError,
+)
+from benchflow.paths import state_dir
+from benchflow.planes.sandbox.context import Context, read_context
+from benchflow.planes.sandbox.local.copies import Copy
+from benchflow.planes.sandbox.local.dockerfile import (
+    PROXY_ARGS,
+    LayerConfig,
+    MakeDirectory,
+    Recipe,
+    Run,
+    Step,
+    read_recipe,
+)
+from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.transcript import Transcript
+
+T = TypeVar("T")
+
+VERSION = 1
+"""Raised when the same Dockerfile is carried out differently: old layers are not found any more."""
+
+_ARCHIVE = "/.benchflow-copy.tar"
+
+_MAKE = """
+mk() { d=$1; n=; while [ ! -d "$d" ] && [ "$d" != / ]; do n=$d; d=${d%/*}; [ -n "$d" ] || d=/; done
+  mkdir -p -- "$1" || return 1; [ -z "$n" ] || chown -R "$2" -- "$n"; }
+umask 022
+"""
+# $1: target, $2: owner of what is made, $3: `into` if it must be a directory. Says whether it is one, and where it is.
+_PREPARE = f"""{_MAKE}
+if [ -z "$3" ] && [ ! -d "$1" ]; then
+  p=${{1%/*}}; mk "${{p:-/}}" "$2" || exit 1; echo file; readlink -f -- "$1"
+else mk "$1" "$2" || exit 1; echo directory; readlink -f -- "$1"; fi
+"""
+# $1: archive, $2: directory.
+_UNPACK = 'tar -xpf "$1" -C "$2"; c=$?; rm -f -- "$1"; exit $c'
+
+
+class Workshop(Protocol):
+    """Where layers lie, and the sandboxes that steps are carried out in."""
+
+    def fingerprint(self) -> str:
+        """Of all below the first layer: this host, and what of it sandboxes see."""
+        ...
+
+    async def find(self, key: str) -> ImageRef | None:
+        """A kept layer."""
+        ...
+
+    async def open(self, base: str | None, name: str, hidden: tuple[str, ...]) -> Sandbox:
+        """A new root sandbox with a network on the layer `base`, or on the bare host."""
+        ...
+
+    async def keep(self, sandbox: Sandbox, key: str, config: LayerConfig) -> ImageRef:
+        """Make a layer of a sandbox's files as they are now; the sandbox goes on."""
+        ...
+
+
+class Builder:
+    """Builds in one workshop."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+
+    async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
+        """The image of a configuration, found or built. Concurrent builds of one digest are one build."""
+        if config.image is not None:
+            raise UnsupportedFeatureError(
+                "the host cannot stand for a ready image whose content is unknown",
+                key="docker_image",
+                remedy="give the task a Dockerfile or use --sandbox docker",
+            )
+        context = await asyncio.to_thread(read_context, config)
+        given = config.digest
+        digest = given if given is not None else await asyncio.to_thread(context.digest)
+        host = await asyncio.to_thread(self._workshop.fingerprint)
+        key = _key("image", host, digest.removeprefix("sha256:"))
+        if found := await self._workshop.find(key):
+            return found
+        async with file_lock(_lock(key)):
+            if found := await self._workshop.find(key):
+                return found
+            recipe = await asyncio.to_thread(read_recipe, context)
+            return await _Build(self._workshop, config, context, recipe, host, key, Transcript(log)).run()
+
+
+class _Build:
+    """One build under way."""
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        config: ImageConfig,
+        context: Context,
+        recipe: Recipe,
+        host: str,
+        key: str,
+        transcript: Transcript,
+    ) -> None:
+        self._workshop = workshop
+        self._config = config
+        self._context = context
+        self._recipe = recipe
+        self._host = host
+        self._key = key
+        self._transcript = transcript
+        self._plain = LayerConfig(base=recipe.config.base)
+        self._sandbox: Sandbox | None = None
+        self._base: str | None = None
+        self._step: Step | None = None
+
+    async def run(self) -> ImageRef:
+        timer = asyncio.timeout(self._config.timeout_sec)
+        try:
+            async with timer:
+                return await self._carry_out(await self._reading(self._layer_keys))
+        except TimeoutError as error:
+            if not timer.expired():
+                raise
+            raise self._error(
+                f"the build took longer than {self._config.timeout_sec:g} s",
+                "raise build_timeout_sec, or make the build smaller",
+            ) from error
+        except (SandboxLostError, SandboxUnavailableError, ImageBuildError):
+            raise
+        except SandboxError as error:
+            if error.retryable:
+                raise
+            raise self._error(error.message, error.remedy) from error
+        finally:
+            await self._close()
+
+    async def _carry_out(self, keys: list[str | None]) -> ImageRef:
+        newest = await self._newest(keys)
+        for number, (step, key) in enumerate(zip(self._recipe.steps, keys, strict=True)):
+            self._step = step
+            self._say(f"Step {number + 1}/{len(keys)} : {step.title}")
+            if key is None:
+                continue
+            if number <= newest:
+                self._reuse(key)
+            else:
+                await self._layer(step, key)
+        self._step = None
+        image = await self._workshop.keep(await self._open(), self._key, self._recipe.config)
+        self._say(f"Built {image.reference}")
+        return image
+
+    # --- layers --------------------------------------------------------------------------------------
+
+    def _layer_keys(self) -> list[str | None]:
+        """The key of the layer that each step makes; None for steps that make none."""
+        keys: list[str | None] = []
+        below = ""
+        for step in self._recipe.steps:
+            if step.action is None:
+                keys.append(None)
+                continue
+            made = asdict(step.action)
+            if isinstance(step.action, Copy):
+                # What counts is what arrives, not what it was called in the context.
+                made["sources"] = self._recipe.tree.digest(step.action)
+                made["directory"] = step.action.directory
+            below = _key("layer", self._host, below, type(step.action).__name__, made)
+            keys.append(below)
+        return keys
+
+    async def _newest(self, keys: list[str | None]) -> int:
+        """The last step whose layer is there; those before it need not be."""
+        for number in reversed(range(len(keys))):
+            key = keys[number]
+            if key is not None and await self._workshop.find(key):
+                return number
+        return -1
+
+    async def _layer(self, step: Step, key: str) -> None:
+        """Carry out a step, unless another build that is under way does: then wait for its layer."""
+        async with file_lock(_lock(key)):
+            if await self._workshop.find(key):
+                await self._close()
+                self._reuse(key)
+                return
+            sandbox = await self._open()
+            match step.action:
+                case Run():
+                    await self._run(sandbox, step.action)
+                    await sandbox.kill_processes(keep="nothing")
+                case Copy():
+                    await self._copy(sandbox, step.action)
+                case MakeDirectory():
+                    await self._control(sandbox, f'{_MAKE} mk "$1" 0:0', step.action.path)
+            await self._workshop.keep(sandbox, key, self._plain)
+            self._base = key
+
+    def _reuse(self, key: str) -> None:
+        self._base = key
+        self._say(" ---> Using cache")
+
+    async def _open(self) -> Sandbox:
+        """The sandbox of this build, on the newest layer."""
+        if self._sandbox is None:
+            # A name of its own: one that a crash left half way must never be taken for this one.
+            name = f"build-{self._key[:12]}-{secrets.token_hex(4)}"
+            opening = asyncio.ensure_future(self._workshop.open(self._base, name, self._config.hidden))
+            try:
+                self._sandbox = await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                # A start under way cannot be called back: see it through, so that it can be removed.
+                await asyncio.wait([opening])
+                if not opening.cancelled() and opening.exception() is None:
+                    self._sandbox = opening.result()
+                raise
+        return self._sandbox
+
+    async def _close(self) -> None:
+        """Remove the sandbox, even if this is cancelled meanwhile."""
+        if self._sandbox is not None:
+            sandbox, self._sandbox = self._sandbox, None
+            removing = asyncio.ensure_future(sandbox.stop())
+            try:
+                await asyncio.shield(removing)
+            except asyncio.CancelledError:
+                await asyncio.wait([removing])
+                raise
+
+    # --- steps ---------------------------------------------------------------------------------------
+
+    async def _run(self, sandbox: Sandbox, run: Run) -> None:
+        decode = {stream: codecs.getincrementaldecoder("utf-8")("replace").decode for stream in ("stdout", "stderr")}
+        code: int | None = None
+        output = sandbox.exec_stream(run.argv, env=_proxies() | run.env, cwd=run.workdir, user=run.user)
+        async for chunk in output:
+            if chunk.stream == "exit":
+                code = chunk.return_code
+            else:
+                self._transcript.write(decode[chunk.stream](chunk.data))
+        if code != 0:
+            raise self._error(
+                f"the command ended with exit status {code}",
+                "mend the step; the whole log is kept with the results",
+            )
+
+    async def _copy(self, sandbox: Sandbox, copy: Copy) -> None:
+        owner = await self._owner(sandbox, copy.owner)
+        shown = f"{owner[0]}:{owner[1]}"
+        said = await self._control(sandbox, _PREPARE, copy.target, shown, "into" if copy.directory else "")
+        kind, _, place = said.removesuffix("\n").partition("\n")
+        name: str | None = None
+        if kind == "file":
+            place, _, name = place.rpartition("/")
+        with tempfile.NamedTemporaryFile(prefix="benchflow-copy-") as packed:
+            await self._reading(lambda: self._recipe.tree.pack(copy, packed, owner, name))
+            packed.flush()
+            await sandbox.upload(Path(packed.name), _ARCHIVE)
+        await self._control(sandbox, _UNPACK, _ARCHIVE, place or "/")
+
+    async def _reading(self, work: Callable[[], T]) -> T:
+        """What reads the files of the context, in a thread."""
+        try:
+            return await asyncio.to_thread(work)
+        except OSError as error:
+            raise self._error(
+                f"the build context {self._context.root} cannot be read: {error}",
+                "make its files readable, or list them in .dockerignore",
+            ) from error
+
+    async def _control(self, sandbox: Sandbox, script: str, *args: str) -> str:
+        """Run a script of the builder's own; what it says."""
+        result = await sandbox.control(script, *args, timeout=self._config.timeout_sec)
+        if result.return_code != 0:
+            self._say(result.stderr)
+            raise self._error(
+                f"the files cannot be written (exit status {result.return_code})", "mend the target of the step"
+            )
+        return result.stdout
+
+    async def _owner(self, sandbox: Sandbox, given: str | None) -> tuple[int, int]:
+        """A `--chown` as numbers, by the accounts of the image; a user alone gives the group the same number."""
+        if given is None:
+            return 0, 0
+        user, colon, group = given.partition(":")
+        uid = await self._number(sandbox, "/etc/passwd", user or "0")
+        return uid, await self._number(sandbox, "/etc/group", group) if colon and group else uid
+
+    async def _number(self, sandbox: Sandbox, file: str, name: str) -> int:
+        if name.isdecimal():
+            return int(name)
+        try:
+            accounts = (await sandbox.read_file(file)).decode(errors="replace")
+        except FileNotFoundError:
+            accounts = ""
+        for line in accounts.splitlines():
+            fields = line.split(":")
+            if fields[0] == name and len(fields) > 2 and fields[2].isdecimal():
+                return int(fields[2])
+        raise self._error(
+            f"--chown: {name} is not in {file} of the image", "create it with RUN before this step, or give its number"
+        )
+
+    # --- what is said --------------------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        self._transcript.write(text.rstrip("\n") + "\n")
+
+    def _error(self, reason: str, remedy: str | None) -> ImageBuildError:
+        step = self._step
+        return ImageBuildError(
+            f"line {step.line}: {step.title}: {reason}" if step else reason,
+            file=self._context.shown,
+            key=step.word if step else None,
+            remedy=remedy,
+            log_tail=self._transcript.tail,
+        )
+
+
+def _key(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps([VERSION, *parts], sort_keys=True).encode()).hexdigest()
+
+
+def _lock(key: str) -> Path:
+    return state_dir() / "locks" / f"local-{key[:32]}.lock"
+
+
+def _proxies() -> dict[str, str]:
+    """The engine's own proxies, as Docker gives a build those of its client; one of this host's loopback is no use."""
+    found = {name: os.environ[name] for name in PROXY_ARGS if os.environ.get(name)}
+    return {name: value for name, value in found.items() if not _is_loopback(value)}
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")

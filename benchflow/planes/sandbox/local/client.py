@@ -1,0 +1,183 @@
+"""The worker's side of the helper process: starts it when it is needed, again when it died."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchflow.errors import DiskFullError, SandboxError, SandboxLostError
+
+_PACKAGE = Path(__file__).parents[3]
+
+# The packages above the helper are named, not run: what they import (and keep in memory) is not for a forking process.
+_BOOTSTRAP = f"""
+import sys, types
+place = {str(_PACKAGE)!r}
+name = "benchflow"
+for part in (None, "planes", "sandbox", "local"):
+    if part:
+        name, place = f"{{name}}.{{part}}", f"{{place}}/{{part}}"
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [place]
+from benchflow.planes.sandbox.local.helper.server import main
+main(int(sys.argv[1]))
+"""
+
+
+class HelperDied(SandboxError):
+    """The helper, or its fork that did the work, ended without an answer. What it was asked may have happened.
+
+    It is as if the worker had died at that moment: what is done again then, may be done again now.
+    """
+
+    retryable = True
+
+
+class UnknownUserError(SandboxError):
+    """The sandbox has no such user."""
+
+
+class Helper:
+    """One helper process per object, started on first use. Calls come from any event loop of this process.
+
+    home: whose helper it is; it does nothing with that but show it to whoever lists the processes of this machine.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._guard = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+
+    async def call(self, operation: str, request: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
+        """Have one thing done. `fds` are handed over; they stay open here.
+
+        Raises `SandboxLostError` when the sandbox is gone, `UnknownUserError`, `HelperDied`, `OSError` for what the
+        kernel refused.
+        """
+        loop = asyncio.get_running_loop()
+        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        answer: asyncio.Future[bytes] = loop.create_future()
+        said = bytearray()
+
+        def read() -> None:
+            with contextlib.suppress(BlockingIOError):
+                while piece := os.read(reading, 65536):
+                    said.extend(piece)
+                loop.remove_reader(reading)
+                if not answer.done():
+                    answer.set_result(bytes(said))
+
+        try:
+            try:
+                os.set_blocking(writing, True)
+                memory = memory_file(json.dumps({"do": operation, **request}).encode())
+                try:
+                    await self._send([memory, writing, *fds])
+                finally:
+                    os.close(memory)
+            finally:
+                os.close(writing)
+            loop.add_reader(reading, read)
+            return _understood(await answer)
+        finally:
+            loop.remove_reader(reading)
+            os.close(reading)
+
+    async def _send(self, fds: list[int]) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+        while True:
+            channel = self._channel
+            if channel is None:
+                channel = await asyncio.to_thread(self._start)
+            try:
+                channel.sendmsg([b"."], rights)
+                return
+            except BlockingIOError:
+                # Its queue is full: it forks as fast as it can.
+                await asyncio.sleep(0.005)
+            except (BrokenPipeError, ConnectionResetError, ConnectionRefusedError):
+                self._forget(channel)
+
+    def _start(self) -> socket.socket:
+        with self._guard:
+            if self._channel is not None:
+                return self._channel
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, str(theirs.fileno()), str(self._home)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    cwd="/",
+                    # Nothing of this process's environment may come near a sandbox.
+                    env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+                    start_new_session=True,
+                )
+            ours.setblocking(False)
+            self._channel = ours
+            return ours
+
+    def _forget(self, channel: socket.socket) -> None:
+        with self._guard:
+            if self._channel is channel:
+                self._drop()
+
+    def close(self) -> None:
+        """End it. What runs in sandboxes goes on; a later call starts another."""
+        with self._guard:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+def memory_file(content: bytes = b"") -> int:
+    """A file in memory with this content, to be read from its start. The caller closes it."""
+    memory = os.memfd_create("benchflow", os.MFD_CLOEXEC)
+    with open(memory, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(memory, 0, os.SEEK_SET)
+    return memory
+
+
+def _understood(said: bytes) -> dict[str, Any]:
+    if not said:
+        raise HelperDied("the process that was to enter the sandbox died")
+    answer: dict[str, Any] = json.loads(said)
+    if "gone" in answer:
+        raise SandboxLostError("the sandbox no longer runs")
+    if "unknown_user" in answer:
+        raise UnknownUserError(
+            f"there is no user {answer['unknown_user']!r} in the sandbox",
+            key="user",
+            remedy="name a user that exists on this machine, or add it in the Dockerfile",
+        )
+    if "error" in answer:
+        if answer.get("errno") in (28, 122):
+            raise DiskFullError(
+                f"no space is left for sandboxes: {answer['error']}",
+                remedy="free space where the state directory is",
+            )
+        if answer.get("errno") is not None:
+            raise OSError(answer["errno"], answer["error"])
+        raise SandboxError(answer["error"], log_tail=answer.get("trace"))
+    return answer

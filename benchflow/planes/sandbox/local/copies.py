@@ -1,0 +1,169 @@
+"""What COPY and ADD take out of a build context: found by name, told apart by content, packed for the sandbox."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import translate
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from benchflow.planes.sandbox.context import Context
+from benchflow.planes.sandbox.local.syntax import Mistake, Unsupported
+
+_REMOTE = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:", re.I)
+_WILD = re.compile(r"[*?\[]")
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_LINKS = 40
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or a directory of the context. path: where it is, links followed. name: what it was called."""
+
+    path: str
+    name: str
+    directory: bool
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Files to put into the image.
+
+    target: absolute. into: it is a directory even if only one file goes there. owner: `user[:group]`, root if None.
+    mode: of everything, as it is in the context if None.
+    """
+
+    sources: tuple[Source, ...]
+    target: str
+    into: bool
+    owner: str | None
+    mode: int | None
+
+    @property
+    def directory(self) -> bool:
+        """Whether the target has to be a directory."""
+        return self.into or any(source.directory for source in self.sources)
+
+
+class Tree:
+    """A build context as COPY sees it."""
+
+    def __init__(self, context: Context) -> None:
+        self.root = context.root
+        self._names = set(context.copied())
+        # A directory that is ignored itself still comes along with what of its content is not.
+        self._names |= {str(parent) for name in self._names for parent in PurePosixPath(name).parents}
+        self._names.discard(".")
+
+    def find(self, written: str) -> list[Source]:
+        """What a source names; nothing for a wildcard that fits nothing."""
+        path = os.path.normpath(written.lstrip("/") or ".")
+        if path.split("/")[0] == "..":
+            raise Mistake(f"{written} lies outside of the build context")
+        if _WILD.search(path):
+            return [self._source(name, written) for name in sorted(self._fitting(path))]
+        return [self._source("" if path == "." else path, written)]
+
+    def _fitting(self, path: str) -> Iterator[str]:
+        if "[!" in path or "\\" in path:
+            raise Unsupported(f"the wildcard {path}", "write it with *, ? or [abc]")
+        parts = [re.compile(translate(part.replace("[^", "[!"))) for part in path.split("/")]
+        for name in self._names:
+            names = name.split("/")
+            if len(names) == len(parts) and all(part.match(one) for part, one in zip(parts, names, strict=True)):
+                yield name
+
+    def _source(self, path: str, written: str) -> Source:
+        led = self._resolve(path)
+        if led is None:
+            shown = written if path in (written, os.path.normpath(written)) or not path else f"{path} ({written})"
+            raise Mistake(f"{shown} is not in the build context {self.root}, or .dockerignore leaves it out")
+        return Source(led, PurePosixPath(path).name, (self.root / led).is_dir())
+
+    def _resolve(self, path: str) -> str | None:
+        """Follow links as if the context were the root directory; None where they lead to nothing that is sent."""
+        todo = list(reversed(PurePosixPath(path).parts))
+        at: list[str] = []
+        links = 0
+        while todo:
+            part = todo.pop()
+            if part == "/":
+                at = []
+            elif part == "..":
+                at = at[:-1]
+            elif "/".join([*at, part]) not in self._names:
+                return None
+            elif (place := self.root.joinpath(*at, part)).is_symlink():
+                links += 1
+                if links > _LINKS:
+                    return None
+                todo.extend(reversed(PurePosixPath(place.readlink()).parts))
+            else:
+                at.append(part)
+        return "/".join(at)
+
+    def is_archive(self, source: Source) -> bool:
+        """Whether ADD would unpack it: a tar, compressed or not."""
+        path = self.root / source.path
+        if source.directory or not path.is_file():
+            return False
+        with path.open("rb") as content:
+            return content.read(4) == _ZSTD or tarfile.is_tarfile(path)
+
+    def digest(self, copy: Copy) -> str:
+        """Of all that a copy puts into the image: names, modes, links and content."""
+        total = hashlib.sha256()
+        for name, path in self._entries(copy):
+            status = path.lstat()
+            total.update(f"\0{name}\0{status.st_mode:o}\0".encode(errors="surrogateescape"))
+            if path.is_symlink():
+                total.update(os.fsencode(path.readlink()))
+            elif path.is_file():
+                with path.open("rb") as content:
+                    total.update(hashlib.file_digest(content, "sha256").digest())
+        return total.hexdigest()
+
+    def pack(self, copy: Copy, packed: IO[bytes], owner: tuple[int, int], name: str | None) -> None:
+        """Write a copy as an archive; a single file is called `name` in it."""
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for own_name, path in self._entries(copy):
+                _add(archive, path, name or own_name, owner, copy.mode)
+
+    def _entries(self, copy: Copy) -> Iterator[tuple[str, Path]]:
+        """Each file and directory of a copy with its name below the target, directories before their content."""
+        for source in copy.sources:
+            if not source.directory:
+                yield source.name, self.root / source.path
+                continue
+            below = f"{source.path}/" if source.path else ""
+            for name in sorted(one for one in self._names if one.startswith(below)):
+                yield name.removeprefix(below), self.root / name
+
+
+def _add(archive: tarfile.TarFile, path: Path, name: str, owner: tuple[int, int], mode: int | None) -> None:
+    info = archive.gettarinfo(path, arcname=name)
+    # Sockets come as None; pipes and devices are left out as they are of every upload.
+    if info is None or not (info.isfile() or info.isdir() or info.issym() or info.islnk()):
+        return
+    info.uid, info.gid = owner
+    info.uname = info.gname = ""
+    if mode is not None and not info.issym():
+        info.mode = mode
+    if info.islnk():
+        # A second name of a file that was packed before becomes a file of its own, as it does in an image.
+        info.type, info.linkname, info.size = tarfile.REGTYPE, "", path.stat().st_size
+    if info.isfile():
+        with path.open("rb") as content:
+            archive.addfile(info, content)
+    else:
+        archive.addfile(info)
+
+
+def is_remote(source: str) -> bool:
+    """Whether ADD would fetch it: a URL or a git reference."""
+    return _REMOTE.match(source) is not None

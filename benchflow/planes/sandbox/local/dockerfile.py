@@ -1,0 +1,402 @@
+"""What a Dockerfile asks for, as steps that this machine can carry out in place of the image it starts from.
+
+Everything is decided here, before anything runs: names are resolved, files are found in the build context, and what
+cannot be done is refused with the name of the instruction and its line.
+"""
+
+from __future__ import annotations
+
+import platform
+import posixpath
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchflow.contracts.base import Model
+from benchflow.errors import ImageBuildError, UnsupportedFeatureError
+from benchflow.planes.sandbox.context import Context
+from benchflow.planes.sandbox.local.copies import Copy, Tree, is_remote
+from benchflow.planes.sandbox.local.syntax import (
+    Instruction,
+    Mistake,
+    Unsupported,
+    check_directives,
+    expand,
+    flags,
+    has_here_document,
+    instructions,
+    json_list,
+    words,
+)
+
+OTHER_SANDBOX = "use --sandbox docker"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SHELL = ("/bin/sh", "-c")
+
+PROXY_ARGS = tuple(
+    name
+    for base in ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
+    for name in (base, base.lower())
+)
+"""Build arguments that every RUN has without declaring them, and that make no difference to what it makes."""
+
+_REFUSED = {
+    "CMD": "remove it: in a sandbox only the agent's and the verifier's commands run",
+    "ENTRYPOINT": "remove it, if nothing has to run before the agent comes",
+    "VOLUME": "remove it: the directory is kept like any other",
+    "HEALTHCHECK": "remove it, and declare the healthcheck in the task",
+    "STOPSIGNAL": "remove it: a sandbox is killed when it is over",
+    "ONBUILD": "remove it: no image is built from this one",
+}
+_ARCHITECTURES = {
+    "x86_64": "amd64",
+    "x86-64": "amd64",
+    "aarch64": "arm64",
+    "armv7l": "arm",
+    "armhf": "arm",
+    "armel": "arm",
+    "i386": "386",
+    "i686": "386",
+}
+_PORT = re.compile(r"(\d+)(?:-(\d+))?(?:/(tcp|udp|sctp))?", re.I)
+_NAME = re.compile(r"[^\s=]+")
+
+
+class LayerConfig(Model):
+    """What an image is besides its files.
+
+    env: only what ENV sets. workdir: None when unset or `/`. user: `name` or `uid`, either with `:group`. ports: as
+    `80/tcp`. base: the FROM that the host stands for. warnings: in what the image is not quite what was asked for.
+    """
+
+    env: dict[str, str] = {}
+    workdir: str | None = None
+    user: str | None = None
+    labels: dict[str, str] = {}
+    ports: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    base: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command. env: what ENV and ARG set. workdir: absolute. user: root if None."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    workdir: str
+    user: str | None
+
+
+@dataclass(frozen=True)
+class MakeDirectory:
+    """A working directory, made if it is missing."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """An instruction of the file. action: what it does to files; None for what only describes the image."""
+
+    line: int
+    word: str
+    rest: str
+    action: Run | Copy | MakeDirectory | None
+
+    @property
+    def title(self) -> str:
+        return f"{self.word} {self.rest}"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A Dockerfile that can be carried out. shown: its name in errors. config: of the finished image."""
+
+    shown: str
+    steps: tuple[Step, ...]
+    config: LayerConfig
+    tree: Tree
+
+
+def read_recipe(context: Context, *, host: str | None = None, machine: str | None = None) -> Recipe:
+    """Read the Dockerfile of a context.
+
+    Raises `ImageBuildError` for what no builder could carry out, `UnsupportedFeatureError` for what is not carried
+    out here. host, machine: the system's name and its architecture, this one's if None.
+    """
+    reader = _Reader(Tree(context), host or host_system(), _architecture(machine or platform.machine()))
+    steps = []
+    where: Instruction | None = None
+    try:
+        check_directives(context.text)
+        for where in instructions(context.text):
+            steps.append(Step(where.line, where.word, where.rest, reader.take(where)))
+        where = None
+        return Recipe(context.shown, tuple(steps), reader.config(), reader.tree)
+    except Mistake as error:
+        said = f"line {where.line}: {where.word}: {error}" if where else str(error)
+        remedy = "mend the Dockerfile" if where is None else f"mend line {where.line}"
+        raise ImageBuildError(said, file=context.shown, key=where.word if where else None, remedy=remedy) from error
+    except Unsupported as error:
+        line = where.line if where else 1
+        raise UnsupportedFeatureError(
+            f"line {line}: the local sandbox does not carry out {error.what}",
+            file=context.shown,
+            key=where.word if where else "directive",
+            remedy=f"{error.remedy}; or {OTHER_SANDBOX}" if error.remedy else OTHER_SANDBOX,
+        ) from error
+    except OSError as error:
+        raise ImageBuildError(
+            f"the build context {context.root} cannot be read: {error}",
+            file=context.shown,
+            remedy="make its files readable, or list them in .dockerignore",
+        ) from error
+
+
+def host_system() -> str:
+    """The name and version of this machine's system, e.g. `Debian GNU/Linux 12`."""
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return platform.system()
+    return f"{release['NAME']} {release.get('VERSION_ID', '')}".strip()
+
+
+class _Reader:
+    """The state that instructions leave to those that follow."""
+
+    def __init__(self, tree: Tree, host: str, architecture: str) -> None:
+        self.tree = tree
+        self._host = host
+        self._architecture = architecture
+        # What Docker's builder defines for whoever declares it; FROM sees it undeclared.
+        self._platform = {
+            f"{side}{part}": value
+            for side in ("TARGET", "BUILD")
+            for part, value in (("PLATFORM", f"linux/{architecture}"), ("OS", "linux"), ("ARCH", architecture))
+        }
+        self._global: dict[str, str] = {}
+        self._base: str | None = None
+        self._env: dict[str, str] = {}
+        self._args: dict[str, str] = {}
+        self._shell: tuple[str, ...] = SHELL
+        self._workdir = "/"
+        self._user: str | None = None
+        self._labels: dict[str, str] = {}
+        self._ports: list[str] = []
+        self._warnings: list[str] = []
+        self._line = 0
+        self._handlers: dict[str, Callable[[str], Run | Copy | MakeDirectory | None]] = {
+            "FROM": self._take_from,
+            "RUN": self._take_run,
+            "COPY": lambda rest: self._take_copy("COPY", rest),
+            "ADD": lambda rest: self._take_copy("ADD", rest),
+            "ENV": self._take_env,
+            "ARG": self._take_arg,
+            "WORKDIR": self._take_workdir,
+            "USER": self._take_user,
+            "SHELL": self._take_shell,
+            "EXPOSE": self._take_expose,
+            "LABEL": self._take_label,
+            "MAINTAINER": self._take_maintainer,
+        }
+
+    def take(self, instruction: Instruction) -> Run | Copy | MakeDirectory | None:
+        word, rest = instruction.word, instruction.rest
+        self._line = instruction.line
+        if word in _REFUSED:
+            raise Unsupported(word, _REFUSED[word])
+        handler = self._handlers.get(word)
+        if handler is None:
+            raise Unsupported(f"the unknown instruction {word}", "correct the word")
+        if word in ("RUN", "COPY", "ADD") and has_here_document(rest):
+            raise Unsupported(f"{word} with a here-document", "put the text in a file of the build context and COPY it")
+        if instruction.misread is not None:
+            raise Unsupported(instruction.misread, "write the line without it")
+        if not rest:
+            raise Mistake("nothing follows it")
+        if self._base is None and word not in ("FROM", "ARG"):
+            raise Mistake("it comes before FROM")
+        return handler(rest)
+
+    def config(self) -> LayerConfig:
+        if self._base is None:
+            raise Mistake("the Dockerfile has no FROM")
+        return LayerConfig(
+            env=self._env,
+            workdir=None if self._workdir == "/" else self._workdir,
+            user=self._user,
+            labels=self._labels,
+            ports=tuple(self._ports),
+            warnings=tuple(dict.fromkeys(self._warnings)),
+            base=self._base,
+        )
+
+    # --- where it starts -----------------------------------------------------------------------------
+
+    def _take_from(self, rest: str) -> None:
+        if self._base is not None:
+            raise Unsupported("a second stage", "make the image in one stage")
+        given, rest = flags(rest)
+        for name, value in given:
+            if name != "platform":
+                raise Unsupported(f"FROM --{name}")
+            self._check_platform(self._expand(value))
+        image, *more = words(rest)
+        if more and not (len(more) == 2 and more[0].upper() == "AS"):
+            raise Mistake(f"after the image there may only be `AS name`, not {' '.join(more)}")
+        base = self._expand(image)
+        if not base:
+            raise Mistake(f"the name of the image, {image}, is empty")
+        if base == "scratch":
+            raise Unsupported("FROM scratch", "name the image whose place this machine's system can take")
+        self._base = base
+        self._warnings.append(f"the host ({self._host}) stands for {base}")
+
+    def _check_platform(self, wanted: str) -> None:
+        system, _, architecture = wanted.lower().partition("/")
+        if not architecture and system != "linux":
+            system, architecture = "linux", system
+        architecture = _architecture(architecture.split("/")[0] or self._architecture)
+        if (system, architecture) != ("linux", self._architecture):
+            raise Unsupported(f"FROM --platform={wanted} on linux/{self._architecture}", "remove the flag")
+
+    # --- what changes files --------------------------------------------------------------------------
+
+    def _take_run(self, rest: str) -> Run:
+        given, rest = flags(rest)
+        if given:
+            raise Unsupported(f"RUN --{given[0][0]}", "write the step without it")
+        listed = json_list(rest)
+        if listed == []:
+            raise Mistake("its JSON list is empty")
+        argv = tuple(listed) if listed else (*self._shell, rest)
+        return Run(argv, self._args | self._env, self._workdir, self._user)
+
+    def _take_copy(self, word: str, rest: str) -> Copy:
+        owner, mode = None, None
+        given, rest = flags(rest)
+        for name, value in given:
+            if name == "chown":
+                owner = self._expand(value)
+            elif name == "chmod":
+                mode = _mode(self._expand(value))
+            else:
+                raise Unsupported(f"{word} --{name}", "write the step without it")
+        # Docker splits at every space here, also within quotes.
+        *written, target = [self._expand(one) for one in json_list(rest) or rest.split()] or [""]
+        if not written or not target or not all(written):
+            raise Mistake("it needs at least one source and a target")
+        found = []
+        for one in written:
+            if word == "ADD" and is_remote(one):
+                raise Unsupported(f"ADD of {one}", "fetch it with RUN, or put it in the build context")
+            for source in self.tree.find(one):
+                if word == "ADD" and self.tree.is_archive(source):
+                    raise Unsupported(f"ADD of the archive {one}", "COPY it, and unpack it with RUN")
+                found.append(source)
+        if not found:
+            raise Mistake(f"{' '.join(written)} fits nothing in the build context {self.tree.root}")
+        into = posixpath.basename(target) in ("", ".", "..")
+        if len(found) > 1 and not into:
+            raise Mistake(f"with several sources the target must be a directory that ends with a slash, not {target}")
+        return Copy(tuple(found), self._path(target), into, owner, mode)
+
+    def _take_workdir(self, rest: str) -> MakeDirectory | None:
+        given = self._expand(rest)
+        if not given:
+            raise Mistake(f"the path {rest} is empty")
+        self._workdir = self._path(given)
+        return None if self._workdir == "/" else MakeDirectory(self._workdir)
+
+    # --- what describes the image --------------------------------------------------------------------
+
+    def _take_env(self, rest: str) -> None:
+        self._env |= self._pairs(rest)
+
+    def _take_label(self, rest: str) -> None:
+        self._labels |= self._pairs(rest)
+
+    def _take_maintainer(self, rest: str) -> None:
+        self._labels["maintainer"] = rest
+
+    def _take_arg(self, rest: str) -> None:
+        before_from = self._base is None
+        values = self._values()
+        for word in words(rest):
+            name, given, default = (self._expand(part, values) for part in word.partition("="))
+            if not _NAME.fullmatch(name):
+                raise Mistake(f"{word} is not a name, nor name=default")
+            if given:
+                (self._global if before_from else self._args)[name] = default
+            elif not before_from and name in self._platform | self._global:
+                self._args[name] = (self._platform | self._global)[name]
+
+    def _take_user(self, rest: str) -> None:
+        self._user = self._expand(rest)
+        if not self._user or self._user.startswith(":"):
+            raise Mistake(f"{rest} names no user")
+
+    def _take_shell(self, rest: str) -> None:
+        listed = json_list(rest)
+        if not listed:
+            raise Mistake('the shell must be a JSON list, like ["/bin/bash", "-c"]')
+        self._shell = tuple(listed)
+
+    def _take_expose(self, rest: str) -> None:
+        for port in self._expand(rest).split():
+            match = _PORT.fullmatch(port)
+            first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+            if match is None or not 0 < first <= last < 65536:
+                raise Mistake(f"{port} is not a port, like 80, 80/udp or 8000-8010")
+            exposed = (f"{number}/{(match[3] or 'tcp').lower()}" for number in range(first, last + 1))
+            self._ports.extend(one for one in exposed if one not in self._ports)
+
+    # --- words ---------------------------------------------------------------------------------------
+
+    def _pairs(self, rest: str) -> dict[str, str]:
+        """`name=value …`, or `name value with spaces`; values do not see each other."""
+        values = self._values()
+        split = words(rest)
+        if "=" not in split[0]:
+            name, *value = rest.split(None, 1)
+            if not value:
+                raise Mistake(f"{name} has no value")
+            return {self._expand(name, values): self._expand(value[0], values)}
+        found = {}
+        for word in split:
+            name, given, value_of = (self._expand(part, values) for part in word.partition("="))
+            if not given or not _NAME.fullmatch(name.replace(" ", "_")):
+                raise Mistake(f"{word} is not name=value")
+            found[name] = value_of
+        return found
+
+    def _values(self) -> dict[str, str]:
+        if self._base is None:
+            return self._platform | self._global
+        return {"PATH": DEFAULT_PATH} | self._args | self._env
+
+    def _expand(self, text: str, values: dict[str, str] | None = None) -> str:
+        return expand(text, self._values() if values is None else values, self._note_unset)
+
+    def _note_unset(self, name: str) -> None:
+        if self._base is not None:
+            self._warnings.append(
+                f"line {self._line}: ${name} is empty: nothing here sets it, and what {self._base} sets is not known"
+            )
+
+    def _path(self, given: str) -> str:
+        """An absolute path, seen from the working directory."""
+        return "/" + posixpath.normpath(posixpath.join(self._workdir, given)).lstrip("/")
+
+
+def _mode(given: str) -> int:
+    if not re.fullmatch(r"[0-7]{3,4}", given):
+        raise Unsupported(f"--chmod={given}", "write the mode in octal, like 755")
+    return int(given, 8)
+
+
+def _architecture(name: str) -> str:
+    """As Docker calls it."""
+    return _ARCHITECTURES.get(name.lower(), name.lower())

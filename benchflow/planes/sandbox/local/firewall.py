@@ -1,0 +1,273 @@
+"""The host's packet filter: which rules the links of sandboxes need, and the two tools that can set them.
+
+A rule names interfaces by their common prefix, so one set serves every sandbox. What must never pass is dropped in
+the `mangle` table, which a packet meets before any rule of `filter` or of a published port can accept it, so that
+the order among the rules of others does not matter there. Every rule carries a comment, `benchflow:<name>:<digest>`:
+by it a rule is known to be there, an outdated one to be outdated, and what a crash left to be ours.
+
+What stays after the last rule is removed is the empty `mangle` table, if iptables had to make it.
+
+iptables comes first. A rule in a table of one's own, which is how nft sets them, cannot let pass what another table
+drops, and Docker drops all that it does not forward itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from benchflow.errors import SandboxUnavailableError
+from benchflow.planes.sandbox.local.helper.netlink import PREFIX
+
+LINK_LOCAL = "169.254.0.0/16"
+
+_TAG = re.compile(r"benchflow:[\w./+-]+:[0-9a-f]{8}")
+_SUBNET = re.compile(r"benchflow:out-([\d./]+):")
+_NOT_A_REPLY = "-m conntrack ! --ctstate RELATED,ESTABLISHED"
+_REPLY = "-m conntrack --ctstate RELATED,ESTABLISHED"
+_NFT_NOT_A_REPLY = "ct state != { established, related }"
+
+# Names that Docker gives its bridges.
+_BRIDGES = ("docker", "br-")
+
+_NFT_CHAINS = {
+    "prerouting": "type filter hook prerouting priority -150; policy accept;",
+    "input": "type filter hook input priority -150; policy accept;",
+    "forward": "type filter hook forward priority -150; policy accept;",
+    "postrouting": "type nat hook postrouting priority 100; policy accept;",
+}
+
+
+class Rule(NamedTuple):
+    """table, chain, words: for iptables. nft: chain and statement for nft, None where another rule says it too."""
+
+    name: str
+    table: str
+    chain: str
+    words: str
+    nft: tuple[str, str] | None
+
+    @property
+    def tag(self) -> str:
+        digest = hashlib.sha256("\0".join(map(str, self)).encode()).hexdigest()[:8]
+        return f"benchflow:{self.name}:{digest}"
+
+
+def rules(subnets: Iterable[str], *, way_out: str, link_local_dns: bool) -> list[Rule]:
+    """What sandboxes may: reach the world as the host, and answer the host.
+
+    Not: the host itself (published ports included), one another, the containers of Docker, link-local addresses,
+    where clouds offer a machine's credentials. link_local_dns: the host's resolver is one (as on some clouds), so
+    DNS may pass. way_out: the host's own interface to the world, never taken for one of Docker's.
+    """
+    links = f"{PREFIX}+"
+    nft_in, nft_out = f'iifname "{PREFIX}*"', f'oifname "{PREFIX}*"'
+    local = "-m addrtype --dst-type LOCAL"
+    found = [
+        # Before a published port is translated to the container behind it.
+        Rule("host-address", "mangle", "PREROUTING", f"-i {links} {_NOT_A_REPLY} {local} -j DROP",
+             ("prerouting", f"{nft_in} {_NFT_NOT_A_REPLY} fib daddr type local drop")),
+        # What is for the host without being for an address of it: broadcast, multicast.
+        Rule("host", "mangle", "INPUT", f"-i {links} {_NOT_A_REPLY} -j DROP",
+             ("input", f"{nft_in} {_NFT_NOT_A_REPLY} drop")),
+        # Nobody but the host begins a conversation with a sandbox.
+        Rule("begin", "mangle", "FORWARD", f"-o {links} {_NOT_A_REPLY} -j DROP",
+             ("forward", f"{nft_out} {_NFT_NOT_A_REPLY} drop")),
+    ]  # fmt: skip
+    for bridge in _BRIDGES:
+        if not way_out.startswith(bridge):
+            found.append(
+                Rule(f"to-{bridge.strip('-')}", "mangle", "FORWARD", f"-i {links} -o {bridge}+ -j DROP",
+                     ("forward", f'{nft_in} oifname "{bridge}*" drop'))
+            )  # fmt: skip
+    pass_dns = {"udp": "-p udp ! --dport 53 ", "tcp": "-p tcp ! --dport 53 "} if link_local_dns else {"all": ""}
+    for protocol, words in pass_dns.items():
+        but_dns = f" {protocol} dport != 53" if link_local_dns else ""
+        found.append(
+            # Said at once, so that a program that looks for a cloud does not wait for one.
+            Rule(f"refuse-{protocol}", "filter", "FORWARD", f"-i {links} -d {LINK_LOCAL} {words}-j REJECT",
+                 ("forward", f"{nft_in} ip daddr {LINK_LOCAL}{but_dns} reject"))
+        )  # fmt: skip
+        for subnet in subnets:
+            # Dropped also where somebody's earlier rule accepted it.
+            drop = f"-s {subnet} -d {LINK_LOCAL} {words}-j DROP"
+            found.append(Rule(f"drop-{protocol}-{subnet}", "mangle", "POSTROUTING", drop, None))
+    found += [
+        Rule("forward-out", "filter", "FORWARD", f"-i {links} -j ACCEPT", None),
+        Rule("forward-in", "filter", "FORWARD", f"-o {links} {_REPLY} -j ACCEPT", None),
+        Rule("answer", "filter", "INPUT", f"-i {links} {_REPLY} -j ACCEPT", None),
+        Rule("ask", "filter", "OUTPUT", f"-o {links} -j ACCEPT", None),
+    ]
+    for subnet in subnets:
+        found.append(
+            Rule(f"out-{subnet}", "nat", "POSTROUTING", f"-s {subnet} ! -o {links} -j MASQUERADE",
+                 ("postrouting", f"ip saddr {subnet} {nft_out.replace('oifname', 'oifname !=')} masquerade"))
+        )  # fmt: skip
+    return found
+
+
+class Firewall(Protocol):
+    def tags(self) -> set[str]:
+        """The tags of all rules of ours that are there."""
+        ...
+
+    def replace(self, rules: Sequence[Rule]) -> None:
+        """Take all rules of ours away and set these, in one step for each table. None: leave nothing of ours."""
+        ...
+
+
+def subnets(tags: Iterable[str]) -> list[str]:
+    """The subnets that rules with these tags let out."""
+    return sorted(match[1] for tag in tags if (match := _SUBNET.match(tag)))
+
+
+def wanted(firewall: Firewall, rules: Sequence[Rule]) -> set[str]:
+    """The tags that `firewall` has when these rules are set."""
+    return {rule.tag for rule in rules if rule.nft or not isinstance(firewall, Nft)}
+
+
+def firewalls() -> list[Firewall]:
+    """Those of this host, the one to use first. Empty: none."""
+    found: list[Firewall] = [Iptables(program) for program in _iptables()]
+    if nft := _program("nft"):
+        found.append(Nft(nft))
+    return found
+
+
+class Iptables:
+    """Rules among those of others, at the head of the built-in chains."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    def tags(self) -> set[str]:
+        return {tag for _, _, tag in self._ours()}
+
+    def replace(self, rules: Sequence[Rule]) -> None:
+        changes: dict[str, list[str]] = {}
+        for table, line, _ in self._ours():
+            changes.setdefault(table, []).append(f"-D {line}")
+        # Each goes to the head of its chain: the last one first, so that they end up in their order.
+        for rule in reversed(rules):
+            line = f"-I {rule.chain} {rule.words} -m comment --comment {rule.tag}"
+            changes.setdefault(rule.table, []).append(line)
+        if changes:
+            script = "".join("\n".join([f"*{table}", *lines, "COMMIT", ""]) for table, lines in sorted(changes.items()))
+            _run([f"{self._program}-restore", "--noflush", "--wait", "20"], script)
+
+    def _ours(self) -> list[tuple[str, str, str]]:
+        """Table, rule (without `-A`) and tag."""
+        found = []
+        table = ""
+        for line in _run([f"{self._program}-save"]).splitlines():
+            if line.startswith("*"):
+                table = line[1:]
+            elif line.startswith("-A ") and (tag := _TAG.search(line)):
+                found.append((table, line.removeprefix("-A "), tag[0]))
+        return found
+
+
+class Nft:
+    """Rules in a table of our own."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    def tags(self) -> set[str]:
+        if "table ip benchflow\n" not in _run([self._program, "list", "tables"]) + "\n":
+            return set()
+        return set(_TAG.findall(_run([self._program, "list", "table", "ip", "benchflow"])))
+
+    def replace(self, rules: Sequence[Rule]) -> None:
+        if not rules:
+            if self.tags():
+                _run([self._program, "delete", "table", "ip", "benchflow"])
+            return
+        self._refuse_dropped()
+        script = ["add table ip benchflow", "delete table ip benchflow", "table ip benchflow {"]
+        for chain, kind in _NFT_CHAINS.items():
+            said = [f'{rule.nft[1]} comment "{rule.tag}"' for rule in rules if rule.nft and rule.nft[0] == chain]
+            script += [f"chain {chain} {{", kind, *said, "}"]
+        _run([self._program, "-f", "-"], "\n".join([*script, "}", ""]))
+
+    def _refuse_dropped(self) -> None:
+        """Raise when another table drops what is forwarded and has no rule for our links."""
+        chain = ""
+        for line in _run([self._program, "list", "chains"]).splitlines():
+            words = line.split()
+            if words[:1] == ["table"] and words[1] in ("ip", "inet"):
+                table = " ".join(words[1:3])
+            elif words[:1] == ["table"]:
+                table = ""
+            elif words[:1] == ["chain"]:
+                chain = words[1]
+            elif table and "hook forward" in line and "policy drop" in line:
+                place = [*table.split(), chain]
+                if f'"{PREFIX}' not in _run([self._program, "list", "chain", *place]):
+                    raise SandboxUnavailableError(
+                        f"the packet filter drops what is forwarded (chain {' '.join(place)}, as Docker sets it), "
+                        "and rules set with nft cannot let anything pass another table's drop",
+                        remedy="install iptables; or let it pass yourself: "
+                        + " && ".join(
+                            f"nft insert rule {' '.join(place)} {match} accept"
+                            for match in (
+                                f"iifname '\"{PREFIX}*\"'",
+                                f"oifname '\"{PREFIX}*\"' ct state established,related",
+                            )
+                        ),
+                    )
+
+
+def _iptables() -> list[str]:
+    """The variants of iptables here, the one to use first: that whose FORWARD chain drops, which is Docker's own.
+
+    A kernel can hold rules of both variants; what one drops the other cannot let pass.
+    """
+    # To ask the legacy variant would load it into a kernel that does without.
+    names = ("iptables", "iptables-legacy", "iptables-nft") if _legacy_in_use() else ("iptables",)
+    different: dict[str, str] = {}
+    for name in names:
+        if path := _variant(name):
+            # The usual name is a link to one of the others.
+            different.setdefault(_run([path, "--version"]) if len(names) > 1 else "", path)
+    found = list(different.values())
+    if len(found) > 1:
+        found.sort(key=lambda path: "-P FORWARD DROP" not in _run([path, "--wait", "20", "-S", "FORWARD"]))
+    return found
+
+
+def _legacy_in_use() -> bool:
+    try:
+        return bool(Path("/proc/net/ip_tables_names").read_text().strip())
+    except OSError:
+        return False
+
+
+def _variant(name: str) -> str | None:
+    path = _program(name)
+    return path if path and _program(f"{name}-save") and _program(f"{name}-restore") else None
+
+
+def _program(name: str) -> str | None:
+    # A service's search path may lack where system programs are.
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
+
+
+def _run(command: Sequence[str], script: str = "") -> str:
+    done = subprocess.run(
+        command, input=script, capture_output=True, text=True, timeout=60, env={**os.environ, "LC_ALL": "C"}
+    )
+    if done.returncode:
+        said = done.stderr.strip() or done.stdout.strip()
+        raise SandboxUnavailableError(
+            f"the packet filter's rules for sandboxes cannot be read or set: {Path(command[0]).name}: {said}",
+            remedy="run as root on a kernel with netfilter (conntrack, addrtype, comment, masquerade), "
+            "or use another provider (--sandbox docker)",
+        )
+    return done.stdout

@@ -1,0 +1,209 @@
+"""Files of a sandbox, read and written from the host's side.
+
+The process that does it is in the sandbox's mount namespace, so that every path and every link in it means what it
+means there and none leads out; no program of the sandbox takes part, since its root may have changed them all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tarfile
+from typing import IO, Any, cast
+
+from benchflow.planes.sandbox.local.helper import kernel
+from benchflow.planes.sandbox.local.helper.enter import Account, enter, find_account
+
+_CHUNK = 1024 * 1024
+
+
+def read(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """Copy the file `path` to the first of `fds`. Raises `OSError` EFBIG beyond `limit` bytes."""
+    enter(request, kernel.CLONE_NEWNS)
+    with _open_regular(request["path"]) as source, open(fds[0], "wb") as sink:
+        shutil.copyfileobj(source, cast(IO[bytes], _Limited(sink, request["limit"])), _CHUNK)
+    return {}
+
+
+def write(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """Make the file `path` of the first of `fds`, with `mode`, owned by `user`, and its parent directories."""
+    enter(request, kernel.CLONE_NEWNS)
+    os.umask(0o022)
+    account = find_account(request["user"])
+    path = request["path"]
+    _make_directory(os.path.dirname(path), account)
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    # A new file under the old name: a link is replaced, and who has the old one open does not see the new.
+    part = f"{path}.{os.getpid()}.part"
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(fds[0], "rb") as source, open(fd, "wb") as sink:
+            shutil.copyfileobj(source, sink, _CHUNK)
+            os.fchown(fd, account.uid, account.gid)
+            os.fchmod(fd, request["mode"])
+        os.replace(part, path)
+    except BaseException:
+        os.unlink(part)
+        raise
+    return {}
+
+
+def unpack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """Unpack the archive that is the first of `fds` below `path`, owned by `user`; over what is there."""
+    enter(request, kernel.CLONE_NEWNS)
+    os.umask(0o022)
+    account = find_account(request["user"])
+    root = request["path"]
+    _make_directory(root, account)
+    with open(fds[0], "rb") as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
+        modes: list[tuple[str, int]] = []
+        for member in archive:
+            place = os.path.join(root, member.name)
+            if member.isdir():
+                if not os.path.isdir(place):
+                    _clear(place)
+                    os.mkdir(place)
+                os.chown(place, account.uid, account.gid)
+                modes.append((place, member.mode))
+                continue
+            _clear(place)
+            if member.issym():
+                os.symlink(member.linkname, place)
+                os.chown(place, account.uid, account.gid, follow_symlinks=False)
+            elif member.isreg():
+                _write_member(archive, member, place, account)
+        # Last, since a directory may be one that not even its owner may write.
+        for place, mode in reversed(modes):
+            os.chmod(place, mode & 0o7777)
+    return {}
+
+
+def pack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """Pack the file `path`, or the content of the directory, into the first of `fds`. `single`: it was a file.
+
+    Raises `OSError` EFBIG when the archive exceeds `limit` bytes.
+    """
+    enter(request, kernel.CLONE_NEWNS)
+    path = request["path"]
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return {"missing": True}
+    single = not stat.S_ISDIR(status.st_mode)
+    if single and not stat.S_ISREG(status.st_mode):
+        return {"missing": True}
+    with open(fds[0], "wb") as whole:
+        _pack_all(cast(IO[bytes], _Limited(whole, request["limit"])), path, single)
+    return {"single": single}
+
+
+def _pack_all(sink: IO[bytes], path: str, single: bool) -> None:
+    with tarfile.open(fileobj=sink, mode="w|", format=tarfile.GNU_FORMAT) as archive:
+        if single:
+            _pack(archive, path, "file", follow=True)
+            return
+        for directory, names, files in os.walk(path):
+            inside = os.path.relpath(directory, path)
+            for name in (*names, *files):
+                _pack(archive, os.path.join(directory, name), os.path.normpath(os.path.join(inside, name)))
+
+
+def _pack(archive: tarfile.TarFile, path: str, name: str, follow: bool = False) -> None:
+    """Add one entry. What vanished meanwhile, and what is no file, directory or link, is left out."""
+    try:
+        status = os.stat(path, follow_symlinks=follow)
+        info = tarfile.TarInfo(name)
+        info.mode, info.mtime = stat.S_IMODE(status.st_mode), int(status.st_mtime)
+        if stat.S_ISDIR(status.st_mode):
+            info.type = tarfile.DIRTYPE
+            archive.addfile(info)
+        elif stat.S_ISLNK(status.st_mode):
+            info.type, info.linkname = tarfile.SYMTYPE, os.readlink(path)
+            archive.addfile(info)
+        elif stat.S_ISREG(status.st_mode):
+            with _open_regular(path) as file:
+                info.size = os.fstat(file.fileno()).st_size
+                archive.addfile(info, cast(IO[bytes], _Exactly(file, info.size)))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+class _Limited:
+    """A sink that takes so many bytes and no more."""
+
+    def __init__(self, sink: Any, limit: int) -> None:
+        self._sink, self._left = sink, limit
+
+    def write(self, data: bytes) -> int:
+        self._left -= len(data)
+        if self._left < 0:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        written: int = self._sink.write(data)
+        return written
+
+
+class _Exactly:
+    """A file as it was measured: cut where it grew meanwhile, filled up where it shrank."""
+
+    def __init__(self, file: Any, size: int) -> None:
+        self._file, self._left = file, size
+
+    def read(self, count: int = -1) -> bytes:
+        wanted = self._left if count < 0 else min(count, self._left)
+        data: bytes = self._file.read(wanted)
+        self._left -= wanted
+        return data.ljust(wanted, b"\0")
+
+
+def _open_regular(path: str) -> Any:
+    """Open a file for reading; never waits for a pipe's other end, never touches a device."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        # A device without anything behind it.
+        if error.errno in (errno.ENXIO, errno.ENODEV):
+            raise OSError(errno.EINVAL, "not a regular file", path) from error
+        raise
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return open(fd, "rb")
+    os.close(fd)
+    number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+    raise OSError(number, "not a regular file", path)
+
+
+def _make_directory(path: str, account: Account) -> None:
+    """Make a directory and what is missing above it; all that is new belongs to the account."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for each in reversed(missing):
+        os.mkdir(each)
+        os.chown(each, account.uid, account.gid)
+
+
+def _clear(place: str) -> None:
+    """Make room for an entry. A directory gives way, whatever it holds."""
+    try:
+        os.unlink(place)
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):
+        shutil.rmtree(place)
+
+
+def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, place: str, account: Account) -> None:
+    content = archive.extractfile(member)
+    assert content is not None
+    _make_directory(os.path.dirname(place), account)
+    fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with content, open(fd, "wb") as sink:
+        shutil.copyfileobj(content, sink, _CHUNK)
+        os.fchown(fd, account.uid, account.gid)
+        os.fchmod(fd, member.mode & 0o7777)
+        sink.flush()
+        os.utime(fd, (member.mtime, member.mtime))

@@ -1,0 +1,387 @@
+"""Network links of sandboxes, made with the kernel's own messages (rtnetlink): a pair of virtual interfaces each.
+
+One end, `eth0`, is in the sandbox's network namespace. The other, `bfl<n>`, is on the host, and its name is the
+allocator: whoever makes the name has the n-th pair of addresses of the subnet, anybody else gets EEXIST from the
+kernel. So there is no record to keep and none to go stale: the pair goes when its namespace does.
+
+A message is a header (length, type, flags, sequence number, 0), a fixed part that its type gives, and attributes
+(length, type, value, padded to four bytes; an attribute's value may again be attributes). All numbers are in the
+machine's byte order, addresses in the network's. Standard library only, and no threads: it runs in forked children.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+PREFIX = "bfl"
+
+_OURS = re.compile(rf"{PREFIX}\d+")
+_INSIDE = "eth0"
+
+# Where packets to the world leave the host is asked for with an address that is reserved and nowhere.
+_SOMEWHERE = "198.51.100.1"
+_USUAL_MTU = 1500
+
+_HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence number, port
+_LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, which flags to change
+_ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
+_ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, tos, table, protocol, scope, type, flags
+_ATTRIBUTE = struct.Struct("=HH")  # rtattr: length, type
+
+_REQUEST, _ACK, _DUMP, _EXCL, _CREATE = 0x1, 0x4, 0x300, 0x200, 0x400
+_INTERRUPTED, _MORE_SAID = 0x10, 0x200  # flags of answers
+_ERROR, _DONE = 2, 3
+_NEWLINK, _DELLINK, _GETLINK, _SETLINK, _NEWADDR, _NEWROUTE, _GETROUTE = 16, 17, 18, 19, 20, 24, 26
+
+_IFF_UP = 1
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO, _IFLA_NET_NS_PID = 1, 3, 4, 18, 19
+_IFLA_AF_SPEC, _IFLA_EXT_MASK, _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 26, 29, 31, 32
+_INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
+_INET6_ADDR_GEN_MODE, _GENERATE_NONE = 8, 1
+_SKIP_STATISTICS = 8
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY = 1, 4, 5
+_TABLE_MAIN, _PROTOCOL_STATIC, _SCOPE_UNIVERSE = 254, 4, 0
+_RTN_UNICAST, _RTN_LOCAL, _RTN_UNREACHABLE = 1, 2, 7
+_SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
+
+_numbers = itertools.count(1)
+
+
+class Link(NamedTuple):
+    """name: of the host's end. host_address, address: IPv4 of the host's and of the sandbox's end."""
+
+    name: str
+    host_address: str
+    address: str
+
+
+class Route(NamedTuple):
+    """destination: `a.b.c.d/n`. device: "" where there is none or several. local: an address of the host itself."""
+
+    destination: str
+    device: str
+    local: bool
+
+
+def open_socket() -> socket.socket:
+    """A socket to the network namespace that the caller is in at this moment; it stays with that namespace."""
+    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+    # Errors in words, and without a copy of what was asked.
+    sock.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
+    sock.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
+    sock.bind((0, 0))
+    return sock
+
+
+def open_low_ports() -> None:
+    """Let every user of the caller's network namespace bind any port, as in a container, and use ping's sockets.
+
+    Programs in a sandbox have no privilege over its namespace, root neither. `/proc` must show the caller's own.
+    """
+    for name, value in (("ip_unprivileged_port_start", "0"), ("ping_group_range", "0 2147483647")):
+        with open(f"/proc/sys/net/ipv4/{name}", "w") as file:
+            file.write(value)
+
+
+def loopback_up(sock: socket.socket) -> None:
+    """`lo` is number 1 in every namespace; the kernel gives it 127.0.0.1 and ::1 when it goes up."""
+    _up(sock, 1)
+
+
+def connect(host: socket.socket, inside: socket.socket, pid: int, subnet: str, limit: int | None = None) -> Link:
+    """Link the network namespace of `pid` (that `inside` is a socket of) with the host, and route out through it.
+
+    subnet: IPv4, `a.b.0.0/16`; the n-th link has the addresses 2n (host) and 2n + 1 of it. limit: use only the first
+    `limit` pairs. Raises `FileExistsError` when the namespace has an eth0, `OSError` with EADDRNOTAVAIL when
+    every pair is in use. What fails leaves no link.
+    """
+    base, pairs = _pairs(subnet)
+    mtu = min(_way_out(host)[1], _USUAL_MTU)
+    for n in _order(pairs if limit is None else min(limit, pairs)):
+        link = Link(f"{PREFIX}{n}", _dotted(base + 2 * n), _dotted(base + 2 * n + 1))
+        try:
+            _make_pair(host, link, pid, mtu)
+        except FileExistsError:
+            # Either end may have been the one that exists; the host's is the usual, and then the next is tried.
+            if _exists(inside, _INSIDE):
+                raise
+            continue
+        try:
+            _set_up(host, link.name, link.host_address)
+            index = _set_up(inside, _INSIDE, link.address)
+            # Siblings cannot be reached anyhow (the host drops it); so it is known at once instead of by a timeout.
+            _add_route(inside, subnet, _RTN_UNREACHABLE)
+            _add_route(inside, "0.0.0.0/0", _RTN_UNICAST, index, link.host_address)
+        except BaseException:
+            remove(host, link.name)
+            raise
+        return link
+    raise OSError(errno.EADDRNOTAVAIL, f"every pair of addresses of {subnet} is in use")
+
+
+def remove(sock: socket.socket, name: str) -> None:
+    """Remove the link with this name (both ends); missing is success. Waits until the kernel is done."""
+    try:
+        _ask(sock, _DELLINK, 0, _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + _text(_IFLA_IFNAME, name))
+    except OSError as error:
+        if error.errno != errno.ENODEV:
+            raise
+
+
+def links(sock: socket.socket) -> list[str]:
+    """The names of all our links on this host, whoever made them."""
+    return [name for name in _devices(sock).values() if _OURS.fullmatch(name)]
+
+
+def routes(sock: socket.socket) -> list[Route]:
+    """All IPv4 routes of all tables, without those of our links and without default routes."""
+    devices = _devices(sock)
+    found = []
+    for fixed, attributes in _dump(sock, _GETROUTE, _ROUTE.pack(socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0), _ROUTE):
+        length, kind = fixed[1], fixed[7]
+        device = devices.get(_number(attributes.get(_RTA_OIF)), "")
+        if length and not _OURS.fullmatch(device):
+            destination = socket.inet_ntoa(attributes.get(_RTA_DST, bytes(4)))
+            found.append(Route(f"{destination}/{length}", device, kind == _RTN_LOCAL))
+    return found
+
+
+def way_out(sock: socket.socket) -> str:
+    """The name of the interface by which packets to the world leave the host; "" when there is none."""
+    return _way_out(sock)[0]
+
+
+# --- the messages --------------------------------------------------------------------------------------
+
+
+def _make_pair(host: socket.socket, link: Link, pid: int, mtu: int) -> None:
+    """RTM_NEWLINK, create and exclusive: ifinfomsg, then the attributes of the host's end
+
+        IFLA_IFNAME, _MTU, _ADDRESS, _NUM_TX_QUEUES, _NUM_RX_QUEUES
+        IFLA_LINKINFO { IFLA_INFO_KIND "veth", IFLA_INFO_DATA { VETH_INFO_PEER { ifinfomsg, the same of the other end,
+                                                                                 IFLA_NET_NS_PID } } }
+
+    The other end is made in its namespace, not moved there, which would cost the kernel a grace period. One queue:
+    the kernel's default is one for each processor. Hardware addresses are given, because systemd changes random ones.
+    """
+    peer = _end(_INSIDE, link.address, mtu) + _word(_IFLA_NET_NS_PID, pid)
+    kind = _text(_INFO_KIND, "veth") + _attribute(_INFO_DATA, _attribute(_VETH_PEER, peer))
+    _ask(host, _NEWLINK, _CREATE | _EXCL, _end(link.name, link.host_address, mtu) + _attribute(_IFLA_LINKINFO, kind))
+
+
+def _end(name: str, address: str, mtu: int) -> bytes:
+    return (
+        _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
+        + _text(_IFLA_IFNAME, name)
+        + _word(_IFLA_MTU, mtu)
+        # The second bit of the first byte says that the address is administered locally.
+        + _attribute(_IFLA_ADDRESS, b"\x02\xbf" + socket.inet_aton(address))
+        + _word(_IFLA_NUM_TX_QUEUES, 1)
+        + _word(_IFLA_NUM_RX_QUEUES, 1)
+    )
+
+
+def _set_up(sock: socket.socket, name: str, address: str) -> int:
+    """Give an interface its address of a pair (/31) and bring it up; its index."""
+    index = _link(sock, name)[0]
+    _refuse_ipv6(sock, index)
+    _add_address(sock, index, address)
+    _up(sock, index)
+    return index
+
+
+def _up(sock: socket.socket, index: int) -> None:
+    """RTM_SETLINK: ifinfomsg with the flag IFF_UP and the mask that says that only this flag changes."""
+    _ask(sock, _SETLINK, 0, _LINK.pack(socket.AF_UNSPEC, 0, index, _IFF_UP, _IFF_UP))
+
+
+def _refuse_ipv6(sock: socket.socket, index: int) -> None:
+    """RTM_SETLINK: ifinfomsg, IFLA_AF_SPEC { AF_INET6 { IFLA_INET6_ADDR_GEN_MODE none } }: it makes itself no address.
+
+    Before it is up, because that is when it would. A host without IPv6 has nothing to refuse.
+    """
+    mode = _attribute(_INET6_ADDR_GEN_MODE, struct.pack("=B", _GENERATE_NONE))
+    family = _attribute(_IFLA_AF_SPEC, _attribute(socket.AF_INET6, mode))
+    try:
+        _ask(sock, _SETLINK, 0, _LINK.pack(socket.AF_UNSPEC, 0, index, 0, 0) + family)
+    except OSError as error:
+        if error.errno not in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):
+            raise
+
+
+def _add_address(sock: socket.socket, index: int, address: str) -> None:
+    """RTM_NEWADDR: ifaddrmsg, IFA_LOCAL and IFA_ADDRESS. The kernel adds the route to the other address of the pair."""
+    packed = socket.inet_aton(address)
+    fixed = _ADDRESS.pack(socket.AF_INET, 31, 0, _SCOPE_UNIVERSE, index)
+    _ask(sock, _NEWADDR, _CREATE | _EXCL, fixed + _attribute(_IFA_LOCAL, packed) + _attribute(_IFA_ADDRESS, packed))
+
+
+def _add_route(sock: socket.socket, to: str, kind: int, index: int | None = None, gateway: str | None = None) -> None:
+    """RTM_NEWROUTE: rtmsg, RTA_DST unless it is the default route; RTA_GATEWAY and RTA_OIF if it leads anywhere."""
+    destination, _, length = to.partition("/")
+    body = _ROUTE.pack(socket.AF_INET, int(length), 0, 0, _TABLE_MAIN, _PROTOCOL_STATIC, _SCOPE_UNIVERSE, kind, 0)
+    if int(length):
+        body += _attribute(_RTA_DST, socket.inet_aton(destination))
+    if index is not None and gateway is not None:
+        body += _attribute(_RTA_GATEWAY, socket.inet_aton(gateway)) + _word(_RTA_OIF, index)
+    _ask(sock, _NEWROUTE, _CREATE | _EXCL, body)
+
+
+def _way_out(sock: socket.socket) -> tuple[str, int]:
+    """RTM_GETROUTE: rtmsg, RTA_DST; the answer's RTA_OIF is the interface. Its name and MTU."""
+    body = _ROUTE.pack(socket.AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + _attribute(_RTA_DST, socket.inet_aton(_SOMEWHERE))
+    try:
+        answer = _ask(sock, _GETROUTE, 0, body)[0]
+    except OSError as error:
+        # No route, or one that says so.
+        if error.errno not in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL):
+            raise
+        return "", _USUAL_MTU
+    index = _number(_attributes(answer[_ROUTE.size :]).get(_RTA_OIF))
+    return _link(sock, index)[1:] if index else ("", _USUAL_MTU)
+
+
+def _link(sock: socket.socket, which: str | int) -> tuple[int, str, int]:
+    """RTM_GETLINK: ifinfomsg with the index, or IFLA_IFNAME; IFLA_EXT_MASK (no statistics). Index, name, MTU."""
+    index = which if isinstance(which, int) else 0
+    body = _LINK.pack(socket.AF_UNSPEC, 0, index, 0, 0) + _word(_IFLA_EXT_MASK, _SKIP_STATISTICS)
+    if isinstance(which, str):
+        body += _text(_IFLA_IFNAME, which)
+    answer = _ask(sock, _GETLINK, 0, body)[0]
+    attributes = _attributes(answer[_LINK.size :])
+    return _LINK.unpack_from(answer)[2], _string(attributes[_IFLA_IFNAME]), _number(attributes[_IFLA_MTU])
+
+
+def _exists(sock: socket.socket, name: str) -> bool:
+    try:
+        _link(sock, name)
+    except OSError as error:
+        if error.errno != errno.ENODEV:
+            raise
+        return False
+    return True
+
+
+def _devices(sock: socket.socket) -> dict[int, str]:
+    """RTM_GETLINK, dump: the names of all interfaces by index."""
+    body = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + _word(_IFLA_EXT_MASK, _SKIP_STATISTICS)
+    found = _dump(sock, _GETLINK, body, _LINK)
+    return {fixed[2]: _string(attributes[_IFLA_IFNAME]) for fixed, attributes in found}
+
+
+# --- the allocator -------------------------------------------------------------------------------------
+
+
+def _pairs(subnet: str) -> tuple[int, int]:
+    """The first address of a subnet, as a number, and how many pairs of addresses it has."""
+    address, _, length = subnet.partition("/")
+    base = int.from_bytes(socket.inet_aton(address), "big")
+    size = 1 << (32 - int(length))
+    if base % size:
+        raise ValueError(f"{subnet} is not a subnet: its address has bits beyond its length")
+    return base, size // 2
+
+
+def _order(pairs: int) -> Iterator[int]:
+    """Every number once, from a random one on: the first try is nearly always free, and an address not soon reused.
+
+    The kernel's randomness, because children forked from one process share Python's.
+    """
+    first = int.from_bytes(os.urandom(4), "big")
+    return ((first + step) % pairs for step in range(pairs))
+
+
+def _dotted(address: int) -> str:
+    return socket.inet_ntoa(address.to_bytes(4, "big"))
+
+
+# --- sending and receiving -----------------------------------------------------------------------------
+
+
+def _ask(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
+    """Send one message and wait for the kernel's answer: the bodies of what it says before it acknowledges."""
+    return _talk(sock, kind, flags | _ACK, body)[0]
+
+
+def _dump(
+    sock: socket.socket, kind: int, body: bytes, fixed: struct.Struct
+) -> list[tuple[tuple[int, ...], dict[int, bytes]]]:
+    """All objects of a kind. A list that changed while the kernel wrote it may lack some: then it is asked again."""
+    for _ in range(100):
+        answers, whole = _talk(sock, kind, _DUMP, body)
+        if whole:
+            return [(fixed.unpack_from(each), _attributes(each[fixed.size :])) for each in answers]
+    raise OSError(errno.EAGAIN, "the host's interfaces change faster than they can be listed")
+
+
+def _talk(sock: socket.socket, kind: int, flags: int, body: bytes) -> tuple[list[bytes], bool]:
+    number = next(_numbers) & 0xFFFFFFFF
+    sock.send(_HEADER.pack(_HEADER.size + len(body), kind, flags | _REQUEST, number, 0) + body)
+    said: list[bytes] = []
+    whole = True
+    while True:
+        # The kernel fills at most 32 KiB a datagram.
+        data = sock.recv(65536)
+        while data:
+            length, answer, marks, of, _ = _HEADER.unpack_from(data)
+            content, data = data[_HEADER.size : length], data[_aligned(length) :]
+            if of != number:
+                continue
+            whole = whole and not marks & _INTERRUPTED
+            if answer in (_ERROR, _DONE):
+                _raise_if_refused(content, marks)
+                return said, whole
+            said.append(content)
+
+
+def _raise_if_refused(content: bytes, marks: int) -> None:
+    """NLMSG_ERROR: a negative errno (0: done), the header of the request, then NLMSGERR_ATTR_MSG if it has words."""
+    (code,) = struct.unpack_from("=i", content) if len(content) >= 4 else (0,)
+    if code < 0:
+        words = _attributes(content[4 + _HEADER.size :]).get(1) if marks & _MORE_SAID else None
+        raise OSError(-code, f"{os.strerror(-code)}: {_string(words)}" if words else os.strerror(-code))
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    length = _ATTRIBUTE.size + len(value)
+    return _ATTRIBUTE.pack(length, kind) + value + bytes(_aligned(length) - length)
+
+
+def _text(kind: int, value: str) -> bytes:
+    return _attribute(kind, value.encode() + b"\0")
+
+
+def _word(kind: int, value: int) -> bytes:
+    return _attribute(kind, struct.pack("=I", value))
+
+
+def _attributes(data: bytes) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    while len(data) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        if length < _ATTRIBUTE.size:
+            break
+        # The two highest bits say how the value is encoded.
+        found[kind & 0x3FFF] = data[_ATTRIBUTE.size : length]
+        data = data[_aligned(length) :]
+    return found
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3
+
+
+def _string(value: bytes) -> str:
+    return value.rstrip(b"\0").decode(errors="replace")
+
+
+def _number(value: bytes | None) -> int:
+    return int(struct.unpack("=I", value)[0]) if value else 0

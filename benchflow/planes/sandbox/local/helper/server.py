@@ -1,0 +1,103 @@
+"""The helper's loop: one datagram, one fork, one answer.
+
+A datagram carries file descriptors only: the request (a file in memory, JSON), the pipe for the answer, then those
+that the operation takes. The fork does the work and answers; the loop itself only forks, so that nothing can hold
+it up and little can break it. It ends when the worker's end of the socket is closed.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+from benchflow.planes.sandbox.local.helper import enter, files, kernel, launch
+
+_MOST_FDS = 16
+
+
+def main(fd: int) -> None:
+    """Serve the socket `fd` until its other end is closed."""
+    kernel.hide_memory()
+    kernel.adopt_orphans()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    channel = socket.socket(fileno=fd)
+    while True:
+        fds = _receive(channel)
+        if fds is None:
+            return
+        try:
+            born = os.fork()
+        except OSError as error:
+            _answer(fds[1], {"error": f"fork: {error.strerror}", "errno": error.errno})
+            born = -1
+        if born == 0:
+            channel.close()
+            _work(fds)
+        for each in fds:
+            os.close(each)
+
+
+def _receive(channel: socket.socket) -> list[int] | None:
+    fds = array.array("i")
+    data, ancillary, _, _ = channel.recvmsg(16, socket.CMSG_SPACE(_MOST_FDS * fds.itemsize))
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    return list(fds) if data else None
+
+
+def _work(fds: list[int]) -> None:
+    """Do what is asked and end. Never returns."""
+    request_fd, reply_fd, *own = fds
+    try:
+        with open(request_fd, "rb") as file:
+            file.seek(0)
+            request = json.loads(file.read())
+        _answer(reply_fd, _do(request, own, reply_fd))
+    except enter.Gone:
+        _answer(reply_fd, {"gone": True})
+    except enter.UnknownUser as error:
+        _answer(reply_fd, {"unknown_user": str(error)})
+    except OSError as error:
+        _answer(reply_fd, {"error": str(error), "errno": error.errno})
+    except BaseException as error:
+        _answer(reply_fd, {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()})
+    os._exit(0)
+
+
+def _do(request: dict[str, Any], fds: list[int], reply_fd: int) -> dict[str, Any] | None:
+    match request.pop("do"):
+        case "start":
+            return launch.start(request)
+        case "run":
+
+            def reply(content: dict[str, Any]) -> None:
+                _answer(reply_fd, content)
+                os.close(reply_fd)
+
+            enter.run(request, fds, reply)
+            os._exit(0)
+        case "read":
+            return files.read(request, fds)
+        case "write":
+            return files.write(request, fds)
+        case "unpack":
+            return files.unpack(request, fds)
+        case "pack":
+            return files.pack(request, fds)
+        case unknown:
+            raise ValueError(f"unknown operation {unknown!r}")
+
+
+def _answer(fd: int, content: dict[str, Any] | None) -> None:
+    try:
+        os.write(fd, json.dumps(content).encode())
+    except OSError as error:
+        # Whoever asked is gone.
+        print(f"helper: nobody hears: {error}", file=sys.stderr)

@@ -1,0 +1,260 @@
+"""The store's own filesystem: a sparse image file, made once and mounted through a loop device.
+
+It has to be a filesystem of its own, because the kernel takes no overlay whose layers lie inside one another, and
+`/` is one of them. Callers hold the store's lock, and every program started here inherits it: a mount that
+outlives its caller cannot race with the next one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchflow.errors import SandboxUnavailableError
+from benchflow.planes.sandbox.local.mounts import mount_of
+
+SHARE_OF_FREE_SPACE = 0.9
+"""How much of the free space an image may come to take. It takes only what is in it."""
+
+SMALLEST_BYTES = 1 << 30
+
+DETACH_SEC = 1.0
+"""How long the kernel may take to let go of a loop device that nothing uses."""
+
+_PROGRAM_SEC = 300.0
+_SYSTEM_PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin"
+_NO_COPY_ON_WRITE = 0x00800000
+_GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
+STOPPED = {errno.EROFS, errno.EIO, errno.ESHUTDOWN, errno.EUCLEAN}
+"""What a filesystem answers that gave up after an error of its disk."""
+
+OTHER_WAYS = (
+    "or set BENCHFLOW_LOCAL_STORE to a directory on a filesystem of its own (a volume, a partition, a tmpfs), or use "
+    "the Docker sandbox (--sandbox docker)"
+)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A filesystem for the image. magic: what is found at `offset` of one."""
+
+    kind: str
+    make: tuple[str, ...]
+    options: str
+    offset: int
+    magic: bytes
+
+
+FORMATS = (
+    Format("btrfs", ("mkfs.btrfs", "-q", "-f", "-K", "-m", "single"), "discard=async", 0x10040, b"_BHRfS_M"),
+    Format("xfs", ("mkfs.xfs", "-q", "-f", "-K", "-m", "reflink=1"), "discard", 0, b"XFSB"),
+    Format(
+        "ext4",
+        ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "has_journal", "-E", "nodiscard,lazy_itable_init=1"),
+        "discard",
+        0x438,
+        b"\x53\xef",
+    ),
+)
+"""Best first: the first has snapshots, the second shares blocks between files, the third copies them."""
+
+
+class Image:
+    """An image file and the directory it is mounted at."""
+
+    def __init__(self, file: Path, point: Path) -> None:
+        self.file = file
+        self.point = point
+
+    @property
+    def mounted(self) -> bool:
+        return os.path.ismount(self.point)
+
+    def attach(self, lock: int) -> None:
+        """Make it unless it is there, mount it unless it is, and once more where its filesystem has stopped."""
+        if self.mounted and not self._works():
+            self.detach(lock)
+        if not self.mounted:
+            if not self.file.exists():
+                self._make(lock)
+            self._mount(lock)
+        if not self._works():
+            raise SandboxUnavailableError(
+                "the filesystem of the sandbox store has stopped after an error, and sandboxes still use it",
+                file=str(self.file),
+                remedy=f"see that the disk of {self.file.parent} is sound and has free space, end what runs, try again",
+            )
+
+    def detach(self, lock: int) -> bool:
+        """Unmount it. False, and mounted as before, when something uses it."""
+        if not self.mounted:
+            return True
+        backing = Path("/sys/block") / Path(mount_of(self.point).source).name / "loop" / "backing_file"
+        file = _text(backing)
+        if _run(["umount", str(self.point)], lock).returncode:
+            return False
+        # An overlay keeps its layers' filesystem in use but not their mount.
+        if _detached(backing, file):
+            return True
+        self._mount(lock)
+        return False
+
+    def _works(self) -> bool:
+        try:
+            os.utime(self.point)
+        except OSError as error:
+            return error.errno not in STOPPED
+        return True
+
+    def _make(self, lock: int) -> None:
+        """Under a temporary name, so that a file of the right name is a whole filesystem."""
+        free = shutil.disk_usage(self.file.parent).free
+        size = int(free * SHARE_OF_FREE_SPACE) >> 20 << 20
+        if size < SMALLEST_BYTES:
+            raise SandboxUnavailableError(
+                f"only {free >> 20} MiB are free for the sandbox store",
+                file=str(self.file.parent),
+                remedy="free space, set BENCHFLOW_STATE_DIR to a directory on a larger disk, " + OTHER_WAYS,
+            )
+        form, program = _best_format(lock)
+        draft = self.file.with_name(f".{self.file.name}")
+        draft.unlink(missing_ok=True)
+        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            _write_in_place(fd)
+            os.ftruncate(fd, size)
+            done = _run([program, *form.make[1:], str(draft)], lock)
+            if done.returncode:
+                raise SandboxUnavailableError(
+                    f"no filesystem for the sandbox store could be made: {form.make[0]} failed",
+                    file=str(draft),
+                    remedy="see the message below, " + OTHER_WAYS,
+                    log_tail=done.stdout,
+                )
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        draft.rename(self.file)
+
+    def _mount(self, lock: int) -> None:
+        form = self._format()
+        self.point.mkdir(mode=0o700, exist_ok=True)
+        said = ""
+        # An older kernel may not know how to give freed blocks back.
+        for options in (f"loop,noatime,nosuid,nodev,{form.options}", "loop,noatime,nosuid,nodev"):
+            done = _run(["mount", "-t", form.kind, "-o", options, str(self.file), str(self.point)], lock)
+            if done.returncode == 0:
+                return
+            said = done.stdout
+        if not Path("/dev/loop-control").exists() or "loop device" in said:
+            raise SandboxUnavailableError(
+                "there is no loop device to mount the sandbox store with",
+                file=str(self.file),
+                remedy="load the kernel's `loop` module; in a container, start that one privileged and with the host's "
+                "/dev; " + OTHER_WAYS,
+                log_tail=said,
+            )
+        raise SandboxUnavailableError(
+            f"the sandbox store cannot be mounted as {form.kind}",
+            file=str(self.file),
+            remedy="run as root with the right to mount; if the file is damaged, remove it: it holds only sandboxes "
+            "and cached layers; " + OTHER_WAYS,
+            log_tail=said,
+        )
+
+    def _format(self) -> Format:
+        with self.file.open("rb") as file:
+            for form in FORMATS:
+                file.seek(form.offset)
+                if file.read(len(form.magic)) == form.magic:
+                    return form
+        raise SandboxUnavailableError(
+            "the sandbox store holds no filesystem",
+            file=str(self.file),
+            remedy="remove it: it holds only sandboxes and cached layers",
+        )
+
+
+def _best_format(lock: int) -> tuple[Format, str]:
+    """The first that this machine can both make and mount, and the path of the program that makes it."""
+    for form in FORMATS:
+        program = _program(form.make[0])
+        if program is not None and _kernel_knows(form.kind, lock):
+            return form, program
+    raise SandboxUnavailableError(
+        "no filesystem for the sandbox store can be made: there is no mkfs.btrfs, mkfs.xfs or mkfs.ext4 that suits "
+        "this kernel",
+        remedy="install btrfs-progs (fastest forks), xfsprogs or e2fsprogs, " + OTHER_WAYS,
+    )
+
+
+def _kernel_knows(kind: str, lock: int) -> bool:
+    def known() -> bool:
+        return any(line.split()[-1:] == [kind] for line in Path("/proc/filesystems").read_text().splitlines())
+
+    if known():
+        return True
+    return _program("modprobe") is not None and _run(["modprobe", kind], lock).returncode == 0 and known()
+
+
+def _write_in_place(fd: int) -> None:
+    """On a disk that copies on write, spare the image a second copy of each block. Others don't know the flag."""
+    try:
+        flags = bytearray(8)
+        fcntl.ioctl(fd, _GET_FLAGS, flags)
+        fcntl.ioctl(fd, _SET_FLAGS, (int.from_bytes(flags[:4], "little") | _NO_COPY_ON_WRITE).to_bytes(8, "little"))
+    except OSError:
+        return
+
+
+def _detached(backing: Path, file: str | None) -> bool:
+    """Whether the kernel takes a file off a loop device, which it does once nothing uses its filesystem."""
+    deadline = time.monotonic() + DETACH_SEC
+    while file is not None and _text(backing) == file:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text(errors="surrogateescape")
+    except OSError:
+        return None
+
+
+def _program(name: str) -> str | None:
+    """Where a program of the system is: not every root has the directories of root in its PATH."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_PROGRAMS}")
+
+
+def _run(command: list[str], lock: int) -> subprocess.CompletedProcess[str]:
+    program = _program(command[0])
+    if program is None:
+        raise SandboxUnavailableError(
+            f"there is no program `{command[0]}` on this machine", remedy="install util-linux"
+        )
+    try:
+        return subprocess.run(
+            [program, *command[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=os.environ | {"LC_ALL": "C"},
+            pass_fds=(lock,),
+            timeout=_PROGRAM_SEC,
+        )
+    except subprocess.TimeoutExpired:
+        raise SandboxUnavailableError(
+            f"`{' '.join(command)}` did not end within {_PROGRAM_SEC:.0f} seconds",
+            remedy="see the kernel's log (dmesg) for the state of the disk",
+        ) from None

@@ -1,0 +1,383 @@
+"""What the local sandboxes of one state directory share, and the steps of a sandbox's life.
+
+Every step leaves a trace before it makes something: a record names the sandbox, then its control group and its volume
+carry the name. Whoever finds a trace, in whatever state a crash has left it, can finish or undo the step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from benchflow.contracts.sandbox import ImageRef, SandboxSpec
+from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError
+from benchflow.paths import state_dir
+from benchflow.planes.sandbox.local import network
+from benchflow.planes.sandbox.local.cgroups import Cgroups
+from benchflow.planes.sandbox.local.client import Helper, HelperDied
+from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
+from benchflow.planes.sandbox.local.helper import netlink
+from benchflow.planes.sandbox.local.helper.enter import PATH
+from benchflow.planes.sandbox.local.helper.process import start_time
+from benchflow.planes.sandbox.local.images import Image, key_of, read_image, require_image
+from benchflow.planes.sandbox.local.limits import Limits
+from benchflow.planes.sandbox.local.masking import Masks
+from benchflow.planes.sandbox.local.records import Records, Running, all_records, boot_id
+from benchflow.planes.sandbox.local.store import Store
+from benchflow.planes.sandbox.local.volumes import Volumes, place_of
+from benchflow.planes.sandbox.records import file_lock
+
+INIT = "init"
+"""The control group of a sandbox's first process."""
+
+HOSTNAME = "sandbox"
+
+OWNER_LABEL = "benchflow.owner"
+"""On a sandbox that is for one process alone: its pid and start time."""
+
+_TRIES = 3
+
+_MOUNT_POINT = "mnt"
+"""In the store: empty, and in each sandbox's own view the place where its root is put together."""
+
+_LINKS_SEC, _MOUNTS_SEC = 8.0, 2.0
+"""How long the kernel may take to take away the links and mounts of sandboxes that have ended."""
+
+
+class Machine:
+    """The sandboxes of this state directory on this machine."""
+
+    def __init__(self) -> None:
+        self.home = state_dir() / "local"
+        self.store = Store(self.home)
+        self.cgroups = Cgroups(self.home, group_of(self.home))
+        self.helper = Helper(self.home)
+        self._masks = Masks(self.store)
+        self._volumes = Volumes(self.store)
+        self._alive: dict[str, Running] = {}
+        self._leaving: set[str] = set()
+
+    def records(self, name: str) -> Records:
+        return Records(self.home / "sandboxes" / name)
+
+    def all(self) -> list[tuple[str, Records]]:
+        return list(all_records(self.home / "sandboxes"))
+
+    @asynccontextmanager
+    async def using(self) -> AsyncIterator[None]:
+        """While this is held, nothing that sandboxes share is taken away."""
+        async with file_lock(self._lock("use"), shared=True):
+            yield
+
+    def close(self) -> None:
+        """Let go of what this process holds. Sandboxes and their commands go on."""
+        self.helper.close()
+        self.store.release()
+
+    # --- finding -------------------------------------------------------------------------------------
+
+    def running(self, name: str) -> Running | None:
+        """What runs under a name; None when nothing does."""
+        for running in (self._alive.get(name), self.records(name).running):
+            if running is not None and start_time(running.pid) == running.started:
+                self._alive[name] = running
+                return running
+        self._alive.pop(name, None)
+        return None
+
+    def init_of(self, name: str, handle: str | None = None) -> tuple[int, int]:
+        """Pid and start time of the first process. Raises `SandboxLostError` when it, or that very one, is gone."""
+        running = self.running(name)
+        if running is None or handle not in (None, running.handle):
+            raise SandboxLostError(f"the sandbox {name} no longer runs")
+        return running.pid, running.started
+
+    # --- starting ------------------------------------------------------------------------------------
+
+    async def start(self, spec: SandboxSpec, *, copy: bool = False) -> Running:
+        """Find or start a sandbox. copy: its files begin as a copy of the image's, even where that is a layer."""
+        async with self.using(), self._hold(spec.name):
+            found = await asyncio.to_thread(self.running, spec.name)
+            if found is not None:
+                await self.thaw_forgotten(spec.name)
+                return found
+            return await self._start_anew(spec, lambda: self._volumes.make_for(spec, copy))
+
+    async def _start_anew(self, spec: SandboxSpec, fill: Callable[[], Image], *, keep_records: bool = False) -> Running:
+        """Start under a name at which nothing runs. fill: makes the volume, and returns its image.
+
+        keep_records: it is the same sandbox still, and what was done once in it counts as done.
+        """
+        before = self.records(spec.name).running if keep_records else None
+        handle = before.handle if before else secrets.token_hex(8)
+        for attempt in range(_TRIES):
+            await asyncio.to_thread(self._take_down, spec.name, keep_records=keep_records)
+            try:
+                return await self._bring_up(spec, fill, handle)
+            except HelperDied:
+                if attempt == _TRIES - 1:
+                    raise
+            except OSError as error:
+                await asyncio.to_thread(self._take_down, spec.name)
+                raise SandboxStartError(
+                    f"the sandbox cannot be started: {error.strerror or error}",
+                    remedy="see `--sandbox docker` for machines on which this cannot be done",
+                ) from error
+            except BenchFlowError:
+                await asyncio.to_thread(self._take_down, spec.name)
+                raise
+        raise AssertionError("unreachable")
+
+    async def _bring_up(self, spec: SandboxSpec, fill: Callable[[], Image], handle: str) -> Running:
+        cgroup = self.cgroups.sandbox(spec.name)
+
+        def prepare() -> tuple[dict[str, Any], tuple[str, ...]]:
+            self.records(spec.name).spec = spec
+            self.store.open()
+            (self.store.root / _MOUNT_POINT).mkdir(exist_ok=True)
+            image = fill()
+            work = self._volumes.make_work(spec.name)
+            warnings = cgroup.make(Limits(memory_mb=spec.memory_mb, cpus=spec.cpus))
+            if spec.storage_mb is not None:
+                warnings += (f"storage_mb = {spec.storage_mb} is not enforced: local sandboxes have no quota",)
+            own, *limits = cgroup.join_files(INIT)
+            return {
+                "store": str(self.store.root),
+                "root": _MOUNT_POINT,
+                "lower": [*([f"images/{image.base}/u"] if image.base else []), *self._masks.layers(spec.hidden)],
+                "upper": f"{place_of(spec.name)}/u",
+                "work": work,
+                "group": str(Path(own).parent),
+                "limits": limits,
+                "env": {"PATH": PATH} | image.env | spec.env,
+                "hostname": HOSTNAME,
+                "mounts": [mount.model_dump() for mount in spec.mounts],
+                "workdir": spec.workdir or spec.image.workdir,
+            }, warnings
+
+        request, warnings = await asyncio.to_thread(prepare)
+        with ExitStack() as held:
+            public = spec.network_mode == "public"
+            subnet = (await asyncio.to_thread(held.enter_context, network.hold())).subnet if public else None
+            answer = await self.helper.call("start", request | {"subnet": subnet})
+        running = Running(handle=handle, boot=boot_id(), warnings=spec.image.warnings + warnings, **answer)
+        await asyncio.to_thread(self._note, spec.name, running)
+        return running
+
+    def _note(self, name: str, running: Running) -> None:
+        self.records(name).running = running
+        self._alive[name] = running
+
+    # --- capturing -----------------------------------------------------------------------------------
+
+    async def capture(self, name: str, target: str, image: Image) -> None:
+        """Copy a running sandbox's files into a volume, all as of one moment; the sandbox goes on."""
+        self.init_of(name)
+        async with file_lock(self._lock(f"{name}.capture")):
+            await asyncio.to_thread(self._volumes.capture, self.cgroups.sandbox(name), name, target, image)
+
+    async def snapshot(self, name: str, key: str) -> ImageRef:
+        """Keep the files of a sandbox as an image; one of this key that is there already is the one meant."""
+        async with self.using(), file_lock(self._lock(f"image-{key}")):
+            found = await asyncio.to_thread(read_image, self.store.root, key)
+            if found is None:
+                found = await asyncio.to_thread(self._volumes.image_of, self._spec(name))
+                await self.capture(name, f"images/{key}", found)
+            return found.ref(key)
+
+    async def keep_layer(self, name: str, key: str, image: Image) -> ImageRef:
+        """Keep the files of a sandbox as a layer. Its own image must have been copied, not laid below."""
+        await self.capture(name, f"images/{key}", image)
+        return image.ref(key)
+
+    def _spec(self, name: str) -> SandboxSpec:
+        spec = self.records(name).spec
+        if spec is None:
+            raise SandboxLostError(f"nothing is known of the sandbox {name}")
+        return spec
+
+    async def restore(self, name: str, image: ImageRef) -> Running:
+        """Start a sandbox again, from an image: same name, same limits, new processes."""
+        async with self.using(), self._hold(name):
+            spec = self._spec(name).model_copy(update={"image": image})
+            # Whatever is wrong with the image is found before anything is given up for it.
+            key = key_of(image)
+            if key is not None:
+                await asyncio.to_thread(self.store.open)
+                await asyncio.to_thread(lambda: require_image(self.store.root, key, host_fingerprint()))
+            return await self._start_anew(spec, lambda: self._volumes.make_for(spec, False), keep_records=True)
+
+    async def fork(self, name: str, children: Sequence[str]) -> list[Running]:
+        """Start sandboxes that begin as this one is now: one capture, then a copy of it each."""
+        master = f"masters/{name}-{secrets.token_hex(4)}"
+        spec = self._spec(name)
+        async with self.using(), file_lock(self._lock(f"{name}.fork"), shared=True):
+            image = await asyncio.to_thread(self._volumes.image_of, self._spec(name))
+            await self.capture(name, master, image)
+            try:
+                return await asyncio.gather(*(self._start_child(spec, child, master, image) for child in children))
+            except BaseException:
+                await asyncio.gather(*(self.remove(child) for child in children), return_exceptions=True)
+                raise
+            finally:
+                await asyncio.to_thread(self.store.delete, master)
+
+    async def _start_child(self, spec: SandboxSpec, name: str, master: str, image: Image) -> Running:
+        shared = tuple(mount for mount in spec.mounts if mount.read_only)
+        child = spec.model_copy(update={"name": name, "mounts": shared})
+
+        def fill() -> Image:
+            self._volumes.copy(master, place_of(name))
+            return image
+
+        async with self._hold(name):
+            found = await asyncio.to_thread(self.running, name)
+            return found or await self._start_anew(child, fill)
+
+    # --- removing ------------------------------------------------------------------------------------
+
+    async def remove(self, name: str) -> None:
+        """End a sandbox and remove all that is its own. Missing is success."""
+        async with self.using(), self._hold(name):
+            await asyncio.to_thread(self._take_down, name)
+            self._lock(name).unlink(missing_ok=True)
+
+    def _take_down(self, name: str, *, keep_records: bool = False) -> None:
+        records = self.records(name)
+        running = records.running
+        if running is not None and running.link is not None:
+            # The kernel takes it away with its namespace, some time after the last process.
+            self._leaving.add(running.link)
+        # First of all, so that whoever sees a command die sees why.
+        records.running = None
+        self._alive.pop(name, None)
+        self.cgroups.sandbox(name).remove()
+        if records.exists or self.store.mounted:
+            self.store.open()
+            self.store.delete(place_of(name))
+        if not keep_records:
+            records.remove()
+            for purpose in ("capture", "fork"):
+                self._lock(f"{name}.{purpose}").unlink(missing_ok=True)
+
+    async def tidy(self) -> None:
+        """Undo what crashes have left: sandboxes frozen or for nobody, and what is of sandboxes that nobody knows."""
+        found = dict(self.all())
+        specs = {name: records.spec for name, records in found.items()}
+        for name, spec in specs.items():
+            if spec is not None and _is_abandoned(spec.labels.get(OWNER_LABEL)):
+                await self.remove(name)
+        stray = {*found, *await asyncio.to_thread(self.cgroups.names)}
+        if self.store.mounted:
+            stray.update(await asyncio.to_thread(self.store.names, "sandboxes"))
+        for name in stray:
+            if specs.get(name) is not None:
+                await self.thaw_forgotten(name)
+            else:
+                await self._remove_unknown(name)
+        if self.store.mounted:
+            await self._remove_masters()
+
+    async def _remove_unknown(self, name: str) -> None:
+        """Remove what is left of a sandbox of which no record says whose it is, unless somebody is at work on it."""
+        async with file_lock(self._lock(name), wait=False) as held:
+            if held:
+                if self.records(name).spec is None:
+                    await asyncio.to_thread(self._take_down, name)
+                self._lock(name).unlink(missing_ok=True)
+
+    async def _remove_masters(self) -> None:
+        for master in await asyncio.to_thread(self.store.names, "masters"):
+            lock = self._lock(f"{master.rpartition('-')[0]}.fork")
+            async with file_lock(lock, wait=False) as held:
+                if held:
+                    await asyncio.to_thread(self.store.delete, f"masters/{master}")
+                    lock.unlink(missing_ok=True)
+
+    async def thaw_forgotten(self, name: str) -> None:
+        """Thaw a sandbox that was frozen by a process that died; one that is being captured is left alone."""
+        cgroup = self.cgroups.sandbox(name)
+        if await asyncio.to_thread(lambda: cgroup.frozen):
+            async with file_lock(self._lock(f"{name}.capture"), wait=False) as held:
+                if held:
+                    await asyncio.to_thread(cgroup.thaw)
+
+    async def sweep(self) -> None:
+        """Let go of what sandboxes share, once there is none."""
+        await self.tidy()
+        if self.all():
+            return
+        async with file_lock(self._lock("use"), wait=False) as held:
+            if not held or self.all():
+                return
+            for lock in set((self.home / "locks").iterdir()) - {self._lock("use")}:
+                async with file_lock(lock, wait=False) as unused:
+                    if unused:
+                        lock.unlink()
+            await asyncio.to_thread(self._let_go)
+
+    def _let_go(self) -> None:
+        # What hangs on a namespace goes some time after the namespace's last process.
+        with netlink.open_socket() as sock:
+            _wait(lambda: not self._leaving & set(netlink.links(sock)), _LINKS_SEC)
+        network.sweep()
+        self.cgroups.sweep()
+        if self.store.mounted:
+            self._remove_stale_images()
+            _wait(self.store.close, _MOUNTS_SEC)
+
+    def _remove_stale_images(self) -> None:
+        """Layers and snapshots over a host that is no more can never be used again."""
+        fingerprint = host_fingerprint()
+        for key in self.store.names("images"):
+            image = read_image(self.store.root, key)
+            if image is None or image.fingerprint != fingerprint:
+                self.store.delete(f"images/{key}")
+
+    async def remove_image(self, key: str) -> None:
+        """Remove a layer or a snapshot. Missing is success."""
+        async with self.using(), file_lock(self._lock(f"image-{key}")):
+            await asyncio.to_thread(self.store.open)
+            await asyncio.to_thread(self.store.delete, f"images/{key}")
+
+    # --- locks ---------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _hold(self, name: str) -> AsyncIterator[None]:
+        async with file_lock(self._lock(name)):
+            yield
+
+    def _lock(self, name: str) -> Path:
+        return self.home / "locks" / f"{name}.lock"
+
+
+def _wait(done: Callable[[], bool], seconds: float) -> None:
+    """Until something is done, or for as long as it can be waited for."""
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def group_of(home: Path) -> str:
+    """A name for this state directory in the machine's control groups."""
+    return hashlib.sha256(str(home).encode()).hexdigest()[:12]
+
+
+def owned_by_this_process() -> dict[str, str]:
+    """The label of a sandbox that nobody needs when this process has ended: then whoever tidies up removes it."""
+    return {OWNER_LABEL: f"{os.getpid()}:{start_time(os.getpid())}"}
+
+
+def _is_abandoned(owner: str | None) -> bool:
+    """Whether the process that a sandbox was started for is gone."""
+    if owner is None:
+        return False
+    pid, _, started = owner.partition(":")
+    return str(start_time(int(pid))) != started

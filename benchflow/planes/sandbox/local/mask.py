@@ -1,0 +1,233 @@
+"""What sandboxes do not see of this machine: a layer above its root, without a single mount.
+
+The host's mask is the same for all sandboxes and goes by `mask_policy`; a run's mask hides that run's own paths (the
+task's source, jobs, state, store) wherever they lie. Both are lower layers of an overlay, so nothing inside can take
+them off, and what is written to a hidden place lies in the sandbox's own layer.
+
+A mask knows the names that exist when it is made: one that appears later at the host's top level is seen by sandboxes
+that start under an older mask, so it is made anew for every run.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
+
+from benchflow.errors import ConfigError, SandboxUnavailableError
+from benchflow.planes.sandbox.local import mask_policy as policy
+from benchflow.planes.sandbox.local.mask_accounts import HOSTNAME, HOSTS, MACHINE_ID, Accounts, resolv_conf
+from benchflow.planes.sandbox.local.mask_layer import Draft, Entry, Mask, ancestors, first_missing, names_of, places
+from benchflow.planes.sandbox.local.mask_mounts import Submounts
+
+__all__ = ["Mask", "host_mask", "run_mask"]
+
+MOST_DEPTH = 64
+PROGRAMS = ("opt", "usr/local")
+PROGRAMS_DEPTH = 4
+"""How deep private files of programs are looked for: below, packages have their own thousands of files."""
+CONFIGURATION_BYTES = 1 << 20
+
+
+def host_mask(root: Path = Path("/"), *, nameservers: Sequence[str] = ()) -> Mask:
+    """The mask for every sandbox of this host. nameservers: addresses that sandboxes resolve names at."""
+    draft = Draft(root)
+    mounts = Submounts(root)
+    accounts = Accounts(root)
+    needed = frozenset(_needed(root))
+    _refuse(root, mounts)
+    _hide_mounts(draft, mounts)
+    _hide_top(draft)
+    _hide_var(draft)
+    _hide_names(draft, needed)
+    _hide_private(draft, "etc", MOST_DEPTH)
+    for name in PROGRAMS:
+        place = places(root, Path("/", name))[-1]
+        if not draft.covers(place):
+            _hide_private(draft, place, PROGRAMS_DEPTH)
+    _hide_homes(draft, mounts, accounts, needed)
+    _generate(draft, accounts, nameservers)
+    mask = draft.finish()
+    assert mask is not None  # some directories are always made
+    return mask
+
+
+def run_mask(hidden: Sequence[Path], host: Mask, root: Path = Path("/")) -> Mask | None:
+    """A layer above the host's mask for paths that it does not cover; None when it covers them all.
+
+    Paths are absolute and need not exist. Raises `ConfigError` for one that sandboxes cannot do without.
+    """
+    draft = Draft(root, host)
+    mounts = Submounts(root)
+    needed = frozenset(_needed(root))
+    for path in hidden:
+        for place in _everywhere(root, path, mounts):
+            if place in needed:
+                raise ConfigError(
+                    "this must be hidden from sandboxes, but they need what lies in it",
+                    file=str(path),
+                    remedy="move it to a directory of its own, e.g. below a home directory",
+                )
+            missing = first_missing(root, place)
+            if missing is not None:
+                draft.hide(missing)
+    return draft.finish()
+
+
+def _needed(root: Path) -> Iterator[str]:
+    """What every sandbox needs, links followed, with all that it lies in."""
+    found = [match for pattern in policy.NEEDED_PATTERNS for match in glob.glob(pattern, root_dir=root)]  # noqa: PTH207
+    for name in (*policy.NEEDED, *found):
+        for place in (name, *places(root, Path("/", name))):
+            yield from (place, *ancestors(place), "")
+
+
+def _everywhere(root: Path, path: Path, mounts: Submounts) -> Iterator[str]:
+    """All places at which a path would be seen in a sandbox."""
+    for place in places(root, path):
+        yield place
+        if (source := mounts.behind(place)) is not None:
+            yield source
+
+
+def _refuse(root: Path, mounts: Submounts) -> None:
+    """Hosts on which a sandbox would lack its programs, or see what no rule was applied to."""
+    for name in mounts.foreign():
+        if name in policy.OWN_FILESYSTEM:
+            raise SandboxUnavailableError(
+                f"/{name} is a filesystem of its own, so local sandboxes would find it empty",
+                remedy="use --sandbox docker, or a machine with /usr, /etc and /var on its root filesystem",
+            )
+    for name in ("usr", "etc", "var", "var/lib", "var/cache"):
+        if os.path.islink(root / name):  # noqa: PTH114
+            raise SandboxUnavailableError(
+                f"/{name} is a symbolic link, so local sandboxes could not hide what lies in it",
+                remedy="use --sandbox docker",
+            )
+
+
+def _hide_mounts(draft: Draft, mounts: Submounts) -> None:
+    # What lies below a mount point is not what the host sees there, so no rule for what it sees would hold.
+    for place in mounts.foreign():
+        if not policy.TOP.match(place.split("/", 1)[0]):
+            continue
+        try:
+            status = os.stat(draft.whole(place))  # noqa: PTH116
+        except FileNotFoundError:
+            # It was unmounted and removed meanwhile.
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            draft.empty(place, status)
+        else:
+            draft.hide(place)
+
+
+def _hide_top(draft: Draft) -> None:
+    for path, mode in policy.EMPTY.items():
+        draft.add(Entry(path, "opaque", mode))
+    for entry in names_of(draft.whole("")):
+        if not policy.TOP.match(entry.name):
+            draft.hide(entry.name)
+
+
+def _hide_var(draft: Draft) -> None:
+    for entry in names_of(draft.whole("var")):
+        if entry.name not in policy.VAR:
+            draft.hide(f"var/{entry.name}")
+        elif entry.name in ("run", "lock") and not entry.is_symlink():
+            draft.empty(f"var/{entry.name}", entry.stat())
+    for directory, allowed in (("var/cache", policy.VAR_CACHE), ("var/lib", policy.VAR_LIB)):
+        for entry in names_of(draft.whole(directory)):
+            if not allowed.match(entry.name):
+                draft.hide(f"{directory}/{entry.name}")
+
+
+def _hide_names(draft: Draft, needed: Container[str]) -> None:
+    for path in policy.EMPTIED:
+        place = places(draft.root, Path("/", path))[-1]
+        if stat.S_ISDIR(_mode(draft.whole(place))) and place not in needed:
+            draft.empty(place, os.lstat(draft.whole(place)))
+    for path in policy.HIDDEN:
+        for place in places(draft.root, Path("/", path)):
+            if stat.S_ISDIR(_mode(draft.whole(place.rpartition("/")[0]))) and place not in needed:
+                draft.hide(place)
+
+
+def _hide_private(draft: Draft, directory: str, depth: int) -> None:
+    """What only some may read, and what is called like a secret, in a directory that is not hidden itself."""
+    etc = directory.startswith("etc")
+    named = policy.HIDDEN_IN_ETC if etc and not f"{directory}/".startswith(policy.SHOWN) else policy.PRIVATE
+    for entry in names_of(draft.whole(directory)):
+        path = f"{directory}/{entry.name}"
+        if draft.hides(path):
+            continue
+        mode = entry.stat(follow_symlinks=False).st_mode
+        if _closed(mode) or named.match(entry.name):
+            draft.hide(path)
+        elif stat.S_ISDIR(mode):
+            if depth > 1:
+                _hide_private(draft, path, depth - 1)
+        elif etc and policy.CONFIGURATION.match(path) and _has_credential(entry.path):
+            draft.hide(path)
+
+
+def _closed(mode: int) -> bool:
+    """Whether others may not read a file, or not enter and list a directory. Sockets and devices are closed."""
+    if stat.S_ISLNK(mode):
+        return False
+    if stat.S_ISDIR(mode):
+        return mode & 0o005 != 0o005
+    return not stat.S_ISREG(mode) or not mode & 0o004
+
+
+def _has_credential(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return policy.CREDENTIAL.search(file.read(CONFIGURATION_BYTES)) is not None
+    except OSError:
+        return False  # a link to nothing
+
+
+def _hide_homes(draft: Draft, mounts: Submounts, accounts: Accounts, needed: Container[str]) -> None:
+    homes = {account.home for account in accounts.everyone if account.person and account.home.startswith("/")}
+    for home in sorted(homes):
+        for place in _everywhere(draft.root, Path(home), mounts):
+            # An account may have `/` or `/usr/bin` as its home: then it keeps nothing of its own there.
+            if place not in needed and stat.S_ISDIR(_mode(draft.whole(place))):
+                draft.hide(place)
+
+
+def _generate(draft: Draft, accounts: Accounts, nameservers: Sequence[str]) -> None:
+    private = 0o640 if accounts.shadow_group else 0o600
+    for name, text in (("passwd", accounts.passwd()), ("group", accounts.group())):
+        draft.add(_file(f"etc/{name}", text))
+    for name, text in (("shadow", accounts.shadow()), ("gshadow", accounts.gshadow())):
+        draft.add(_file(f"etc/{name}", text, private, accounts.shadow_group))
+    for name in ("subuid", "subgid", "environment"):
+        draft.add(_file(f"etc/{name}", ""))
+    draft.add(_file("etc/hosts", HOSTS))
+    draft.add(_file("etc/hostname", f"{HOSTNAME}\n"))
+    draft.add(_file("etc/machine-id", f"{MACHINE_ID}\n", 0o444))
+    draft.add(_file("etc/resolv.conf", resolv_conf(nameservers)))
+    draft.add(Entry("etc/mtab", "link", content=b"/proc/self/mounts"))
+    for name in ("system", "user"):
+        if draft.covers("etc/systemd"):
+            draft.add(Entry(f"etc/systemd/{name}", "directory"))
+    overrides = places(draft.root, Path("/var/lib/dpkg/statoverride"))[-1]
+    if stat.S_ISREG(_mode(draft.whole(overrides))) and not draft.covers(overrides):
+        text = (draft.root / overrides).read_text(encoding="utf-8", errors="surrogateescape")
+        draft.add(_file(overrides, accounts.overrides(text)))
+
+
+def _file(path: str, text: str, mode: int = 0o644, gid: int = 0) -> Entry:
+    return Entry(path, "file", mode, 0, gid, text.encode(errors="surrogateescape"))
+
+
+def _mode(path: str) -> int:
+    """0 when there is nothing. A link is not followed."""
+    try:
+        return os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0

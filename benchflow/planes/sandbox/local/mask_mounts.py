@@ -1,0 +1,80 @@
+"""Where the host's tree is not its root filesystem: an overlay's lower layer does not cross mounts.
+
+What lies below a mount point is what a sandbox would see there, not what the host sees; and what a bind mount shows
+also lies at its source.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+TABLE = Path("/proc/self/mountinfo")
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A line of the table. point: absolute path on the host; part: the path within the device that it shows there."""
+
+    point: str
+    device: str
+    part: str
+
+
+class Submounts:
+    """The mounts at and below a directory of the host; paths are relative to it, without a leading slash."""
+
+    def __init__(self, root: Path, table: Path = TABLE) -> None:
+        self._root = "" if root == Path("/") else str(root)
+        # Of several mounts on one point the last is the one to be seen.
+        seen = {mount.point: mount for mount in map(_parse, table.read_text().splitlines())}
+        self._seen = [seen[point] for point in sorted(seen, key=len, reverse=True)]
+        self._base = self._holding(self._root or "/")
+
+    def foreign(self) -> list[str]:
+        """The mount points that show something else than the root's own filesystem has there; outermost first."""
+        inside = [mount for mount in reversed(self._seen) if mount.point.startswith(f"{self._root}/")]
+        return [self._relative(mount.point) for mount in inside if mount != self._base and not self._same(mount)]
+
+    def behind(self, path: str) -> str | None:
+        """Where the root's own filesystem has what a bind mount shows at `path`; None when it is nowhere else."""
+        whole = f"{self._root}/{path}"
+        mount = self._holding(whole)
+        if mount.device != self._base.device or mount == self._base or self._same(mount):
+            return None
+        at = _join(mount.part, _below(whole, mount.point))
+        base = _join(self._base.part, _below(self._root, self._base.point))
+        return _below(at, base) if _within(at, base) else None
+
+    def _same(self, mount: Shown) -> bool:
+        expected = _join(self._base.part, _below(mount.point, self._base.point))
+        return mount.device == self._base.device and mount.part == expected
+
+    def _holding(self, path: str) -> Shown:
+        return next(mount for mount in self._seen if _within(path, mount.point))
+
+    def _relative(self, point: str) -> str:
+        return point[len(self._root) + 1 :]
+
+
+def _parse(line: str) -> Shown:
+    _, _, device, part, point, *_ = line.split(" ")
+    return Shown(_plain(point), device, _plain(part))
+
+
+def _plain(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found.group(1), 8)), text)
+
+
+def _within(path: str, directory: str) -> bool:
+    return directory == "/" or path == directory or path.startswith(f"{directory}/")
+
+
+def _below(path: str, directory: str) -> str:
+    return path[len(directory.rstrip("/")) :].strip("/")
+
+
+def _join(directory: str, rest: str) -> str:
+    return f"{directory.rstrip('/')}/{rest}" if rest else directory

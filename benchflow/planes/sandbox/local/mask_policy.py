@@ -1,0 +1,127 @@
+"""What of the host a sandbox sees, as data. Paths are relative to the root; `*` is any run of characters but `/`.
+
+The top level, /var, /var/lib and /var/cache go by what is allowed, because anything may lie there. /etc goes by what
+is not, because programs need most of it: whatever others may not read, and the names below.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+
+VERSION = 1
+"""Of the policy as a whole: a layer that was built under another one does not hold any more."""
+
+
+def matcher(*patterns: str) -> re.Pattern[str]:
+    """One expression that matches a whole name or path by any of the patterns."""
+    return re.compile("|".join(translate(pattern).replace(".*", "[^/]*") for pattern in patterns))
+
+
+TOP = matcher(
+    *("usr", "etc", "var", "opt", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32"),
+    *("bin.usr-is-merged", "sbin.usr-is-merged", "lib.usr-is-merged", "lib64.usr-is-merged"),
+)
+VAR = frozenset({"cache", "lib", "tmp", "run", "lock", "log", "spool", "backups", "mail", "local", "opt"})
+VAR_CACHE = matcher(
+    *("apt", "debconf", "ldconfig", "man", "fontconfig", "dictionaries-common", "adduser", "dnf", "libdnf5", "yum"),
+    *("pacman", "apk"),
+)
+VAR_LIB = matcher(
+    *("dpkg", "apt", "aptitude", "rpm", "rpm-state", "dnf", "yum", "pacman", "apk", "alternatives", "ucf", "pam"),
+    *("python*", "misc", "shells.state", "binfmts", "dictionaries-common", "emacsen-common", "sgml-base", "xml-core"),
+    *("man-db", "doc-base", "ca-certificates-java", "ghostscript", "xfonts", "xkb", "texmf", "tex-common", "locales"),
+    *("aspell", "ispell", "gems", "vim", "ieee-data", "command-not-found"),
+)
+
+EMPTY = {
+    **dict.fromkeys(("proc", "sys", "dev", "run", "home", "srv", "mnt", "media", "boot"), 0o755),
+    "tmp": 0o1777,
+    "root": 0o700,
+    "var/tmp": 0o1777,
+}
+"""Directories that are always there, with these modes, owned by root and empty."""
+
+EMPTIED = (
+    *(f"var/{name}" for name in ("log", "spool", "backups", "mail", "local", "opt")),
+    *(f"etc/cron.{name}" for name in ("d", "hourly", "daily", "weekly", "monthly", "yearly")),
+    *("etc/ssl/private", "etc/pki/tls/private", "etc/systemd"),
+)
+"""Directories that are there, empty, when the host has them, with the host's modes and owners."""
+
+HIDDEN = (
+    # accounts, rights and the machine's identity
+    *("etc/passwd-", "etc/shadow-", "etc/group-", "etc/gshadow-", "etc/subuid-", "etc/subgid-", "etc/.pwd.lock"),
+    *("etc/sudoers", "etc/sudoers.d", "etc/sudo-ldap.conf", "etc/doas.conf", "etc/security/opasswd"),
+    *("etc/environment.d", "etc/krb5.keytab", "etc/krb5kdc", "etc/sssd", "etc/ldap.secret", "etc/pam_ldap.conf"),
+    *("etc/nslcd.conf", "etc/libnss-ldap.conf", "etc/ipa", "etc/.git", "etc/.hg", "etc/.bzr", "etc/ld.so.preload"),
+    # keys of services
+    *("etc/letsencrypt", "etc/acme", "etc/dehydrated", "etc/pki/private", "etc/pki/entitlement", "etc/pki/consumer"),
+    *("etc/rhsm", "etc/ipsec.d", "etc/ipsec.conf", "etc/swanctl", "etc/strongswan.d", "etc/wireguard", "etc/openvpn"),
+    *("etc/tailscale", "etc/cloudflared", "etc/zerotier", "etc/ngrok", "etc/ppp", "etc/wpa_supplicant", "etc/iwd"),
+    *("etc/NetworkManager/system-connections", "etc/netplan", "etc/network", "etc/sysconfig/network-scripts"),
+    *("etc/corosync", "etc/ceph", "etc/glusterfs", "etc/passwd-s3fs", "etc/iscsi", "etc/nvme", "etc/samba"),
+    *("etc/msmtprc", "etc/ssmtp", "etc/aliases", "etc/aliases.db", "etc/email-addresses", "etc/rclone.conf"),
+    *("etc/restic", "etc/borgmatic", "etc/apt/auth.conf", "etc/apt/auth.conf.d"),
+    # the host's containers, clouds and automation
+    *("etc/docker", "etc/containerd", "etc/containers", "etc/crio", "etc/cni", "etc/kubernetes", "etc/rancher"),
+    *("etc/cloud", "etc/boto.cfg", "etc/aws", "etc/amazon", "etc/azure", "etc/gcloud", "etc/waagent.conf"),
+    *("etc/vault", "etc/vault.d", "etc/consul", "etc/consul.d", "etc/nomad", "etc/nomad.d", "etc/salt", "etc/puppet"),
+    *("etc/puppetlabs", "etc/chef", "etc/ansible", "etc/gitlab", "etc/gitlab-runner", "etc/gitea", "etc/jenkins"),
+    *("etc/buildkite-agent", "etc/datadog-agent", "etc/newrelic", "etc/newrelic-infra.yml", "etc/telegraf"),
+    *("etc/grafana", "etc/prometheus", "etc/rabbitmq", "etc/mysql/debian.cnf"),
+    # how the host is put together
+    *("etc/fstab", "etc/crypttab", "etc/exports", "etc/exports.d", "etc/crontab", "etc/anacrontab", "etc/rc.local"),
+    # containers' layers and volumes, should they come to lie here
+    *("var/lib/docker", "var/lib/containerd", "var/lib/containers", "var/lib/kubelet", "var/lib/rancher"),
+    # answers to the host's package questions that were passwords
+    *("var/cache/debconf/passwords.dat", "var/cache/debconf/passwords.dat-old"),
+)
+"""Names that are hidden even where everybody may read them, whether they exist by now or not."""
+
+_PRIVATE = (
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".env", ".netrc", ".pgpass", ".git-credentials", "*.keytab"),
+    *("*.kdbx", ".ssh", ".gnupg", ".aws", ".azure", ".kube"),
+)
+
+PRIVATE = matcher(*_PRIVATE)
+"""Base names that are hidden anywhere in /etc, /opt and /usr/local."""
+
+HIDDEN_IN_ETC = matcher(
+    *_PRIVATE,
+    *("ssh_host_*", "ipsec.*secrets*", "*.key", "*.p12", "*.pfx", "*.secret", "*.secrets", "secrets", "secrets.*"),
+    *("*credentials*", "*.env", ".env.*", "netrc", "*.ovpn", "auto.*", "cron.allow", "at.allow"),
+)
+"""Base names that are hidden anywhere in /etc, but for `SHOWN`."""
+
+SHOWN = ("etc/ssl/certs/", "etc/apt/keyrings/", "etc/apt/trusted.gpg.d/", "etc/pki/rpm-gpg/", "etc/pki/ca-trust/")
+"""Directories of public certificates and keys: shown whatever their files are called."""
+
+CONFIGURATION = matcher(
+    *("etc/pip.conf", "etc/npmrc", "etc/gitconfig", "etc/wgetrc", "etc/curlrc", "etc/profile", "etc/bash.bashrc"),
+    *("etc/bashrc", "etc/zsh/*", "etc/profile.d/*", "etc/default/*", "etc/sysconfig/*", "etc/conf.d/*"),
+    *("etc/apt/sources.list", "etc/apt/sources.list.d/*", "etc/apt/apt.conf", "etc/apt/apt.conf.d/*"),
+    *("etc/yum.conf", "etc/yum.repos.d/*", "etc/dnf/dnf.conf", "etc/pacman.conf", "etc/uv/*", "etc/xdg/pip/*"),
+)
+"""Files that sandboxes need and into which people write passwords: hidden when they have one."""
+
+CREDENTIAL = re.compile(
+    rb"://[^\s/@:\"']+:[^\s/@\"']+@"
+    rb"|^[ \t]*+(?![#;])[^\n=]*(secret|token|passw|api_?key|access_?key|credential|_auth)[^\n=]*=[ \t]*[\"']?[^\s\"'$]",
+    re.I | re.M,
+)
+
+NEEDED = (
+    *("bin", "sbin", "lib", "lib32", "lib64", "usr/bin", "usr/sbin", "usr/lib", "usr/lib32", "usr/lib64"),
+    *("usr/libexec", "usr/share", "usr/include", "usr/local/bin", "usr/local/sbin", "usr/local/lib"),
+    *("usr/local/share", "usr/share/ca-certificates", "usr/local/share/ca-certificates", "opt"),
+    *("etc/ssl/certs", "etc/pki/ca-trust", "etc/alternatives", "etc/apt", "etc/pam.d", "etc/passwd", "etc/group"),
+    *("etc/hosts", "etc/resolv.conf", "etc/nsswitch.conf", "etc/ld.so.cache", "etc/ld.so.conf.d"),
+    *("var/cache", "var/lib/dpkg", "var/lib/apt", "var/lib/rpm", "bin/sh", "usr/bin/sh", "usr/bin/env"),
+)
+"""What every sandbox needs: neither these nor what they lie in may be hidden."""
+
+NEEDED_PATTERNS = ("usr/lib/*-linux-*", "usr/lib/python3*/*-packages", "usr/local/lib/python3*/*-packages")
+
+OWN_FILESYSTEM = ("usr", "etc", "var", "usr/bin", "usr/sbin", "usr/lib", "usr/share", "var/lib", "var/lib/dpkg")
+"""Where a filesystem of its own would leave sandboxes without programs or packages."""

@@ -1,0 +1,68 @@
+"""Which masks a sandbox gets: the host's, and one for what belongs to its run."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import sysconfig
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from benchflow.paths import state_dir
+from benchflow.planes.sandbox.local import network
+from benchflow.planes.sandbox.local.mask import host_mask, run_mask
+from benchflow.planes.sandbox.local.mask_layer import Mask
+from benchflow.planes.sandbox.local.store import Store
+
+_LOOKED_AT = ("/", "/etc", "/var", "/var/lib", "/opt", "/etc/passwd", "/etc/group")
+"""Where a new name, or a new account, makes the host's mask another one."""
+
+
+class Masks:
+    """The masks of a store. Each is written once and then found by its key."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._host: tuple[object, Mask] | None = None
+
+    def layers(self, hidden: Sequence[str]) -> list[str]:
+        """Directories, relative to the store and topmost first, that hide the host's secrets and `hidden` paths."""
+        host = self._of_host()
+        always = [state_dir(), self._store.home, self._store.root, *_engine_paths()]
+        run = run_mask([*map(Path, hidden), *always], host)
+        return [self._written(mask) for mask in (run, host) if mask is not None]
+
+    def _of_host(self) -> Mask:
+        nameservers = network.nameservers()
+        stamp = (nameservers, [Path(place).stat().st_mtime_ns for place in _LOOKED_AT])
+        if self._host is None or self._host[0] != stamp:
+            self._host = (stamp, host_mask(nameservers=nameservers))
+        return self._host[1]
+
+    def _written(self, mask: Mask) -> str:
+        place = self._store.root / "masks" / mask.key
+        if not place.exists():
+            part = place.with_name(f".partial-{mask.key}-{os.getpid()}-{secrets.token_hex(4)}")
+            part.mkdir(parents=True)
+            mask.write(part)
+            try:
+                part.rename(place)
+            except OSError:
+                # Another process was faster; what it made is the same.
+                shutil.rmtree(part)
+        return f"masks/{mask.key}"
+
+
+def _engine_paths() -> list[Path]:
+    """Where the engine itself lies: its package, or the repository around it, and its virtual environment."""
+    package = Path(__file__).parents[3]
+    repository = package.parent
+    own = [repository if (repository / "pyproject.toml").is_file() else package]
+    if sys.prefix != sys.base_prefix:
+        own.append(Path(sys.prefix))
+    with suppress(KeyError):
+        own += Path(sysconfig.get_paths()["purelib"]).glob("benchflow-*.dist-info")
+    return own

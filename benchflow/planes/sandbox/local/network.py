@@ -1,0 +1,275 @@
+"""How sandboxes reach the world: a subnet, forwarding, and the host's rules, shared by all workers of the host.
+
+Whoever starts a sandbox with a network *holds* this while it does: the rules are there, and nobody takes them away
+until the sandbox's link exists. `sweep` takes them away once nobody holds it and no link is left. Both agree through
+a lock file for each network namespace, which also lists the subnets that rules are set for; it is never the only
+truth: a process trusts it only after it has itself seen the rules, and looks again from time to time, because a
+firewall that is started anew may have removed them.
+
+`net.ipv4.ip_forward` is turned on if it is off, as Docker does. It is the one thing that stays: turning it off could
+cut off who has come to rely on it since.
+
+A host whose firewall drops input or output is served (answers from sandboxes to the host are let in); one without a
+route to the world too. IPv6 is not: sandboxes have only `::1`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchflow.errors import ConfigError, SandboxUnavailableError
+from benchflow.planes.sandbox.local.firewall import LINK_LOCAL, Firewall, Rule, firewalls, rules, subnets, wanted
+from benchflow.planes.sandbox.local.helper import netlink
+
+SUBNET_VARIABLE = "BENCHFLOW_LOCAL_SUBNET"
+
+_LOCKS = Path("/run")
+_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+
+# How long the rules are trusted to be there still, in seconds.
+_TRUST = 30.0
+
+# The first two are reserved for measurements within one machine's reach (RFC 2544): nobody's network is hidden by them.
+_CANDIDATES = (
+    "198.18.0.0/16",
+    "198.19.0.0/16",
+    *(f"10.{second}.0.0/16" for second in range(240, 200, -1)),
+    *(f"172.{second}.0.0/16" for second in range(31, 15, -1)),
+)
+
+_RESOLVERS = ("etc/resolv.conf", "run/systemd/resolve/resolv.conf", "run/NetworkManager/no-stub-resolv.conf")
+
+# As Docker: when the host's only resolver is one that just the host can reach.
+_PUBLIC_RESOLVERS = ("1.1.1.1", "8.8.8.8")
+
+
+@dataclass(frozen=True)
+class Network:
+    """subnet: whose addresses links get, `a.b.0.0/16`."""
+
+    subnet: str
+
+
+# When this process last saw the rules for a network, by lock file.
+_seen: dict[Path, tuple[Network, float]] = {}
+
+
+def prepare() -> Network:
+    """See to it that sandboxes can be linked now. To link one, `hold`: a sweep may come right after this."""
+    with hold() as network:
+        return network
+
+
+@contextlib.contextmanager
+def hold() -> Iterator[Network]:
+    """Prepare the host for links, and keep it prepared while this is open.
+
+    Entering blocks while another process prepares or sweeps; it takes a few microseconds when this process has lately
+    seen the rules. Raises `SandboxUnavailableError`, `ConfigError` for a wrong `$BENCHFLOW_LOCAL_SUBNET`.
+    """
+    file = _lock_file()
+    lock = _open(file)
+    try:
+        yield _prepared(file, lock)
+    finally:
+        os.close(lock)
+
+
+def sweep() -> None:
+    """Remove the rules if no link is left on this host and nobody is about to make one; also what a crash left.
+
+    A link goes a moment after the last process of its sandbox, or at once by `netlink.remove`.
+    """
+    if os.geteuid() != 0:
+        return
+    file = _lock_file()
+    lock = _open(file)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        with netlink.open_socket() as sock:
+            if netlink.links(sock):
+                return
+        # First the list: were this process killed now, the next would look and find what is missing.
+        os.ftruncate(lock, 0)
+        _seen.pop(file, None)
+        for firewall in firewalls():
+            if firewall.tags():
+                firewall.replace([])
+    finally:
+        os.close(lock)
+
+
+def nameservers(root: Path = Path("/")) -> tuple[str, ...]:
+    """The IPv4 resolvers that a sandbox can reach, at most three, as many as the C library asks.
+
+    A resolver on the host itself (127.0.0.53) is not: then those that it asks in turn, else public ones.
+    """
+    with netlink.open_socket() as sock:
+        own = [ipaddress.ip_network(route.destination) for route in netlink.routes(sock) if route.local]
+    for file in _RESOLVERS:
+        usable = [
+            address
+            for address in _resolvers(root / file)
+            if not address.is_unspecified and not any(address in network for network in own)
+        ]
+        if usable:
+            return tuple(dict.fromkeys(map(str, usable)))[:3]
+    return _PUBLIC_RESOLVERS
+
+
+# --- the lock file -------------------------------------------------------------------------------------
+
+
+def _lock_file() -> Path:
+    """Rules belong to a network namespace: so does the lock."""
+    return _LOCKS / f"benchflow-network-{Path('/proc/self/ns/net').stat().st_ino}"
+
+
+def _open(file: Path) -> int:
+    try:
+        return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise SandboxUnavailableError(
+            f"the network of sandboxes cannot be locked: {error.strerror}", file=str(file), remedy="run as root"
+        ) from error
+
+
+def _listed(lock: int) -> list[str]:
+    return os.pread(lock, 65536, 0).decode().split()
+
+
+# --- preparing -----------------------------------------------------------------------------------------
+
+
+def _prepared(file: Path, lock: int) -> Network:
+    """The network, with the lock held for reading: from here on nobody removes what was found or set."""
+    while True:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        listed = _listed(lock)
+        network, seen = _seen.get(file, (None, 0.0))
+        if network and network.subnet in listed and time.monotonic() - seen < _TRUST:
+            return network
+        if listed and (found := _look(listed)):
+            _seen[file] = (found, time.monotonic())
+            return found
+        # Not kept while the lock changes: then it is looked at again.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _seen[file] = (_set(lock), time.monotonic())
+
+
+def _look(listed: Sequence[str]) -> Network | None:
+    """The network, if all it needs is there."""
+    subnet = _choose(listed)
+    firewall = _firewall()
+    if subnet not in listed or not _forwarding():
+        return None
+    return Network(subnet) if wanted(firewall, _rules(listed)) <= firewall.tags() else None
+
+
+def _set(lock: int) -> Network:
+    """Set the rules for every subnet in use and for ours. The lock is held for writing."""
+    firewall = _firewall()
+    known = sorted({*_listed(lock), *subnets(firewall.tags())})
+    subnet = _choose(known)
+    if not _forwarding():
+        _forward()
+    every = sorted({*known, subnet})
+    firewall.replace(_rules(every))
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, "\n".join(every).encode(), 0)
+    return Network(subnet)
+
+
+def _rules(subnets: Sequence[str]) -> list[Rule]:
+    link_local = ipaddress.ip_network(LINK_LOCAL)
+    with netlink.open_socket() as sock:
+        way_out = netlink.way_out(sock)
+    dns = any(ipaddress.ip_address(each) in link_local for each in nameservers())
+    return rules(subnets, way_out=way_out, link_local_dns=dns)
+
+
+def _firewall() -> Firewall:
+    found = firewalls()
+    if not found:
+        raise SandboxUnavailableError(
+            "sandboxes with a network need iptables or nft, and neither is installed",
+            remedy="install iptables (or nftables), use tasks without a network, or use --sandbox docker",
+        )
+    return found[0]
+
+
+def _forwarding() -> bool:
+    return _FORWARDING.read_text().strip() == "1"
+
+
+def _forward() -> None:
+    try:
+        _FORWARDING.write_text("1")
+    except OSError as error:
+        raise SandboxUnavailableError(
+            f"packets are not forwarded on this host, and it cannot be turned on: {error.strerror}",
+            file=str(_FORWARDING),
+            remedy="run `sysctl -w net.ipv4.ip_forward=1` on the host",
+        ) from error
+
+
+def _choose(in_use: Sequence[str]) -> str:
+    """A subnet that hides nothing that the host or a sandbox must reach: no route, address or resolver of the host."""
+    with netlink.open_socket() as sock:
+        taken = [route.destination for route in netlink.routes(sock)]
+    taken += [f"{address}/32" for address in nameservers()]
+    asked = os.environ.get(SUBNET_VARIABLE)
+    if asked:
+        return _asked(asked, taken)
+    for subnet in dict.fromkeys([*in_use, *_CANDIDATES]):
+        if not _overlap(subnet, taken):
+            return subnet
+    raise SandboxUnavailableError(
+        "every subnet that sandboxes could use is one that this host has a route to",
+        remedy=f"set {SUBNET_VARIABLE} to a private /16 that nothing here needs, for example 10.99.0.0/16",
+    )
+
+
+def _asked(subnet: str, taken: Iterable[str]) -> str:
+    remedy = "give a private IPv4 subnet of the form a.b.0.0/16 that this host has no route to"
+    try:
+        network = ipaddress.IPv4Network(subnet)
+    except ValueError as error:
+        raise ConfigError(f"not an IPv4 subnet: {subnet!r}", key=SUBNET_VARIABLE, remedy=remedy) from error
+    if network.prefixlen != 16 or not network.is_private or network.is_loopback or network.is_link_local:
+        raise ConfigError(f"{subnet} is not a private /16", key=SUBNET_VARIABLE, remedy=remedy)
+    if overlapping := _overlap(str(network), taken):
+        raise ConfigError(f"{subnet} overlaps {overlapping} of this host", key=SUBNET_VARIABLE, remedy=remedy)
+    return str(network)
+
+
+def _overlap(subnet: str, taken: Iterable[str]) -> str | None:
+    network = ipaddress.ip_network(subnet)
+    return next((each for each in taken if network.overlaps(ipaddress.ip_network(each))), None)
+
+
+def _resolvers(file: Path) -> list[ipaddress.IPv4Address]:
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        words = line.split()
+        if len(words) >= 2 and words[0] == "nameserver":
+            try:
+                found.append(ipaddress.IPv4Address(words[1]))
+            except ValueError:
+                # IPv6, which sandboxes do not have.
+                continue
+    return found

@@ -1,0 +1,166 @@
+"""A started local sandbox as the contract's `Sandbox`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from benchflow.contracts.sandbox import ExecChunk, ImageRef, SandboxExecResult, SandboxRef
+from benchflow.errors import SandboxError
+from benchflow.planes.sandbox.local.executions import Command, Executions
+from benchflow.planes.sandbox.local.files import Files
+from benchflow.planes.sandbox.local.machine import INIT, Machine
+from benchflow.planes.sandbox.local.records import Baseline
+
+_SHELL = "/bin/sh"
+
+
+class LocalSandbox:
+    """A running sandbox. Made by `LocalProvider.start` and `attach`. env: what each of its commands has."""
+
+    def __init__(self, machine: Machine, ref: SandboxRef, env: dict[str, str]) -> None:
+        self._machine = machine
+        self._ref = ref
+        self._env = env
+        self._records = machine.records(ref.name)
+        self._cgroup = machine.cgroups.sandbox(ref.name)
+        self._executions = Executions(machine.helper, self._cgroup, self._records.directory, self._init)
+        self._files = Files(machine.helper, self._records.directory, self._init)
+
+    @property
+    def ref(self) -> SandboxRef:
+        return self._ref
+
+    async def exec(
+        self,
+        cmd: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | int | None = None,
+        timeout: float | None = None,
+    ) -> SandboxExecResult:
+        return await self._executions.run(self._command(cmd, env, cwd, user), timeout)
+
+    async def control(self, script: str, *args: str, timeout: float = 60.0) -> SandboxExecResult:
+        command = Command((_SHELL, "-c", script, _SHELL, *args), self._env, "/", "0", limited=False)
+        return await self._executions.run(command, timeout)
+
+    async def exec_once(
+        self,
+        key: str,
+        cmd: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | int | None = None,
+        timeout: float | None = None,
+    ) -> SandboxExecResult:
+        return await self._executions.run_once(key, self._command(cmd, env, cwd, user), timeout)
+
+    async def was_started(self, key: str) -> bool:
+        return await self._executions.was_started(key)
+
+    async def kill_once(self, key: str) -> None:
+        await self._executions.kill_once(key)
+
+    def exec_stream(
+        self,
+        cmd: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | int | None = None,
+    ) -> AsyncIterator[ExecChunk]:
+        return self._executions.stream(self._command(cmd, env, cwd, user))
+
+    async def read_file(self, path: str) -> bytes:
+        return await self._files.read(path)
+
+    async def write_file(
+        self, path: str, content: bytes | str, *, mode: int = 0o644, user: str | int | None = None
+    ) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        await self._files.write(path, data, mode, _user(user))
+
+    async def upload(
+        self, source: Path, target: str, *, user: str | int | None = None, exclude: Sequence[str] = ()
+    ) -> None:
+        await self._files.upload(source, target, _user(user), exclude)
+
+    async def download(self, source: str, target: Path, *, exclude: Sequence[str] = ()) -> bool:
+        return await self._files.download(source, target, exclude)
+
+    async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
+        self._init()
+        kept = {INIT} | (set(self._records.baseline.leaves) if keep == "services" else set())
+        return await asyncio.to_thread(self._kill_all_but, kept)
+
+    def _kill_all_but(self, kept: set[str]) -> int:
+        """Frozen processes cannot fork: what is counted now is all there is. The kills hold without that, too."""
+        with suppress(SandboxError):
+            self._cgroup.freeze()
+        try:
+            others = [leaf for leaf in self._cgroup.leaves() if leaf not in kept]
+            number = sum(len(self._cgroup.pids(leaf)) for leaf in others)
+            for leaf in others:
+                self._cgroup.kill(leaf)
+        finally:
+            self._cgroup.thaw()
+        for leaf in others:
+            self._cgroup.wait_empty(leaf=leaf)
+            self._cgroup.drop_leaf(leaf)
+        return number
+
+    async def mark_baseline(self) -> None:
+        self._init()
+        self._records.baseline = Baseline(leaves=tuple(sorted(await asyncio.to_thread(self._cgroup.leaves))))
+
+    async def expose_port(self, port: int) -> tuple[str, int]:
+        self._init()
+        running = self._records.running
+        if running is None or running.address is None:
+            raise SandboxError(
+                f"port {port} of the sandbox cannot be reached: it has no network",
+                key="network_mode",
+                remedy='use network_mode = "public"',
+            )
+        return running.address, port
+
+    async def snapshot(self, name: str) -> ImageRef:
+        return await self._machine.snapshot(self._ref.name, name)
+
+    async def restore(self, image: ImageRef) -> None:
+        await self._machine.restore(self._ref.name, image)
+
+    async def fork(self, names: Sequence[str]) -> list[SandboxRef]:
+        started = await self._machine.fork(self._ref.name, names)
+        return [
+            self._ref.model_copy(
+                update={
+                    "name": name,
+                    "handle": running.handle,
+                    "workdir": running.workdir,
+                    "warnings": running.warnings,
+                }
+            )
+            for name, running in zip(names, started, strict=True)
+        ]
+
+    async def stop(self) -> None:
+        await self._machine.remove(self._ref.name)
+
+    def _init(self) -> tuple[int, int]:
+        return self._machine.init_of(self._ref.name, self._ref.handle)
+
+    def _command(
+        self, cmd: Sequence[str], env: dict[str, str] | None, cwd: str | None, user: str | int | None
+    ) -> Command:
+        return Command(tuple(cmd), self._env | (env or {}), cwd or self._ref.workdir, _user(user))
+
+
+def _user(user: str | int | None) -> str:
+    return "0" if user in (None, "root", 0, "0") else str(user)

@@ -1,0 +1,358 @@
+"""Where the local sandboxes' files lie: volumes on a filesystem of its own, cloned in one step where it can do that.
+
+A volume has a name like `sandboxes/abc`; it is whole under that name or not there, whenever a process dies. Which
+volumes there are and what belongs to whom is the caller's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import functools
+import hashlib
+import os
+import stat
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Literal, cast
+
+from benchflow.errors import DiskFullError, SandboxUnavailableError, StoreError
+from benchflow.planes.sandbox.local import btrfs, trees
+from benchflow.planes.sandbox.local.image import STOPPED, Image
+from benchflow.planes.sandbox.local.mounts import mount_of
+
+Kind = Literal["snapshot", "reflink", "copy"]
+"""How a clone is made: a snapshot of the whole, files that share their blocks, or copies of them."""
+
+VARIABLE = "BENCHFLOW_LOCAL_STORE"
+
+SCARCE = 0.1
+"""Below this share of free space, what is removed is given back at once, which costs everybody a commit."""
+
+RECLAIM_SEC = 2.0
+
+_DRAFTS = ".partial"
+_KIND = ".kind"
+_CANNOT_SHARE = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.EXDEV, errno.ENOSYS}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Store:
+    """The volumes of one state directory. Any number of processes and threads may use it at once.
+
+    home: a directory of the engine's own, for the image file and the mount; `$BENCHFLOW_LOCAL_STORE`, a directory
+    on another filesystem than `/`, takes the place of both. Methods raise `DiskFullError` when nothing more fits,
+    `StoreError` for other failures of the filesystem, and open the store where it is not open yet.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        given = os.environ.get(VARIABLE)
+        self._given = Path(given).expanduser() if given else None
+        if self._given is None:
+            self.root = home / "store"
+        else:
+            # Two state directories may be given one filesystem; neither may take the other's volumes for its own.
+            owner = hashlib.sha256(os.fsencode(home.absolute())).hexdigest()[:12]
+            self.root = self._given / f"benchflow-{owner}"
+        self._image = Image(home / "store.img", self.root)
+        self._kind: Kind | None = None
+        self._fd = -1
+        self._release = weakref.finalize(self, _nothing)
+
+    @property
+    def kind(self) -> Kind:
+        self.open()
+        return cast(Kind, self._kind)
+
+    @property
+    def mounted(self) -> bool:
+        """Whether the store is there to be looked into, without making it so."""
+        return (self.root / _DRAFTS).is_dir()
+
+    def open(self) -> None:
+        """Make and mount the image unless that is done. Raises `SandboxUnavailableError`, with the remedy."""
+        if self._is_open():
+            return
+        if os.geteuid() != 0:
+            raise SandboxUnavailableError(
+                "local sandboxes need root", remedy="run as root, or use the Docker sandbox (--sandbox docker)"
+            )
+        with self._locked() as lock:
+            if self._is_open():
+                return
+            with self._failures(self.root):
+                if self._given is None:
+                    self._image.attach(lock)
+                else:
+                    _check_given(self._given)
+                # Programs that give their caller another user's rights lie in it; nobody of this host may reach them.
+                self.root.mkdir(mode=0o700, exist_ok=True)
+                if stat.S_IMODE(self.root.stat().st_mode) != 0o700:
+                    self.root.chmod(0o700)
+                (self.root / _DRAFTS).mkdir(exist_ok=True)
+                self._kind = self._find_kind()
+                self._hold()
+        self._sweep()
+
+    def release(self) -> None:
+        """Let go of the store, so that others may unmount it. Using it again takes hold of it again."""
+        self._release()
+
+    def close(self) -> bool:
+        """Let go of it, and unmount it unless another process or a sandbox uses it: then False. May be opened again."""
+        self._release()
+        if self._given is not None or not self.home.exists():
+            return True
+        with self._locked() as lock, self._failures(self.root):
+            return self._image.detach(lock)
+
+    def make(self, name: str) -> Path:
+        """A new, empty volume. Raises `FileExistsError`."""
+        self.open()
+        path = self._path(name)
+        with self._failures(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if self._kind == "snapshot":
+                self._once_it_fits(lambda: btrfs.create(path))
+            else:
+                path.mkdir()
+            path.chmod(0o755)
+        return path
+
+    def clone(self, source: str, target: str) -> None:
+        """A new volume with all that is in `source`, which nothing may change meanwhile except by a snapshot.
+
+        Raises `FileNotFoundError`, `FileExistsError`.
+        """
+        self.open()
+        old, new = self._path(source), self._path(target)
+        with self._failures(new):
+            new.parent.mkdir(parents=True, exist_ok=True)
+            if self._kind == "snapshot":
+                return self._once_it_fits(lambda: btrfs.snapshot(old, new))
+            with self._draft() as draft:
+                trees.copy(old, draft / "volume", reflink=self._kind == "reflink")
+                # A name must not reach the disk before what it names.
+                self.sync()
+                self._publish(draft / "volume", new)
+
+    def delete(self, name: str) -> None:
+        """Remove a volume. Missing is success. Killed on the way, the rest goes when the store is next opened."""
+        self.open()
+        path = self._path(name)
+        with self._failures(path):
+            if self._kind == "snapshot":
+                try:
+                    btrfs.destroy(path)
+                    if self._share_left() < SCARCE:
+                        btrfs.reclaim(self.root)
+                    return
+                except FileNotFoundError:
+                    return
+                except OSError as error:
+                    # A directory, or a volume with others in it.
+                    if error.errno not in (errno.EINVAL, errno.ENOTDIR, errno.ENOTEMPTY):
+                        raise
+            doomed = self.root / _DRAFTS / uuid.uuid4().hex
+            try:
+                path.rename(doomed)
+            except FileNotFoundError:
+                return
+            trees.remove(doomed)
+
+    def sync(self) -> None:
+        """Bring to the disk all that was written before."""
+        self.open()
+        with self._failures(self.root):
+            _sync(self._fd)
+
+    def names(self, directory: str) -> list[str]:
+        """The names of the volumes in a directory of the store, e.g. `sandboxes`; none when it is missing."""
+        self.open()
+        path = self._path(directory)
+        with self._failures(path):
+            try:
+                return sorted(entry.name for entry in os.scandir(path) if not entry.name.startswith("."))
+            except FileNotFoundError:
+                return []
+
+    def _once_it_fits(self, step: Callable[[], None]) -> None:
+        """Try again for a moment when nothing fits: what was just destroyed is given back in the background."""
+        deadline = time.monotonic() + RECLAIM_SEC
+        while True:
+            try:
+                return step()
+            except OSError as error:
+                if error.errno != errno.ENOSPC or time.monotonic() > deadline:
+                    raise
+            btrfs.reclaim(self.root)
+            time.sleep(0.05)
+
+    def _share_left(self) -> float:
+        status = os.statvfs(self.root)
+        return status.f_bavail / status.f_blocks
+
+    def _path(self, name: str) -> Path:
+        parts = PurePosixPath(name).parts
+        if not parts or any(part.startswith(".") or part == "/" for part in parts):
+            raise StoreError(f"`{name}` cannot be the name of a volume", file=str(self.root))
+        return self.root.joinpath(*parts)
+
+    def _is_open(self) -> bool:
+        """Whether what this process holds is what lies at the path: an unmounted store shows another directory."""
+        if not self._release.alive or self._fd < 0:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._fd), self.root.stat())
+        except FileNotFoundError:
+            return False
+
+    def _hold(self) -> None:
+        """Keep the root open, so that no other process unmounts the store under this one."""
+        self._release()
+        self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._release = weakref.finalize(self, functools.partial(os.close, self._fd))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Alone among all processes and threads of this state directory."""
+        with self._failures(self.home):
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = (self.home / "store.lock").open("a")
+        with handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield handle.fileno()
+
+    @contextlib.contextmanager
+    def _failures(self, path: Path) -> Iterator[None]:
+        """Where the filesystem's errors become ours. That something exists or is missing stays as it is."""
+        try:
+            yield
+        except (FileExistsError, FileNotFoundError):
+            raise
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFullError(
+                    f"the sandbox store is full: {error.strerror}",
+                    file=str(path),
+                    remedy=f"end some rollouts, free space on its disk, or give {VARIABLE} a larger filesystem",
+                ) from error
+            if error.errno in STOPPED:
+                # The next use opens it anew, and mounts it once more if nothing else holds it.
+                self._release()
+            raise StoreError(f"{error.filename or 'the sandbox store'}: {error.strerror}", file=str(path)) from error
+
+    @contextlib.contextmanager
+    def _draft(self) -> Iterator[Path]:
+        """A directory for work in progress, locked while its maker lives, gone afterwards."""
+        while True:
+            draft = self.root / _DRAFTS / uuid.uuid4().hex
+            draft.mkdir(mode=0o700)
+            with contextlib.suppress(FileNotFoundError):
+                fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                if draft.exists():
+                    break
+                # Between the two steps a sweep may have taken it for a dead one.
+                os.close(fd)
+        try:
+            yield draft
+        finally:
+            trees.remove(draft)
+            os.close(fd)
+
+    def _publish(self, volume: Path, target: Path) -> None:
+        """Give a finished volume its name. A rename would replace an empty directory."""
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        try:
+            volume.rename(target)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.ENOTDIR):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+            raise
+
+    def _sweep(self) -> None:
+        """Remove what dead processes left half made or half removed."""
+        with self._failures(self.root):
+            for draft in (self.root / _DRAFTS).iterdir():
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError, BlockingIOError):
+                    fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                    try:
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        trees.remove(draft)
+                    finally:
+                        os.close(fd)
+
+    def _find_kind(self) -> Kind:
+        """Tried out once and written down: a full filesystem could not be asked."""
+        record = self.root / _KIND
+        with contextlib.suppress(FileNotFoundError):
+            known = record.read_text()
+            if known in ("snapshot", "reflink", "copy"):
+                return cast(Kind, known)
+        kind = self._try_out()
+        draft = record.with_name(f"{_KIND}.new")
+        draft.write_text(kind)
+        draft.replace(record)
+        return kind
+
+    def _try_out(self) -> Kind:
+        with self._draft() as draft:
+            try:
+                os.setxattr(draft, "trusted.overlay.opaque", b"y")
+                os.mknod(draft / "whiteout", 0o020000, 0)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise SandboxUnavailableError(
+                    f"the filesystem of the sandbox store cannot hold an overlay's layers: {error.strerror}",
+                    file=str(self.root),
+                    remedy=f"unset {VARIABLE}, or name a directory on btrfs, xfs, ext4 or a tmpfs",
+                ) from error
+            if mount_of(self.root).kind == "btrfs":
+                return "snapshot"
+            (draft / "one").write_bytes(b"x")
+            with (draft / "one").open("rb") as one, (draft / "other").open("wb") as other:
+                try:
+                    fcntl.ioctl(other, trees.FICLONE, one.fileno())
+                except OSError as error:
+                    if error.errno not in _CANNOT_SHARE:
+                        raise
+                    return "copy"
+            return "reflink"
+
+
+def _check_given(directory: Path) -> None:
+    remedy = f"unset {VARIABLE}, and the store is made as an image file in the state directory"
+    if not directory.is_absolute() or not directory.is_dir():
+        raise SandboxUnavailableError(
+            "must be the absolute path of a directory that exists", file=VARIABLE, key=str(directory), remedy=remedy
+        )
+    mount = mount_of(directory)
+    if mount.device == mount_of(Path("/")).device:
+        raise SandboxUnavailableError(
+            "lies on the filesystem of `/`, whose files cannot be the layers of a sandbox together with `/` itself",
+            file=VARIABLE,
+            key=str(directory),
+            remedy=remedy + "; or name a directory on a volume of its own",
+        )
+    if not mount.writable:
+        raise SandboxUnavailableError("is mounted read-only", file=VARIABLE, key=str(directory), remedy=remedy)
+
+
+def _nothing() -> None:
+    """What there is to let go of before anything is held."""
+
+
+def _sync(fd: int) -> None:
+    if _libc.syncfs(fd) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"syncfs: {os.strerror(number)}")

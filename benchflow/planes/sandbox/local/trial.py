@@ -1,0 +1,59 @@
+"""Whether this machine really runs a local sandbox: one is started to find out, once per boot and state of it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from benchflow.contracts.sandbox import ImageRef, SandboxSpec
+from benchflow.errors import BenchFlowError, SandboxUnavailableError
+from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
+from benchflow.planes.sandbox.local.images import BARE
+from benchflow.planes.sandbox.local.machine import Machine, owned_by_this_process
+from benchflow.planes.sandbox.local.records import boot_id
+from benchflow.planes.sandbox.local.requirements import DOCKER, require_one_root, require_platform
+
+
+async def require_machine(machine: Machine) -> None:
+    """Raise `SandboxUnavailableError` when no sandbox could be started here now.
+
+    A sandbox is started and removed to find out, unless that went well since the last boot or change of programs.
+    """
+    require_platform()
+    require_one_root(Path("/proc/self/mountinfo").read_text())
+    passed = machine.home / "trial"
+    stamp = f"{boot_id()} {host_fingerprint()}"
+    if passed.is_file() and passed.read_text() == stamp:
+        return
+    name = f"trial-{secrets.token_hex(6)}"
+    image, labels = ImageRef(reference=BARE), owned_by_this_process()
+    try:
+        await machine.start(SandboxSpec(name=name, image=image, labels=labels, network_mode="no-network"))
+    except SandboxUnavailableError:
+        raise
+    except BenchFlowError as error:
+        inside = " inside this container" if _in_container() else ""
+        raise SandboxUnavailableError(
+            f"this machine does not allow local sandboxes{inside}: {error.message}",
+            remedy=f"{DOCKER}, or run on the machine itself"
+            + (", or give the container --privileged" if inside else ""),
+            log_tail=error.log_tail,
+        ) from error
+    finally:
+        await machine.remove(name)
+        with suppress(BenchFlowError):
+            await machine.sweep()
+    await asyncio.to_thread(passed.write_text, stamp)
+
+
+def _in_container() -> bool:
+    return any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")) or _container_cgroup()
+
+
+def _container_cgroup() -> bool:
+    try:
+        return any(word in Path("/proc/1/cgroup").read_text() for word in ("docker", "kubepods", "containerd", "lxc"))
+    except OSError:
+        return False
