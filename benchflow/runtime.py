@@ -27,10 +27,10 @@ class Environment:
     """A task and the sandbox provider that it runs on."""
 
     task_path: Path
-    sandbox: str = "docker"
+    sandbox: str = "auto"
 
     @classmethod
-    def from_task(cls, path: str | Path, sandbox: str = "docker") -> Environment:
+    def from_task(cls, path: str | Path, sandbox: str = "auto") -> Environment:
         return cls(Path(path), sandbox)
 
 

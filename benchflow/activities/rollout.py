@@ -136,7 +136,10 @@ class RolloutActivities:
         task, directory = await context.task(spec.task)
         provider = get_provider(spec.run.sandbox)
         external = await context.directory(spec.task.context) if spec.task.context else None
-        image = await provider.build(await image_config(task, directory, external), log=build_log)
+        # What a sandbox that sees its host must not see of it, besides what its provider hides anyway.
+        jobs_dir = context.results(spec).root.parent.parent
+        hidden = tuple(str(path) for path in (directory, external, spec.task.source, jobs_dir) if path)
+        image = await provider.build(await image_config(task, directory, external, hidden), log=build_log)
         config = task.sandbox
         wanted = SandboxSpec(
             name=name,
@@ -149,6 +152,7 @@ class RolloutActivities:
             memory_mb=config.memory_mb,
             # Where it cannot be enforced, `plan` has recorded so.
             storage_mb=config.storage_mb if provider.capabilities().storage_limit else None,
+            hidden=hidden,
         )
         start = provider.start(wanted, host_id=context.host_id, queue=context.queue, generation=request.generation)
         try:

@@ -20,8 +20,10 @@ NO_SKILL_EXCLUDES = ("skills",)
 """Left out of the build context when the agent is not to have the task's skills."""
 
 
-async def image_config(task: Task, directory: Path, external: Path | None) -> ImageConfig:
-    """What the task's image is made from. external: a build context outside of the task, on this host."""
+async def image_config(task: Task, directory: Path, external: Path | None, hidden: tuple[str, ...]) -> ImageConfig:
+    """What the task's image is made from. external: a build context outside of the task, on this host. hidden: paths of
+    this host that no step of a build may see.
+    """
     timeout = task.sandbox.build_timeout_sec
     if task.sandbox.docker_image is not None:
         return ImageConfig(image=task.sandbox.docker_image, timeout_sec=timeout)
@@ -39,6 +41,7 @@ async def image_config(task: Task, directory: Path, external: Path | None) -> Im
         exclude=NO_SKILL_EXCLUDES,
         digest=await asyncio.to_thread(digest),
         timeout_sec=timeout,
+        hidden=hidden,
     )
 
 

@@ -59,7 +59,12 @@ def submit(
     ] = None,
     sandbox: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Where it runs. [dim]\\[default: docker][/dim]", rich_help_panel=_RUN),
+        typer.Option(
+            metavar="NAME",
+            help="Where it runs: docker, local, …; auto is docker if it answers, else local. "
+            "[dim]\\[default: auto][/dim]",
+            rich_help_panel=_RUN,
+        ),
     ] = None,
     concurrency: Annotated[
         int | None,
@@ -213,6 +218,8 @@ async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Console) -> Job
     from benchflow.jobs import submit as submit_plan
 
     screen.print(f"[bold]{plan.name}[/bold]  {describe(plan.config, len(plan.tasks))}", soft_wrap=True)
+    if plan.sandbox_reason:
+        screen.print(f"[dim]sandbox {plan.config.sandbox}: {plan.sandbox_reason}[/dim]", soft_wrap=True)
     _warn(plan, screen)
     if screen.is_terminal:
         with screen.status(f"[dim]submitting {plural(len(plan.tasks), 'task')} …"):
@@ -252,6 +259,8 @@ def show_plan(plan: JobPlan, as_json: bool) -> None:
         return print_json(_plan_document(plan, missing))
     screen = console()
     screen.print(f"[bold]{plan.name}[/bold]  {describe(plan.config, len(plan.tasks))}", soft_wrap=True)
+    if plan.sandbox_reason:
+        screen.print(f"[dim]sandbox {plan.config.sandbox}: {plan.sandbox_reason}[/dim]", soft_wrap=True)
     rows = table("task", "steps", "agent timeout", "image", ("path", {"overflow": "fold"}))
     for path, task in plan.tasks:
         limit = plan.config.agent_timeout_sec or task.agent.timeout_sec
@@ -275,6 +284,7 @@ def _plan_document(plan: JobPlan, missing: list[str]) -> dict[str, Any]:
         "tasks": [{"name": task.name, "path": str(path.absolute())} for path, task in plan.tasks],
         "agents": [agent.model_dump(mode="json") for agent in plan.config.agents],
         "sandbox": plan.config.sandbox,
+        "sandbox_reason": plan.sandbox_reason,
         "concurrency": plan.config.concurrency,
         "repeats": plan.config.repeats,
         "total": plan.total,

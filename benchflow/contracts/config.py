@@ -74,12 +74,12 @@ class JobConfig(RunOptions):
     """A job as it is asked for: which tasks, by whom, how often, how.
 
     paths: tasks, directories of tasks, or packages. include, exclude: shell patterns over task names.
-    sandbox: the provider's name.
+    sandbox: the provider's name; `auto` is Docker when a daemon answers, else local.
     """
 
     paths: list[Path] = Field(min_length=1)
     agents: list[AgentSpec] = Field(default=[AgentSpec(name="oracle")], min_length=1)
-    sandbox: str = "docker"
+    sandbox: str = "auto"
     concurrency: int = Field(default=4, ge=1, le=MAX_WINDOW)
     repeats: int = Field(default=1, ge=1, le=10_000)
     include: list[str] = []
@@ -106,7 +106,7 @@ class RolloutConfig(RunOptions):
 
     task_path: Path
     scenes: list[Scene] = Field(default_factory=lambda: [Scene.single(agent="oracle")])
-    environment: str = "docker"
+    environment: str = "auto"
 
     def lower(self) -> JobConfig:
         """The job of one rollout that this is. Raises `ConfigError` or `UnsupportedFeatureError`."""

@@ -20,13 +20,19 @@ from benchflow.errors import ConfigError, TaskError, UnsupportedFeatureError
 from benchflow.paths import JobPaths
 from benchflow.planes.agent.registry import resolve_agent
 from benchflow.planes.sandbox import get_provider
+from benchflow.planes.sandbox.choice import AUTO, Choice, choose
+from benchflow.results.summary import read_spec
 from benchflow.store import Store
 from benchflow.tasks import digest_tree, find_tasks, is_package, load_task, require_supported, write_pack
+from benchflow.temporal import cluster_target
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A job that was checked: nothing of it has been started or written."""
+    """A job that was checked: nothing of it has been started or written.
+
+    sandbox_reason: why this sandbox, when it was not asked for by name.
+    """
 
     config: JobConfig
     name: str
@@ -34,6 +40,7 @@ class JobPlan:
     tasks: list[tuple[Path, Task]]
     warnings: list[str]
     variables: set[str]
+    sandbox_reason: str | None = None
 
     @property
     def id(self) -> str:
@@ -48,7 +55,10 @@ def plan_job(config: JobConfig) -> JobPlan:
     """Read and check everything that a job needs. Raises the typed error of the first thing that is wrong."""
     agents = [resolve_agent(agent) for agent in config.agents]
     _refuse_twins([agent.label for agent in agents], "agent")
-    provider = get_provider(config.sandbox)
+    name = ids.check_job_name(config.job_name) if config.job_name else _default_name(config.paths[0])
+    directory = JobPaths(config.jobs_dir.expanduser().absolute() / name)
+    chosen = _choose_sandbox(config, directory)
+    provider = get_provider(chosen.sandbox)
     found = [path for given in config.paths for path in find_tasks(given)]
     for given in config.paths:
         _refuse_manifest(given)
@@ -62,10 +72,19 @@ def plan_job(config: JobConfig) -> JobPlan:
             _require_oracle(task)
         variables |= set(secrets.references(task))
         tasks.append((path, task))
-    name = ids.check_job_name(config.job_name) if config.job_name else _default_name(config.paths[0])
-    root = config.jobs_dir.expanduser().absolute() / name
-    checked = config.model_copy(update={"agents": agents})
-    return JobPlan(checked, name, JobPaths(root), tasks, warnings, variables)
+    checked = config.model_copy(update={"agents": agents, "sandbox": chosen.sandbox})
+    return JobPlan(checked, name, directory, tasks, warnings, variables, chosen.reason or None)
+
+
+def _choose_sandbox(config: JobConfig, directory: JobPaths) -> Choice:
+    """What `auto` means for this job: what it began with, if it has begun."""
+    if config.sandbox != AUTO:
+        return Choice(config.sandbox, "")
+    if directory.config.exists():
+        return Choice(read_spec(directory).run.sandbox, "as this job began")
+    if cluster_target() is not None:
+        return Choice("docker", "the workers of a cluster have Docker")
+    return choose()
 
 
 def _select(found: list[Path], config: JobConfig) -> list[Path]:

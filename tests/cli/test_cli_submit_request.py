@@ -130,3 +130,15 @@ def test_a_wrong_file_is_refused_by_name_and_key(
     ran = bench("submit", "--config", tmp_path / "job.yaml")
     assert ran.status == 2
     assert message in ran.err
+
+
+@pytest.mark.local
+def test_the_sandbox_that_auto_chose_is_said_with_the_reason(
+    bench: Bench, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    ran = bench("submit", tasks, "--dry-run")
+    assert "sandbox local: no Docker daemon answers at" in ran.out + ran.err
+    plan = bench("submit", tasks, "--dry-run", "--json").json
+    assert plan["sandbox"] == "local" and "nobody.sock" in str(plan["sandbox_reason"])
+    assert bench("submit", tasks, "--sandbox", "noop", "--dry-run", "--json").json["sandbox_reason"] is None

@@ -1,0 +1,98 @@
+"""Which sandbox `auto` means here and now, and why: Docker when a daemon answers, else this machine itself."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from benchflow.errors import SandboxUnavailableError
+
+AUTO = "auto"
+
+_SOCKET = "unix:///var/run/docker.sock"
+
+_PATIENCE = 5.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A provider's name, and a sentence that says why it was chosen."""
+
+    sandbox: str
+    reason: str
+
+
+def choose() -> Choice:
+    """Docker if its daemon answers, else local. Raises `SandboxUnavailableError` when neither can be."""
+    address = os.environ.get("DOCKER_HOST") or _SOCKET
+    problem = docker_problem(address)
+    if problem is None:
+        return Choice("docker", f"a Docker daemon answers at {address}")
+    from benchflow.planes.sandbox.local.requirements import require_platform
+
+    try:
+        require_platform()
+    except SandboxUnavailableError as error:
+        raise SandboxUnavailableError(
+            f"there is nothing to run sandboxes on: {problem}; {error.message}",
+            key="sandbox",
+            remedy="start Docker (`sudo systemctl start docker`), or run as root on Linux for the local sandbox",
+        ) from error
+    return Choice("local", problem)
+
+
+def docker_problem(address: str) -> str | None:
+    """Why no Docker daemon can be used at an address (as DOCKER_HOST spells it); None when one answers.
+
+    Asked without the docker library, whose import would take longer than all the rest, where that is possible.
+    """
+    where = urlsplit(address)
+    plain_tcp = where.scheme in ("tcp", "http") and not os.environ.get("DOCKER_TLS_VERIFY")
+    try:
+        if where.scheme == "unix":
+            status = _ping(_Unix(where.path))
+        elif plain_tcp:
+            status = _ping(http.client.HTTPConnection(where.hostname or "", where.port or 2375, timeout=_PATIENCE))
+        else:
+            return _ask_library(address)
+    except PermissionError:
+        return f"this user may not talk to the Docker daemon at {address}"
+    except (OSError, http.client.HTTPException) as error:
+        return f"no Docker daemon answers at {address}: {getattr(error, 'strerror', None) or error}"
+    return None if status == 200 else f"what answers at {address} is not a Docker daemon (status {status})"
+
+
+def _ping(connection: http.client.HTTPConnection) -> int:
+    try:
+        connection.request("GET", "/_ping")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def _ask_library(address: str) -> str | None:
+    import docker
+
+    try:
+        client = docker.from_env(timeout=int(_PATIENCE))
+        client.ping()
+        client.close()
+    except Exception as error:
+        return f"no Docker daemon answers at {address}: {str(error).strip().splitlines()[0]}"
+    return None
+
+
+class _Unix(http.client.HTTPConnection):
+    """HTTP over a socket in the file system."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_PATIENCE)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(_PATIENCE)
+        self.sock.connect(self._path)
