@@ -6,6 +6,7 @@ more about the neighbours than about the work.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from benchflow import stack
 from benchflow.paths import StatePaths
+from benchflow.planes.sandbox.local.machine import Machine
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FOREIGN = ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE", "BENCHFLOW_STORE")
@@ -90,7 +92,18 @@ def measured_stack(environment: Mapping[str, str] | None = None) -> Iterator[Mea
         yield made
     finally:
         stack.stop(paths)
+        if (paths.root / "local").is_dir():
+            asyncio.run(_remove_local_sandboxes())
         shutil.rmtree(root, ignore_errors=True)
+
+
+async def _remove_local_sandboxes() -> None:
+    """Those that an interrupted measurement left, and the mounted store, which a worker that was killed leaves."""
+    machine = Machine()
+    for name, _ in machine.all():
+        await machine.remove(name)
+    await machine.sweep()
+    machine.close()
 
 
 def _wait_for_worker(made: MeasuredStack) -> None:

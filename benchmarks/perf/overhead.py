@@ -1,5 +1,7 @@
 """What the engine costs on top of the work: a trivial task with the oracle, against plain Docker calls.
 
+On local sandboxes the same, and the steps of a sandbox's life by themselves.
+
     python benchmarks/perf/overhead.py [--runs N] [--json]
 
 A warm stack of its own, the kinds of run one after another in each round so that a noisy machine disturbs all of
@@ -11,12 +13,23 @@ them alike, medians over the rounds; the first round warms up and does not count
     eight_at_four_s    a job of eight rollouts, four at a time: the whole process
     cpu_s_per_rollout  CPU of command, worker, server and supervisor over such a job, divided by eight
     worker_rss_mb      memory of the worker after all that
+
+And under `local`, on a machine and for a user that can have local sandboxes (elsewhere `left_out` says why not):
+
+    one_s              one rollout as above, with `--sandbox local`
+    eight_at_four_s    a job of eight rollouts as above, with `--sandbox local`
+    start_ms           from asking for a sandbox over the bare host, with a network, until it runs; one after another
+    exec_ms            the command `true` in it, until its result is there
+    fork_ms_per_child  from asking for sixteen children of a sandbox in which a program goes on writing a database, a
+                       log and a mapped file, until all of them run, divided by sixteen
+    stop_ms            the end of a sandbox, with the removal of all that it had
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import statistics
@@ -30,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+from local_steps import LocalSteps, why_left_out
 from measured_stack import MeasuredStack, measured_stack
 from plain_docker import run_plainly
 from trivial_task import write_trivial_task
@@ -38,6 +52,7 @@ import benchflow
 from benchflow.contracts.config import RuntimeConfig
 
 TARGETS = {"one_s": 1.5, "one_to_floor": 3.0, "eight_at_four_s": 6.0, "cpu_s_per_rollout": 0.6}
+LOCAL_TARGETS = {"one_s": 0.8, "fork_ms_per_child": 25.0}
 """Upper limits, for eight rollouts at four."""
 
 
@@ -69,34 +84,55 @@ class Samples:
 class Overhead:
     """The measurement: rounds of each kind of run on one stack."""
 
-    def __init__(self, made: MeasuredStack, task: Path, rollouts: int, concurrency: int) -> None:
+    def __init__(self, made: MeasuredStack, tasks: Path, rollouts: int, concurrency: int, local: bool) -> None:
         self.made = made
-        self.task = task
+        self.task = write_trivial_task(tasks / "docker")
+        self.local_task = write_trivial_task(tasks / "local", ready_image=False)
         self.rollouts = rollouts
         self.concurrency = concurrency
         self.jobs_dir = made.root / "jobs"
         self.docker = docker.from_env()
+        self.steps = LocalSteps() if local else None
         self.samples = Samples()
+        self.local = Samples()
         self._jobs = 0
 
-    def round(self, samples: Samples) -> None:
+    def round(self, samples: Samples, local: Samples) -> None:
         """Each kind of run once."""
         samples.values["floor_s"].append(run_plainly(self.docker))
-        one = self._command(1, 1)
+        one = self._command(self.task, "docker", 1, 1)
         samples.values["one_s"].append(one.wall)
         samples.values["cpu_s_one"].append(sum(one.cpu.values()))
         inside = sum(one.rollouts[0]["timing"].values())
         samples.values["one_outside_workflow_s"].append(one.wall - inside)
         samples.add_command("one", one, 1)
         samples.values["one_api_s"].append(self._api())
-        many = self._command(self.rollouts, self.concurrency)
+        many = self._command(self.task, "docker", self.rollouts, self.concurrency)
         samples.values["eight_at_four_s"].append(many.wall)
         samples.values["cpu_s_per_rollout"].append(sum(many.cpu.values()) / self.rollouts)
         samples.add_command("eight_at_four", many, self.rollouts)
+        if self.steps is not None:
+            self._local_round(local, self.steps)
 
-    def _command(self, rollouts: int, concurrency: int) -> Command:
-        arguments = ["submit", str(self.task), "--agent", "oracle", "--json", "--jobs-dir", str(self.jobs_dir)]
-        arguments += ["--job-name", self._job_name(), "-k", str(rollouts), "-n", str(concurrency)]
+    def _local_round(self, samples: Samples, steps: LocalSteps) -> None:
+        one = self._command(self.local_task, "local", 1, 1)
+        samples.values["one_s"].append(one.wall)
+        samples.add_command("one", one, 1)
+        many = self._command(self.local_task, "local", self.rollouts, self.concurrency)
+        samples.values["eight_at_four_s"].append(many.wall)
+        samples.add_command("eight_at_four", many, self.rollouts)
+        self.made.wait_until_quiet()
+        for name, milliseconds in steps.round().items():
+            samples.values[name].append(milliseconds)
+
+    def close(self) -> None:
+        if self.steps is not None:
+            self.steps.close()
+
+    def _command(self, task: Path, sandbox: str, rollouts: int, concurrency: int) -> Command:
+        arguments = ["submit", str(task), "--agent", "oracle", "--sandbox", sandbox, "--json"]
+        arguments += ["--jobs-dir", str(self.jobs_dir), "--job-name", self._job_name()]
+        arguments += ["-k", str(rollouts), "-n", str(concurrency)]
         self.made.wait_until_quiet()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             before, began = self.made.cpu(), time.perf_counter()
@@ -137,22 +173,32 @@ def measure(runs: int, rollouts: int, concurrency: int) -> dict[str, Any]:
     """The measurement as the one object that `--json` prints."""
     load_before = os.getloadavg()[0]
     with measured_stack() as made, tempfile.TemporaryDirectory() as scratch:
-        overhead = Overhead(made, write_trivial_task(Path(scratch)), rollouts, concurrency)
-        overhead.round(Samples())
-        for _ in range(runs):
-            overhead.round(overhead.samples)
-        idle, rss, restarts = made.wait_until_quiet(), made.rss_mb(), made.restarts()
+        problem = why_left_out()
+        overhead = Overhead(made, Path(scratch), rollouts, concurrency, local=problem is None)
+        with contextlib.closing(overhead):
+            overhead.round(Samples(), Samples())
+            for _ in range(runs):
+                overhead.round(overhead.samples, overhead.local)
+            idle, rss, restarts = made.wait_until_quiet(), made.rss_mb(), made.restarts()
     found: dict[str, Any] = {name: _median(values) for name, values in overhead.samples.values.items()}
     found["worker_rss_mb"] = round(rss["worker"], 1)
     found["one_to_floor"] = round(found["one_s"] / found["floor_s"], 2)
     comparable = (rollouts, concurrency) == (8, 4)
+    if problem is None:
+        local = {name: _median(values) for name, values in overhead.local.values.items()}
+        found["local"] = local | {
+            "range": _ranges(overhead.local),
+            "by_phase": _medians(overhead.local.phases),
+            "targets": _judged(local, LOCAL_TARGETS) if comparable else {},
+        }
     return found | {
-        "range": {name: [round(min(v), 3), round(max(v), 3)] for name, v in overhead.samples.values.items()},
+        "left_out": {"local": problem} if problem else {},
+        "range": _ranges(overhead.samples),
         "cpu_by_process": _medians(overhead.samples.cpu),
         "by_phase": _medians(overhead.samples.phases),
         "rss_mb": {name: round(value, 1) for name, value in rss.items()},
         "idle_cores": round(idle, 3),
-        "targets": {name: {"limit": t, "met": found[name] <= t} for name, t in TARGETS.items()} if comparable else {},
+        "targets": _judged(found, TARGETS) if comparable else {},
         "runs": runs,
         "rollouts": rollouts,
         "concurrency": concurrency,
@@ -169,22 +215,45 @@ def _medians(table: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, fl
     return {kind: {name: _median(values) for name, values in row.items()} for kind, row in table.items()}
 
 
+def _ranges(samples: Samples) -> dict[str, list[float]]:
+    return {name: [round(min(values), 3), round(max(values), 3)] for name, values in samples.values.items()}
+
+
+def _judged(found: dict[str, Any], targets: dict[str, float]) -> dict[str, dict[str, Any]]:
+    return {name: {"limit": limit, "met": found[name] <= limit} for name, limit in targets.items()}
+
+
 def show(found: dict[str, Any]) -> str:
     """The measurement for people."""
-    lines = [f"{'':24}{'median':>9}{'min':>9}{'max':>9}  target"]
-    for name, (low, high) in found["range"].items():
-        target = found["targets"].get(name)
-        verdict = f"≤ {target['limit']:g} {'met' if target['met'] else 'NOT MET'}" if target else ""
-        lines.append(f"{name:24}{found[name]:9.3f}{low:9.3f}{high:9.3f}  {verdict}")
-    target = found["targets"].get("one_to_floor")
-    verdict = f"≤ {target['limit']:g} {'met' if target['met'] else 'NOT MET'}" if target else ""
+    lines = [f"{'':24}{'median':>9}{'min':>9}{'max':>9}  target", *_rows(found)]
+    verdict = _verdict(found, "one_to_floor")
     lines.append(f"{'one_to_floor':24}{found['one_to_floor']:9.2f}{'':18}  {verdict}")
     lines.append(f"{'worker_rss_mb':24}{found['worker_rss_mb']:9.1f}")
-    for title, key in (("CPU s a rollout", "cpu_by_process"), ("seconds by phase", "by_phase")):
-        for kind, row in found[key].items():
-            parts = "  ".join(f"{name} {seconds:.3f}" for name, seconds in row.items())
-            lines.append(f"{title}, {kind}: {parts}")
+    lines += _rows(found["local"], "local ") if "local" in found else []
+    lines += [f"{what} is left out: {why}" for what, why in found["left_out"].items()]
+    lines += _parts("CPU s a rollout", found["cpu_by_process"])
+    lines += _parts("seconds by phase", found["by_phase"])
+    lines += _parts("seconds by phase, local", found["local"]["by_phase"]) if "local" in found else []
     return "\n".join(lines)
+
+
+def _rows(found: dict[str, Any], prefix: str = "") -> list[str]:
+    return [
+        f"{prefix + name:24}{found[name]:9.3f}{low:9.3f}{high:9.3f}  {_verdict(found, name)}"
+        for name, (low, high) in found["range"].items()
+    ]
+
+
+def _verdict(found: dict[str, Any], name: str) -> str:
+    target = found["targets"].get(name)
+    return f"≤ {target['limit']:g} {'met' if target['met'] else 'NOT MET'}" if target else ""
+
+
+def _parts(title: str, table: dict[str, dict[str, float]]) -> list[str]:
+    return [
+        f"{title}, {kind}: " + "  ".join(f"{name} {seconds:.3f}" for name, seconds in row.items())
+        for kind, row in table.items()
+    ]
 
 
 def main(arguments: list[str] | None = None) -> None:

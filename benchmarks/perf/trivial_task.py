@@ -12,11 +12,18 @@ if [ "$(cat /root/answer.txt)" = done ]; then echo 1; else echo 0; fi > /logs/ve
 """
 
 
-def write_trivial_task(root: Path) -> Path:
-    """Write the task in the split layout, which other harnesses read too; returns its directory."""
+def write_trivial_task(root: Path, *, ready_image: bool = True) -> Path:
+    """Write the task in the split layout, which other harnesses read too; returns its directory.
+
+    ready_image: it names one; else it has a Dockerfile with nothing but that image, for sandboxes that only build.
+    """
     task = root / "trivial"
+    table, dockerfile = f'\n[environment]\ndocker_image = "{IMAGE}"\n', {}
+    if not ready_image:
+        table, dockerfile = "", {"environment/Dockerfile": f"FROM {IMAGE}\n"}
     files = {
-        "task.toml": f'version = "1.0"\n\n[environment]\ndocker_image = "{IMAGE}"\n',
+        "task.toml": f'version = "1.0"\n{table}',
+        **dockerfile,
         "instruction.md": "Write done into /root/answer.txt.\n",
         "solution/solve.sh": SOLVE,
         "tests/test.sh": TEST,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,10 +55,16 @@ def test_scale_reports_memory_of_every_process_from_start_to_end(scale: dict[str
     assert scale["database_mb"] > 0
 
 
+@pytest.fixture(scope="module")
+def overhead(base_image: str) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCHFLOW_PERF_IMAGE", base_image)
+        return measured("overhead.py", "--runs", "1", "--rollouts", "2", "--concurrency", "2")
+
+
 @pytest.mark.docker
-def test_overhead_measures_the_floor_and_the_engine(base_image: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BENCHFLOW_PERF_IMAGE", base_image)
-    found = measured("overhead.py", "--runs", "1", "--rollouts", "2", "--concurrency", "2")
+def test_overhead_measures_the_floor_and_the_engine(overhead: dict[str, Any]) -> None:
+    found = overhead
     for name in ("floor_s", "one_s", "one_api_s", "eight_at_four_s", "cpu_s_per_rollout", "worker_rss_mb"):
         assert found[name] > 0, name
     assert found["one_s"] > found["floor_s"]
@@ -65,6 +73,41 @@ def test_overhead_measures_the_floor_and_the_engine(base_image: str, monkeypatch
     assert found["cpu_by_process"]["one"].keys() == {"command", "supervisor", "server", "worker"}
     # The limits are for eight rollouts, four at a time, and say nothing about another job.
     assert found["targets"] == {}
+
+
+@pytest.mark.docker
+@pytest.mark.local
+def test_overhead_measures_local_sandboxes_and_their_steps(overhead: dict[str, Any]) -> None:
+    found = overhead["local"]
+    figures = {"one_s", "eight_at_four_s", "start_ms", "exec_ms", "fork_ms_per_child", "stop_ms"}
+    assert found.keys() == {*figures, "range", "by_phase", "targets"}
+    assert found["range"] == {name: [found[name]] * 2 for name in figures}
+    assert all(found[name] > 0 for name in figures)
+    assert found["by_phase"].keys() == {"one", "eight_at_four"}
+    assert found["targets"] == overhead["left_out"] == {}
+
+
+@pytest.mark.docker
+def test_overhead_says_what_it_leaves_out(overhead: dict[str, Any]) -> None:
+    if os.geteuid():
+        assert "root" in overhead["left_out"]["local"]
+    assert ("local" in overhead) != ("local" in overhead["left_out"])
+
+
+def test_overheads_table_has_every_figure_with_its_target_or_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PERF)
+    show = importlib.import_module("overhead").show
+    figures = {"one_s": 0.9, "fork_ms_per_child": 12.0}
+    common = {"cpu_by_process": {}, "by_phase": {}, "one_s": 1.0, "one_to_floor": 2.0, "worker_rss_mb": 50.0}
+    common |= {"range": {"one_s": [1.0, 1.0]}, "targets": {"one_s": {"limit": 1.5, "met": True}}}
+    local = figures | {"range": {name: [value] * 2 for name, value in figures.items()}, "by_phase": {}}
+    local |= {"targets": {"one_s": {"limit": 0.8, "met": False}, "fork_ms_per_child": {"limit": 25.0, "met": True}}}
+    with_local = show(common | {"local": local, "left_out": {}}).splitlines()
+    assert [line.split() for line in with_local if line.startswith("local")] == [
+        ["local", "one_s", "0.900", "0.900", "0.900", "≤", "0.8", "NOT", "MET"],
+        ["local", "fork_ms_per_child", "12.000", "12.000", "12.000", "≤", "25", "met"],
+    ]
+    assert "local is left out: it needs root" in show(common | {"left_out": {"local": "it needs root"}})
 
 
 @pytest.mark.parametrize(
