@@ -103,7 +103,9 @@ def test_a_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
 
 
-LONG: dict[str, str] = {}
+LONG: dict[str, str] = {
+    "benchflow/testing/demo_agent.py": "it is copied into sandboxes as one file without dependencies",
+}
 """Files of more than 420 lines, and the reason why each is still one thing."""
 
 

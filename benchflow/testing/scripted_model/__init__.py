@@ -1,0 +1,42 @@
+"""A model endpoint that says what a script says, in the dialect in which it is asked.
+
+    async with ScriptedModel("script.yaml") as model:       # or a list of replies, a Script, a Python callable
+        ...                                                  # model.base_url, model.openai_base_url
+        assert not model.unanswered
+
+`script` holds the data that a script is made of, `tools` and `agents.toml` the translation of generic tool calls to
+each agent's own, `dialects` the wire formats (OpenAI chat completions and responses, Anthropic messages, Gemini). How
+to point an agent at it is in `docs/testing.md`.
+"""
+
+from benchflow.testing.scripted_model.choice import Program
+from benchflow.testing.scripted_model.conversation import ModelRequest, OfferedTool, ToolResult
+from benchflow.testing.scripted_model.record import Call
+from benchflow.testing.scripted_model.script import (
+    Fault,
+    HTTPError,
+    Reply,
+    Script,
+    SideCalls,
+    ToolUse,
+    Usage,
+    When,
+)
+from benchflow.testing.scripted_model.server import ScriptedModel
+
+__all__ = [
+    "Call",
+    "Fault",
+    "HTTPError",
+    "ModelRequest",
+    "OfferedTool",
+    "Program",
+    "Reply",
+    "Script",
+    "ScriptedModel",
+    "SideCalls",
+    "ToolResult",
+    "ToolUse",
+    "Usage",
+    "When",
+]

@@ -1,0 +1,238 @@
+"""The HTTP side: which path is which dialect, and how a reply, an error or a fault goes out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import time
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from benchflow.testing.scripted_model.choice import Choice, Chooser, unanswered
+from benchflow.testing.scripted_model.dialects import Dialect, Speech
+from benchflow.testing.scripted_model.dialects.anthropic import Anthropic
+from benchflow.testing.scripted_model.dialects.gemini import Gemini
+from benchflow.testing.scripted_model.dialects.openai_chat import OpenAIChat
+from benchflow.testing.scripted_model.dialects.openai_responses import OpenAIResponses
+from benchflow.testing.scripted_model.record import Call, CallLog
+from benchflow.testing.scripted_model.script import HTTPError, Reply
+from benchflow.testing.scripted_model.tools import NoSuchToolError, concrete
+
+PATHS: tuple[tuple[re.Pattern[str], Dialect], ...] = (
+    (re.compile(r"/chat/completions$"), OpenAIChat()),
+    (re.compile(r"/responses$"), OpenAIResponses()),
+    (re.compile(r"/messages$"), Anthropic()),
+    (re.compile(r"/models/[^:]+:(generateContent|streamGenerateContent)$"), Gemini()),
+)
+"""Whatever comes before is free, because clients differ in what they take for a base URL."""
+
+
+class ScriptedApp:
+    """The ASGI application. `closing` ends stalled and held replies when the server stops."""
+
+    def __init__(self, chooser: Chooser, log: CallLog, models: tuple[str, ...]) -> None:
+        self.chooser = chooser
+        self.log = log
+        self.models = models
+        self.closing = asyncio.Event()
+        self.holds: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        methods = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"]
+        self.asgi = Starlette(routes=[Route("/{path:path}", self.answer, methods=methods)])
+
+    async def answer(self, http: Request) -> Response:
+        """Any request: noted on arrival, then answered."""
+        raw = await http.body()
+        try:
+            body = json.loads(raw) if raw else None
+        except ValueError:
+            body = raw.decode("utf-8", "replace")
+        headers = {name.lower(): value for name, value in http.headers.items()}
+        call = self.log.arrive(http.method, http.url.path, http.url.query, headers, body)
+        if http.method == "POST":
+            for pattern, dialect in PATHS:
+                if pattern.search(http.url.path):
+                    return await self._model_call(http, call, dialect)
+        return self._other(call)
+
+    async def _model_call(self, http: Request, call: Call, dialect: Dialect) -> Response:
+        try:
+            if not isinstance(call.body, dict):
+                raise TypeError("the body is not a JSON object")
+            request = dialect.read(call.path, dict(http.query_params), call.body)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            wrong = HTTPError(status=400, message=f"scripted model: not a {dialect.name} request: {error!r}")
+            return self._plain(call, dialect.error(wrong), 400)
+        choice = await self.chooser.choose(replace(request, headers=call.headers))
+        try:
+            speech = _speech(choice, call)
+        except NoSuchToolError as error:
+            choice = unanswered(choice.request, str(error))
+            speech = _speech(choice, call)
+        self.log.decided(call, choice.label, choice.request)
+        return Delivery(self, call, dialect, speech, choice.label)
+
+    def _other(self, call: Call) -> Response:
+        """What agents ask besides the model: the list of models, token counts, whether anybody is there."""
+        path = call.path.rstrip("/")
+        if call.method in ("GET", "HEAD") and path.endswith("/models"):
+            return self._plain(call, _model_list(self.models))
+        if call.method == "GET" and "/models/" in path:
+            return self._plain(call, _model(path.rpartition("/models/")[2]))
+        if path.endswith(("/count_tokens", ":countTokens")):
+            tokens = len(json.dumps(call.body)) // 4
+            return self._plain(call, {"input_tokens": tokens, "totalTokens": tokens})
+        if not path:
+            return self._plain(call, {})
+        error = {"message": f"scripted model: nothing is at {call.path}", "type": "not_found_error"}
+        return self._plain(call, {"type": "error", "error": error}, 404)
+
+    def _plain(self, call: Call, body: Any, status: int = 200) -> Response:
+        self.log.decided(call, str(status))
+        self.log.end(call, client_left=False)
+        return JSONResponse(body, status)
+
+
+class Delivery(Response):
+    """Sends one reply, and whatever is to go wrong with it."""
+
+    def __init__(self, app: ScriptedApp, call: Call, dialect: Dialect, speech: Speech, label: str) -> None:
+        super().__init__(status_code=speech.reply.error.status if speech.reply.error else 200)
+        self.app, self.call, self.dialect, self.speech, self.reply = app, call, dialect, speech, speech.reply
+        self.label = label
+        self._gone = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watch = asyncio.ensure_future(self._watch(receive))
+        try:
+            await self._deliver(send)
+        finally:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+            left = self._gone.is_set() and not self.app.closing.is_set()
+            self.app.log.end(self.call, client_left=left)
+
+    async def _watch(self, receive: Receive) -> None:
+        """Notices that the client has left, or that the server stops."""
+        closing = asyncio.ensure_future(self.app.closing.wait())
+        message = asyncio.ensure_future(_disconnect(receive))
+        try:
+            await asyncio.wait({closing, message}, return_when=asyncio.FIRST_COMPLETED)
+            self._gone.set()
+        finally:
+            closing.cancel()
+            message.cancel()
+
+    async def _wait_for(self, event: asyncio.Event | None, seconds: float | None = None) -> None:
+        """Waits for the event or so long, unless nobody listens any more."""
+        waits = {asyncio.ensure_future(self._gone.wait())}
+        if event is not None:
+            waits.add(asyncio.ensure_future(event.wait()))
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _deliver(self, send: Send) -> None:
+        if self.reply.hold is not None:
+            await self._wait_for(self.app.holds[self.reply.hold])
+        if self.reply.delay:
+            await self._wait_for(None, self.reply.delay)
+        if self.reply.error is not None:
+            await self._send_error(send, self.reply.error)
+        elif self.speech.request.stream:
+            await self._send_stream(send)
+        else:
+            await self._send_whole(send)
+
+    async def _start(self, send: Send, media_type: str, *more: tuple[str, str]) -> None:
+        headers = [("content-type", media_type), ("x-scripted-reply", self.label), *more]
+        headers.append(("request-id", f"req_{self.speech.id}"))
+        encoded = [(name.encode(), value.encode()) for name, value in headers]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": encoded})
+
+    async def _send_error(self, send: Send, error: HTTPError) -> None:
+        wait = [("retry-after", f"{error.retry_after:g}")] if error.retry_after is not None else []
+        await self._start(send, "application/json", *wait)
+        await send({"type": "http.response.body", "body": json.dumps(self.dialect.error(error)).encode()})
+
+    async def _send_stream(self, send: Send) -> None:
+        fault = self.reply.fault
+        await self._start(send, self.dialect.media_type(self.speech.request), ("cache-control", "no-cache"))
+        for count, text in enumerate(self.dialect.events(self.speech)):
+            if fault is not None and count == fault.after:
+                return await self._go_wrong(send)
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            if self.reply.pace:
+                await self._wait_for(None, self.reply.pace)
+            if self._gone.is_set():
+                return None
+        if fault is not None:
+            return await self._go_wrong(send)
+        return await send({"type": "http.response.body", "body": b""})
+
+    async def _send_whole(self, send: Send) -> None:
+        fault = self.reply.fault
+        body = json.dumps(self.dialect.whole(self.speech), ensure_ascii=False).encode()
+        if fault is not None and fault.kind == "stall":
+            return await self._go_wrong(send)
+        await self._start(send, "application/json")
+        if fault is not None:
+            if fault.kind == "truncate":
+                await send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
+            return await self._go_wrong(send)
+        return await send({"type": "http.response.body", "body": body})
+
+    async def _go_wrong(self, send: Send) -> None:
+        """The server closes a connection whose response was begun and not completed."""
+        fault = self.reply.fault
+        assert fault is not None
+        if fault.kind == "stall":
+            await self._wait_for(None)
+        elif fault.kind == "garbage":
+            await send({"type": "http.response.body", "body": fault.text.encode()})
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _speech(choice: Choice, call: Call) -> Speech:
+    """Call ids are unique in the server and say which request they came from."""
+    reply: Reply = choice.reply
+    calls = tuple(
+        concrete(use, choice.request, f"call_{call.index:04d}_{number}") for number, use in enumerate(reply.tools)
+    )
+    return Speech(f"scripted{call.index:04d}", choice.request, reply, calls, int(time.time()))
+
+
+def _model(name: str) -> dict[str, Any]:
+    """One entry that each dialect's client can read."""
+    openai = {"id": name, "object": "model", "created": 0, "owned_by": "scripted"}
+    anthropic = {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+    gemini = {
+        "name": f"models/{name}",
+        "displayName": name,
+        "version": "1",
+        "inputTokenLimit": 1_000_000,
+        "outputTokenLimit": 65_536,
+        "supportedGenerationMethods": ["generateContent", "countTokens"],
+    }
+    return {**openai, **anthropic, **gemini}
+
+
+def _model_list(names: tuple[str, ...]) -> dict[str, Any]:
+    models = [_model(name) for name in names]
+    paging = {"has_more": False, "first_id": names[0] if names else None, "last_id": names[-1] if names else None}
+    return {"object": "list", "data": models, **paging, "models": models}

@@ -1,0 +1,143 @@
+"""Gemini: POST /v1beta/models/{model}:generateContent, :streamGenerateContent (with `alt=sse`, or a JSON array)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchflow.testing.scripted_model.conversation import (
+    DialectName,
+    Message,
+    ModelRequest,
+    OfferedTool,
+    ToolResult,
+    plain_text,
+)
+from benchflow.testing.scripted_model.dialects import SSE, Speech, compact
+from benchflow.testing.scripted_model.script import HTTPError
+
+FINISH = {"stop": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "filtered": "SAFETY"}
+STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+
+class Gemini:
+    """See `Dialect`."""
+
+    name: DialectName = "gemini"
+
+    def media_type(self, request: ModelRequest) -> str:
+        return SSE if request.query.get("alt") == "sse" else "application/json"
+
+    def read(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        model, _, verb = path.rpartition("/models/")[2].partition(":")
+        system = body.get("systemInstruction") or body.get("system_instruction") or {}
+        return ModelRequest(
+            dialect=self.name,
+            model=model,
+            stream=verb == "streamGenerateContent",
+            system=plain_text(system.get("parts") if isinstance(system, dict) else system),
+            messages=tuple(_message(item) for item in body["contents"]),
+            tools=tuple(_offered(body.get("tools") or ())),
+            body=body,
+            query=query,
+        )
+
+    def whole(self, speech: Speech) -> dict[str, Any]:
+        return _chunk(speech, _parts(speech), last=True)
+
+    def events(self, speech: Speech) -> Iterator[str]:
+        chunks = [_chunk(speech, [part]) for part in _stream_parts(speech)]
+        chunks.append(_chunk(speech, [{"text": ""}], last=True))
+        if self.media_type(speech.request) == SSE:
+            yield from (f"data: {compact(chunk)}\r\n\r\n" for chunk in chunks)
+            return
+        for index, chunk in enumerate(chunks):
+            yield ("," if index else "[") + compact(chunk)
+        yield "]"
+
+    def error(self, error: HTTPError) -> dict[str, Any]:
+        inner: dict[str, Any] = {"code": error.status, "message": error.message}
+        inner["status"] = error.type or STATUS.get(error.status, "UNKNOWN")
+        if error.retry_after is not None:
+            kind = "type.googleapis.com/google.rpc.RetryInfo"
+            inner["details"] = [{"@type": kind, "retryDelay": f"{error.retry_after:g}s"}]
+        return {"error": inner}
+
+
+def _message(item: Mapping[str, Any]) -> Message:
+    texts, results, tools = [], [], []
+    for part in item.get("parts") or ():
+        if "functionResponse" in part:
+            response = part["functionResponse"]
+            text = plain_text(list((response.get("response") or {}).values()))
+            results.append(ToolResult(str(response.get("id") or ""), text, str(response.get("name", ""))))
+        elif "functionCall" in part:
+            tools.append(str(part["functionCall"].get("name", "")))
+        elif not part.get("thought"):
+            texts.append(str(part.get("text") or ""))
+    role: Any = "assistant" if item.get("role") == "model" else "user"
+    return Message(role, "\n".join(text for text in texts if text), tuple(results), tuple(tools))
+
+
+def _offered(tools: Any) -> Iterator[OfferedTool]:
+    for tool in tools:
+        declared = tool.get("functionDeclarations") or tool.get("function_declarations")
+        if declared is None:
+            yield from (OfferedTool(name) for name in tool)
+        for function in declared or ():
+            schema = function.get("parametersJsonSchema") or function.get("parameters") or {}
+            yield OfferedTool(str(function["name"]), schema=schema)
+
+
+def _calls(speech: Speech) -> list[dict[str, Any]]:
+    """Arguments that are not an object have no place in this dialect: they go out under the key `input`."""
+    return [
+        {
+            "functionCall": {
+                "id": call.id,
+                "name": call.name,
+                "args": call.arguments if isinstance(call.arguments, dict) else {"input": call.arguments},
+            }
+        }
+        for call in speech.calls
+    ]
+
+
+def _parts(speech: Speech) -> list[dict[str, Any]]:
+    thinking = [{"text": speech.reply.thinking, "thought": True}] if speech.reply.thinking else []
+    text = [{"text": speech.reply.text}] if speech.reply.text else []
+    return [*thinking, *text, *_calls(speech)]
+
+
+def _stream_parts(speech: Speech) -> list[dict[str, Any]]:
+    thinking = [{"text": piece, "thought": True} for piece in speech.pieces(speech.reply.thinking)]
+    text = [{"text": piece} for piece in speech.pieces(speech.reply.text)]
+    return [*thinking, *text, *_calls(speech)]
+
+
+def _chunk(speech: Speech, parts: list[dict[str, Any]], *, last: bool = False) -> dict[str, Any]:
+    candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
+    if last:
+        candidate["finishReason"] = FINISH[speech.finish]
+    usage = speech.reply.usage
+    return {
+        "candidates": [candidate],
+        "usageMetadata": {
+            "promptTokenCount": usage.input,
+            "candidatesTokenCount": usage.output - usage.reasoning,
+            "thoughtsTokenCount": usage.reasoning,
+            "cachedContentTokenCount": usage.cached,
+            "totalTokenCount": usage.input + usage.output,
+        },
+        "modelVersion": speech.request.model,
+        "responseId": speech.id,
+    }
