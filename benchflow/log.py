@@ -6,11 +6,22 @@ import logging
 import sys
 from pathlib import Path
 
-import structlog
+PLAIN = "%(levelname)s %(name)s: %(message)s"
+
+
+def configure_quiet_logging() -> None:
+    """Warnings and above to standard error, for commands that have little to say and should start fast."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(PLAIN))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
 
 
 def configure_logging(*, verbose: bool = False, file: Path | None = None) -> None:
     """Send logs to standard error, or as JSON lines to a file. Quiet unless `verbose`: warnings and above."""
+    import structlog
+
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,

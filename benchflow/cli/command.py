@@ -37,11 +37,14 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         from benchflow.errors import BenchFlowError, UsageError
-        from benchflow.log import configure_logging
+        from benchflow.log import configure_logging, configure_quiet_logging
 
         verbose = bool(ctx.meta.get(_VERBOSE) or ctx.find_root().params.get("verbose"))
         as_json = bool(ctx.params.get("as_json"))
-        configure_logging(verbose=verbose)
+        if verbose:
+            configure_logging(verbose=True)
+        else:
+            configure_quiet_logging()
         try:
             return super().invoke(ctx)
         except BenchFlowError as error:

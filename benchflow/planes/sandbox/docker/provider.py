@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import weakref
 from pathlib import Path
 from typing import Any
-
-import structlog
 
 from benchflow.contracts.sandbox import (
     Capabilities,
@@ -37,7 +36,7 @@ from benchflow.planes.sandbox.docker.networks import STACK_LABEL, Networks
 from benchflow.planes.sandbox.docker.records import forget
 from benchflow.planes.sandbox.docker.sandbox import Connection, DockerSandbox
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 REMOVE_TRIES = 5
 
@@ -202,7 +201,7 @@ class DockerProvider:
                 await self._engine.call(lambda client: client.start(container))
                 return container
         except SandboxError as error:
-            log.info("sandbox_recreated", name=spec.name, reason=error.message)
+            log.info("sandbox %s is made anew: %s", spec.name, error.message)
         await self.remove(container)
         return None
 

@@ -121,9 +121,14 @@ class Machine:
             await asyncio.to_thread(self._take_down, spec.name, keep_records=keep_records)
             try:
                 return await self._bring_up(spec, fill, handle)
-            except HelperDied:
+            except HelperDied as error:
                 if attempt == _TRIES - 1:
-                    raise
+                    # Not an accident any more.
+                    await asyncio.to_thread(self._take_down, spec.name)
+                    raise SandboxStartError(
+                        f"the sandbox cannot be started: each of {_TRIES} times its first process was killed",
+                        remedy="see whether the machine, or the sandbox's memory_mb, is short of memory",
+                    ) from error
             except OSError as error:
                 await asyncio.to_thread(self._take_down, spec.name)
                 raise SandboxStartError(

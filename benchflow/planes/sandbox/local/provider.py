@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchflow.contracts.sandbox import (
     Capabilities,
@@ -16,14 +17,16 @@ from benchflow.contracts.sandbox import (
 )
 from benchflow.errors import SandboxLostError, SandboxStartError, UnsupportedFeatureError
 from benchflow.planes.sandbox.local import mask_policy
-from benchflow.planes.sandbox.local.build import Builder
-from benchflow.planes.sandbox.local.dockerfile import LayerConfig
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.images import BARE, Image, key_of, read_image
 from benchflow.planes.sandbox.local.machine import Machine, owned_by_this_process
 from benchflow.planes.sandbox.local.records import Running
 from benchflow.planes.sandbox.local.sandbox import LocalSandbox
 from benchflow.planes.sandbox.local.trial import require_machine
+
+if TYPE_CHECKING:
+    from benchflow.planes.sandbox.local.build import Builder
+    from benchflow.planes.sandbox.local.dockerfile import LayerConfig
 
 STACK_LABEL = "benchflow.stack"
 
@@ -35,7 +38,7 @@ class LocalProvider:
 
     def __init__(self) -> None:
         self._machine = Machine()
-        self._builder = Builder(_Workshop(self, self._machine))
+        self._builder: Builder | None = None
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
@@ -61,6 +64,11 @@ class LocalProvider:
             machine.close()
 
     async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
+        if self._builder is None:
+            # Whoever only asks whether there can be sandboxes need not know how images are built.
+            from benchflow.planes.sandbox.local.build import Builder
+
+            self._builder = Builder(_Workshop(self, self._machine))
         return await self._builder.build(config, log=log)
 
     async def start(self, spec: SandboxSpec, *, host_id: str, queue: str, generation: int = 0) -> LocalSandbox:

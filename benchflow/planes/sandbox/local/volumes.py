@@ -49,7 +49,7 @@ class Volumes:
             shutil.rmtree(old)
 
     def make_work(self, name: str) -> str:
-        """A work directory that no start was told of before: one that was given up may yet come, and must not find it."""
+        """A work directory that no start was told of before: one that was given up may yet come, and not find it."""
         work = f"{place_of(name)}/{_WORK}{secrets.token_hex(4)}"
         (self._store.root / work).mkdir(mode=0o755)
         return work

@@ -208,11 +208,14 @@ def fork_into(cgroup: int) -> int:
     pid = os.fork()
     if pid == 0:
         os.close(release)
-        os.read(holding, 1)
+        if not os.read(holding, 1):
+            # The parent was killed before it had moved this process: outside of its group nobody would end it.
+            os._exit(1)
         os.close(holding)
         return 0
     procs = os.open("cgroup.procs", os.O_WRONLY, dir_fd=cgroup)
     os.write(procs, str(pid).encode())
+    os.write(release, b".")
     for fd in (procs, holding, release):
         os.close(fd)
     return pid

@@ -8,7 +8,6 @@ first process is an executed program with no memory of this one.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -39,6 +38,14 @@ _COVERED_DIRECTORIES = ("proc/acpi", "proc/scsi", "sys/firmware", "sys/fs/cgroup
 _SLEEP = ("/usr/bin/sleep", "/bin/sleep")
 
 
+class Died(Exception):
+    """The first process was killed while it started."""
+
+
+class Refused(OSError):
+    """The kernel refused something to the first process, which said so and ended."""
+
+
 def start(request: dict[str, Any]) -> dict[str, Any]:
     """Start a sandbox; the pid and start time of its first process, its workspace, its network link.
 
@@ -65,13 +72,19 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     there.close()
     try:
         answer = _accompany(pid, here)
-    except BaseException:
-        # The kernel ends what it had started; a link goes with its namespace.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        started = start_time(pid)
+    except Refused:
         raise
+    except BaseException as error:
+        if start_time(pid) is None:
+            raise Died from error
+        # The kernel ends what it had started; a link goes with its namespace.
+        os.kill(pid, signal.SIGKILL)
+        raise
+    if started is None:
+        raise Died
     found = {"link": link.name, "address": link.address} if link else {}
-    return {"pid": pid, "started": start_time(pid)} | found | answer
+    return {"pid": pid, "started": started} | found | answer
 
 
 def _network(outside: socket.socket | None, subnet: str | None) -> netlink.Link | None:
@@ -104,7 +117,7 @@ def _accompany(pid: int, channel: socket.socket) -> dict[str, Any]:
 def _hear(channel: socket.socket) -> dict[str, Any]:
     said = channel.recv(65536)
     if not said:
-        raise OSError("the first process of the sandbox ended while it started")
+        raise Died
     answer: dict[str, Any] = json.loads(said)
     _raise_if_error(answer)
     return answer
@@ -112,7 +125,7 @@ def _hear(channel: socket.socket) -> dict[str, Any]:
 
 def _raise_if_error(answer: dict[str, Any]) -> None:
     if "error" in answer:
-        raise OSError(answer.get("errno"), answer["error"])
+        raise Refused(answer.get("errno"), answer["error"])
 
 
 # --- the first process --------------------------------------------------------------------------------------

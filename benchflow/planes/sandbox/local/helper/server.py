@@ -60,6 +60,9 @@ def _work(fds: list[int]) -> None:
             file.seek(0)
             request = json.loads(file.read())
         _answer(reply_fd, _do(request, own, reply_fd))
+    except launch.Died:
+        # No answer: as if this process had been killed, too.
+        os._exit(1)
     except enter.Gone:
         _answer(reply_fd, {"gone": True})
     except enter.UnknownUser as error:
