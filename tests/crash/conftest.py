@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from embedded import EmbeddedStack
+from local_world import free_subnet
+from worlds import DOCKER, LOCAL
+
+from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 
 
 @pytest.fixture
@@ -24,9 +28,17 @@ def state_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(root)
 
 
+@pytest.fixture(params=[DOCKER, LOCAL])
+def sandbox(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The provider whose sandboxes a test is about; each test runs over all of them."""
+    if request.param == "local":
+        monkeypatch.setenv(SUBNET_VARIABLE, free_subnet())
+    return str(request.param)
+
+
 @pytest_asyncio.fixture
-async def stack(state_root: Path) -> AsyncIterator[EmbeddedStack]:
-    made = EmbeddedStack(state_root)
+async def stack(state_root: Path, sandbox: str) -> AsyncIterator[EmbeddedStack]:
+    made = EmbeddedStack(state_root, sandbox)
     await made.start()
     yield made
     made.close()

@@ -29,24 +29,27 @@ if [ "$(cat {SETUP} {SOLVED} {VERIFIED} | tr '\\n' ' ')" = "set-up solved verifi
 def write_counted_task(
     root: Path,
     name: str,
+    sandbox: str,
     *,
     setup_sec: float = 0,
     solve_sec: float = 3,
     verify_sec: float = 0.5,
     build_sec: float | None = None,
 ) -> Path:
-    """Write the task. The times are how long each step takes after it left its line; build_sec: has a Dockerfile."""
+    """Write the task. The times are how long each step takes after it left its line; build_sec: that of an image.
+
+    sandbox: the provider to be. For the local one the host stands for the base image, which it takes from a Dockerfile.
+    """
     task = root / name
     for directory in ("environment", "tests", "solution"):
         (task / directory).mkdir(parents=True)
     image = f'docker_image = "{BASE_IMAGE}"'
-    if build_sec is not None:
+    if build_sec is not None or sandbox == "local":
         image = ""
-        # A build that the daemon has never seen, so that none is answered from its cache.
+        # A build that was never done before, so that none is answered from a cache.
         mark = f"{name}-{secrets.token_hex(4)}"
-        (task / "environment" / "Dockerfile").write_text(
-            f"FROM {BASE_IMAGE}\nRUN echo {mark} > /mark && sleep {build_sec:g}\n"
-        )
+        run = "" if build_sec is None else f"RUN echo {mark} > /mark && sleep {build_sec:g}\n"
+        (task / "environment" / "Dockerfile").write_text(f"FROM {BASE_IMAGE}\n{run}")
     (task / "task.toml").write_text(
         f"[environment]\n{image}\n\n[[environment.setup_commands]]\n"
         f'command = "echo set-up >> {SETUP}; sleep {setup_sec:g}"\n\n'
@@ -58,8 +61,8 @@ def write_counted_task(
     return task
 
 
-def write_counted_tasks(root: Path, count: int, **times: float) -> Sequence[Path]:
-    return [write_counted_task(root, f"count-{number}", **times) for number in range(count)]
+def write_counted_tasks(root: Path, count: int, sandbox: str, **times: float) -> Sequence[Path]:
+    return [write_counted_task(root, f"count-{number}", sandbox, **times) for number in range(count)]
 
 
 def _script(path: Path, text: str) -> None:

@@ -1,28 +1,27 @@
-"""An embedded stack under test: its processes, containers and networks as the kernel and the daemon see them."""
+"""An embedded stack under test: its processes as the kernel sees them, and the world of its sandboxes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
-import docker
-from docker.models.containers import Container
+from worlds import make_world
 
 from benchflow import stack
 from benchflow.paths import StatePaths
 from benchflow.temporal import Target, connect, stack_id
 
 T = TypeVar("T")
-Role = Literal["worker", "server", "supervisor"]
+Role = Literal["worker", "server", "supervisor", "helper", "waiter"]
+"""The last two are the provider's: beside each worker, and beside each command."""
 
-_ROLES: dict[Role, bytes] = {
+_COMMANDS: dict[Role, bytes] = {
     "worker": b"\0benchflow.worker\0",
     "server": b"\0start-dev\0",
     "supervisor": b"\0benchflow.supervisor\0",
@@ -39,56 +38,47 @@ async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 60.0)
 
 
 class EmbeddedStack:
-    """The stack of one state directory. id: what its containers and networks are labelled with."""
+    """The stack of one state directory. id: what its sandboxes are labelled with. sandbox: the provider of its jobs."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, sandbox: str) -> None:
         self.paths = StatePaths(root)
         self.id = ""
-        self.created: list[str] = []
-        self._docker = docker.from_env()
-        self._events: Any = None
+        self.sandbox = sandbox
+        self.world = make_world(sandbox, root)
 
     async def start(self) -> None:
         record = await asyncio.to_thread(stack.ensure, self.paths)
         self.id = await stack_id(await connect(Target(record.address, record.namespace)))
-        filters = {"type": "container", "event": "create", "label": f"benchflow.stack={self.id}"}
-        self._events = self._docker.events(decode=True, filters=filters)
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        # The daemon remembers few events, so that they must be written down as they come.
-        with suppress(Exception):
-            for event in self._events:
-                self.created.append(event["Actor"]["Attributes"]["name"])
+        self.world.watch(self.id)
 
     def close(self) -> None:
         """Stop the stack and everything that a failed test may have left of it."""
         with suppress(Exception):
             stack.stop(self.paths)
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
-        for container in self.containers():
-            with suppress(docker.errors.APIError):
-                container.remove(force=True)
-        for network in self.networks():
-            network.remove()
-        if self._events is not None:
-            self._events.close()
-        self._docker.close()
-
-    # --- processes ---
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.world.close()
 
     def processes(self, role: Role | None = None) -> list[int]:
         """The processes that were started for this state directory, whether or not anything knows of them."""
+        if role == "helper":
+            return self.world.helpers()
+        if role == "waiter":
+            return self.world.waiters()
         mark = f"BENCHFLOW_STATE_DIR={self.paths.root}".encode()
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if mark not in (process / "environ").read_bytes().split(b"\0"):
                     continue
-                if role is None or _ROLES[role] in (process / "cmdline").read_bytes():
+                if role is None or _COMMANDS[role] in (process / "cmdline").read_bytes():
                     found.append(int(process.name))
-        return found
+        return found if role else found + self.world.processes()
+
+    async def marked(self, path: str, *, at_least: int = 1) -> bool:
+        """Whether this file exists in so many sandboxes."""
+        return len(self.world.with_file(path)) >= at_least
 
     def kill(self, *roles: Role, with_signal: int = signal.SIGKILL) -> list[int]:
         """Signal every process of these roles; the pids."""
@@ -108,34 +98,3 @@ class EmbeddedStack:
             return None
 
         return await until(ready)  # type: ignore[return-value]
-
-    # --- the daemon ---
-
-    def containers(self) -> list[Container]:
-        if not self.id:
-            return []
-        return self._docker.containers.list(
-            all=True, filters={"label": f"benchflow.stack={self.id}"}, ignore_removed=True
-        )
-
-    def networks(self) -> list[Any]:
-        return self._docker.networks.list(filters={"label": f"benchflow.stack={self.id}"}) if self.id else []
-
-    def builds(self, mark: str) -> list[Container]:
-        """The daemon's own containers of builds whose command holds this text."""
-        everything = self._docker.containers.list(all=True, ignore_removed=True)
-        return [it for it in everything if mark in " ".join(it.attrs["Config"]["Cmd"] or [])]
-
-    def remove_images(self, mark: str) -> None:
-        for image in self._docker.images.list(filters={"label": "benchflow.digest"}):
-            if any(mark in (layer["CreatedBy"] or "") for layer in image.history()):
-                self._docker.images.remove(image.id, force=True)
-
-    def with_file(self, path: str) -> list[Container]:
-        """The running containers in which this file exists."""
-        found = []
-        for container in self.containers():
-            with suppress(docker.errors.APIError):
-                if container.status == "running" and container.exec_run(["test", "-e", path]).exit_code == 0:
-                    found.append(container)
-        return found

@@ -16,10 +16,11 @@ from scored import (
     rows,
     submit_job,
 )
+from worlds import Seen, seldom_on_local
 
 from benchflow import stack as stacks
 
-pytestmark = [pytest.mark.crash, pytest.mark.docker]
+pytestmark = pytest.mark.crash
 
 
 @pytest.fixture
@@ -34,18 +35,19 @@ def often_swept(state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(stacks, "wanted_here", lambda: worker)
 
 
-async def test_a_terminated_rollout_leaves_a_row_and_no_container(
+@seldom_on_local
+async def test_a_terminated_rollout_leaves_a_row_and_no_sandbox(
     often_swept: None, stack: EmbeddedStack, tmp_path: Path
 ) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 2, solve_sec=5)
-    job = await submit_job(tasks, tmp_path / "jobs")
-    await until(lambda: _acting(stack, 2))
+    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, solve_sec=5)
+    job = await submit_job(stack, tasks, tmp_path / "jobs")
+    await until(lambda: stack.marked(SOLVED, at_least=2))
     victim, other = sorted(await in_phase(job, "execute"))
-    container = next(it for it in stack.containers() if it.labels["benchflow.workflow"] == victim)
+    sandbox = next(it for it in stack.world.sandboxes() if it.workflow == victim)
     await job.engine.client.get_workflow_handle(victim).terminate("by an operator")
     # A worker reaps when it starts, and from time to time.
     stack.kill("worker")
-    await until(lambda: _gone(stack, container.id))
+    await until(lambda: _gone(stack, sandbox))
     await job.wait()
     found = {row["workflow_id"]: row for row in rows(job)}
     assert found.keys() == {victim, other}
@@ -61,24 +63,24 @@ async def test_cancelled_rollouts_stop_and_can_be_run_again(
     stack: EmbeddedStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SOLVE_SEC, "600")
-    tasks = write_counted_tasks(tmp_path / "tasks", 4)
-    job = await submit_job(tasks, tmp_path / "jobs", concurrency=2)
-    await until(lambda: _acting(stack, 2))
+    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox)
+    job = await submit_job(stack, tasks, tmp_path / "jobs", concurrency=2)
+    await until(lambda: stack.marked(SOLVED, at_least=2))
     one, _ = await in_phase(job, "execute")
-    container = next(it for it in stack.containers() if it.labels["benchflow.workflow"] == one)
+    sandbox = next(it for it in stack.world.sandboxes() if it.workflow == one)
     await job.cancel_rollout(one)
-    await until(lambda: _gone(stack, container.id))
-    await until(lambda: _acting(stack, 2))
+    await until(lambda: _gone(stack, sandbox))
+    await until(lambda: stack.marked(SOLVED, at_least=2))
     assert [(row["workflow_id"], row["status"], row["reward"]) for row in rows(job)] == [(one, "cancelled", None)]
     await job.cancel()
     await job.wait()
-    assert [container.name for container in stack.containers()] == []
+    assert stack.world.sandboxes() == []
     assert list(stack.paths.slots.iterdir()) == []
     assert [(row["status"], row["error_category"], row["reward"]) for row in rows(job)] == [
         ("cancelled", "cancelled", None)
     ] * 3
     monkeypatch.setenv(SOLVE_SEC, "0.2")
-    again = await submit_job(tasks, tmp_path / "jobs", again=("cancelled",))
+    again = await submit_job(stack, tasks, tmp_path / "jobs", again=("cancelled",))
     assert again.started == 4
     await again.wait()
     assert_each_scored_once(again, stack, with_earlier_runs=3)
@@ -86,9 +88,5 @@ async def test_cancelled_rollouts_stop_and_can_be_run_again(
     assert_nothing_is_left(stack)
 
 
-async def _acting(stack: EmbeddedStack, count: int) -> bool:
-    return len(stack.with_file(SOLVED)) == count
-
-
-async def _gone(stack: EmbeddedStack, container: str) -> bool:
-    return container not in {it.id for it in stack.containers()}
+async def _gone(stack: EmbeddedStack, sandbox: Seen) -> bool:
+    return sandbox not in stack.world.sandboxes()

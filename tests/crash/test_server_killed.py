@@ -16,12 +16,14 @@ from scored import (
     in_phase,
     submit_job,
 )
+from worlds import seldom_on_local
 
 from benchflow import stack as stacks
 
-pytestmark = [pytest.mark.crash, pytest.mark.docker]
+pytestmark = pytest.mark.crash
 
 
+@seldom_on_local
 @pytest.mark.parametrize(
     ("victims", "how"),
     [
@@ -35,13 +37,9 @@ pytestmark = [pytest.mark.crash, pytest.mark.docker]
 async def test_agents_act_on(
     stack: EmbeddedStack, tmp_path: Path, victims: tuple[Role, ...], how: signal.Signals
 ) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 4)
-    job = await submit_job(tasks, tmp_path / "jobs")
-
-    async def acting() -> bool:
-        return len(stack.with_file(SOLVED)) >= 2
-
-    await until(acting)
+    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox)
+    job = await submit_job(stack, tasks, tmp_path / "jobs")
+    await until(lambda: stack.marked(SOLVED, at_least=2))
     assert await in_phase(job, "execute")
     address = stacks.ensure().address
     assert stack.kill(*victims, with_signal=how)

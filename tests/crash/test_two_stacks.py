@@ -1,4 +1,4 @@
-"""Two stacks on one Docker daemon: whatever happens to one, its neighbour's containers and networks are not touched."""
+"""Two stacks on one machine: whatever happens to one, its neighbour's sandboxes and what they share are not touched."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ import pytest
 import pytest_asyncio
 from counted_task import SOLVED, write_counted_tasks
 from embedded import EmbeddedStack, until
+from local_world import free_subnet
 from scored import assert_each_scored_once, assert_nothing_is_left, in_phase, submit_job
+from worlds import Seen
 
 from benchflow.activities.reaper import Reaper
 from benchflow.planes.sandbox import close_providers
+from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.store import Store
 from benchflow.worker import make_context
 
-pytestmark = [pytest.mark.crash, pytest.mark.docker]
+pytestmark = pytest.mark.crash
 
 
 @pytest_asyncio.fixture
-async def neighbour() -> AsyncIterator[EmbeddedStack]:
+async def neighbour(stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[EmbeddedStack]:
     root = Path(tempfile.mkdtemp(prefix="bf-", dir="/tmp"))
-    made = EmbeddedStack(root)
+    if stack.sandbox == "local":
+        monkeypatch.setenv(SUBNET_VARIABLE, free_subnet())
+    made = EmbeddedStack(root, stack.sandbox)
     await made.start()
     yield made
     made.close()
@@ -34,17 +39,19 @@ async def neighbour() -> AsyncIterator[EmbeddedStack]:
 async def test_neighbours_leave_each_other_alone(
     stack: EmbeddedStack, neighbour: EmbeddedStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = await submit_job(write_counted_tasks(tmp_path / "tasks", 3), tmp_path / "jobs")
+    tasks = write_counted_tasks(tmp_path / "tasks", 3, stack.sandbox)
+    job = await submit_job(stack, tasks, tmp_path / "jobs")
     monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(neighbour.paths.root))
-    theirs = await submit_job(write_counted_tasks(tmp_path / "theirs", 2, solve_sec=12), tmp_path / "their-jobs")
+    tasks = write_counted_tasks(tmp_path / "theirs", 2, stack.sandbox, solve_sec=600)
+    theirs = await submit_job(neighbour, tasks, tmp_path / "their-jobs")
     assert stack.id != neighbour.id
 
     async def both_act() -> bool:
-        return len(stack.with_file(SOLVED)) == 3 and len(neighbour.with_file(SOLVED)) == 2
+        return await stack.marked(SOLVED, at_least=3) and await neighbour.marked(SOLVED, at_least=2)
 
     await until(both_act)
     before = _belongings(stack), _belongings(neighbour)
-    assert all(len(networks) == 1 for _, networks in before)
+    assert all(shared for _, shared in before)
     stack.kill("worker")
     context = await make_context(theirs.engine.client, neighbour.paths, Store.open())
     assert await Reaper(context).reap() == 0
@@ -56,11 +63,10 @@ async def test_neighbours_leave_each_other_alone(
     assert_nothing_is_left(stack)
     assert len(await in_phase(theirs, "execute")) == 2
     assert _belongings(neighbour) == before[1]
+    await theirs.cancel()
     await theirs.wait()
-    assert_each_scored_once(theirs, neighbour)
     assert_nothing_is_left(neighbour)
 
 
-def _belongings(stack: EmbeddedStack) -> tuple[set[str], set[str]]:
-    containers = {str(container.id) for container in stack.containers()}
-    return containers, {str(network.id) for network in stack.networks()}
+def _belongings(stack: EmbeddedStack) -> tuple[set[Seen], set[str]]:
+    return set(stack.world.sandboxes()), stack.world.shared()

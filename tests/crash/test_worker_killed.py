@@ -16,41 +16,44 @@ from scored import (
     in_phase,
     submit_job,
 )
+from worlds import Seen, seldom_on_local
 
-pytestmark = [pytest.mark.crash, pytest.mark.docker]
+pytestmark = pytest.mark.crash
 
 
 async def test_killed_during_a_build(stack: EmbeddedStack, tmp_path: Path) -> None:
-    task = write_counted_task(tmp_path, "built", build_sec=3, solve_sec=0.2)
+    task = write_counted_task(tmp_path, "built", stack.sandbox, build_sec=3, solve_sec=0.2)
     mark = (task / "environment" / "Dockerfile").read_text().split()[3]
     try:
-        job = await submit_job([task], tmp_path / "jobs", repeats=2)
+        job = await submit_job(stack, [task], tmp_path / "jobs", repeats=2)
 
-        async def building() -> bool:
-            return any(container.status == "running" for container in stack.builds(mark))
+        async def building() -> list[Seen]:
+            return stack.world.builds(mark)
 
-        await until(building)
+        abandoned = await until(building)
         assert await in_phase(job, "provision")
         stack.kill("worker")
         await job.wait()
+        assert not {*abandoned} & {*stack.world.builds(mark)}
         assert_recovered_soon(job, "provision", 3, "worker killed in a build")
         assert_each_scored_once(job, stack)
         await assert_second_submit_does_nothing(job)
         assert_nothing_is_left(stack)
 
         async def no_build_is_left() -> bool:
-            return stack.builds(mark) == []
+            return stack.world.builds(mark) == []
 
-        # The daemon gives up a build whose client is gone in its own time.
+        # A daemon gives up a build whose client is gone in its own time.
         await until(no_build_is_left)
     finally:
-        stack.remove_images(mark)
+        stack.world.remove_built(mark)
 
 
+@seldom_on_local
 async def test_killed_during_setup_commands(stack: EmbeddedStack, tmp_path: Path) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 2, setup_sec=3, solve_sec=0.2)
-    job = await submit_job(tasks, tmp_path / "jobs")
-    await until(lambda: _marked(stack, SETUP))
+    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, setup_sec=3, solve_sec=0.2)
+    job = await submit_job(stack, tasks, tmp_path / "jobs")
+    await until(lambda: stack.marked(SETUP))
     assert await in_phase(job, "provision")
     stack.kill("worker")
     await job.wait()
@@ -61,9 +64,9 @@ async def test_killed_during_setup_commands(stack: EmbeddedStack, tmp_path: Path
 
 
 async def test_killed_while_agents_act(stack: EmbeddedStack, tmp_path: Path) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 4)
-    job = await submit_job(tasks, tmp_path / "jobs", repeats=2, concurrency=4)
-    await until(lambda: _marked(stack, SOLVED, at_least=3))
+    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox)
+    job = await submit_job(stack, tasks, tmp_path / "jobs", repeats=2, concurrency=4)
+    await until(lambda: stack.marked(SOLVED, at_least=3))
     assert await in_phase(job, "execute")
     victim = await stack.worker()
     stack.kill("worker")
@@ -80,9 +83,9 @@ async def test_killed_while_agents_act(stack: EmbeddedStack, tmp_path: Path) -> 
 
 
 async def test_killed_while_verifiers_run(stack: EmbeddedStack, tmp_path: Path) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 4, solve_sec=0.2, verify_sec=3)
-    job = await submit_job(tasks, tmp_path / "jobs")
-    await until(lambda: _marked(stack, VERIFIED, at_least=2))
+    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox, solve_sec=0.2, verify_sec=3)
+    job = await submit_job(stack, tasks, tmp_path / "jobs")
+    await until(lambda: stack.marked(VERIFIED, at_least=2))
     assert await in_phase(job, "verify")
     stack.kill("worker")
     await job.wait()
@@ -92,10 +95,11 @@ async def test_killed_while_verifiers_run(stack: EmbeddedStack, tmp_path: Path) 
     assert_nothing_is_left(stack)
 
 
+@seldom_on_local
 async def test_told_to_stop_twice(stack: EmbeddedStack, tmp_path: Path) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 4)
-    job = await submit_job(tasks, tmp_path / "jobs")
-    await until(lambda: _marked(stack, SOLVED, at_least=2))
+    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox)
+    job = await submit_job(stack, tasks, tmp_path / "jobs")
+    await until(lambda: stack.marked(SOLVED, at_least=2))
     first = stack.kill("worker", with_signal=signal.SIGTERM)
     await stack.worker(other_than=first)
     stack.kill("worker", with_signal=signal.SIGTERM)
@@ -104,7 +108,3 @@ async def test_told_to_stop_twice(stack: EmbeddedStack, tmp_path: Path) -> None:
     assert_each_scored_once(job, stack)
     await assert_second_submit_does_nothing(job)
     assert_nothing_is_left(stack)
-
-
-async def _marked(stack: EmbeddedStack, path: str, *, at_least: int = 1) -> bool:
-    return len(stack.with_file(path)) >= at_least

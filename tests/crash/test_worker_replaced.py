@@ -16,23 +16,21 @@ from scored import (
     assert_second_submit_does_nothing,
     submit_job,
 )
+from worlds import seldom_on_local
 
 from benchflow import stack as stacks
 
-pytestmark = [pytest.mark.crash, pytest.mark.docker]
+pytestmark = pytest.mark.crash
 
 
+@seldom_on_local
 async def test_newer_code_drains_the_older(
     stack: EmbeddedStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 4)
-    job = await submit_job(tasks, tmp_path / "jobs", repeats=2, concurrency=4)
+    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox)
+    job = await submit_job(stack, tasks, tmp_path / "jobs", repeats=2, concurrency=4)
     older = await stack.worker()
-
-    async def acting() -> bool:
-        return len(stack.with_file(SOLVED)) >= 2
-
-    await until(acting)
+    await until(lambda: stack.marked(SOLVED, at_least=2))
     newer = changed_package(tmp_path / "newer", "log.py", ('"""', '"""A changed word. '))
     monkeypatch.setattr(stacks, "wanted_here", lambda: newer)
     record = await asyncio.to_thread(stacks.ensure)
