@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.contracts.sandbox import Mount, Sandbox, SandboxProvider
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Keep, Start, nap, napping
 
 HOG = ["python3", "-c", "x = b'x' * 300_000_000; print(len(x))"]
@@ -116,6 +116,29 @@ class Privacy(Fixtures):
         assert process.returncode is None
         process.kill()
         await process.wait()
+
+    async def test_a_directory_of_this_host_is_where_it_is_mounted_and_as_it_is_mounted(
+        self, start: Start, provider: SandboxProvider, tmp_path: Path
+    ) -> None:
+        if not provider.capabilities().mounts:
+            pytest.skip("this provider mounts nothing")
+        for name in ("tool box", "room"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "file").write_text(name)
+        mounts = (
+            Mount(source=str(tmp_path / "tool box"), target="/opt/tools/tool box"),
+            Mount(source=str(tmp_path / "room"), target="/run/room", read_only=False),
+        )
+        sandbox = await start(mounts=mounts)
+        script = (
+            "cat '/opt/tools/tool box/file' /run/room/file; echo x >/run/room/made; echo x >'/opt/tools/tool box/made'"
+        )
+        said = await sandbox.exec(["sh", "-c", script])
+        assert said.stdout == "tool boxroom" and said.return_code != 0
+        undo = "umount '/opt/tools/tool box' || mount -o remount,bind,rw '/opt/tools/tool box'"
+        assert (await sandbox.exec(["sh", "-c", undo])).return_code != 0
+        assert (tmp_path / "room" / "made").read_text() == "x\n"
+        assert not (tmp_path / "tool box" / "made").exists()
 
     async def test_an_engines_file_descriptors_stay_with_it(self, own: Sandbox, tmp_path: Path) -> None:
         (tmp_path / "open").write_text("x")

@@ -43,6 +43,7 @@ async def require_machine(machine: Machine) -> None:
         ) from error
     finally:
         await machine.remove(name)
+        await machine.sweep()
         with suppress(BenchFlowError):
             await machine.sweep()
     await asyncio.to_thread(passed.write_text, stamp)
