@@ -222,6 +222,18 @@ class AgentError(BenchFlowError):
     category = "agent"
 
 
+class AgentInstallError(AgentError):
+    """The agent's programs could not be made ready: no such version, no space, a host that cannot build them."""
+
+    category = "agent_install"
+
+
+class AgentDownloadError(AgentInstallError):
+    """A package of the agent could not be fetched."""
+
+    retryable = True
+
+
 class ACPError(AgentError):
     """The agent broke the Agent Client Protocol."""
 

@@ -88,6 +88,11 @@ class StatePaths:
         return self.root / "slots"
 
     @property
+    def toolboxes(self) -> Path:
+        """What agents need to run, one directory an agent and version, and the runtimes that they share."""
+        return self.root / "toolboxes"
+
+    @property
     def rollouts(self) -> Path:
         """Results of rollouts whose job was submitted from another host, until they are in the store."""
         return self.root / "rollouts"

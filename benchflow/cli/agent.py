@@ -1,14 +1,22 @@
-"""`bench agent …`: the registry of agents."""
+"""`bench agent …`: the registry of agents, and whether one of them can be had and started here."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import shlex
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchflow.cli.command import Command, Json
+from benchflow.cli.command import ALL_SCORED, SOME_ERRORED, Command, Json, run
 
-app = typer.Typer(help="Agents: list, show.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from benchflow.contracts.agent import AgentRecord
+    from benchflow.planes.agent.check import AgentCheck
+
+app = typer.Typer(help="Agents: list, show, check.", no_args_is_help=True)
+
+
+Name = Annotated[str, typer.Argument(help="An agent's name, alias or import path.", show_default=False)]
 
 
 @app.command("list", cls=Command)
@@ -20,22 +28,23 @@ def list_(as_json: Json = False) -> None:
     agents = all_agents().values()
     if as_json:
         return print_json({"agents": [record.model_dump(mode="json") for record in agents]})
-    rows = table(("agent", {"no_wrap": True}), "aliases", "model", "needs", "what it does")
+    rows = table(("agent", {"no_wrap": True}), "aliases", "version", "protocol", "model by", "rung", "what it is")
     for record in agents:
+        speaks_acp = record.protocol == "acp"
         rows.add_row(
             f"[bold]{record.name}[/bold]",
             ", ".join(record.aliases),
-            "yes" if record.takes_model else "no",
-            ", ".join(record.required_env),
+            record.version or "",
+            record.protocol if speaks_acp else "",
+            record.model.by if record.model else "",
+            record.session.rung if speaks_acp else "",
             record.description,
         )
     console().print(rows)
 
 
 @app.command(cls=Command)
-def show(
-    name: Annotated[str, typer.Argument(help="An agent's name or alias.", show_default=False)], as_json: Json = False
-) -> None:
+def show(name: Name, as_json: Json = False) -> None:
     """Everything the registry says of one agent."""
     from benchflow.cli.report import show_place
     from benchflow.cli.screen import console, print_json
@@ -46,15 +55,95 @@ def show(
         return print_json(record.model_dump(mode="json"))
     screen = console()
     screen.print(f"[bold]{record.name}[/bold]  {record.description}", soft_wrap=True)
-    show_place("aliases", ", ".join(record.aliases) or None, screen)
-    show_place("speaks", _PROTOCOLS.get(record.protocol, record.protocol), screen)
-    show_place("acts as", record.user, screen)
-    show_place("launch", record.launch, screen)
-    show_place("needs", ", ".join(record.required_env) or None, screen)
-    show_place("model", f"--agent {record.name}:MODEL" if record.takes_model else "takes none", screen)
+    for label, text in _said(record):
+        show_place(label, text, screen)
+
+
+def _said(record: AgentRecord) -> list[tuple[str, str | None]]:
+    """The record in lines of a label and a text; None where it says nothing."""
+    install = record.install
+    packages = ", ".join(f"{name} {version}" for name, version in install.packages.items()) if install else None
+    runtime = (f"node {install.node}" if install.runtime == "node" else f"python {install.python}") if install else None
+    lines: list[tuple[str, str | None]] = [
+        ("aliases", ", ".join(record.aliases) or None),
+        ("version", record.version),
+        ("speaks", _PROTOCOLS[record.protocol]),
+        ("acts as", record.user),
+        ("launch", shlex.join(record.launch) or None),
+        ("packages", packages),
+        ("runtime", runtime),
+        ("needs", ", ".join(record.required_env) or None),
+        ("model", f"--agent {record.name}:MODEL (by {record.model.by})" if record.model else "takes none"),
+        ("effort", f"by {record.effort.by}: {', '.join(record.effort.levels)}" if record.effort else None),
+    ]
+    for endpoint in record.endpoints:
+        keys = " or ".join(endpoint.credentials)
+        lines.append(("endpoint", f"{endpoint.api} ({', '.join(endpoint.providers)}), key in {keys}"))
+    lines += [
+        ("logins", ", ".join(f"~/{path}" for path in record.credential_files) or None),
+        ("keeps", ", ".join(f"~/{path}" for path in record.home_dirs) or None),
+        ("skills", ", ".join(record.skills) or None),
+        ("mode", record.session.mode),
+        ("rung", record.session.rung if record.protocol == "acp" else None),
+    ]
+    lines += [("hazard", text) for text in record.session.hazards]
+    lines += [("checked", text) for text in record.checked]
+    return [*lines, ("source", record.source or None)]
+
+
+@app.command(cls=Command)
+def check(
+    name: Name,
+    timeout: Annotated[float, typer.Option(help="Seconds that it may take to answer.", min=1)] = 90.0,
+    as_json: Json = False,
+) -> None:
+    """Install an agent, start it here, and compare what it says of itself with the registry."""
+    from benchflow.cli.screen import console, print_json
+    from benchflow.planes.agent.check import check_agent
+    from benchflow.planes.agent.registry import find_agent
+
+    record = find_agent(name)
+    found = run(check_agent(record, timeout=timeout))
+    if as_json:
+        print_json({"ok": found.ok, **found.model_dump(mode="json")})
+    else:
+        console().print(*_findings(record, found), sep="\n", soft_wrap=True)
+    raise typer.Exit(ALL_SCORED if found.ok else SOME_ERRORED)
+
+
+def _findings(record: AgentRecord, found: AgentCheck) -> list[str]:
+    from rich.markup import escape
+
+    sign = "[green]✓[/green]" if found.ok else "[red]✗[/red]"
+    said = found.reported or {}
+    lines = [
+        f"{sign} [bold]{record.name}[/bold] {said.get('version', '(says no version)')}, started in {found.start_sec} s"
+    ]
+    if found.toolbox is not None and found.size is not None:
+        how = f"built in {found.build_sec} s" if found.built else "was there"
+        lines.append(f"  toolbox   {found.toolbox}: {found.runtime}, {found.size / 2**20:.0f} MiB, {how}")
+    lines.append(f"  protocol  ACP {found.protocol_version}")
+    lines.append(f"  offers    {escape(', '.join(_offered(found.capabilities)) or 'nothing beyond the protocol')}")
+    if found.auth_methods:
+        lines.append(f"  logins    {escape(', '.join(found.auth_methods))}")
+    lines += [f"  [red]problem[/red]   {escape(problem)}" for problem in found.problems]
+    return lines
+
+
+def _offered(capabilities: dict[str, object], above: str = "") -> list[str]:
+    """The capabilities that are there, by their dotted names: `{}` means yes, false means no."""
+    names = []
+    for name, value in capabilities.items():
+        if name == "_meta" or value is False:
+            continue
+        path = f"{above}{name}"
+        inner = _offered(value, f"{path}.") if isinstance(value, dict) else []
+        names += inner or ([path] if not isinstance(value, dict) or not value else [])
+    return names
 
 
 _PROTOCOLS: dict[str, str] = {
+    "acp": "the Agent Client Protocol, on stdio",
     "oracle": "nothing: it runs the task's own solution",
     "none": "nothing",
 }

@@ -1,35 +1,77 @@
-"""The registry of agents: one TOML file an agent, read once."""
+"""The registry of agents: one TOML file an agent, ours and the user's own, and objects of the user's packages.
+
+Where an agent comes from, the first that has the name counts:
+1. `module:attribute`, an import path: an `AgentRecord`, or something that gives one (`agent_record()`, or a call);
+2. `*.toml` in the directories of `$BENCHFLOW_AGENTS_DIR` (separated as in PATH), then in `~/.config/benchflow/agents`;
+3. entry points of the group `benchflow.agents`, which give what an import path gives;
+4. the files in this package.
+Whatever is not ours speaks ACP, and a name of the engine's own (`oracle`, `nop`) cannot be taken over.
+"""
 
 from __future__ import annotations
 
 import difflib
 import functools
-import tomllib
+import os
+from collections.abc import Iterable, Iterator
 from importlib import resources
+from importlib.metadata import entry_points
+from pathlib import Path
 
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.job import AgentSpec
-from benchflow.errors import ConfigError
+from benchflow.errors import ConfigError, UnsupportedFeatureError
+from benchflow.planes.agent.records import load_record, parse_record
+
+GROUP = "benchflow.agents"
 
 
-@functools.cache
+def agent_dirs() -> list[Path]:
+    """Where a user's own agents lie, the first directory counts first."""
+    named = [Path(part).expanduser() for part in os.environ.get("BENCHFLOW_AGENTS_DIR", "").split(os.pathsep) if part]
+    config = os.environ.get("XDG_CONFIG_HOME")
+    base = Path(config) if config else Path("~/.config").expanduser()
+    return [*named, base / "benchflow" / "agents"]
+
+
 def all_agents() -> dict[str, AgentRecord]:
-    """Every agent by its name, sorted."""
-    directory = resources.files("benchflow.planes.agent") / "registry"
-    records = []
-    for file in directory.iterdir():
-        if file.name.endswith(".toml"):
-            records.append(AgentRecord.model_validate(tomllib.loads(file.read_text())))
-    return {record.name: record for record in sorted(records, key=lambda record: record.name)}
+    """Every agent by its name, sorted. Raises `ConfigError` for a file or an object that is none."""
+    ours = _ours()
+    found: dict[str, AgentRecord] = {}
+    for record in (*_users(), *_installed(), *ours.values()):
+        found.setdefault(record.name, record)
+    return dict(sorted(found.items()))
+
+
+def _require_guest(record: AgentRecord) -> AgentRecord:
+    """The record, if somebody who is not the engine may declare it."""
+    if record.protocol != "acp":
+        raise ConfigError(
+            f"{record.protocol!r} is what the engine does itself",
+            file=record.source,
+            key="protocol",
+            remedy='an agent of your own speaks the Agent Client Protocol: protocol = "acp"',
+        )
+    ours = _ours().get(record.name)
+    if ours is not None and ours.protocol != "acp":
+        raise ConfigError(
+            f"{record.name!r} belongs to the engine", file=record.source, key="name", remedy="choose another name"
+        )
+    return record
 
 
 def find_agent(name: str) -> AgentRecord:
-    """The agent of this name or alias. Raises `ConfigError` with the nearest name."""
+    """The agent of this name, alias or import path. Raises `ConfigError` with the nearest name."""
+    if ":" in name:
+        return _require_guest(load_record(name))
     agents = all_agents()
+    if name in agents:
+        return agents[name]
     for record in agents.values():
-        if name == record.name or name in record.aliases:
+        if name in record.aliases:
             return record
-    near = difflib.get_close_matches(name, agents, n=1)
+    known = [*agents, *(alias for record in agents.values() for alias in record.aliases)]
+    near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ConfigError(f"there is no agent {name!r}", key="agent", remedy=f"{hint}bench agent list: {', '.join(agents)}")
 
@@ -37,6 +79,60 @@ def find_agent(name: str) -> AgentRecord:
 def resolve_agent(spec: AgentSpec) -> AgentSpec:
     """The specification with the agent's own name. Raises `ConfigError` for a model that it cannot take."""
     record = find_agent(spec.name)
+    _require_carried_out(record)
     if spec.model and not record.takes_model:
         raise ConfigError(f"agent {record.name!r} uses no model", key="model", remedy=f"leave {spec.model!r} away")
     return spec.model_copy(update={"name": record.name})
+
+
+def _require_carried_out(record: AgentRecord) -> None:
+    if record.protocol == "acp":
+        raise UnsupportedFeatureError(
+            f"agent {record.name!r} speaks the Agent Client Protocol, which this release does not carry out yet",
+            key="agent",
+            remedy="use oracle or nop; `bench agent check` shows whether the agent starts",
+        )
+
+
+@functools.cache
+def _ours() -> dict[str, AgentRecord]:
+    directory = resources.files("benchflow.planes.agent") / "registry"
+    files = sorted((file for file in directory.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
+    records = [parse_record(file.read_text(encoding="utf-8"), f"benchflow:{file.name}") for file in files]
+    return {record.name: record for record in records}
+
+
+def _users() -> Iterator[AgentRecord]:
+    """The user's files. Two of one name in one directory are an error: neither could be said to come first."""
+    for directory in agent_dirs():
+        yield from _distinct(
+            _require_guest(parse_record(_read(file), str(file)))
+            for file in sorted(directory.glob("*.toml"))
+            if file.is_file()
+        )
+
+
+def _distinct(records: Iterable[AgentRecord]) -> Iterator[AgentRecord]:
+    seen: dict[str, str] = {}
+    for record in records:
+        if record.name in seen:
+            raise ConfigError(
+                f"{record.name!r} is also the name in {seen[record.name]}",
+                file=record.source,
+                key="name",
+                remedy="rename one of the two",
+            )
+        seen[record.name] = record.source
+        yield record
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", file=str(file), remedy="make it readable UTF-8") from error
+
+
+def _installed() -> Iterator[AgentRecord]:
+    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    yield from _distinct(_require_guest(load_record(point.value)) for point in points)

@@ -1,0 +1,229 @@
+"""Whether an agent can be had and started here: its toolbox is built, and `initialize` asked of it, on this host.
+
+Nothing is prompted and no key is needed. The agent gets an empty home of its own, and none of this process's
+environment but how the network is reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from acp.schema import ClientCapabilities, FileSystemCapabilities, Implementation, InitializeRequest, InitializeResponse
+from pydantic import BaseModel, ValidationError
+
+from benchflow import __version__
+from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.base import Model
+from benchflow.errors import ACPError, AgentConnectionError, AgentExitError, AgentTimeoutError, ConfigError
+from benchflow.paths import StatePaths
+from benchflow.planes.agent.settings import settings_for
+from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
+
+_PASSED_ON = ("PATH", "LANG", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE")
+_LONGEST_LINE = 64 << 20
+_TAIL = 4000
+_GRACE = 3.0
+
+
+class AgentCheck(Model):
+    """What a check found. start_sec: from the start of the process to its answer. problems: empty when all is well.
+
+    reported: what the agent says of itself. capabilities, auth_methods: as it advertises them. size: of the toolbox,
+    in bytes; built: in this check, in build_sec.
+    """
+
+    agent: str
+    version: str | None
+    reported: dict[str, Any] | None
+    protocol_version: int
+    capabilities: dict[str, Any]
+    auth_methods: tuple[str, ...]
+    start_sec: float
+    toolbox: str | None = None
+    runtime: str | None = None
+    size: int | None = None
+    built: bool = False
+    build_sec: float | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+async def check_agent(record: AgentRecord, *, timeout: float = 90.0, paths: StatePaths | None = None) -> AgentCheck:
+    """Build the agent's toolbox, start it, and compare what it says with its record.
+
+    Raises `AgentInstallError`, `AgentExitError` for one that ends before it answers, `AgentTimeoutError` after
+    `timeout` seconds without an answer, and `ACPError` for an answer that is none.
+    """
+    if record.protocol != "acp":
+        raise ConfigError(
+            f"agent {record.name!r} is a part of the engine: there is nothing to check",
+            key="agent",
+            remedy="check an agent that speaks ACP",
+        )
+    toolbox = await ensure_toolbox(record, paths)
+    home = Path(tempfile.mkdtemp(prefix="benchflow-agent-"))
+    try:
+        started = time.monotonic()
+        answer = await _ask(record, toolbox, home, timeout)
+        start_sec = time.monotonic() - started
+    finally:
+        await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
+    manifest = toolbox.manifest if toolbox else None
+    return AgentCheck(
+        agent=record.name,
+        version=record.version,
+        reported=_plain(answer.agent_info) if answer.agent_info else None,
+        protocol_version=answer.protocol_version,
+        capabilities=_plain(answer.agent_capabilities) if answer.agent_capabilities else {},
+        auth_methods=tuple(str(getattr(method, "id", "")) for method in answer.auth_methods or ()),
+        start_sec=round(start_sec, 2),
+        toolbox=str(toolbox.root) if toolbox else None,
+        runtime=manifest.installed.runtime if manifest else None,
+        size=manifest.size if manifest else None,
+        built=toolbox.built if toolbox else False,
+        build_sec=manifest.seconds if manifest else None,
+        problems=tuple(_problems(record, answer)),
+    )
+
+
+def _problems(record: AgentRecord, answer: InitializeResponse) -> list[str]:
+    problems = []
+    if answer.protocol_version != record.session.protocol_version:
+        problems.append(
+            f"it speaks version {answer.protocol_version} of the protocol, not {record.session.protocol_version}"
+        )
+    said = answer.agent_info.version if answer.agent_info else None
+    if said and record.version and said != record.version:
+        problems.append(f"it says that it is version {said}, the registry says {record.version}")
+    capabilities = answer.agent_capabilities
+    if record.session.rung == "load" and not (capabilities and capabilities.load_session):
+        problems.append("it does not advertise session/load, which the registry counts on")
+    return problems
+
+
+def _plain(value: BaseModel) -> dict[str, Any]:
+    """What the agent sent, without the protocol's own defaults."""
+    return value.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+
+
+async def _ask(record: AgentRecord, toolbox: Toolbox | None, home: Path, timeout: float) -> InitializeResponse:
+    workspace = home / "workspace"
+    workspace.mkdir()
+    root = str(toolbox.root) if toolbox else None
+    settings = settings_for(record, home=str(home), workspace=str(workspace), toolbox=root)
+    passed_on = {name: os.environ[name] for name in (*_PASSED_ON, *_CERTIFICATES) if name in os.environ}
+    env = {**passed_on, "HOME": str(home), "TMPDIR": str(home), **settings.env}
+    argv = toolbox.argv(record, at=root) if toolbox else record.launch
+    errors = home / ".stderr"
+    try:
+        async with _started(argv, workspace, env, errors) as process:
+            return await asyncio.wait_for(_initialize(process, record), timeout)
+    except TimeoutError as error:
+        raise AgentTimeoutError(
+            f"agent {record.name!r} did not answer initialize within {timeout:g} s", log_tail=_tail(errors)
+        ) from error
+    except EOFError as error:
+        raise AgentExitError(
+            f"agent {record.name!r} ended before it answered initialize",
+            remedy="; ".join(record.session.hazards) or None,
+            log_tail=_tail(errors),
+        ) from error
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no program {argv[0]!r} on this host",
+            file=record.source,
+            key="launch",
+            remedy="install it, or let the toolbox bring it: [install]",
+        ) from error
+    except OSError as error:
+        raise AgentConnectionError(f"agent {record.name!r}: {error}", log_tail=_tail(errors)) from error
+
+
+@contextlib.asynccontextmanager
+async def _started(
+    argv: tuple[str, ...], cwd: Path, env: Mapping[str, str], errors: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The agent in a process group of its own, which is gone afterwards."""
+    with errors.open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            cwd=cwd,
+            env=dict(env),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            limit=_LONGEST_LINE,
+        )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _GRACE)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def _initialize(process: asyncio.subprocess.Process, record: AgentRecord) -> InitializeResponse:
+    assert process.stdin is not None and process.stdout is not None
+    needs = record.session.client
+    request = InitializeRequest(
+        protocol_version=record.session.protocol_version,
+        client_capabilities=ClientCapabilities(
+            fs=FileSystemCapabilities(read_text_file="fs" in needs, write_text_file="fs" in needs),
+            terminal="terminal" in needs,
+        ),
+        client_info=Implementation(name="benchflow", title="BenchFlow", version=__version__),
+    )
+    params = request.model_dump(mode="json", by_alias=True, exclude_none=True)
+    message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
+    process.stdin.write(json.dumps(message).encode() + b"\n")
+    with contextlib.suppress(ConnectionError):
+        await process.stdin.drain()
+    while line := await process.stdout.readline():
+        answer = _message(line, record)
+        # What it sends of its own accord meanwhile is no answer.
+        if "method" in answer or answer.get("id") != 0:
+            continue
+        if "error" in answer:
+            raise ACPError(f"agent {record.name!r} refuses initialize: {answer['error']}")
+        try:
+            return InitializeResponse.model_validate(answer.get("result"))
+        except ValidationError as error:
+            raise ACPError(f"agent {record.name!r} answers initialize with what is no answer: {error}") from error
+    raise EOFError
+
+
+def _message(line: bytes, record: AgentRecord) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        message = None
+    if not isinstance(message, dict):
+        raise ACPError(
+            f"agent {record.name!r} writes what is not JSON-RPC to its output",
+            remedy="an agent that speaks ACP may write its log only to stderr",
+            log_tail=line[:500].decode(errors="replace"),
+        )
+    return message
+
+
+def _tail(file: Path) -> str | None:
+    return file.read_bytes()[-_TAIL:].decode(errors="replace").strip() or None if file.exists() else None

@@ -1,0 +1,185 @@
+"""A Python that runs anywhere: an interpreter of this host, copied with its library, the C library and the loader.
+
+No package index offers an interpreter that can be unpacked, so that one of the host's own is taken. It must not need
+anything of the image it will run in, not even an equally new C library: therefore all shared libraries are copied
+with it, and it is started through the copied loader. `sys.executable` is a shell script that does so, which keeps
+what it starts itself (`multiprocessing`, `python -m`) inside, too, and needs no path to be known in advance.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchflow.contracts.ids import short_hash
+from benchflow.errors import AgentInstallError
+
+_VARIABLE = "BENCHFLOW_TOOLBOX_PYTHON"
+_SHARED = "libc"
+_UNUSED = shutil.ignore_patterns(
+    *("__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "tkinter"),
+    *("config-*", "*.a", "EXTERNALLY-MANAGED", "sitecustomize.py", "lib-dynload", "_bundled"),
+)
+
+# What an interpreter says of itself: which of its modules load, and which shared libraries they then have.
+_ASK = r"""
+import ctypes, importlib, json, os, platform, sys, sysconfig
+stdlib = sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix})
+native = [part for part in sys.path if part.endswith("lib-dynload")]
+loaded = []
+for directory in native:
+    for file in sorted(os.listdir(directory)):
+        name = file.split(".")[0]
+        if file.endswith(".so") and not name.startswith(("_test", "xx", "_xx", "_tkinter", "_ctypes_test")):
+            try:
+                importlib.import_module(name)
+            except Exception:
+                continue
+            loaded.append(os.path.join(directory, file))
+# Packages' own native parts need these two, and many images lack them.
+for library in ("libgcc_s.so.1", "libstdc++.so.6"):
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        pass
+class Info(ctypes.Structure):
+    _fields_ = [("addr", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+libraries = []
+Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, ctypes.c_void_p)
+def note(info, size, data):
+    libraries.append(os.fsdecode(info.contents.name or b""))
+    return 0
+ctypes.CDLL(None).dl_iterate_phdr(Callback(note), None)
+import importlib.util
+pip = importlib.util.find_spec("pip")
+try:
+    import ensurepip
+    bundle = os.path.join(os.path.dirname(ensurepip.__file__), "_bundled")
+    wheels = sorted(name for name in os.listdir(bundle) if name.startswith("pip-"))
+except (ImportError, OSError):
+    wheels = []
+executable = os.path.realpath("/proc/self/exe")
+print(json.dumps({
+    "version": platform.python_version(), "build": sys.version, "implementation": sys.implementation.name,
+    "prefix": sys.base_prefix, "stdlib": stdlib, "executable": executable, "native": loaded,
+    "libraries": [name for name in libraries if name.startswith("/") and name not in loaded],
+    "glibc": os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None,
+    "pip": os.path.join(bundle, wheels[-1]) if wheels else os.path.dirname(pip.origin) if pip else None,
+}))
+"""
+
+
+class Interpreter:
+    """A Python of this host that can be copied."""
+
+    def __init__(self, said: dict[str, Any], loader: str) -> None:
+        self.version: str = said["version"]
+        self.pip: str | None = said["pip"]
+        self._said = said
+        self._loader = loader
+        self._stdlib = os.path.relpath(said["stdlib"], said["prefix"])
+
+    @property
+    def key(self) -> str:
+        """Names this very build on this very C library."""
+        parts = (self._said["build"], self._said["glibc"], self._said["executable"])
+        return f"{self.version}-{short_hash(json.dumps(parts), 8)}"
+
+    @property
+    def packages(self) -> str:
+        """Where packages are installed, relative to the copy."""
+        return f"{self._stdlib}/site-packages"
+
+    def copy_to(self, root: Path) -> None:
+        """The interpreter below `root`: `bin/python3`, its library, the shared libraries. Without any package."""
+        shared = root / _SHARED
+        for directory in (root / "bin", root / "libexec", shared):
+            directory.mkdir()
+        shutil.copy2(self._said["executable"], root / "libexec" / "python3")
+        shutil.copytree(self._said["stdlib"], root / self._stdlib, ignore=_UNUSED)
+        (root / self._stdlib / "lib-dynload").mkdir()
+        for file in self._said["native"]:
+            shutil.copy2(file, root / self._stdlib / "lib-dynload")
+        for library in {self._loader, *self._said["libraries"], *self._name_services()}:
+            shutil.copy2(library, shared / Path(library).name)
+        site = root / self.packages
+        site.mkdir()
+        # Some distributions' interpreters look for packages elsewhere.
+        (root / self._stdlib / "sitecustomize.py").write_text(
+            "import os, site, sys\n"
+            'here = os.path.join(os.path.dirname(__file__), "site-packages")\n'
+            "if here not in sys.path:\n    site.addsitedir(here)\n"
+        )
+        start = root / "bin" / "python3"
+        start.write_text(
+            "#!/bin/sh\nhere=${0%/*}/..\n"
+            f'exec "$here/{_SHARED}/{Path(self._loader).name}" --inhibit-cache --library-path "$here/{_SHARED}" '
+            '--argv0 "$0" "$here/libexec/python3" "$@"\n'
+        )
+        start.chmod(0o755)
+
+    def _name_services(self) -> Iterator[str]:
+        """What a C library older than 2.34 loads to look up names, which it then cannot find in an image."""
+        libc = next((name for name in self._said["libraries"] if Path(name).name == "libc.so.6"), None)
+        for name in ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2"):
+            if libc and (file := Path(libc).parent / name).is_file():
+                yield str(file)
+
+
+def find_interpreter(wanted: str) -> Interpreter:
+    """A Python of this minor version (`3.12`) on this host. Raises `AgentInstallError` that names where it looked."""
+    looked = []
+    for candidate in _candidates(wanted):
+        said = _ask(candidate)
+        if said is None or not said["version"].startswith(f"{wanted}.") or said["implementation"] != "cpython":
+            continue
+        looked.append(candidate)
+        loader = next((name for name in said["libraries"] if Path(name).name.startswith("ld-linux")), None)
+        if loader is not None and said["glibc"] and said["pip"] and _knows_argv0(loader):
+            return Interpreter(said, loader)
+    why = (
+        f"{', '.join(looked)} cannot be copied: it needs glibc 2.33 and pip (or ensurepip)" if looked else "none found"
+    )
+    raise AgentInstallError(
+        f"this host has no Python {wanted} to build a toolbox from: {why}",
+        key="install.python",
+        remedy=f"install Python {wanted} (a package of the system, pyenv, or uv), or name one in ${_VARIABLE}",
+    )
+
+
+def _candidates(wanted: str) -> Iterator[str]:
+    named = [part for part in os.environ.get(_VARIABLE, "").split(os.pathsep) if part]
+    name = f"python{wanted}"
+    homes = [
+        (Path.home() / ".pyenv" / "versions", f"{wanted}.*"),
+        (Path.home() / ".local/share/uv/python", f"cpython-{wanted}.*"),
+    ]
+    below = [str(path / "bin" / name) for base, pattern in homes for path in sorted(base.glob(pattern), reverse=True)]
+    on_path = shutil.which(name)
+    system = [f"/usr/local/bin/{name}", f"/usr/bin/{name}"]
+    seen = set()
+    for path in (*named, sys.executable, *([on_path] if on_path else []), *below, *system):
+        if path not in seen and Path(path).is_file():
+            seen.add(path)
+            yield path
+
+
+def _ask(executable: str) -> dict[str, Any] | None:
+    """What a Python says of itself; None for one that does not start."""
+    try:
+        ran = subprocess.run([executable, "-I", "-c", _ASK], capture_output=True, timeout=60, check=True)
+        said: dict[str, Any] = json.loads(ran.stdout)
+        return said
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def _knows_argv0(loader: str) -> bool:
+    ran = subprocess.run([loader, "--help"], capture_output=True, timeout=10, check=False)
+    return b"--argv0" in ran.stdout

@@ -1,0 +1,215 @@
+"""One package from an npm registry, without npm: where the user's configuration says, verified and unpacked.
+
+For the two packages that make npm itself run here, Node and npm; everything else npm then fetches. Understood of
+npm's configuration (variables, the user's and the global `npmrc`): registry, tokens, proxies, CA files.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import json
+import os
+import re
+import ssl
+import tarfile
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+from urllib.parse import quote, urlsplit
+
+from benchflow.errors import AgentDownloadError, AgentInstallError
+from benchflow.planes.agent.toolbox.steps import failed
+
+_DEFAULT = "https://registry.npmjs.org/"
+_GLOBAL = ("/usr/local/etc/npmrc", "/usr/etc/npmrc", "/etc/npmrc")
+_VARIABLE = re.compile(r"\$\{([^}]+)\}")
+_ATTEMPTS = 3
+_SILENCE = 60.0
+_CHUNK = 1 << 20
+
+
+def npm_config(environ: Mapping[str, str]) -> dict[str, str]:
+    """npm's own settings as they hold here: variables over the user's file over the global one."""
+    variables = {
+        name[len("npm_config_") :].lower().replace("_", "-"): value
+        for name, value in environ.items()
+        if name.lower().startswith("npm_config_") and value
+    }
+    home = Path(environ.get("HOME") or Path.home())
+    files = [Path(variables["globalconfig"])] if "globalconfig" in variables else [Path(name) for name in _GLOBAL]
+    files.append(Path(variables["userconfig"]) if "userconfig" in variables else home / ".npmrc")
+    settings: dict[str, str] = {}
+    for file in files:
+        if file.is_file():
+            settings |= _npmrc(file.read_text(encoding="utf-8", errors="replace"), environ)
+    return settings | variables
+
+
+def _npmrc(text: str, environ: Mapping[str, str]) -> dict[str, str]:
+    settings = {}
+    for line in text.splitlines():
+        name, separator, value = line.partition("=")
+        if separator and not line.lstrip().startswith((";", "#")):
+            value = value.strip().strip("\"'")
+            settings[name.strip()] = _VARIABLE.sub(lambda match: environ.get(match.group(1), match.group(0)), value)
+    return settings
+
+
+class NpmRegistry:
+    """The registry that the user's configuration names."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self._config = npm_config(environ)
+        self._environ = environ
+        self.url = self._config.get("registry", _DEFAULT).rstrip("/") + "/"
+        self._opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler(self._proxies()), urllib.request.HTTPSHandler(context=self._trust())
+        )
+
+    def unpack(
+        self, package: str, version: str, target: Path, stop: threading.Event, only: tuple[str, ...] = ()
+    ) -> None:
+        """Fetch a package and unpack it into `target`; `only` these of its top names, all when none is given.
+
+        Raises `AgentDownloadError` and `AgentInstallError`. `stop`, once set, ends it early.
+        """
+        what = f"fetching {package} {version}"
+        packed = target.with_name(f"{target.name}.tgz")
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                about = self._about(package, version)
+                self._download(about["tarball"], packed, about, stop, what)
+                break
+            except AgentDownloadError:
+                if attempt == _ATTEMPTS or stop.is_set():
+                    raise
+        try:
+            with tarfile.open(packed) as archive:
+                _extract(archive, target, only)
+        except OSError as error:
+            raise failed(what, str(error), "cannot be unpacked") from error
+        finally:
+            packed.unlink(missing_ok=True)
+
+    def _about(self, package: str, version: str) -> dict[str, Any]:
+        what = f"fetching {package} {version}"
+        with self._open(f"{self.url}{quote(package, safe='@')}/{quote(version)}", what) as answer:
+            try:
+                dist: dict[str, Any] = json.loads(answer.read())["dist"]
+                return {"tarball": dist["tarball"], "integrity": dist.get("integrity"), "shasum": dist.get("shasum")}
+            except (ValueError, KeyError, http.client.HTTPException) as error:
+                raise AgentDownloadError(
+                    f"{what}: {self.url} does not answer as an npm registry does",
+                    key="registry",
+                    remedy="correct the registry: npm config set registry URL",
+                ) from error
+
+    def _download(self, url: str, file: Path, about: dict[str, Any], stop: threading.Event, what: str) -> None:
+        integrity = about["integrity"]
+        kind, _, expected = (integrity or "").split()[0].partition("-") if integrity else ("sha1", "", "")
+        digest = hashlib.new(kind)
+        try:
+            with self._open(url, what) as answer, file.open("wb") as out:
+                while chunk := answer.read(_CHUNK):
+                    if stop.is_set():
+                        raise AgentDownloadError(f"{what}: given up")
+                    digest.update(chunk)
+                    out.write(chunk)
+        except (OSError, http.client.HTTPException) as error:
+            raise _translated(what, error) from error
+        right = digest.digest() == base64.b64decode(expected) if integrity else digest.hexdigest() == about["shasum"]
+        if not right:
+            raise AgentDownloadError(
+                f"{what}: what came is not what the registry promises", remedy="try again, or look at the proxy"
+            )
+
+    def _open(self, url: str, what: str) -> IO[bytes]:
+        request = urllib.request.Request(url, headers={"Accept": "application/json, */*"})
+        authorization = self._authorization(url)
+        if authorization:
+            # Not to be shown to wherever the registry redirects to.
+            request.add_unredirected_header("Authorization", authorization)
+        try:
+            opened: IO[bytes] = self._opener.open(request, timeout=_SILENCE)
+            return opened
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code in (401, 403):
+                raise AgentInstallError(
+                    f"{what}: {urlsplit(url).netloc} refuses with {error.code}",
+                    remedy="give npm a token for this registry (npm login)",
+                ) from error
+            said = f"E{error.code}" if error.code == 404 or error.code >= 500 else ""
+            raise failed(what, said, f"{urlsplit(url).netloc} answers {error.code}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise _translated(what, error) from error
+
+    def _authorization(self, url: str) -> str | None:
+        """What the user's configuration holds for this address, as npm looks it up: from the full path upwards."""
+        where = urlsplit(url)
+        path = PurePosixPath(where.path or "/")
+        for place in (path, *path.parents):
+            key = f"//{where.netloc}{place}".rstrip("/") + "/"
+            for name in (f"{key}:_authToken", f"{key[:-1]}:_authToken"):
+                if name in self._config:
+                    return f"Bearer {self._config[name]}"
+            if f"{key}:_auth" in self._config:
+                return f"Basic {self._config[f'{key}:_auth']}"
+        return None
+
+    def _proxies(self) -> dict[str, str]:
+        proxies = dict(urllib.request.getproxies())
+        https = self._config.get("https-proxy") or self._config.get("proxy")
+        http_ = self._config.get("http-proxy") or self._config.get("proxy")
+        proxies |= {scheme: proxy for scheme, proxy in (("https", https), ("http", http_)) if proxy and proxy != "null"}
+        host = urlsplit(self.url).hostname or ""
+        spared = [name.strip().lstrip(".") for name in self._config.get("noproxy", "").split(",") if name.strip()]
+        return {} if any(host == name or host.endswith(f".{name}") for name in spared) else proxies
+
+    def _trust(self) -> ssl.SSLContext:
+        if self._config.get("strict-ssl") == "false":
+            return ssl._create_unverified_context()
+        context = ssl.create_default_context()
+        for file in (self._config.get("cafile"), self._environ.get("NODE_EXTRA_CA_CERTS")):
+            if file:
+                try:
+                    context.load_verify_locations(file)
+                except OSError as error:
+                    raise AgentInstallError(
+                        f"the CA file cannot be used: {error}", file=file, remedy="correct npm's `cafile`"
+                    ) from error
+        if "ca" in self._config:
+            context.load_verify_locations(cadata=self._config["ca"].replace("\\n", "\n"))
+        return context
+
+
+def _translated(what: str, error: Exception) -> AgentInstallError:
+    reason = getattr(error, "reason", error)
+    said = f"{type(reason).__name__}: {reason}"
+    if isinstance(reason, OSError) and reason.errno in (28, 122):
+        return failed(what, "ENOSPC", said)
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return failed(what, f"CERTIFICATE_VERIFY_FAILED\n{said}", said)
+    return failed(what, f"ECONNRESET\n{said}", said)
+
+
+def _extract(archive: tarfile.TarFile, target: Path, only: tuple[str, ...]) -> None:
+    """Files of a package, whose names all begin with one directory of any name."""
+    for member in archive:
+        parts = PurePosixPath(member.name).parts[1:]
+        if not member.isfile() or not parts or ".." in parts or (only and parts[0] not in only):
+            continue
+        file = target.joinpath(*parts)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        content = archive.extractfile(member)
+        if content is None:
+            continue
+        with content, file.open("wb") as out:
+            while chunk := content.read(_CHUNK):
+                out.write(chunk)
+        file.chmod(0o755 if member.mode & 0o111 else 0o644)

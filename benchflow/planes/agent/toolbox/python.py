@@ -1,0 +1,171 @@
+"""A toolbox that brings its own Python: an interpreter that needs nothing of the image, and packages from PyPI."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+from benchflow.contracts.agent import PythonInstall
+from benchflow.errors import AgentInstallError
+from benchflow.planes.agent.toolbox.directory import built_once, link_tree
+from benchflow.planes.agent.toolbox.interpreter import Interpreter
+from benchflow.planes.agent.toolbox.manifest import Installed
+from benchflow.planes.agent.toolbox.steps import run_step
+
+_TIMEOUT = 1200.0
+_ENTRY = re.compile(r"^\s*([\w.-]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)")
+# Isolated from what the task's environment says to Python, and of one mind about texts.
+_OPTIONS = ("-I", "-X", "utf8")
+_LIST = """
+import json, importlib.metadata as metadata
+print(json.dumps({item.name: item.version for item in metadata.distributions()}))
+"""
+
+
+async def install_python(install: PythonInstall, interpreter: Interpreter, root: Path, runtimes: Path) -> Installed:
+    """Fill `root` with a copy of the interpreter and the packages. `runtimes`: copies that are kept for all agents."""
+    runtime = runtimes / f"python-{interpreter.key}"
+    await built_once(runtime, lambda part: _make_runtime(interpreter, part))
+    await asyncio.to_thread(link_tree, runtime, root)
+    # The names are shared with the runtime, the directories are ours.
+    for at, _, _ in os.walk(root):
+        Path(at).chmod(0o755)
+    log = root / ".pip.log"
+    python = [str(root / "bin" / "python3"), *_OPTIONS]
+    named = ", ".join(f"{name} {version}" for name, version in install.packages.items())
+    tools = root / ".tools"
+    await asyncio.to_thread(_place_pip, interpreter, tools)
+    where = str(_pip_path(tools))
+    pip = f"import runpy, sys; sys.path.insert(0, {where!r}); runpy.run_module('pip', run_name='__main__')"
+    options = ("--disable-pip-version-check", "--no-input", "--no-compile", "--no-warn-script-location")
+    await run_step(
+        [
+            *(*python, "-c", pip, "install", *options, "--target", str(root / interpreter.packages)),
+            *(f"{name}=={version}" for name, version in install.packages.items()),
+        ],
+        cwd=root,
+        log=log,
+        what=f"installing {named}",
+        timeout=_TIMEOUT,
+        env=os.environ,
+    )
+    # Nothing can be compiled later, in a read-only directory. What fails is a template, or meant for another Python.
+    compile_all = ("-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash", interpreter.packages)
+    await run_step(
+        [*python, *compile_all],
+        cwd=root,
+        log=log,
+        what=f"compiling {named}",
+        timeout=_TIMEOUT,
+        env=os.environ,
+        check=False,
+    )
+    shutil.rmtree(tools)
+    shutil.rmtree(root / interpreter.packages / "bin", ignore_errors=True)
+    commands = _commands(root, interpreter.packages, install)
+    resolved = await _resolved(python, root)
+    log.unlink()
+    return Installed(
+        runtime=f"python {interpreter.version}",
+        packages={name: resolved.get(name, version) for name, version in install.packages.items()},
+        resolved=resolved,
+        commands=commands,
+        probe=("bin/python3", *_OPTIONS, "--version"),
+        libc="own",
+    )
+
+
+async def _make_runtime(interpreter: Interpreter, part: Path) -> None:
+    await asyncio.to_thread(interpreter.copy_to, part)
+    log = part / ".log"
+    library = str(Path(interpreter.packages).parent)
+    python = (str(part / "bin" / "python3"), *_OPTIONS)
+    # Proves, too, that the copy runs.
+    await run_step(
+        [*python, "-c", "import ssl, sqlite3, ctypes, zlib, multiprocessing"],
+        cwd=part,
+        log=log,
+        what=f"copying Python {interpreter.version}",
+        timeout=60,
+        env=os.environ,
+    )
+    await run_step(
+        [*python, "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash", library],
+        cwd=part,
+        log=log,
+        what=f"compiling the library of Python {interpreter.version}",
+        timeout=600,
+        env=os.environ,
+        check=False,
+    )
+    log.unlink()
+
+
+def _place_pip(interpreter: Interpreter, tools: Path) -> None:
+    """pip alone, away from whatever else the host's interpreter has installed."""
+    source = Path(str(interpreter.pip))
+    tools.mkdir()
+    if source.is_dir():
+        shutil.copytree(source, tools / "pip")
+    else:
+        shutil.copy2(source, tools)
+
+
+def _pip_path(tools: Path) -> Path:
+    return next(tools.glob("*.whl"), tools)
+
+
+def _commands(root: Path, packages: str, install: PythonInstall) -> dict[str, tuple[str, ...]]:
+    """How each command of the named packages is started, relative to the toolbox; each also gets a program in `bin`."""
+    commands: dict[str, tuple[str, ...]] = {}
+    for package in install.packages:
+        name = _normal(package)
+        for file in (root / packages).glob("*.dist-info/entry_points.txt"):
+            if _normal(file.parent.name.partition("-")[0]) == name:
+                commands |= _programs(root, file.read_text(encoding="utf-8"))
+    return commands
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "_", name).lower()
+
+
+def _programs(root: Path, entry_points: str) -> dict[str, tuple[str, ...]]:
+    commands: dict[str, tuple[str, ...]] = {}
+    section = ""
+    for line in entry_points.splitlines():
+        if line.strip().startswith("["):
+            section = line.strip().strip("[]").strip()
+        elif section == "console_scripts" and (entry := _ENTRY.match(line)):
+            name, module, attribute = entry.groups()
+            script = root / "libexec" / f"{name}.py"
+            first = attribute.partition(".")[0]
+            script.write_text(
+                f"import sys\n\nfrom {module} import {first}\n\n"
+                f"if __name__ == '__main__':\n    sys.argv[0] = {name!r}\n    sys.exit({attribute}())\n"
+            )
+            commands[name] = ("bin/python3", *_OPTIONS, f"libexec/{name}.py")
+            program = root / "bin" / name
+            start = " ".join((f'"$here/{commands[name][0]}"', *_OPTIONS, f'"$here/libexec/{name}.py"'))
+            program.write_text(f'#!/bin/sh\nhere=${{0%/*}}/..\nexec {start} "$@"\n')
+            program.chmod(0o755)
+    return commands
+
+
+async def _resolved(python: list[str], root: Path) -> dict[str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *python, "-c", _LIST, cwd=root, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    if process.returncode != 0:
+        raise AgentInstallError(
+            "the installed packages cannot be listed",
+            log_tail=err.decode(errors="replace")[-4000:],
+            remedy="see the log",
+        )
+    resolved: dict[str, str] = json.loads(out)
+    return dict(sorted(resolved.items()))

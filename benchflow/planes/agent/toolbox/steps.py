@@ -1,0 +1,100 @@
+"""One step of a build: a program that runs to its end, with a log, and that never outlives us.
+
+What a program said when it failed becomes a typed error here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchflow.errors import AgentDownloadError, AgentInstallError
+
+# The parent's death kills it, also when the parent was killed before it could be told so.
+_DIES_WITH_US = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]): os._exit(1)
+os.execvpe(sys.argv[2], sys.argv[2:], os.environ)
+"""
+_TAIL = 4000
+
+_NO_SPACE = re.compile(r"ENOSPC|EDQUOT|No space left on device|Disk quota exceeded")
+_NO_VERSION = re.compile(
+    r"E404|ETARGET|notarget|No matching (version|distribution)|Could not find a version|EBADENGINE|ResolutionImpossible"
+)
+_UNTRUSTED = re.compile(r"SELF_SIGNED|UNABLE_TO_(GET|VERIFY)|CERTIFICATE_VERIFY_FAILED|certificate verify failed|CERT_")
+_UNREACHABLE = re.compile(
+    r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|FETCH_ERROR|ERR_SOCKET|"
+    r"network (connectivity|request)|Max retries exceeded|NewConnectionError|Failed to establish|name resolution|"
+    r"Read timed out|ProxyError|Connection (broken|aborted|refused)|E50\d|HTTP error 5\d\d"
+)
+
+
+async def run_step(
+    argv: Sequence[str], *, cwd: Path, log: Path, what: str, timeout: float, env: Mapping[str, str], check: bool = True
+) -> None:
+    """Run a program to its end, its output in `log`. Raises `AgentInstallError` that says what failed."""
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-c", _DIES_WITH_US, str(os.getpid()), *argv),
+            cwd=cwd,
+            env=dict(env),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        status = await asyncio.wait_for(process.wait(), timeout)
+    except TimeoutError as error:
+        raise AgentDownloadError(
+            f"{what} did not end within {timeout:g} s",
+            remedy="look at the network, and try again: what was fetched is kept",
+            log_tail=tail(log),
+        ) from error
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    if status != 0 and check:
+        raise failed(what, tail(log), f"ended with {status}")
+
+
+def tail(log: Path) -> str:
+    return log.read_bytes()[-_TAIL:].decode(errors="replace").strip() if log.exists() else ""
+
+
+def failed(what: str, said: str, otherwise: str) -> AgentInstallError:
+    """The error for what a program, or the network, said."""
+    if _NO_SPACE.search(said):
+        return AgentInstallError(
+            f"{what}: no space is left",
+            remedy="free space, or set BENCHFLOW_STATE_DIR to a directory on a larger disk",
+            log_tail=said,
+        )
+    if _UNTRUSTED.search(said):
+        return AgentInstallError(
+            f"{what}: the index's certificate is not trusted",
+            remedy="name your CA: npm config set cafile FILE, NODE_EXTRA_CA_CERTS, or pip config set global.cert FILE",
+            log_tail=said,
+        )
+    if _NO_VERSION.search(said):
+        return AgentInstallError(
+            f"{what}: there is no such version, or one that it needs",
+            remedy="correct `install.packages` of the agent, or look whether your package index has them",
+            log_tail=said,
+        )
+    if _UNREACHABLE.search(said):
+        return AgentDownloadError(
+            f"{what}: the package index cannot be reached",
+            remedy="look at the network and at the proxy; a mirror is named by npm's and pip's own configuration",
+            log_tail=said,
+        )
+    return AgentInstallError(f"{what}: {otherwise}", remedy="see the log", log_tail=said or None)
