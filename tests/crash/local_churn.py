@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from benchflow.contracts.sandbox import ImageRef, SandboxRef, SandboxSpec
 from benchflow.errors import BenchFlowError
 from benchflow.planes.sandbox.local.provider import LocalProvider
-from benchflow.planes.sandbox.local.store import Store
+from benchflow.planes.sandbox.local.store.store import Store
 
 STACK = "debris"
 KEPT = "kept-by-{}"

@@ -22,7 +22,7 @@ from benchflow.contracts.sandbox import ImageRef
 from benchflow.errors import SandboxLostError
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.planes.sandbox.local.provider import LocalProvider
-from benchflow.planes.sandbox.local.store import Store
+from benchflow.planes.sandbox.local.store.store import Store
 
 pytestmark = [pytest.mark.crash, pytest.mark.local]
 

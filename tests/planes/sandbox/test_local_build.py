@@ -21,8 +21,8 @@ import pytest
 from benchflow.contracts.sandbox import ExecChunk, ImageConfig, ImageRef, SandboxExecResult, SandboxSpec
 from benchflow.errors import ImageBuildError, SandboxLostError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker import DockerProvider
-from benchflow.planes.sandbox.local.build import Builder
-from benchflow.planes.sandbox.local.dockerfile import LayerConfig
+from benchflow.planes.sandbox.local.build.builder import Builder
+from benchflow.planes.sandbox.local.build.dockerfile import LayerConfig
 from benchflow.planes.sandbox.local.provider import LocalProvider
 
 QUICKSTART = Path(__file__).parents[3] / "benchmarks" / "quickstart" / "tasks"

@@ -17,7 +17,7 @@ import pytest
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.local.cgroups import Cgroup, Cgroups, Hierarchies, Limits, hierarchies, kill_frozen
 from benchflow.planes.sandbox.local.limits import settings_v1, settings_v2
-from benchflow.planes.sandbox.local.mounts import mounts, parse
+from benchflow.planes.sandbox.local.store.mounts import mounts, parse
 
 pytestmark = pytest.mark.local
 
@@ -370,7 +370,7 @@ OWN_MOUNT = """
 import os
 from pathlib import Path
 from benchflow.planes.sandbox.local.cgroups import Cgroups, Limits
-from benchflow.planes.sandbox.local.mounts import mounts
+from benchflow.planes.sandbox.local.store.mounts import mounts
 groups = Cgroups(Path(os.environ["HERE"]), os.environ["GROUP"])
 one = groups.sandbox("one")
 one.remove()

@@ -12,8 +12,8 @@ import pytest
 from benchflow.contracts.sandbox import ImageConfig
 from benchflow.errors import ImageBuildError, UnsupportedFeatureError
 from benchflow.planes.sandbox.context import read_context
-from benchflow.planes.sandbox.local.copies import Copy
-from benchflow.planes.sandbox.local.dockerfile import (
+from benchflow.planes.sandbox.local.build.copies import Copy
+from benchflow.planes.sandbox.local.build.dockerfile import (
     DEFAULT_PATH,
     MakeDirectory,
     Recipe,

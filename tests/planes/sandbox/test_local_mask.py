@@ -16,8 +16,8 @@ import pytest
 import benchflow
 from benchflow.errors import ConfigError, SandboxUnavailableError
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
-from benchflow.planes.sandbox.local.mask import Mask, host_mask, run_mask
-from benchflow.planes.sandbox.local.mask_mounts import Submounts
+from benchflow.planes.sandbox.local.mask.mounts import Submounts
+from benchflow.planes.sandbox.local.mask.plan import Mask, host_mask, run_mask
 
 SECRET = "the answer is 42"
 
@@ -121,7 +121,7 @@ def run(tmp_path: Path) -> Callable[..., str]:
         head = """
             import json, os, subprocess, sys
             from pathlib import Path
-            from benchflow.planes.sandbox.local.mask import host_mask, run_mask
+            from benchflow.planes.sandbox.local.mask.plan import host_mask, run_mask
             def mount(*args): subprocess.run(["mount", *map(str, args)], check=True)
             def overlay(root, *masks):
                 names = []

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import BenchFlowError, DiskFullError, SandboxUnavailableError, StoreError
-from benchflow.planes.sandbox.local.mounts import mounts
-from benchflow.planes.sandbox.local.store import Store
+from benchflow.planes.sandbox.local.store.mounts import mounts
+from benchflow.planes.sandbox.local.store.store import Store
 
 pytestmark = pytest.mark.local
 
@@ -477,7 +477,7 @@ def test_a_store_that_nobody_opened_can_be_closed(home: Path) -> None:
 OPEN = """
 import os, sys
 from pathlib import Path
-from benchflow.planes.sandbox.local.store import Store
+from benchflow.planes.sandbox.local.store.store import Store
 store = Store(Path(sys.argv[1]))
 store.make(f"sandboxes/{os.getpid()}").joinpath("file").write_text("x")
 print(store.kind, store.root)
@@ -512,7 +512,7 @@ def test_processes_open_the_store_at_once(fresh: Store, home: Path) -> None:
 OPEN_AND_CLOSE = """
 import sys
 from pathlib import Path
-from benchflow.planes.sandbox.local.store import Store
+from benchflow.planes.sandbox.local.store.store import Store
 while True:
     store = Store(Path(sys.argv[1]))
     store.make("sandboxes/a")
@@ -541,7 +541,7 @@ def test_a_process_killed_while_opening_leaves_a_store_that_opens(fresh: Store, 
 CLONE = """
 import sys
 from pathlib import Path
-from benchflow.planes.sandbox.local.store import Store
+from benchflow.planes.sandbox.local.store.store import Store
 store = Store(Path(sys.argv[1]))
 number = 0
 while True:
@@ -606,7 +606,7 @@ TRY = """
 import sys
 from pathlib import Path
 from benchflow.errors import BenchFlowError
-from benchflow.planes.sandbox.local.store import Store
+from benchflow.planes.sandbox.local.store.store import Store
 try:
     store = Store(Path(sys.argv[1]))
     store.open()

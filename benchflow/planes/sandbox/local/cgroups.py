@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchflow.errors import SandboxError, SandboxUnavailableError
 from benchflow.planes.sandbox.local.limits import MEANING, Limits, apply, settings_v1, settings_v2
-from benchflow.planes.sandbox.local.mounts import Mount, mounts
+from benchflow.planes.sandbox.local.store.mounts import Mount, mounts
 
 TOP = "benchflow"
 """The directory of all groups in each hierarchy."""

@@ -28,9 +28,9 @@ from benchflow.planes.sandbox.local.helper.enter import PATH
 from benchflow.planes.sandbox.local.helper.process import start_time
 from benchflow.planes.sandbox.local.images import Image, key_of, read_image, require_image
 from benchflow.planes.sandbox.local.limits import Limits
-from benchflow.planes.sandbox.local.masking import Masks
+from benchflow.planes.sandbox.local.mask.masks import Masks
 from benchflow.planes.sandbox.local.records import Records, Running, all_records, boot_id
-from benchflow.planes.sandbox.local.store import Store
+from benchflow.planes.sandbox.local.store.store import Store
 from benchflow.planes.sandbox.local.volumes import Volumes, place_of
 from benchflow.planes.sandbox.records import file_lock
 

@@ -16,17 +16,17 @@ from benchflow.contracts.sandbox import (
     SandboxSpec,
 )
 from benchflow.errors import SandboxLostError, SandboxStartError, UnsupportedFeatureError
-from benchflow.planes.sandbox.local import mask_policy
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.images import BARE, Image, key_of, read_image
 from benchflow.planes.sandbox.local.machine import Machine, owned_by_this_process
+from benchflow.planes.sandbox.local.mask import policy as mask_policy
 from benchflow.planes.sandbox.local.records import Running
 from benchflow.planes.sandbox.local.sandbox import LocalSandbox
 from benchflow.planes.sandbox.local.trial import require_machine
 
 if TYPE_CHECKING:
-    from benchflow.planes.sandbox.local.build import Builder
-    from benchflow.planes.sandbox.local.dockerfile import LayerConfig
+    from benchflow.planes.sandbox.local.build.builder import Builder
+    from benchflow.planes.sandbox.local.build.dockerfile import LayerConfig
 
 STACK_LABEL = "benchflow.stack"
 
@@ -66,7 +66,7 @@ class LocalProvider:
     async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
         if self._builder is None:
             # Whoever only asks whether there can be sandboxes need not know how images are built.
-            from benchflow.planes.sandbox.local.build import Builder
+            from benchflow.planes.sandbox.local.build.builder import Builder
 
             self._builder = Builder(_Workshop(self, self._machine))
         return await self._builder.build(config, log=log)

@@ -9,7 +9,7 @@ from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.planes.sandbox.local.cgroups import Cgroup
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.images import Image, key_of, require_image
-from benchflow.planes.sandbox.local.store import Store
+from benchflow.planes.sandbox.local.store.store import Store
 
 _WORK = "w-"
 """How the names of overlay work directories begin."""

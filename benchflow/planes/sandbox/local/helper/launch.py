@@ -8,6 +8,7 @@ first process is an executed program with no memory of this one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -164,7 +165,9 @@ def _first_process(request: dict[str, Any], channel: socket.socket) -> None:
         os.execve(program, ["sleep", "infinity"], request["env"])
     except BaseException as error:
         number = error.errno if isinstance(error, OSError) else None
-        channel.send(json.dumps({"error": f"{type(error).__name__}: {error}", "errno": number}).encode())
+        # Who would hear it may have been killed, and this is not the process to answer in its place.
+        with contextlib.suppress(OSError):
+            channel.send(json.dumps({"error": f"{type(error).__name__}: {error}", "errno": number}).encode())
     os._exit(1)
 
 

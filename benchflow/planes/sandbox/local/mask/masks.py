@@ -13,9 +13,9 @@ from pathlib import Path
 
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.local import network
-from benchflow.planes.sandbox.local.mask import host_mask, run_mask
-from benchflow.planes.sandbox.local.mask_layer import Mask
-from benchflow.planes.sandbox.local.store import Store
+from benchflow.planes.sandbox.local.mask.layer import Mask
+from benchflow.planes.sandbox.local.mask.plan import host_mask, run_mask
+from benchflow.planes.sandbox.local.store.store import Store
 
 _LOOKED_AT = ("/", "/etc", "/var", "/var/lib", "/opt", "/etc/passwd", "/etc/group")
 """Where a new name, or a new account, makes the host's mask another one."""
@@ -58,7 +58,7 @@ class Masks:
 
 def _engine_paths() -> list[Path]:
     """Where the engine itself lies: its package, or the repository around it, and its virtual environment."""
-    package = Path(__file__).parents[3]
+    package = Path(__file__).parents[4]
     repository = package.parent
     own = [repository if (repository / "pyproject.toml").is_file() else package]
     if sys.prefix != sys.base_prefix:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from benchflow.contracts.base import Model
 from benchflow.errors import ImageBuildError, UnsupportedFeatureError
 from benchflow.planes.sandbox.context import Context
-from benchflow.planes.sandbox.local.copies import Copy, Tree, is_remote
-from benchflow.planes.sandbox.local.syntax import (
+from benchflow.planes.sandbox.local.build.copies import Copy, Tree, is_remote
+from benchflow.planes.sandbox.local.build.syntax import (
     Instruction,
     Mistake,
     Unsupported,

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from benchflow.planes.sandbox.context import Context
-from benchflow.planes.sandbox.local.syntax import Mistake, Unsupported
+from benchflow.planes.sandbox.local.build.syntax import Mistake, Unsupported
 
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:", re.I)
 _WILD = re.compile(r"[*?\[]")

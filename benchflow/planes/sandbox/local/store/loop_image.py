@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow.errors import SandboxUnavailableError
-from benchflow.planes.sandbox.local.mounts import mount_of
+from benchflow.planes.sandbox.local.store.mounts import mount_of
 
 SHARE_OF_FREE_SPACE = 0.9
 """How much of the free space an image may come to take. It takes only what is in it."""

@@ -29,8 +29,8 @@ from benchflow.errors import (
 )
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.context import Context, read_context
-from benchflow.planes.sandbox.local.copies import Copy
-from benchflow.planes.sandbox.local.dockerfile import (
+from benchflow.planes.sandbox.local.build.copies import Copy
+from benchflow.planes.sandbox.local.build.dockerfile import (
     PROXY_ARGS,
     LayerConfig,
     MakeDirectory,

@@ -17,10 +17,10 @@ from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from benchflow.errors import ConfigError, SandboxUnavailableError
-from benchflow.planes.sandbox.local import mask_policy as policy
-from benchflow.planes.sandbox.local.mask_accounts import HOSTNAME, HOSTS, MACHINE_ID, Accounts, resolv_conf
-from benchflow.planes.sandbox.local.mask_layer import Draft, Entry, Mask, ancestors, first_missing, names_of, places
-from benchflow.planes.sandbox.local.mask_mounts import Submounts
+from benchflow.planes.sandbox.local.mask import policy
+from benchflow.planes.sandbox.local.mask.accounts import HOSTNAME, HOSTS, MACHINE_ID, Accounts, resolv_conf
+from benchflow.planes.sandbox.local.mask.layer import Draft, Entry, Mask, ancestors, first_missing, names_of, places
+from benchflow.planes.sandbox.local.mask.mounts import Submounts
 
 __all__ = ["Mask", "host_mask", "run_mask"]
 

@@ -22,9 +22,9 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, cast
 
 from benchflow.errors import DiskFullError, SandboxUnavailableError, StoreError
-from benchflow.planes.sandbox.local import btrfs, trees
-from benchflow.planes.sandbox.local.image import STOPPED, Image
-from benchflow.planes.sandbox.local.mounts import mount_of
+from benchflow.planes.sandbox.local.store import btrfs, trees
+from benchflow.planes.sandbox.local.store.loop_image import STOPPED, Image
+from benchflow.planes.sandbox.local.store.mounts import mount_of
 
 Kind = Literal["snapshot", "reflink", "copy"]
 """How a clone is made: a snapshot of the whole, files that share their blocks, or copies of them."""
