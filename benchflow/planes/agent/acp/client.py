@@ -1,0 +1,243 @@
+"""What an agent may ask of its client: permission, an answer, files, terminals. All of it happens in the sandbox.
+
+Files and terminals are the agent's user's: what that user may not read or write, the agent cannot have us read or write
+for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Literal
+
+from benchflow.contracts.ids import short_hash
+from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
+from benchflow.planes.agent.acp.session import METHOD_NOT_FOUND, Refused
+from benchflow.planes.agent.acp.wire import Message
+
+Permissions = Literal["auto", "deny"]
+"""auto: the first option that allows, by its kind. deny: the first that rejects."""
+
+INVALID_PARAMS = -32602
+NOT_FOUND = -32002
+
+TERMINALS = "/run/benchflow/terminals"
+
+OUTPUT_LIMIT = 1024 * 1024
+"""Bytes of a terminal's output that are given where the agent does not say how many it wants."""
+
+MOST_OUTPUT = 8 * 1024 * 1024
+
+_MOMENT = 0.02
+"""Seconds for a command that has ended to be known to have."""
+
+_ORDER: dict[Permissions, tuple[str, ...]] = {
+    "auto": ("allow_once", "allow_always"),
+    "deny": ("reject_once", "reject_always"),
+}
+
+# $1: path, $2: first line (from 1), $3: number of lines, 0 for all.
+_READ = """[ -e "$1" ] || exit 44; [ -f "$1" ] || { echo 'not a regular file' >&2; exit 45; }
+[ -r "$1" ] || { echo 'permission denied' >&2; exit 45; }
+if [ "$3" = 0 ]; then tail -n "+$2" -- "$1"; else tail -n "+$2" -- "$1" | head -n "$3"; fi"""
+# $1: the new content, $2: path.
+_WRITE = 'mkdir -p -- "$(dirname -- "$2")" && cat -- "$1" >"$2"'
+# $1: directory. The size of the output, how much of it is wanted, and that much of its end.
+_OUTPUT = """limit=$(cat "$1.limit") || exit 44
+[ -e "$1/output" ] || exit 0
+wc -c <"$1/output" && echo "$limit" && tail -c "$limit" -- "$1/output"
+"""
+# $0: output file; the rest: the command.
+_RUN = 'exec >"$0" 2>&1 </dev/null; exec "$@"'
+# $1: directory, which stays root's: the agent must not put a link where root is going to write.
+_ROOM = 'mkdir -p "$1" && chmod 0711 /run/benchflow "$(dirname "$1")" "$1"'
+# $1: directory, $2: owner, $3: bytes of output that are wanted.
+_TERMINAL = f"""{_ROOM} && echo "$3" >"$1.limit" && chmod 0644 "$1.limit" && chown "$2" "$1" && chmod 0700 "$1"
+"""
+
+
+class Client:
+    """The client of one agent. user: who the agent is in its sandbox; cwd: its session's directory."""
+
+    def __init__(self, sandbox: Sandbox, *, user: str | int, cwd: str, permissions: Permissions = "auto") -> None:
+        self._sandbox = sandbox
+        self._user = user
+        self._cwd = cwd
+        self._permissions = permissions
+        self._terminals: dict[str, asyncio.Task[SandboxExecResult]] = {}
+
+    # --- questions -----------------------------------------------------------------------------------
+
+    async def ask(self, method: str, params: Message) -> Message:
+        if method == "session/request_permission":
+            return {"outcome": choose(params.get("options") or [], self._permissions)}
+        return answer_form(params, self._permissions)
+
+    # --- files and terminals -------------------------------------------------------------------------
+
+    async def serve(self, request: Any, method: str, params: Message) -> Message:
+        match method:
+            case "fs/read_text_file":
+                return await self._read(params)
+            case "fs/write_text_file":
+                return await self._write(request, params)
+            case "terminal/create":
+                return await self._create(request, params)
+            case "terminal/output":
+                return await self._output(params)
+            case "terminal/wait_for_exit":
+                return _exit_status(await asyncio.shield(await self._terminal(params)))
+            case "terminal/kill" | "terminal/release":
+                await self._terminal(params)
+                await self._sandbox.kill_once(_key(self._name(params)))
+                return {}
+        raise Refused(METHOD_NOT_FOUND, f"the client does not do {method}")
+
+    async def _read(self, params: Message) -> Message:
+        path = _absolute(params.get("path"))
+        first, limit = max(1, int(params.get("line") or 1)), int(params.get("limit") or 0)
+        result = await self._as_agent(["sh", "-c", _READ, "sh", path, str(first), str(limit)])
+        if result.return_code == 44:
+            raise Refused(NOT_FOUND, f"{path}: no such file")
+        if result.return_code != 0:
+            raise Refused(INVALID_PARAMS, f"{path}: {result.stderr.strip() or 'it cannot be read'}")
+        if result.truncated:
+            raise Refused(INVALID_PARAMS, f"{path}: it is too large to be read at once: ask for some lines of it")
+        return {"content": result.stdout}
+
+    async def _write(self, request: Any, params: Message) -> Message:
+        path = _absolute(params.get("path"))
+        room = f"{TERMINALS}/write-{_plain(request)}"
+        content = str(params.get("content", "")).encode(errors="replace")
+        await self._sandbox.control(_ROOM, room)
+        try:
+            await self._sandbox.write_file(f"{room}/content", content, mode=0o400, user=self._user)
+            result = await self._as_agent(["sh", "-c", _WRITE, "sh", f"{room}/content", path])
+        finally:
+            await self._sandbox.control('rm -rf "$1"', room)
+        if result.return_code != 0:
+            raise Refused(INVALID_PARAMS, f"{path}: {result.stderr.strip() or 'it cannot be written'}")
+        return {}
+
+    async def _create(self, request: Any, params: Message) -> Message:
+        command = str(params.get("command") or "")
+        if not command:
+            raise Refused(INVALID_PARAMS, "a terminal needs a command")
+        name = _plain(request)
+        limit = params.get("outputByteLimit")
+        wanted = max(0, min(int(OUTPUT_LIMIT if limit is None else limit), MOST_OUTPUT))
+        await self._sandbox.control(_TERMINAL, f"{TERMINALS}/{name}", str(self._user), str(wanted))
+        task = self._start(name, params)
+        # It is promised only when it runs: a worker that takes over would not know what to start.
+        while not task.done() and not await self._sandbox.was_started(_key(name)):
+            await asyncio.wait([task], timeout=_MOMENT)
+        if task.done():
+            task.result()
+        return {"terminalId": name}
+
+    def _start(self, name: str, params: Message) -> asyncio.Task[SandboxExecResult]:
+        command, args = str(params["command"]), [str(arg) for arg in params.get("args") or []]
+        # Some agents put a whole line where a program belongs.
+        argv = [command, *args] if args or not any(map(str.isspace, command)) else ["sh", "-c", command]
+        env = {str(row["name"]): str(row["value"]) for row in params.get("env") or []}
+        task = asyncio.ensure_future(
+            self._sandbox.exec_once(
+                _key(name),
+                ["sh", "-c", _RUN, f"{TERMINALS}/{name}/output", *argv],
+                env=env,
+                cwd=str(params.get("cwd") or self._cwd),
+                user=self._user,
+            )
+        )
+        self._terminals[name] = task
+        return task
+
+    async def _output(self, params: Message) -> Message:
+        task = await self._terminal(params)
+        # What is read after the end is known is all of it.
+        await asyncio.wait([task], timeout=_MOMENT)
+        ended = _exit_status(task.result()) if task.done() and not task.cancelled() else None
+        result = await self._as_agent(["sh", "-c", _OUTPUT, "sh", f"{TERMINALS}/{self._name(params)}"])
+        size, limit, text = (*result.stdout.split("\n", 2), "0", "")[:3] if result.stdout else ("0", "0", "")
+        truncated = int(size) > int(limit)
+        # The cut may go through a character.
+        output = text.lstrip("\ufffd") if truncated else text
+        return {"output": output, "truncated": truncated} | ({"exitStatus": ended} if ended else {})
+
+    async def _terminal(self, params: Message) -> asyncio.Task[SandboxExecResult]:
+        name = self._name(params)
+        if name not in self._terminals and not await self._sandbox.was_started(_key(name)):
+            raise Refused(INVALID_PARAMS, f"there is no terminal {name!r}")
+        # A worker that has taken over attaches to what runs: the command itself is not looked at again.
+        return self._terminals.get(name) or self._start(name, {"command": "true"})
+
+    def _name(self, params: Message) -> str:
+        name = str(params.get("terminalId") or "")
+        if not name:
+            raise Refused(INVALID_PARAMS, "a terminal is named by its terminalId")
+        return name
+
+    async def close(self) -> None:
+        """Stop waiting for terminals. Their commands go on until the agent's processes are ended."""
+        for task in self._terminals.values():
+            task.cancel()
+        await asyncio.gather(*self._terminals.values(), return_exceptions=True)
+        self._terminals.clear()
+
+    async def _as_agent(self, cmd: list[str]) -> SandboxExecResult:
+        return await self._sandbox.exec(cmd, cwd="/", user=self._user, timeout=120)
+
+
+def choose(options: list[Message], permissions: Permissions) -> Message:
+    """The outcome of a permission request: by the kind of its options, whatever their order; else cancelled."""
+    for kind in _ORDER[permissions]:
+        for option in options:
+            if option.get("kind") == kind:
+                return {"outcome": "selected", "optionId": option["optionId"]}
+    return {"outcome": "cancelled"}
+
+
+def answer_form(params: Message, permissions: Permissions) -> Message:
+    """An answer to a form: its defaults, else the first of what is offered; declined where neither is there."""
+    schema = params.get("requestedSchema")
+    if permissions == "deny" or not isinstance(schema, dict):
+        return {"action": "decline"}
+    content: Message = {}
+    required = schema.get("required") or []
+    for name, field in (schema.get("properties") or {}).items():
+        found, value = _value(field)
+        if found:
+            content[name] = value
+        elif name in required:
+            return {"action": "decline"}
+    return {"action": "accept", "content": content}
+
+
+def _value(field: Message) -> tuple[bool, Any]:
+    if "default" in field:
+        return True, field["default"]
+    items = field.get("items") if field.get("type") == "array" else field
+    choices = (items or {}).get("enum") or [row.get("const") for row in (items or {}).get("oneOf") or []]
+    choices = choices or [row.get("const") for row in (items or {}).get("anyOf") or []]
+    if choices:
+        return True, [choices[0]] if field.get("type") == "array" else choices[0]
+    return (True, True) if field.get("type") == "boolean" else (False, None)
+
+
+def _absolute(path: Any) -> str:
+    if not isinstance(path, str) or not path.startswith("/"):
+        raise Refused(INVALID_PARAMS, f"{path!r} is not an absolute path")
+    return path
+
+
+def _exit_status(result: SandboxExecResult) -> Message:
+    return {"exitCode": result.return_code, "signal": None}
+
+
+def _key(name: str) -> str:
+    return f"terminal-{name}"
+
+
+def _plain(request: Any) -> str:
+    """An id of the agent's as the name of a directory, of its own."""
+    return str(request) if type(request) is int else short_hash(json.dumps(request), 16)

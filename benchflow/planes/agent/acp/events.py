@@ -1,0 +1,95 @@
+"""What an agent says, as lines of the trajectory. Nothing is dropped: an unknown update is kept as it came."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from benchflow.contracts.base import Model
+
+_TEXT = {
+    "agent_message_chunk": "agent_message",
+    "agent_thought_chunk": "agent_thought",
+    "user_message_chunk": "user_message",
+}
+
+_TOOL_FIELDS = {
+    "kind": "kind",
+    "title": "title",
+    "status": "status",
+    "content": "content",
+    "locations": "locations",
+    "rawInput": "raw_input",
+    "rawOutput": "raw_output",
+}
+
+
+class Usage(Model):
+    """Tokens and money of a turn, as far as the agent told. cost: in `currency`."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: float | None = None
+    currency: str | None = None
+
+
+class Reading:
+    """A turn as it is read. Fed the same messages it gives the same lines."""
+
+    def __init__(self) -> None:
+        self.tool_calls: set[str] = set()
+        self.usage: Usage | None = None
+
+    def lines(self, update: Any) -> list[dict[str, Any]]:
+        """The trajectory lines of one `session/update`."""
+        if not isinstance(update, dict):
+            return [{"type": "update", "update": update}]
+        kind = str(update.get("sessionUpdate"))
+        content = update.get("content")
+        if kind in _TEXT and isinstance(content, dict) and content.get("type") == "text":
+            return [{"type": _TEXT[kind], "text": str(content.get("text", ""))}]
+        if kind in ("tool_call", "tool_call_update") and update.get("toolCallId") is not None:
+            return [self._tool_call(update)]
+        if kind == "plan":
+            return [{"type": "plan", "entries": update.get("entries", [])}]
+        if kind == "usage_update":
+            self._note_cost(update)
+        return [{"type": "update", "update": update}]
+
+    def end(self, result: dict[str, Any]) -> None:
+        """Take what the answer to the prompt says of usage."""
+        usage = result.get("usage")
+        if isinstance(usage, dict):
+            before = self.usage or Usage()
+            self.usage = before.model_copy(
+                update={
+                    "input_tokens": _count(usage.get("inputTokens")),
+                    "output_tokens": _count(usage.get("outputTokens")),
+                    "cached_tokens": _count(usage.get("cachedReadTokens")),
+                    "reasoning_tokens": _count(usage.get("thoughtTokens")),
+                }
+            )
+
+    def _tool_call(self, update: dict[str, Any]) -> dict[str, Any]:
+        call = str(update["toolCallId"])
+        # Some agents never announce a call: then the first that is heard of it stands for the announcement.
+        kind = "tool_call_update" if call in self.tool_calls else "tool_call"
+        self.tool_calls.add(call)
+        said = {ours: update[theirs] for theirs, ours in _TOOL_FIELDS.items() if update.get(theirs) is not None}
+        if kind == "tool_call":
+            said = {"kind": "other", "title": "", "status": "pending", "content": []} | said
+        return {"type": kind, "tool_call_id": call} | said
+
+    def _note_cost(self, update: dict[str, Any]) -> None:
+        cost = update.get("cost")
+        if isinstance(cost, dict) and isinstance(cost.get("amount"), (int, float)):
+            before = self.usage or Usage()
+            self.usage = before.model_copy(
+                update={"cost": float(cost["amount"]), "currency": str(cost.get("currency") or "USD")}
+            )
+
+
+def _count(value: Any) -> int:
+    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) and value >= 0 else 0

@@ -1,0 +1,316 @@
+"""A session with an agent: requests that go out once, answers that are waited for, whoever waits.
+
+Of every request it is noted, before it is sent, from where in the agent's output its answer is to be looked for. A
+worker that takes over reads from there again: what it makes of it is the same, so that what was written already can be
+told from what was not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError
+from benchflow.planes.agent.acp.events import Reading
+from benchflow.planes.agent.acp.wire import Heard, Message, Wire
+
+SILENCE = 0.25
+"""Seconds without output after which a turn that has its answer is taken to be over."""
+
+LAST_WORDS = 5.0
+"""Seconds after its answer at which a turn is over, however much the agent goes on to say."""
+
+CANCEL_GRACE = 10.0
+"""Seconds for an agent to answer that it has stopped."""
+
+METHOD_NOT_FOUND = -32601
+INTERNAL_ERROR = -32603
+
+Line = dict[str, Any]
+Stop = Literal["wall_clock", "idle"]
+
+
+class Host(Protocol):
+    """Who serves the agent's own requests."""
+
+    async def ask(self, method: str, params: Message) -> Message:
+        """Permission or elicitation: the result to answer with. An exception is answered by *cancelled*."""
+        ...
+
+    async def serve(self, request: Any, method: str, params: Message) -> Message:
+        """Files and terminals. Raises `Refused`."""
+        ...
+
+
+class Refused(Exception):
+    """A request of the agent's that is answered by an error."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+@dataclass
+class Limits:
+    """Seconds a turn may take, counted from its prompt, and may be silent. None: no limit."""
+
+    wall: float | None = None
+    idle: float | None = 600.0
+
+
+@dataclass
+class Turn:
+    """A turn that has ended. stop_reason as in ACP. timed_out: why it was ended by us."""
+
+    stop_reason: str
+    reading: Reading
+    timed_out: Stop | None = None
+
+
+@dataclass
+class _Exchange:
+    """One request and what is heard until its answer."""
+
+    request: str
+    sink: Callable[[list[Line]], None]
+    reading: Reading = field(default_factory=Reading)
+    answer: Message | None = None
+    served: set[asyncio.Task[None]] = field(default_factory=set)
+    answered_at: float | None = None
+    give_up_at: float | None = None
+
+
+class Session:
+    """The client's side of one agent process."""
+
+    def __init__(self, wire: Wire, host: Host) -> None:
+        self._wire = wire
+        self._host = host
+
+    async def call(self, request: str, method: str, params: Message, limits: Limits) -> Message:
+        """Send a request, unless it was, and return its result.
+
+        Raises `ACPError`, `AgentExitError`, `AgentTimeoutError`.
+        """
+        exchange = _Exchange(request, lambda lines: None)
+        started, offset = self._begin(request, method, params)
+        ended_by = await self._listen(exchange, offset, started, limits, quiet=0)
+        if ended_by is not None:
+            raise AgentTimeoutError(f"the agent did not answer {method} in time", log_tail=self._wire.log_tail())
+        assert exchange.answer is not None
+        return self._result(exchange.answer, method)
+
+    async def prompt(
+        self,
+        request: str,
+        session: str,
+        prompt: list[Message],
+        sink: Callable[[list[Line]], None],
+        limits: Limits,
+        kill: Callable[[], Awaitable[None]],
+    ) -> Turn:
+        """One turn. sink: takes the lines of the trajectory, the same in the same order after a crash.
+
+        When a limit is reached the agent is asked to stop, then killed. Raises `ACPError`, `AgentExitError`.
+        """
+        exchange = _Exchange(request, sink)
+        params = {"sessionId": session, "prompt": prompt}
+        started, offset = self._begin(request, "session/prompt", params)
+        timed_out = await self._listen(exchange, offset, started, limits, quiet=SILENCE, session=session)
+        if exchange.answer is None or (timed_out and "error" in exchange.answer):
+            await kill()
+            return Turn("timeout", exchange.reading, timed_out)
+        result = self._result(exchange.answer, "session/prompt")
+        exchange.reading.end(result)
+        return Turn(str(result.get("stopReason", "end_turn")), exchange.reading, timed_out)
+
+    def cancel(self, session: str) -> None:
+        """Ask the agent to stop its turn."""
+        self._wire.send({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
+
+    # --- listening -----------------------------------------------------------------------------------
+
+    def _begin(self, request: str, method: str, params: Message) -> tuple[float, int]:
+        """Send a request once. When that was, and the offset from which on its answer can come."""
+        mark = self._wire.note(f"request-{request}", {"from": self._wire.position, "at": time.time()})
+        self._wire.send({"jsonrpc": "2.0", "id": request, "method": method, "params": params})
+        return float(mark["at"]), int(mark["from"])
+
+    async def _listen(
+        self,
+        exchange: _Exchange,
+        offset: int,
+        started: float,
+        limits: Limits,
+        *,
+        quiet: float,
+        session: str | None = None,
+    ) -> Stop | None:
+        """Hear the agent until it has answered and then been silent for `quiet` seconds, or a limit is reached."""
+        before = self._wire.said
+        heard_at = time.monotonic()
+        stop = self._noted_stop(exchange.request)
+        ended: str | None = None
+        try:
+            async for heard in self._wire.follow(offset):
+                now = time.monotonic()
+                if heard is not None:
+                    offset = heard.end
+                    await self._take(exchange, heard)
+                    # While somebody was asked, the agent could not but wait.
+                    heard_at = time.monotonic()
+                    if offset < before:
+                        # What was said before we came is heard to its end, whatever time it is now.
+                        continue
+                if exchange.answer is not None:
+                    exchange.answered_at = exchange.answered_at or now
+                    if (heard is None and now - heard_at >= quiet) or now - exchange.answered_at > LAST_WORDS:
+                        return stop
+                    continue
+                if heard is None:
+                    if ended is not None:
+                        if stop is not None:
+                            return stop
+                        raise AgentExitError(
+                            f"the agent ended during its turn: {ended}", log_tail=self._wire.log_tail()
+                        )
+                    ended = self._wire.ended()
+                    if ended is not None:
+                        # Its last words may have come after we looked for them: one more look.
+                        continue
+                stop = stop or self._limit_reached(exchange, limits, time.time() - started, now - heard_at)
+                if stop is not None and (session is None or now > (exchange.give_up_at or now)):
+                    return stop
+                if stop is not None and session is not None and exchange.give_up_at is None:
+                    exchange.give_up_at = now + CANCEL_GRACE
+                    self.cancel(session)
+        finally:
+            if exchange.answer is not None:
+                self._wire.position = offset
+            for task in exchange.served:
+                task.cancel()
+            await asyncio.gather(*exchange.served, return_exceptions=True)
+        raise AssertionError("the agent's output has no end")
+
+    def _limit_reached(self, exchange: _Exchange, limits: Limits, elapsed: float, silent: float) -> Stop | None:
+        """Written down: whoever takes over must not believe that the agent ended the turn by itself."""
+        why: Stop | None = None
+        if limits.wall is not None and elapsed > limits.wall:
+            why = "wall_clock"
+        elif limits.idle is not None and silent > limits.idle:
+            why = "idle"
+        if why is not None:
+            self._wire.note(f"stop-{exchange.request}", {"why": why})
+        return why
+
+    def _noted_stop(self, request: str) -> Stop | None:
+        noted = self._wire.noted(f"stop-{request}")
+        return None if noted is None else "idle" if noted["why"] == "idle" else "wall_clock"
+
+    async def _take(self, exchange: _Exchange, heard: Heard) -> None:
+        message = heard.message
+        if message is None:
+            exchange.sink([self._noise(heard.raw)])
+        elif "method" in message and "id" in message:
+            await self._request(exchange, message)
+        elif message.get("method") == "session/update":
+            exchange.sink(exchange.reading.lines(_mapping(message.get("params")).get("update")))
+        elif "method" in message:
+            exchange.sink([{"type": "notification", "method": message["method"], "params": message.get("params")}])
+        elif "id" in message and ("result" in message or "error" in message):
+            if message["id"] == exchange.request:
+                exchange.answer = message
+            elif not self._wire.was_sent(message["id"]):
+                raise ACPError(
+                    f"the agent answered a request that was never made: {message['id']!r}",
+                    log_tail=self._wire.log_tail(),
+                )
+        else:
+            raise ACPError(
+                f"the agent wrote something that is not JSON-RPC: {_short(heard.raw)}", log_tail=self._wire.log_tail()
+            )
+
+    def _noise(self, raw: bytes) -> Line:
+        """A line that is no JSON: a stray log line is kept, a broken message ends the turn."""
+        if raw.lstrip()[:1] in (b"{", b"["):
+            raise self._error(f"the agent wrote a broken message: {_short(raw)}")
+        try:
+            return {"type": "noise", "text": raw.decode()}
+        except UnicodeDecodeError as error:
+            raise ACPError(
+                f"the agent wrote what is not UTF-8: {_short(raw)}", log_tail=self._wire.log_tail()
+            ) from error
+
+    # --- the agent's own requests --------------------------------------------------------------------
+
+    async def _request(self, exchange: _Exchange, message: Message) -> None:
+        method, params = str(message["method"]), _mapping(message.get("params"))
+        if method in ("session/request_permission", "elicitation/create"):
+            await self._ask(exchange, message["id"], method, params)
+            return
+        exchange.sink([{"type": "client_request", "method": method, "params": _shown(params)}])
+        if self._wire.answer_to(message["id"]) is None:
+            task = asyncio.ensure_future(self._serve(message["id"], method, params))
+            exchange.served.add(task)
+            task.add_done_callback(exchange.served.discard)
+
+    async def _ask(self, exchange: _Exchange, request: Any, method: str, params: Message) -> None:
+        """Permission and elicitation are answered one after the other, and both sides of it are on record."""
+        kind = "permission_request" if method == "session/request_permission" else "elicitation_request"
+        exchange.sink([{"type": kind, "params": params}])
+        answer = self._wire.answer_to(request)
+        error = None
+        if answer is None:
+            try:
+                result = await self._host.ask(method, params)
+            except Exception as problem:
+                error = f"{type(problem).__name__}: {problem}"
+                cancelled = {"outcome": {"outcome": "cancelled"}}
+                result = cancelled if method == "session/request_permission" else {"action": "cancel"}
+            answer = {"jsonrpc": "2.0", "id": request, "result": result}
+            self._wire.send(answer)
+        line: Line = {"type": kind.replace("request", "answer"), "result": answer.get("result")}
+        exchange.sink([line | ({"error": error} if error else {})])
+
+    async def _serve(self, request: Any, method: str, params: Message) -> None:
+        answer: Message = {"jsonrpc": "2.0", "id": request}
+        try:
+            answer["result"] = await self._host.serve(request, method, params)
+        except Refused as refusal:
+            answer["error"] = {"code": refusal.code, "message": refusal.message}
+        except asyncio.CancelledError:
+            raise
+        except Exception as problem:
+            answer["error"] = {"code": INTERNAL_ERROR, "message": f"{type(problem).__name__}: {problem}"}
+        with suppress(FileNotFoundError):
+            self._wire.send(answer)
+
+    def _result(self, answer: Message, method: str) -> Message:
+        if "error" in answer:
+            error = _mapping(answer["error"])
+            said = f"{error.get('message', 'no reason given')} (code {error.get('code')})"
+            details = error.get("data")
+            more = f": {_short(str(details).encode())}" if details else ""
+            raise self._error(f"the agent refused {method}: {said}{more}")
+        return _mapping(answer.get("result"))
+
+    def _error(self, said: str) -> ACPError:
+        return ACPError(said, log_tail=self._wire.log_tail())
+
+
+def _mapping(value: Any) -> Message:
+    return value if isinstance(value, dict) else {}
+
+
+def _short(raw: bytes) -> str:
+    text = raw[:300].decode(errors="replace")
+    return text if len(raw) <= 300 else f"{text}…"
+
+
+def _shown(params: Message) -> Message:
+    """What of a request goes into the trajectory: not the content of whole files."""
+    return {key: value for key, value in params.items() if key != "content" or len(str(value)) < 10_000}

@@ -1,0 +1,253 @@
+"""The files between us and an agent: whoever writes and reads them, and whatever a crash left in them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchflow.errors import ACPError
+from benchflow.planes.agent.acp import wire as wire_module
+from benchflow.planes.agent.acp.wire import Heard, Message, Wire
+
+
+@pytest.fixture
+def wire(tmp_path: Path) -> Wire:
+    made = Wire(tmp_path / "agent")
+    made.make()
+    return made
+
+
+def request(number: object, method: str = "session/prompt") -> Message:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": {}}
+
+
+def answer(number: object, result: object = None) -> Message:
+    return {"jsonrpc": "2.0", "id": number, "result": result}
+
+
+def sent(wire: Wire) -> list[Message]:
+    return [json.loads(line) for line in (wire.directory / "in").read_bytes().splitlines()]
+
+
+def say(wire: Wire, text: bytes) -> None:
+    with (wire.directory / "out").open("ab") as file:
+        file.write(text)
+
+
+async def hear(wire: Wire, offset: int = 0) -> list[Heard]:
+    """All whole lines that are there."""
+    heard = []
+    async for line in wire.follow(offset):
+        if line is None:
+            break
+        heard.append(line)
+    return heard
+
+
+# --- what we say -----------------------------------------------------------------------------------------
+
+
+def test_the_directory_is_for_root_alone(wire: Wire) -> None:
+    assert wire.directory.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in wire.directory.iterdir()} == {0o600}
+
+
+def test_a_request_goes_out_once(wire: Wire) -> None:
+    assert wire.send(request("p0"))
+    assert not wire.send(request("p0"))
+    assert not Wire(wire.directory).send(request("p0"))
+    assert sent(wire) == [request("p0")]
+
+
+def test_an_answer_goes_out_once_and_the_first_one_counts(wire: Wire) -> None:
+    assert wire.send(answer(7, "yes"))
+    assert not Wire(wire.directory).send(answer(7, "no"))
+    assert wire.answer_to(7) == answer(7, "yes")
+    assert sent(wire) == [answer(7, "yes")]
+
+
+def test_a_request_and_an_answer_may_have_the_same_id(wire: Wire) -> None:
+    assert wire.send(answer(1))
+    assert wire.answer_to(1) is not None and not wire.was_sent(1)
+    assert wire.send(request(1))
+    assert wire.was_sent(1)
+
+
+def test_an_id_that_is_a_number_is_not_the_same_one_as_text(wire: Wire) -> None:
+    assert wire.send(answer(1, "number"))
+    assert wire.send(answer("1", "text"))
+    assert (wire.answer_to(1), wire.answer_to("1")) == (answer(1, "number"), answer("1", "text"))
+
+
+def test_a_notification_goes_out_as_often_as_it_is_sent(wire: Wire) -> None:
+    notification = {"jsonrpc": "2.0", "method": "session/cancel", "params": {}}
+    assert wire.send(notification) and wire.send(notification)
+    assert sent(wire) == [notification] * 2
+
+
+def test_what_another_worker_sent_is_known(wire: Wire) -> None:
+    other = Wire(wire.directory)
+    assert other.send(request("p0"))
+    assert wire.was_sent("p0") and not wire.was_sent("p1")
+    assert not wire.send(request("p0"))
+
+
+def test_a_half_line_is_replaced_by_a_whole_one(wire: Wire) -> None:
+    wire.send(request("p0"))
+    with (wire.directory / "in").open("ab") as file:
+        file.write(json.dumps(request("p1")).encode()[:20])
+    after = Wire(wire.directory)
+    assert not after.was_sent("p1")
+    assert after.send(request("p1"))
+    assert sent(wire) == [request("p0"), request("p1")]
+
+
+def test_half_of_a_character_can_be_sent(wire: Wire) -> None:
+    assert wire.send(answer(1, "\ud83d"))
+    assert wire.answer_to(1) == answer(1, "\ud83d")
+
+
+def _send_all(directory: Path, barrier: object) -> None:
+    barrier.wait()  # type: ignore[attr-defined]
+    wire = Wire(directory)
+    for number in range(200):
+        wire.send(request(f"p{number}"))
+
+
+def test_two_writers_at_once_send_everything_once(wire: Wire) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(2)
+    writers = [context.Process(target=_send_all, args=(wire.directory, barrier)) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert [message["id"] for message in sent(wire)] == [f"p{number}" for number in range(200)]
+
+
+# --- what the agent says ---------------------------------------------------------------------------------
+
+
+async def test_lines_are_heard_in_order_with_the_offset_behind_each(wire: Wire) -> None:
+    say(wire, b'{"a": 1}\n{"b": 2}\n')
+    heard = await hear(wire)
+    assert [line.message for line in heard] == [{"a": 1}, {"b": 2}]
+    assert [line.end for line in heard] == [9, 18]
+    assert [line.message for line in await hear(wire, heard[0].end)] == [{"b": 2}]
+
+
+async def test_half_a_line_is_heard_when_it_is_whole(wire: Wire) -> None:
+    say(wire, b'{"a": 1}\n{"b"')
+    following = wire.follow(0)
+    first = await anext(following)
+    assert first is not None and first.message == {"a": 1}
+    assert await anext(following) is None
+    say(wire, b': "\xc3')
+    assert await anext(following) is None
+    say(wire, b'\xa4"}\n')
+    second = await anext(following)
+    assert second is not None and second.message == {"b": "ä"}
+    await following.aclose()  # type: ignore[attr-defined]
+
+
+async def test_what_is_no_json_object_is_heard_as_it_came(wire: Wire) -> None:
+    lines = [b"hello", b"[1]", b'{"a"', b'"text"', b'{"a": "\xff"}', b"[" * 100_000]
+    say(wire, b"\n".join(lines) + b"\n")
+    heard = await hear(wire)
+    assert [line.raw for line in heard] == lines
+    assert {line.message is None for line in heard} == {True}
+
+
+async def test_empty_lines_are_passed_over(wire: Wire) -> None:
+    say(wire, b"\n \n\r\n{}\n")
+    assert [(line.message, line.end) for line in await hear(wire)] == [({}, 8)]
+
+
+async def test_numbers_that_are_none_are_heard_as_nothing(wire: Wire) -> None:
+    say(wire, b'{"a": NaN, "b": -Infinity}\n')
+    assert [line.message for line in await hear(wire)] == [{"a": None, "b": None}]
+
+
+async def test_a_line_of_twenty_megabytes_is_a_line(wire: Wire) -> None:
+    text = "x" * 20_000_000
+    say(wire, json.dumps({"text": text}).encode() + b"\n{}\n")
+    heard = await hear(wire)
+    assert [line.message for line in heard] == [{"text": text}, {}]
+
+
+async def test_a_line_without_end_is_an_error_with_the_tail_of_the_log(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_module, "LONGEST_LINE", 3_000_000)
+    (wire.directory / "err").write_text("it goes on and on")
+    say(wire, b"x" * 5_000_000)
+    with pytest.raises(ACPError, match="a line of more than") as caught:
+        await hear(wire)
+    assert caught.value.log_tail == "it goes on and on"
+
+
+async def test_a_follower_hears_what_comes_while_it_follows(wire: Wire) -> None:
+    async def talk() -> None:
+        for number in range(50):
+            say(wire, json.dumps({"n": number}).encode() + b"\n")
+            await asyncio.sleep(0)
+
+    talking = asyncio.create_task(talk())
+    heard: list[Message | None] = []
+    async for line in wire.follow(0):
+        heard += [line.message] if line else []
+        if len(heard) == 50:
+            break
+    await talking
+    assert heard == [{"n": number} for number in range(50)]
+
+
+def test_the_position_is_the_next_workers_too(wire: Wire) -> None:
+    assert wire.position == 0
+    wire.position = 18
+    assert Wire(wire.directory).position == 18
+
+
+# --- how it ended, and what we note ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"code": 3, "signal": None}, "exit status 3"),
+        ({"code": None, "signal": "SIGKILL"}, "signal SIGKILL"),
+        ({"error": "spawn nothing ENOENT"}, "it could not be started: spawn nothing ENOENT"),
+    ],
+)
+def test_the_end_is_said_in_words(wire: Wire, how: Message, said: str) -> None:
+    assert wire.ended() is None
+    (wire.directory / "exit").write_text(json.dumps(how))
+    assert wire.ended() == said
+
+
+def test_the_log_tail_is_the_end_of_a_long_log(wire: Wire) -> None:
+    assert wire.log_tail() is None
+    (wire.directory / "err").write_bytes(b"x" * 100_000 + b"\xff the end\n")
+    tail = wire.log_tail()
+    assert tail is not None and tail.endswith("\ufffd the end") and len(tail) < 5000
+
+
+@pytest.fixture
+def notes(wire: Wire) -> Iterator[list[Message]]:
+    yield [wire.note("mark", {"from": 1}), Wire(wire.directory).note("mark", {"from": 2})]
+
+
+def test_the_first_note_counts(wire: Wire, notes: list[Message]) -> None:
+    assert notes == [{"from": 1}] * 2
+    assert wire.noted("mark") == {"from": 1}
+    assert wire.noted("other") is None
+
+
+def test_notes_leave_nothing_else_behind(wire: Wire, notes: list[Message]) -> None:
+    assert {path.name for path in wire.directory.iterdir()} == {"in", "out", "err", "mark.json"}
