@@ -52,7 +52,8 @@ def append_node(path: Path, node: str, role: str, lines: list[dict[str, Any]]) -
         if new:
             with storage_errors(path):
                 os.lseek(fd, 0, os.SEEK_END)
-                write_all(fd, ("\n".join(new) + "\n").encode())
+                # Half a character, which some agents cut an emoji to, is no text in any encoding.
+                write_all(fd, ("\n".join(new) + "\n").encode(errors="replace"))
     finally:
         os.close(fd)
     return first, first + max(len(mine), len(lines))

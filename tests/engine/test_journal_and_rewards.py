@@ -60,6 +60,11 @@ def test_line_ends_inside_a_text_are_no_line_ends(journal: Path) -> None:
     assert [line["text"] for line in read_journal(journal)] == [odd[0]["text"]] * 2
 
 
+def test_half_a_character_does_not_keep_a_line_out(journal: Path) -> None:
+    append_node(journal, "n1", "agent", [{"type": "agent_message", "text": "cut \ud83d here"}])
+    assert read_journal(journal)[0]["text"] == "cut ? here"
+
+
 def test_writers_at_the_same_time_add_a_node_once(journal: Path) -> None:
     many = [{"type": "agent_message", "text": str(number)} for number in range(200)]
     threads = [threading.Thread(target=append_node, args=(journal, "n1", "agent", many)) for _ in range(4)]
