@@ -14,6 +14,7 @@ from embedded import EmbeddedStack
 from local_world import free_subnet
 from worlds import DOCKER, LOCAL
 
+from benchflow.planes.sandbox import close_providers
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 
 
@@ -42,3 +43,5 @@ async def stack(state_root: Path, sandbox: str) -> AsyncIterator[EmbeddedStack]:
     await made.start()
     yield made
     made.close()
+    # A client's provider stays with the state directory that it was made for.
+    await close_providers(made.id)

@@ -30,7 +30,7 @@ from benchflow.planes.sandbox.local.helper import netlink
 from benchflow.planes.sandbox.local.helper.process import start_time
 from benchflow.planes.sandbox.local.machine import group_of
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
-from benchflow.planes.sandbox.local.store import Store
+from benchflow.planes.sandbox.local.store.store import Store
 
 _GET_ADDRESS = 0x8915
 _HELPER = "helper.server"
@@ -133,7 +133,9 @@ class LocalWorld:
         """Whether it is in a sandbox but for the processes there: those that it starts will be."""
         spaces = {name: _namespace(pid, name) for name in ("mnt", "pid", "pid_for_children")}
         outside = spaces["pid"] == _namespace(os.getpid(), "pid")
-        return outside and spaces["pid_for_children"] != spaces["pid"] and spaces["mnt"] != _namespace(1, "mnt")
+        return (
+            outside and spaces["pid_for_children"] != spaces["pid"] and spaces["mnt"] != _namespace(os.getpid(), "mnt")
+        )
 
     # --- what may be left ----------------------------------------------------------------------------
 

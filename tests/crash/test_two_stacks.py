@@ -53,6 +53,8 @@ async def test_neighbours_leave_each_other_alone(
     before = _belongings(stack), _belongings(neighbour)
     assert all(shared for _, shared in before)
     stack.kill("worker")
+    # What this process has made so far is of the other one.
+    await close_providers(stack.id)
     context = await make_context(theirs.engine.client, neighbour.paths, Store.open())
     assert await Reaper(context).reap() == 0
     await close_providers(context.stack)

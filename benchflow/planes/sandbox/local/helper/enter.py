@@ -158,7 +158,9 @@ def _complain(error: BaseException, request: dict[str, Any]) -> None:
     why = getattr(error, "strerror", None) or str(error)
     # After a search along PATH the last place looked at is nobody's name for it.
     shown = name if name == request["cwd"] else request["argv"][0]
-    os.write(2, f"{shown}: {why}\n".encode(errors="surrogateescape"))
+    # Nobody may hear it, or the disk be full; this process must end here nevertheless, and with its own status.
+    with contextlib.suppress(OSError):
+        os.write(2, f"{shown}: {why}\n".encode(errors="surrogateescape"))
 
 
 # --- accounts -----------------------------------------------------------------------------------------------
