@@ -25,6 +25,7 @@ def main(fd: int) -> None:
     """Serve the socket `fd` until its other end is closed."""
     kernel.hide_memory()
     kernel.adopt_orphans()
+    _listen_to_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     channel = socket.socket(fileno=fd)
     while True:
@@ -41,6 +42,13 @@ def main(fd: int) -> None:
             _work(fds)
         for each in fds:
             os.close(each)
+
+
+def _listen_to_signals() -> None:
+    """What whoever started the engine had it ignore (nohup, for one) is not for a sandbox's programs to inherit."""
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _receive(channel: socket.socket) -> list[int] | None:
