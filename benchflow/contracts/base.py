@@ -15,7 +15,7 @@ MAX_INLINE_BYTES = 64 * 1024
 class Model(BaseModel):
     """A frozen pydantic model that refuses unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, protected_namespaces=())
 
 
 class ArtifactRef(Model):

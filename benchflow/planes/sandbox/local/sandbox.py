@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from benchflow.contracts.sandbox import ExecChunk, ImageRef, SandboxExecResult, SandboxRef
+from benchflow.contracts.sandbox import ExecChunk, ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.local.executions import Command, Executions
 from benchflow.planes.sandbox.local.files import Files
 from benchflow.planes.sandbox.local.machine import INIT, Machine
-from benchflow.planes.sandbox.local.records import Baseline
+from benchflow.planes.sandbox.local.records import Baseline, Running
 
 _SHELL = "/bin/sh"
 
@@ -164,3 +164,19 @@ class LocalSandbox:
 
 def _user(user: str | int | None) -> str:
     return "0" if user in (None, "root", 0, "0") else str(user)
+
+
+def ref_of(
+    spec: SandboxSpec, running: Running, *, host_id: str = "", queue: str = "", generation: int = 0
+) -> SandboxRef:
+    """How any process finds a started sandbox again."""
+    return SandboxRef(
+        provider="local",
+        name=spec.name,
+        handle=running.handle,
+        host_id=host_id,
+        queue=queue,
+        generation=generation,
+        workdir=running.workdir,
+        warnings=running.warnings,
+    )

@@ -6,27 +6,45 @@ import asyncio
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchflow.contracts.sandbox import ImageRef, SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxUnavailableError
+from benchflow.paths import state_dir
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.images import BARE
-from benchflow.planes.sandbox.local.machine import Machine, owned_by_this_process
 from benchflow.planes.sandbox.local.records import boot_id
 from benchflow.planes.sandbox.local.requirements import DOCKER, require_one_root, require_platform
 
+if TYPE_CHECKING:
+    from benchflow.planes.sandbox.local.machine import Machine
 
-async def require_machine(machine: Machine) -> None:
+
+async def require_machine() -> None:
     """Raise `SandboxUnavailableError` when no sandbox could be started here now.
 
     A sandbox is started and removed to find out, unless that went well since the last boot or change of programs.
     """
     require_platform()
     require_one_root(Path("/proc/self/mountinfo").read_text())
-    passed = machine.home / "trial"
+    passed = state_dir() / "local" / "trial"
     stamp = f"{boot_id()} {host_fingerprint()}"
     if passed.is_file() and passed.read_text() == stamp:
         return
+    from benchflow.planes.sandbox.local.machine import Machine
+
+    # One of its own: whoever asks, a client that only submits, holds nothing of it afterwards.
+    machine = Machine()
+    try:
+        await _try(machine)
+    finally:
+        machine.close()
+    await asyncio.to_thread(passed.write_text, stamp)
+
+
+async def _try(machine: Machine) -> None:
+    from benchflow.planes.sandbox.local.machine import owned_by_this_process
+
     name = f"trial-{secrets.token_hex(6)}"
     image, labels = ImageRef(reference=BARE), owned_by_this_process()
     try:
@@ -43,10 +61,8 @@ async def require_machine(machine: Machine) -> None:
         ) from error
     finally:
         await machine.remove(name)
-        await machine.sweep()
         with suppress(BenchFlowError):
             await machine.sweep()
-    await asyncio.to_thread(passed.write_text, stamp)
 
 
 def _in_container() -> bool:

@@ -8,6 +8,7 @@ it up and little can break it. It ends when the worker's end of the socket is cl
 from __future__ import annotations
 
 import array
+import gc
 import json
 import os
 import signal
@@ -27,6 +28,9 @@ def main(fd: int) -> None:
     kernel.adopt_orphans()
     _listen_to_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # A collection in a fork would copy all memory that the forks share, and none lives long enough to need one.
+    gc.disable()
+    gc.freeze()
     channel = socket.socket(fileno=fd)
     while True:
         fds = _receive(channel)

@@ -1,0 +1,45 @@
+"""Where the steps of a build are carried out: local sandboxes, and the store's layers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxSpec
+from benchflow.planes.sandbox.local.build.dockerfile import LayerConfig
+from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
+from benchflow.planes.sandbox.local.images import BARE, Image, read_image
+from benchflow.planes.sandbox.local.machine import Machine, owned_by_this_process
+from benchflow.planes.sandbox.local.mask import policy as mask_policy
+from benchflow.planes.sandbox.local.sandbox import LocalSandbox, ref_of
+
+
+class LocalWorkshop:
+    """The `Workshop` of one machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def fingerprint(self) -> str:
+        return f"{host_fingerprint()}/{mask_policy.VERSION}"
+
+    async def find(self, key: str) -> ImageRef | None:
+        await asyncio.to_thread(self._machine.store.open)
+        found = await asyncio.to_thread(read_image, self._machine.store.root, key)
+        return found.ref(key) if found else None
+
+    async def open(self, base: str | None, name: str, hidden: tuple[str, ...]) -> LocalSandbox:
+        image = Image(fingerprint="").ref(base) if base else ImageRef(reference=BARE)
+        spec = SandboxSpec(name=name, image=image, workdir="/", hidden=hidden, labels=owned_by_this_process())
+        running = await self._machine.start(spec, copy=True)
+        # What the layers below say of environment and user is the builder's to apply.
+        return LocalSandbox(self._machine, ref_of(spec, running), {})
+
+    async def keep(self, sandbox: Sandbox, key: str, config: LayerConfig) -> ImageRef:
+        image = Image(
+            kind="layer",
+            fingerprint=host_fingerprint(),
+            env=config.env,
+            workdir=config.workdir,
+            warnings=config.warnings,
+        )
+        return await self._machine.keep_layer(sandbox.ref.name, key, image)
