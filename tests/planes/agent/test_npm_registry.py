@@ -141,3 +141,16 @@ def test_a_ca_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(AgentInstallError) as caught:
         NpmRegistry({"HOME": str(tmp_path), "npm_config_cafile": "/nonexistent/ca.pem"})
     assert caught.value.file == "/nonexistent/ca.pem"
+
+
+def test_without_a_configured_registry_npm_is_asked_for_its_own(tmp_path: Path) -> None:
+    npm = tmp_path / "npm"
+    npm.write_text("#!/bin/sh\necho https://npm.example/kept\n")
+    npm.chmod(0o755)
+    assert NpmRegistry({"HOME": str(tmp_path), "PATH": f"{tmp_path}:/usr/bin:/bin"}).url == "https://npm.example/kept/"
+
+
+def test_without_a_registry_and_without_npm_the_error_says_how_to_name_one(tmp_path: Path) -> None:
+    with pytest.raises(AgentInstallError, match="no npm registry is configured") as caught:
+        NpmRegistry({"HOME": str(tmp_path), "PATH": str(tmp_path)})
+    assert "NPM_CONFIG_REGISTRY" in str(caught.value.remedy)

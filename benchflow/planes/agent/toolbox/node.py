@@ -70,7 +70,7 @@ async def _runtime(package: str, version: str, runtimes: Path, only: tuple[str, 
     async def make(part: Path) -> None:
         stop = threading.Event()
         try:
-            await asyncio.to_thread(NpmRegistry().unpack, package, version, part, stop, only)
+            await asyncio.to_thread(lambda: NpmRegistry().unpack(package, version, part, stop, only))
         finally:
             stop.set()
 

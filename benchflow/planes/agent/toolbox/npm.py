@@ -12,7 +12,9 @@ import http.client
 import json
 import os
 import re
+import shutil
 import ssl
+import subprocess
 import tarfile
 import threading
 import urllib.error
@@ -25,7 +27,6 @@ from urllib.parse import quote, urlsplit
 from benchflow.errors import AgentDownloadError, AgentInstallError
 from benchflow.planes.agent.toolbox.steps import failed
 
-_DEFAULT = "https://registry.npmjs.org/"
 _GLOBAL = ("/usr/local/etc/npmrc", "/usr/etc/npmrc", "/etc/npmrc")
 _VARIABLE = re.compile(r"\$\{([^}]+)\}")
 _ATTEMPTS = 3
@@ -60,13 +61,31 @@ def _npmrc(text: str, environ: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
+def _npms_own(environ: Mapping[str, str]) -> str:
+    """The registry that npm uses when nobody names one, as npm itself says. Raises `AgentInstallError` without npm."""
+    npm = shutil.which("npm", path=environ.get("PATH"))
+    said = ""
+    if npm is not None:
+        done = subprocess.run(
+            [npm, "config", "get", "registry"], env=dict(environ), capture_output=True, text=True, timeout=_SILENCE
+        )
+        said = done.stdout.strip()
+    if not said.startswith(("http://", "https://")):
+        raise AgentInstallError(
+            "no npm registry is configured here",
+            key="registry",
+            remedy="set NPM_CONFIG_REGISTRY to its address, or `registry=` in ~/.npmrc, or install npm, which has one",
+        )
+    return said
+
+
 class NpmRegistry:
     """The registry that the user's configuration names."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._config = npm_config(environ)
         self._environ = environ
-        self.url = self._config.get("registry", _DEFAULT).rstrip("/") + "/"
+        self.url = (self._config.get("registry") or _npms_own(environ)).rstrip("/") + "/"
         self._opener = urllib.request.build_opener(
             urllib.request.ProxyHandler(self._proxies()), urllib.request.HTTPSHandler(context=self._trust())
         )
