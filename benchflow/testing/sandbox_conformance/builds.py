@@ -65,16 +65,16 @@ class Builds(Fixtures):
             'ENV FIRST="one 1" SECOND=two',
             "COPY run.sh /usr/local/bin/run-me",
             "COPY tree /tree",
-            "WORKDIR /work/deep",
+            "WORKDIR /place/deep",
             'RUN echo "$GREETING $FIRST" >made && useradd -m worker',
             "USER worker",
             "RUN id -un >/tmp/who",
             log=log,
         )
-        assert image.built and image.workdir == "/work/deep"
+        assert image.built and image.workdir == "/place/deep"
         assert "useradd -m worker" in log.read_text()
         sandbox = await start(image=image)
-        assert sandbox.ref.workdir == "/work/deep"
+        assert sandbox.ref.workdir == "/place/deep"
         assert (await sandbox.exec(["cat", "made"])).stdout == "hello one 1\n"
         assert (await sandbox.exec(["run-me"])).stdout == "ran\n"
         assert await sandbox.read_file("/tree/link") == b"x"

@@ -53,9 +53,9 @@ class Commands(Fixtures):
         assert "ENGINES_KEY" not in said.stdout
 
     async def test_a_command_runs_in_the_workspace_or_where_it_is_told(self, start: Start) -> None:
-        sandbox = await start(workdir="/work/deep")
-        assert sandbox.ref.workdir == "/work/deep"
-        assert (await sandbox.exec(["pwd"])).stdout == "/work/deep\n"
+        sandbox = await start(workdir="/place/deep")
+        assert sandbox.ref.workdir == "/place/deep"
+        assert (await sandbox.exec(["pwd"])).stdout == "/place/deep\n"
         assert (await sandbox.exec(["pwd"], cwd="/tmp")).stdout == "/tmp\n"
 
     async def test_a_command_starts_in_its_place_even_if_its_user_may_not_enter_it(self, sandbox: Sandbox) -> None:
