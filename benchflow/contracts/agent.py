@@ -25,6 +25,9 @@ PLACEHOLDER = re.compile(r"\{(base_url|api_key|model|provider|effort|toolbox|hom
 TOOLBOX_ROOT = "/opt/benchflow/agents"
 """Where toolboxes are mounted, in every sandbox."""
 
+NODE_VERSION = "24.21.0"
+"""The Node that runs agents, and what holds their stdio."""
+
 
 def _below(path: str) -> str:
     if not path or path.startswith(("/", "~")) or ".." in path.split("/"):
@@ -33,9 +36,11 @@ def _below(path: str) -> str:
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+AgentName = Annotated[str, StringConstraints(pattern=r"^(acpx/)?[a-z0-9][a-z0-9._-]{0,63}$")]
 Exact = Annotated[str, StringConstraints(pattern=r"^[0-9][0-9A-Za-z.+_-]*$")]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 BelowHome = Annotated[str, AfterValidator(_below)]
+Resource = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:\w[\w.-]*$")]
 Value = str | dict[str, Any]
 """A text, or a table that is written as one line of JSON."""
 
@@ -44,16 +49,26 @@ class NodeInstall(Model):
     """What a toolbox holds that brings its own Node.
 
     packages: npm packages by exact version. overrides: versions of packages further down. commands: programs by name,
-    as paths below `node_modules`, for those that the packages do not declare (`{arch}`: x64 or arm64); they may also
-    stand in a package's name. prune: paths below `node_modules` that are not needed (shell patterns).
+    as paths below `node_modules`, for those that the packages do not declare (`{arch}`: x64 or arm64; `{libc}`:
+    `-musl` for an image that has it, else nothing); both may also stand in a package's name. scripts: programs by
+    name that come with an installed Python package, as `package.module:file`, for this Node to run. prune: paths
+    below `node_modules` that are not needed (shell patterns).
     """
 
     runtime: Literal["node"]
-    node: Exact = "24.21.0"
-    packages: dict[str, Exact] = Field(min_length=1)
+    node: Exact = NODE_VERSION
+    packages: dict[str, Exact] = {}
     overrides: dict[str, Exact] = {}
     commands: dict[str, str] = {}
+    scripts: dict[Name, Resource] = {}
     prune: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _tell_scripts_apart(self) -> NodeInstall:
+        files = [resource.partition(":")[2] for resource in self.scripts.values()]
+        if "node" in self.scripts or len(set(files)) != len(files):
+            raise ValueError("`scripts` need names of their own, other than `node`, and files of different names")
+        return self
 
 
 class PythonInstall(Model):
@@ -134,19 +149,20 @@ class SessionTraits(Model):
 class AgentRecord(Model):
     """One agent of the registry, a TOML file each.
 
-    protocol: `acp` speaks the Agent Client Protocol on stdio, `oracle` runs the task's own solution, `none` does
-    nothing. version: its own; with the name, its directory in every sandbox. user: who it acts as, unless the task
-    says otherwise: `root`, or `agent` for an account that is made for it. install: None when the image has it.
-    launch: a program of the toolbox (`node` is one), or of the image, and its arguments. required_env: variables
-    without which it does not start. env: always set. home_dirs, credential_files: below its home. skills: where it
-    looks for skills. checked: what was shown of this record, and what was not. source: the file or object that it was
-    read from.
+    name: `acpx/NAME` for an agent that is driven through acpx. protocol: `acp` speaks the Agent Client Protocol on
+    stdio, `acpx` does so with acpx, a client with a command line, `oracle` runs the task's own solution, `none` does
+    nothing. version: its own, after acpx's where that drives it; with the name, its directory in every sandbox. user:
+    who it acts as, unless the task says otherwise: `root`, or `agent` for an account that is made for it. install: None
+    when the image has it. launch: a program of the toolbox (`node` is one), or of the image, and its arguments.
+    required_env: variables without which it does not start. env: always set. home_dirs, credential_files: below its
+    home. skills: where it looks for skills. checked: what was shown of this record, and what was not. source: the file
+    or object that it was read from.
     """
 
-    name: Name
+    name: AgentName
     description: str
     aliases: tuple[Name, ...] = ()
-    protocol: Literal["acp", "oracle", "none"]
+    protocol: Literal["acp", "acpx", "oracle", "none"]
     version: Exact | None = None
     user: Literal["root", "agent"] = "agent"
     install: Annotated[NodeInstall | PythonInstall, Field(discriminator="runtime")] | None = None
@@ -165,10 +181,12 @@ class AgentRecord(Model):
 
     @model_validator(mode="after")
     def _be_startable(self) -> AgentRecord:
-        if self.protocol == "acp" and not self.launch:
+        if self.protocol in ("acp", "acpx") and not self.launch:
             raise ValueError("an agent that speaks ACP needs `launch`")
         if self.install is not None and self.version is None:
             raise ValueError("what is installed needs a `version`")
+        if self.name.startswith("acpx/") and self.protocol != "acpx":
+            raise ValueError("`acpx/` before a name is given by the registry, to every agent on Node")
         return self
 
     @property
@@ -178,7 +196,12 @@ class AgentRecord(Model):
     @property
     def mount_path(self) -> str | None:
         """The directory of its toolbox in every sandbox; None when it has none."""
-        return f"{TOOLBOX_ROOT}/{self.name}-{self.version}" if self.install is not None else None
+        return f"{TOOLBOX_ROOT}/{self.directory_name}" if self.install is not None else None
+
+    @property
+    def directory_name(self) -> str:
+        """Its name and version as one part of a path."""
+        return f"{self.name.replace('/', '-')}-{self.version}"
 
 
 def texts(value: Any) -> Iterator[str]:

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pydantic import ValidationError
 from small_agents import agent, node_agent, python_agent
 
+from benchflow.contracts.agent import NODE_VERSION, AgentRecord
 from benchflow.errors import AgentDownloadError, AgentInstallError, ConfigError
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
+from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime, ensure_toolbox
 from benchflow.planes.agent.toolbox.manifest import read_manifest
 
 
@@ -149,6 +151,70 @@ async def test_a_python_that_this_host_lacks_is_named(kept: StatePaths) -> None:
     with pytest.raises(AgentInstallError, match=r"no Python 3\.77") as caught:
         await ensure_toolbox(python_agent(python="3.77"), kept)
     assert "BENCHFLOW_TOOLBOX_PYTHON" in str(caught.value.remedy)
+
+
+def script_agent(**scripts: str) -> AgentRecord:
+    record = node_agent(packages={}, scripts=scripts)
+    return record.model_copy(update={"launch": ("hello",), "source": "small.toml"})
+
+
+@pytest.fixture
+def my_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed package with a script."""
+    package = tmp_path / "packages" / "my_agent_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "hello.mjs").write_text("console.log(`hello ${process.argv[2]}`)\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    # The one of the test before lay elsewhere.
+    sys.modules.pop("my_agent_package", None)
+    return package
+
+
+async def test_a_script_of_an_installed_package_is_a_program(kept: StatePaths, my_package: Path) -> None:
+    record = script_agent(hello="my_agent_package:hello.mjs")
+    toolbox = await ensure_toolbox(record, kept)
+    assert toolbox is not None
+    assert said(*toolbox.argv(record, at=str(toolbox.root)), "Ada") == "hello Ada\n"
+    assert said(toolbox.root / "bin" / "hello", "Bob") == "hello Bob\n"
+    there = toolbox.mount_path
+    assert toolbox.program("hello") == (f"{there}/bin/node", f"{there}/lib/scripts/hello.mjs")
+    assert not (toolbox.root / "lib/node_modules").exists()
+
+
+async def test_a_script_of_another_content_is_another_toolbox(kept: StatePaths, my_package: Path) -> None:
+    record = script_agent(hello="my_agent_package:hello.mjs")
+    first = await ensure_toolbox(record, kept)
+    (my_package / "hello.mjs").write_text("console.log('changed')\n")
+    second = await ensure_toolbox(record, kept)
+    assert first is not None and second is not None
+    assert first.root != second.root
+    assert said(second.root / "bin" / "hello") == "changed\n"
+
+
+@pytest.mark.parametrize("resource", ["my_agent_package:bye.mjs", "no_such_package:hello.mjs"])
+async def test_a_script_that_no_package_has_is_named(kept: StatePaths, my_package: Path, resource: str) -> None:
+    with pytest.raises(ConfigError, match=r"small\.toml: install\.scripts\.hello:"):
+        await ensure_toolbox(script_agent(hello=resource), kept)
+
+
+@pytest.mark.parametrize(
+    "scripts", [{"node": "package:a.mjs"}, {"a": "one:a.mjs", "b": "two:a.mjs"}, {"a": "package:../a.mjs"}]
+)
+def test_scripts_that_cannot_lie_side_by_side_are_refused(scripts: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        script_agent(**scripts)
+
+
+async def test_what_holds_the_stdio_is_a_toolbox_of_its_own(kept: StatePaths) -> None:
+    runtime = await ensure_runtime(kept)
+    assert runtime.mount_path == f"/opt/benchflow/agents/node-{NODE_VERSION}"
+    node, pump = runtime.program(PUMP)
+    assert (node,) == runtime.program("node")
+    assert said(runtime.root / "bin" / "node", "--version").strip() == f"v{NODE_VERSION}"
+    assert (runtime.root / pump.removeprefix(f"{runtime.mount_path}/")).is_file()
+    with pytest.raises(ConfigError, match="'npm'"):
+        runtime.program("npm")
 
 
 async def test_without_a_network_it_may_be_tried_again(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

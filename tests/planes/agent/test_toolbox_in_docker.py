@@ -24,6 +24,7 @@ from benchflow.planes.sandbox.docker import DockerProvider
 pytestmark = pytest.mark.docker
 
 Start = Callable[..., Awaitable[Sandbox]]
+Build = Callable[[str], Awaitable[ImageRef]]
 
 
 @pytest_asyncio.fixture
@@ -34,7 +35,21 @@ async def provider(state: Path) -> AsyncIterator[DockerProvider]:
 
 
 @pytest_asyncio.fixture
-async def start(provider: DockerProvider, base_image: str) -> AsyncIterator[Start]:
+async def build(provider: DockerProvider, tmp_path: Path) -> AsyncIterator[Build]:
+    """Builds an image of a Dockerfile, which is gone afterwards."""
+    made: list[ImageRef] = []
+
+    async def make(dockerfile: str) -> ImageRef:
+        made.append(await provider.build(_image(tmp_path, dockerfile)))
+        return made[-1]
+
+    yield make
+    for image in made:
+        await provider.remove_image(image)
+
+
+@pytest_asyncio.fixture
+async def start(provider: DockerProvider, base_image: str, build: Build) -> AsyncIterator[Start]:
     stack = uuid.uuid4().hex
 
     async def begin(toolbox: Toolbox | None, image: ImageRef | None = None) -> Sandbox:
@@ -72,10 +87,10 @@ async def test_not_even_root_can_write_into_it(start: Start, node_toolbox: Toolb
 
 
 async def test_python_needs_neither_python_nor_libraries_of_the_image(
-    start: Start, provider: DockerProvider, python_toolbox: Toolbox, base_image: str, tmp_path: Path
+    start: Start, build: Build, python_toolbox: Toolbox, base_image: str
 ) -> None:
     gone = "/usr/bin/python3* /usr/lib/python3* /usr/lib/*/libssl* /usr/lib/*/libcrypto* /usr/lib/*/libsqlite3*"
-    image = await provider.build(_image(tmp_path, f"FROM {base_image}\nRUN rm -rf {gone}\n"))
+    image = await build(f"FROM {base_image}\nRUN rm -rf {gone}\n")
     sandbox = await start(python_toolbox, image)
     assert (await sandbox.exec(["sh", "-c", "command -v python3"])).return_code != 0
     python = f"{python_toolbox.mount_path}/bin/python3"
@@ -84,10 +99,10 @@ async def test_python_needs_neither_python_nor_libraries_of_the_image(
 
 
 async def test_an_image_with_musl_is_refused_by_name(
-    start: Start, provider: DockerProvider, node_toolbox: Toolbox, base_image: str, tmp_path: Path
+    start: Start, build: Build, node_toolbox: Toolbox, base_image: str, tmp_path: Path
 ) -> None:
     # What an image with musl looks like from inside: its loader is there, and ours is not found.
-    image = await provider.build(_image(tmp_path, f"FROM {base_image}\nRUN touch /lib/ld-musl-x86_64.so.1\n"))
+    image = await build(f"FROM {base_image}\nRUN touch /lib/ld-musl-x86_64.so.1\n")
     foreign = _with_loader(node_toolbox, tmp_path / "box", "/lib64/not-there.so.2")
     sandbox = await start(foreign, image)
     with pytest.raises(UnsupportedFeatureError, match="musl") as caught:

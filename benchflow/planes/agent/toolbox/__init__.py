@@ -14,69 +14,114 @@ import sys
 import time
 from pathlib import Path
 
-from benchflow.contracts.agent import AgentRecord, NodeInstall, PythonInstall
+from benchflow.contracts.agent import NODE_VERSION, AgentRecord, NodeInstall, PythonInstall
 from benchflow.contracts.ids import short_hash
 from benchflow.errors import AgentInstallError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.directory import built_once, measure
 from benchflow.planes.agent.toolbox.fit import require_runs_in
 from benchflow.planes.agent.toolbox.interpreter import Interpreter, find_interpreter
-from benchflow.planes.agent.toolbox.manifest import Toolbox, ToolboxManifest, read_manifest, write_manifest
+from benchflow.planes.agent.toolbox.layer import image_with_toolboxes
+from benchflow.planes.agent.toolbox.libc import libc_of
+from benchflow.planes.agent.toolbox.manifest import (
+    Installed,
+    Libc,
+    Toolbox,
+    ToolboxManifest,
+    read_manifest,
+    write_manifest,
+)
+from benchflow.planes.agent.toolbox.musl import musl_version
 from benchflow.planes.agent.toolbox.node import NPM_VERSION, install_node, node_arch
 from benchflow.planes.agent.toolbox.python import install_python
+from benchflow.planes.agent.toolbox.scripts import Scripts, read_scripts
 
-__all__ = ["Toolbox", "ToolboxManifest", "ensure_toolbox", "require_runs_in"]
+__all__ = [
+    "PUMP",
+    "Libc",
+    "Toolbox",
+    "ToolboxManifest",
+    "ensure_runtime",
+    "ensure_toolbox",
+    "image_with_toolboxes",
+    "libc_of",
+    "require_runs_in",
+]
 
 _FORMAT = 1
 """Of the layout; raised when toolboxes that were built before must not be used any more."""
 
 
-async def ensure_toolbox(record: AgentRecord, paths: StatePaths | None = None) -> Toolbox | None:
-    """The agent's toolbox, built now if this host has none; None for an agent that has nothing to install.
+PUMP = "pump"
+"""The program that holds an agent's stdio, in the toolbox of `ensure_runtime`."""
 
-    Any number of processes may ask at once: one builds, the others wait for it. Raises `AgentInstallError`, and its
-    `AgentDownloadError` for what may succeed if done again.
+
+async def ensure_runtime(paths: StatePaths | None = None, libc: Libc = "glibc") -> Toolbox:
+    """The toolbox that holds every agent's stdio: Node and the pump, for agents whose own toolbox has no Node, too."""
+    record = AgentRecord(
+        name="node",
+        description="Holds the stdio of agents.",
+        protocol="none",
+        version=musl_version(NODE_VERSION) if libc == "musl" else NODE_VERSION,
+        install=NodeInstall(runtime="node", scripts={PUMP: "benchflow.planes.agent.acp:pump.mjs"}),
+        source=__name__,
+    )
+    toolbox = await ensure_toolbox(record, paths, libc)
+    assert toolbox is not None
+    return toolbox
+
+
+async def ensure_toolbox(record: AgentRecord, paths: StatePaths | None = None, libc: Libc = "glibc") -> Toolbox | None:
+    """The agent's toolbox for images with this C library, built now if this host has none; None for nothing to install.
+
+    A toolbox that brings Python brings its C library, too, and is one for all images. Any number of processes may ask
+    at once: one builds, the others wait for it. Raises `AgentInstallError`, and its `AgentDownloadError` for what may
+    succeed if done again.
     """
     if record.install is None or record.version is None or record.mount_path is None:
         return None
     _require_host()
     directory = (paths or StatePaths.default()).toolboxes
     interpreter = find_interpreter(record.install.python) if isinstance(record.install, PythonInstall) else None
-    digest = _digest(record.install, interpreter)
-    final = directory / f"{record.name}-{record.version}-{digest[:12]}"
+    scripts = read_scripts(record)
+    digest = _digest(record.install, scripts, interpreter, libc)
+    final = directory / f"{record.directory_name}-{digest[:12]}"
 
     async def make(part: Path) -> None:
-        await _build(record, part, directory / "runtimes", digest, interpreter)
+        started = time.monotonic()
+        if interpreter is not None:
+            assert isinstance(record.install, PythonInstall)
+            installed = await install_python(record.install, interpreter, part, directory / "runtimes")
+        else:
+            assert isinstance(record.install, NodeInstall)
+            installed = await install_node(record.install, scripts, part, directory / "runtimes", libc)
+        write_manifest(part, _manifest(record, digest, installed, part, time.monotonic() - started))
 
     built = await built_once(final, make)
     return Toolbox(final, record.mount_path, read_manifest(final), built)
 
 
-async def _build(record: AgentRecord, part: Path, runtimes: Path, digest: str, interpreter: Interpreter | None) -> None:
-    started = time.monotonic()
-    if isinstance(record.install, PythonInstall) and interpreter is not None:
-        installed = await install_python(record.install, interpreter, part, runtimes)
-    else:
-        assert isinstance(record.install, NodeInstall)
-        installed = await install_node(record.install, part, runtimes)
+def _manifest(record: AgentRecord, digest: str, installed: Installed, part: Path, seconds: float) -> ToolboxManifest:
     size, files = measure(part)
-    manifest = ToolboxManifest(
+    return ToolboxManifest(
         agent=record.name,
         version=str(record.version),
         digest=digest,
-        platform=f"linux-{node_arch()}",
+        platform=f"linux-{node_arch()}{'-musl' if installed.libc == 'musl' else ''}",
         installed=installed,
         size=size,
         files=files,
-        seconds=round(time.monotonic() - started, 1),
+        seconds=round(seconds, 1),
         built_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
-    write_manifest(part, manifest)
 
 
-def _digest(install: NodeInstall | PythonInstall, interpreter: Interpreter | None) -> str:
-    built_by = interpreter.key if interpreter else NPM_VERSION
-    return short_hash(json.dumps([_FORMAT, node_arch(), built_by, install.model_dump(mode="json")], sort_keys=True), 64)
+def _digest(install: NodeInstall | PythonInstall, scripts: Scripts, interpreter: Interpreter | None, libc: Libc) -> str:
+    built_by = [interpreter.key] if interpreter else [NPM_VERSION, libc]
+    if libc == "musl" and isinstance(install, NodeInstall):
+        built_by.append(musl_version(install.node))
+    parts = [_FORMAT, node_arch(), built_by, scripts.digest, install.model_dump(mode="json")]
+    return short_hash(json.dumps(parts, sort_keys=True), 64)
 
 
 def _require_host() -> None:

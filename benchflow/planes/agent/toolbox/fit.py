@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.errors import SandboxError, UnsupportedFeatureError
 from benchflow.planes.agent.toolbox.manifest import Toolbox, absolute
 
@@ -21,11 +21,19 @@ async def require_runs_in(sandbox: Sandbox, toolbox: Toolbox) -> None:
     if result.return_code == 0:
         return
     agent = toolbox.manifest.agent
-    if "musl" in result.stdout.split():
+    made_for = toolbox.manifest.installed.libc
+    if "musl" in result.stdout.split() and made_for == "glibc":
         raise UnsupportedFeatureError(
-            f"agent {agent!r} needs glibc, and the task's image has musl (Alpine)",
+            f"the toolbox of agent {agent!r} is made for glibc, and the task's image has musl (Alpine)",
             key="sandbox.docker_image",
             remedy="build the task FROM an image with glibc, such as debian or ubuntu",
+        )
+    if made_for == "musl" and _does_not_load(result):
+        raise UnsupportedFeatureError(
+            f"agent {agent!r} needs a newer musl than the task's image has",
+            key="sandbox.docker_image",
+            remedy="build the task FROM an image with musl 1.2.4 or newer (Alpine 3.18), or with glibc",
+            log_tail=result.stderr[-2000:] or None,
         )
     if "GLIBC" in result.stderr or "error while loading shared libraries" in result.stderr:
         raise UnsupportedFeatureError(
@@ -39,3 +47,8 @@ async def require_runs_in(sandbox: Sandbox, toolbox: Toolbox) -> None:
         remedy="look whether the sandbox mounts it",
         log_tail=result.stderr[-2000:],
     )
+
+
+def _does_not_load(result: SandboxExecResult) -> bool:
+    # An older loader leaves out a kind of relocation that it does not know, and the program falls over its own feet.
+    return "Error relocating" in result.stderr or result.return_code == 128 + 11

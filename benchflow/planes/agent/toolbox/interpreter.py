@@ -22,6 +22,15 @@ from benchflow.errors import AgentInstallError
 
 _VARIABLE = "BENCHFLOW_TOOLBOX_PYTHON"
 _SHARED = "libc"
+_LAYOUT = 2
+"""Of a copy; raised when copies that were made before must not be used any more."""
+
+_COMPANIONS = (
+    # Looking up names.
+    *("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2"),
+    # What packages' own native parts name.
+    *("libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "libutil.so.1", "libanl.so.1"),
+)
 _UNUSED = shutil.ignore_patterns(
     *("__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "tkinter"),
     *("config-*", "*.a", "EXTERNALLY-MANAGED", "sitecustomize.py", "lib-dynload", "_bundled"),
@@ -88,7 +97,7 @@ class Interpreter:
     @property
     def key(self) -> str:
         """Names this very build on this very C library."""
-        parts = (self._said["build"], self._said["glibc"], self._said["executable"])
+        parts = (_LAYOUT, self._said["build"], self._said["glibc"], self._said["executable"])
         return f"{self.version}-{short_hash(json.dumps(parts), 8)}"
 
     @property
@@ -106,7 +115,7 @@ class Interpreter:
         (root / self._stdlib / "lib-dynload").mkdir()
         for file in self._said["native"]:
             shutil.copy2(file, root / self._stdlib / "lib-dynload")
-        for library in {self._loader, *self._said["libraries"], *self._name_services()}:
+        for library in {self._loader, *self._said["libraries"], *self._companions()}:
             shutil.copy2(library, shared / Path(library).name)
         site = root / self.packages
         site.mkdir()
@@ -124,10 +133,10 @@ class Interpreter:
         )
         start.chmod(0o755)
 
-    def _name_services(self) -> Iterator[str]:
-        """What a C library older than 2.34 loads to look up names, which it then cannot find in an image."""
+    def _companions(self) -> Iterator[str]:
+        """What the C library is one with: other versions of them, or none, are in an image."""
         libc = next((name for name in self._said["libraries"] if Path(name).name == "libc.so.6"), None)
-        for name in ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2"):
+        for name in _COMPANIONS:
             if libc and (file := Path(libc).parent / name).is_file():
                 yield str(file)
 
@@ -150,6 +159,19 @@ def find_interpreter(wanted: str) -> Interpreter:
         f"this host has no Python {wanted} to build a toolbox from: {why}",
         key="install.python",
         remedy=f"install Python {wanted} (a package of the system, pyenv, or uv), or name one in ${_VARIABLE}",
+    )
+
+
+def find_pip() -> tuple[str, str]:
+    """A Python of this host, and where it imports a pip from. Raises `AgentInstallError` when none has one."""
+    for candidate in _candidates(f"3.{sys.version_info.minor}"):
+        said = _ask(candidate)
+        if said is not None and said["pip"]:
+            pip = Path(said["pip"])
+            return candidate, str(pip if pip.suffix == ".whl" else pip.parent)
+    raise AgentInstallError(
+        "this host has no Python with pip, which fetches what an image with musl (Alpine) needs",
+        remedy="install pip (or ensurepip) for the Python that runs `bench`",
     )
 
 

@@ -16,6 +16,9 @@ from benchflow.errors import AgentInstallError, ConfigError
 
 FILE = "toolbox.json"
 
+Libc = Literal["glibc", "musl"]
+"""The C library of an image, which what runs in it must be made for."""
+
 
 class Installed(Model):
     """What an installation put into a toolbox.
@@ -30,7 +33,7 @@ class Installed(Model):
     resolved: dict[str, str]
     commands: dict[str, tuple[str, ...]]
     probe: tuple[str, ...]
-    libc: Literal["glibc", "own"]
+    libc: Libc | Literal["own"]
 
 
 class ToolboxManifest(Model):
@@ -67,15 +70,22 @@ class Toolbox:
         """
         name, *arguments = record.launch
         root = at or self.mount_path
+        return (*self._start_of(name, root, record), *(word.replace("{toolbox}", root) for word in arguments))
+
+    def program(self, name: str) -> tuple[str, ...]:
+        """How one of its programs is started in a sandbox: absolute words. Raises `ConfigError` when it has none."""
+        return self._start_of(name, self.mount_path, None)
+
+    def _start_of(self, name: str, root: str, record: AgentRecord | None) -> tuple[str, ...]:
         commands = self.manifest.installed.commands
         if name not in commands:
             raise ConfigError(
                 f"the toolbox has no program {name!r}",
-                file=record.source,
-                key="launch",
+                file=record.source if record else str(self.root),
+                key="launch" if record else None,
                 remedy=f"use one of {', '.join(sorted(commands))}, or declare it in install.commands",
             )
-        return (*absolute(commands[name], root), *(word.replace("{toolbox}", root) for word in arguments))
+        return absolute(commands[name], root)
 
 
 def absolute(words: tuple[str, ...], root: str) -> tuple[str, ...]:

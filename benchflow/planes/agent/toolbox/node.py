@@ -1,4 +1,4 @@
-"""A toolbox that brings its own Node: npm packages, and a program for every command that they declare.
+"""A toolbox that brings its own Node: npm packages and scripts, and a program for every command that they are.
 
 Node comes as the npm package of its platform, so that nothing but an npm registry is needed to build one; npm itself
 is fetched likewise, and left out of the result. No package's own installation script runs.
@@ -19,8 +19,10 @@ from typing import Any
 from benchflow.contracts.agent import NodeInstall
 from benchflow.errors import AgentInstallError
 from benchflow.planes.agent.toolbox.directory import built_once, link, remove_tree
-from benchflow.planes.agent.toolbox.manifest import Installed
+from benchflow.planes.agent.toolbox.manifest import Installed, Libc
+from benchflow.planes.agent.toolbox.musl import NATIVE, musl_version, place_musl_node
 from benchflow.planes.agent.toolbox.npm import NpmRegistry, npm_config
+from benchflow.planes.agent.toolbox.scripts import Scripts
 from benchflow.planes.agent.toolbox.steps import run_step
 
 NPM_VERSION = "11.19.1"
@@ -38,29 +40,61 @@ def node_arch() -> str:
     return _ARCHES[machine]
 
 
-async def install_node(install: NodeInstall, root: Path, runtimes: Path) -> Installed:
-    """Fill `root` with Node and the packages. `runtimes`: where versions of Node and npm are kept for all agents."""
-    arch = node_arch()
-    node = await _runtime(f"node-linux-{arch}", install.node, runtimes, only=("bin", "LICENSE"))
-    npm = await _runtime("npm", NPM_VERSION, runtimes)
+async def install_node(install: NodeInstall, scripts: Scripts, root: Path, runtimes: Path, libc: Libc) -> Installed:
+    """Fill `root` with Node, packages and scripts, for images with this C library.
+
+    `runtimes`: where versions of Node and npm are kept for all. Raises `AgentInstallError`.
+    """
+
+    def here(text: str) -> str:
+        return text.replace("{arch}", node_arch()).replace("{libc}", "-musl" if libc == "musl" else "")
+
     (root / "bin").mkdir()
-    link(node / "bin" / "node", root / "bin" / "node")
-    link(node / "LICENSE", root / "bin" / "LICENSE.node")
-    wanted = {name.replace("{arch}", arch): version for name, version in install.packages.items()}
-    await _npm_install(npm, root, wanted, install.overrides)
+    (root / "lib").mkdir()
+    if libc == "musl":
+        await place_musl_node(root, install.node, node_arch(), runtimes)
+    else:
+        node = await _node(install, runtimes)
+        link(node / "bin" / "node", root / "bin" / "node")
+        link(node / "LICENSE", root / "bin" / "LICENSE.node")
     modules = root / _MODULES
+    wanted = {here(name): version for name, version in install.packages.items()}
+    if wanted:
+        # npm runs on this host, whatever the packages will run on.
+        node = await _node(install, runtimes)
+        npm = await _runtime("npm", NPM_VERSION, runtimes)
+        # Of a package for another system npm demands only that it is not needed.
+        foreign = {here(name) for name in install.packages if "{libc}" in name} if libc == "musl" else set()
+        await _npm_install(node, npm, root, wanted, foreign, install.overrides, libc)
+        for name in foreign:
+            if not (modules / name).is_dir():
+                await _explain_absence(name, wanted[name])
     for pattern in install.prune:
-        for path in modules.glob(pattern.replace("{arch}", arch)):
+        for path in modules.glob(here(pattern)):
             remove_tree(path) if path.is_dir() else path.unlink()
-    declared = {name: path.replace("{arch}", arch) for name, path in install.commands.items()}
-    commands = _commands(root, wanted, declared)
+    declared = {name: here(path) for name, path in install.commands.items()}
+    commands = _commands(root, wanted, declared, libc) | scripts.place(root)
+    for name, start in commands.items():
+        _write_program(root / "bin" / name, start)
     return Installed(
-        runtime=f"node {install.node}",
+        runtime=f"node {musl_version(install.node) if libc == 'musl' else install.node}",
         packages={name: _manifest(modules, name)["version"] for name in wanted},
-        resolved=_resolved(modules),
+        resolved=_resolved(modules) if wanted else {},
         commands={**commands, "node": ("bin/node",)},
         probe=("bin/node", "--version"),
-        libc="glibc",
+        libc=libc,
+    )
+
+
+async def _node(install: NodeInstall, runtimes: Path) -> Path:
+    return await _runtime(f"node-linux-{node_arch()}", install.node, runtimes, only=("bin", "LICENSE"))
+
+
+async def _explain_absence(package: str, version: str) -> None:
+    """Raise why npm left a package out: the registry has none, or cannot be reached, or it is for another system."""
+    await asyncio.to_thread(NpmRegistry().require, package, version)
+    raise AgentInstallError(
+        f"installing {package} {version}: it is not made for this system", remedy="correct `install.packages`"
     )
 
 
@@ -78,25 +112,36 @@ async def _runtime(package: str, version: str, runtimes: Path, only: tuple[str, 
     return directory
 
 
-async def _npm_install(npm: Path, root: Path, packages: dict[str, str], overrides: dict[str, str]) -> None:
+async def _npm_install(
+    node: Path,
+    npm: Path,
+    root: Path,
+    packages: dict[str, str],
+    optional: set[str],
+    overrides: dict[str, str],
+    libc: Libc,
+) -> None:
     library = root / "lib"
-    library.mkdir()
-    package = {"private": True, "dependencies": packages, "overrides": {**overrides}}
+    package = {
+        "private": True,
+        "dependencies": {name: version for name, version in packages.items() if name not in optional},
+        "optionalDependencies": {name: packages[name] for name in sorted(optional)},
+        "overrides": {**overrides},
+    }
     (library / "package.json").write_text(json.dumps(package, indent=2) + "\n")
     log = root / ".npm.log"
-    node = root / "bin" / "node"
     options = (
         *("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--omit=dev", "--include=optional"),
-        *("--os=linux", f"--cpu={node_arch()}", "--libc=glibc", "--install-strategy=hoisted", "--no-progress"),
+        *("--os=linux", f"--cpu={node_arch()}", f"--libc={libc}", "--install-strategy=hoisted", "--no-progress"),
         *("--engine-strict", "--save-exact", "--loglevel=warn", "--prefer-offline"),
     )
     # npm wants to run under the name by which programs find it.
-    env = os.environ | {"PATH": f"{root / 'bin'}:{os.environ.get('PATH', os.defpath)}", "NO_UPDATE_NOTIFIER": "1"}
+    env = os.environ | {"PATH": f"{node / 'bin'}:{os.environ.get('PATH', os.defpath)}", "NO_UPDATE_NOTIFIER": "1"}
     if "cache" not in npm_config(os.environ) and not os.access(Path.home(), os.W_OK):
         env["npm_config_cache"] = str(root / ".npm")
     named = ", ".join(f"{name} {version}" for name, version in packages.items())
     await run_step(
-        [str(node), str(npm / "bin" / "npm-cli.js"), "install", *options],
+        [str(node / "bin" / "node"), str(npm / "bin" / "npm-cli.js"), "install", *options],
         cwd=library,
         log=log,
         what=f"installing {named}",
@@ -107,8 +152,8 @@ async def _npm_install(npm: Path, root: Path, packages: dict[str, str], override
     shutil.rmtree(root / ".npm", ignore_errors=True)
 
 
-def _commands(root: Path, packages: dict[str, str], declared: dict[str, str]) -> dict[str, tuple[str, ...]]:
-    """How each command is started, relative to the toolbox; each also gets a program of its name in `bin`."""
+def _commands(root: Path, packages: dict[str, str], declared: dict[str, str], libc: Libc) -> dict[str, tuple[str, ...]]:
+    """How each command of the packages is started, relative to the toolbox."""
     modules = root / _MODULES
     found: dict[str, str] = {}
     for package in packages:
@@ -125,12 +170,13 @@ def _commands(root: Path, packages: dict[str, str], declared: dict[str, str]) ->
                     f"the packages hold no {path}", key=f"install.commands.{name}", remedy="correct the path"
                 )
             continue
-        commands[name] = _start_of(program, f"{_MODULES}/{path}")
-        _write_program(root / "bin" / name, commands[name])
+        commands[name] = _start_of(program, f"{_MODULES}/{path}", libc)
+    # Ours runs the others, and is not to be written over.
+    commands.pop("node", None)
     return commands
 
 
-def _start_of(program: Path, path: str) -> tuple[str, ...]:
+def _start_of(program: Path, path: str, libc: Libc) -> tuple[str, ...]:
     with program.open("rb") as file:
         first = file.readline(200)
     shebang = _SHEBANG_NODE.match(first)
@@ -138,7 +184,7 @@ def _start_of(program: Path, path: str) -> tuple[str, ...]:
         options = shebang.group(1).decode().split() if shebang else []
         return ("bin/node", *options, path)
     program.chmod(0o755)
-    return (path,)
+    return (NATIVE, path) if libc == "musl" else (path,)
 
 
 def _write_program(file: Path, start: tuple[str, ...]) -> None:

@@ -115,6 +115,10 @@ class NpmRegistry:
         finally:
             packed.unlink(missing_ok=True)
 
+    def require(self, package: str, version: str) -> None:
+        """Raise `AgentDownloadError` or `AgentInstallError` when a package cannot be had."""
+        self._about(package, version)
+
     def _about(self, package: str, version: str) -> dict[str, Any]:
         what = f"fetching {package} {version}"
         with self._open(f"{self.url}{quote(package, safe='@')}/{quote(version)}", what) as answer:

@@ -1,0 +1,44 @@
+"""Toolboxes in an image, for a sandbox that can mount nothing of this host: a daemon elsewhere sees other files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchflow.contracts.ids import short_hash
+from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider
+from benchflow.errors import ConfigError
+from benchflow.planes.agent.toolbox.manifest import Toolbox
+from benchflow.store import write_atomic
+
+_TIMEOUT = 1800.0
+
+
+async def image_with_toolboxes(
+    provider: SandboxProvider, image: ImageRef, toolboxes: Sequence[Toolbox], *, log: Path | None = None
+) -> ImageRef:
+    """An image with the toolboxes at their mount paths, and else the one that is given; built once for the same ones.
+
+    All toolboxes must lie in one directory, as those of one host do. Raises `ImageBuildError`.
+    """
+    wanted = sorted({(toolbox.mount_path, toolbox.root) for toolbox in toolboxes})
+    if not wanted:
+        return image
+    (directory, *others) = {root.parent for _, root in wanted}
+    if others:
+        raise ConfigError(f"toolboxes of one image lie in {directory} and {others[0]}", remedy="build them together")
+    # A toolbox's own name ends with its digest.
+    digest = short_hash(json.dumps([image.reference, [(path, root.name) for path, root in wanted]]), 64)
+    lines = [f"FROM {image.reference}", *(f"COPY {json.dumps([root.name, path])}" for path, root in wanted)]
+    dockerfile = directory / ".layers" / f"{digest[:32]}.Dockerfile"
+    write_atomic(dockerfile, "".join(f"{line}\n" for line in lines).encode())
+    config = ImageConfig(
+        context=str(directory),
+        dockerfile=str(dockerfile),
+        exclude=("*", *(f"!{root.name}" for _, root in wanted)),
+        digest=digest,
+        timeout_sec=_TIMEOUT,
+    )
+    built = await provider.build(config, log=log)
+    return built.model_copy(update={"warnings": (*image.warnings, *built.warnings)})

