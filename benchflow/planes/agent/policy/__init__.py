@@ -1,0 +1,5 @@
+"""The agent `policy`: our own tool loop, for a model that a trainer serves. A toolbox's Node runs its one file.
+
+It stands for the model alone: nothing summarises, asks on the side or streams, and a conversation only ever grows, so
+that what a trainer sees is what the model was asked.
+"""
