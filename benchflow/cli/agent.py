@@ -84,7 +84,7 @@ def _said(record: AgentRecord) -> list[tuple[str, str | None]]:
         ("keeps", ", ".join(f"~/{path}" for path in record.home_dirs) or None),
         ("skills", ", ".join(record.skills) or None),
         ("mode", record.session.mode),
-        ("rung", record.session.rung if record.protocol == "acp" else None),
+        ("rung", record.session.rung if record.protocol in ("acp", "acpx") else None),
     ]
     lines += [("hazard", text) for text in record.session.hazards]
     lines += [("checked", text) for text in record.checked]
@@ -144,6 +144,7 @@ def _offered(capabilities: dict[str, object], above: str = "") -> list[str]:
 
 _PROTOCOLS: dict[str, str] = {
     "acp": "the Agent Client Protocol, on stdio",
+    "acpx": "the Agent Client Protocol, with acpx",
     "oracle": "nothing: it runs the task's own solution",
     "none": "nothing",
 }

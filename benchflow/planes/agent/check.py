@@ -68,7 +68,7 @@ async def check_agent(record: AgentRecord, *, timeout: float = 90.0, paths: Stat
     Raises `AgentInstallError`, `AgentExitError` for one that ends before it answers, `AgentTimeoutError` after
     `timeout` seconds without an answer, and `ACPError` for an answer that is none.
     """
-    if record.protocol != "acp":
+    if record.protocol not in ("acp", "acpx"):
         raise ConfigError(
             f"agent {record.name!r} is a part of the engine: there is nothing to check",
             key="agent",
@@ -107,8 +107,10 @@ def _problems(record: AgentRecord, answer: InitializeResponse) -> list[str]:
             f"it speaks version {answer.protocol_version} of the protocol, not {record.session.protocol_version}"
         )
     said = answer.agent_info.version if answer.agent_info else None
-    if said and record.version and said != record.version:
-        problems.append(f"it says that it is version {said}, the registry says {record.version}")
+    # Behind acpx it is the agent itself that is asked.
+    expected = record.version.partition("-")[2] if record.version and record.protocol == "acpx" else record.version
+    if said and expected and said != expected:
+        problems.append(f"it says that it is version {said}, the registry says {expected}")
     capabilities = answer.agent_capabilities
     if record.session.rung == "load" and not (capabilities and capabilities.load_session):
         problems.append("it does not advertise session/load, which the registry counts on")

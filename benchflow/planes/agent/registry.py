@@ -5,7 +5,8 @@ Where an agent comes from, the first that has the name counts:
 2. `*.toml` in the directories of `$BENCHFLOW_AGENTS_DIR` (separated as in PATH), then in `~/.config/benchflow/agents`;
 3. entry points of the group `benchflow.agents`, which give what an import path gives;
 4. the files in this package.
-Whatever is not ours speaks ACP, and a name of the engine's own (`oracle`, `nop`) cannot be taken over.
+Whatever is not ours speaks ACP, and a name of the engine's own (`oracle`, `nop`, `acpx`) cannot be taken over. Before
+any of these names `acpx/` puts acpx.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from pathlib import Path
 
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.job import AgentSpec
-from benchflow.errors import ConfigError, UnsupportedFeatureError
+from benchflow.errors import ConfigError
+from benchflow.planes.agent.acpx import PREFIX, acpx_record
 from benchflow.planes.agent.records import load_record, parse_record
 
 GROUP = "benchflow.agents"
+_ACPX = PREFIX.rstrip("/")
 
 
 def agent_dirs() -> list[Path]:
@@ -40,6 +43,8 @@ def all_agents() -> dict[str, AgentRecord]:
     found: dict[str, AgentRecord] = {}
     for record in (*_users(), *_installed(), *ours.values()):
         found.setdefault(record.name, record)
+    # Nothing by itself.
+    del found[_ACPX]
     return dict(sorted(found.items()))
 
 
@@ -61,7 +66,17 @@ def _require_guest(record: AgentRecord) -> AgentRecord:
 
 
 def find_agent(name: str) -> AgentRecord:
-    """The agent of this name, alias or import path. Raises `ConfigError` with the nearest name."""
+    """The agent of this name, alias or import path, or of one behind `acpx/`.
+
+    Raises `ConfigError` with the nearest name, `UnsupportedFeatureError` for what cannot be behind acpx.
+    """
+    if name.startswith(PREFIX):
+        return acpx_record(_ours()[_ACPX], _find(name.removeprefix(PREFIX), PREFIX))
+    return _find(name, "")
+
+
+def _find(name: str, prefix: str) -> AgentRecord:
+    """prefix: what the user has written before the name."""
     if ":" in name:
         return _require_guest(load_record(name))
     agents = all_agents()
@@ -72,26 +87,14 @@ def find_agent(name: str) -> AgentRecord:
             return record
     known = [*agents, *(alias for record in agents.values() for alias in record.aliases)]
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ConfigError(f"there is no agent {name!r}", key="agent", remedy=f"{hint}bench agent list: {', '.join(agents)}")
+    hint = f"did you mean '{prefix}{near[0]}'? " if near else ""
+    listed = ", ".join([*agents, f"{PREFIX}AGENT"])
+    raise ConfigError(f"there is no agent '{prefix}{name}'", key="agent", remedy=f"{hint}bench agent list: {listed}")
 
 
-def resolve_agent(spec: AgentSpec) -> AgentSpec:
-    """The specification with the agent's own name. Raises `ConfigError` for a model that it cannot take."""
-    record = find_agent(spec.name)
-    _require_carried_out(record)
-    if spec.model and not record.takes_model:
-        raise ConfigError(f"agent {record.name!r} uses no model", key="model", remedy=f"leave {spec.model!r} away")
-    return spec.model_copy(update={"name": record.name})
-
-
-def _require_carried_out(record: AgentRecord) -> None:
-    if record.protocol == "acp":
-        raise UnsupportedFeatureError(
-            f"agent {record.name!r} speaks the Agent Client Protocol, which this release does not carry out yet",
-            key="agent",
-            remedy="use oracle or nop; `bench agent check` shows whether the agent starts",
-        )
+def record_for(spec: AgentSpec) -> AgentRecord:
+    """What is known of a job's agent: as it was when the job was submitted, where that was kept."""
+    return spec.record or find_agent(spec.name)
 
 
 @functools.cache

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchflow.contracts.agent import AgentRecord
-from benchflow.contracts.job import AgentSpec
-from benchflow.errors import ConfigError, UnsupportedFeatureError
-from benchflow.planes.agent.registry import all_agents, find_agent, resolve_agent
+from benchflow.errors import ConfigError
+from benchflow.planes.agent.registry import all_agents, find_agent
 
 ACP = ["claude-agent-acp", "codex-acp", "gemini", "openclaw", "opencode", "openhands", "pi-acp"]
 MINE = 'name = "mine"\ndescription = "My own."\nprotocol = "acp"\nlaunch = ["mine", "acp"]\n'
@@ -58,17 +57,6 @@ def test_agents_have_aliases() -> None:
 def test_no_two_agents_answer_to_one_name() -> None:
     names = [name for record in all_agents().values() for name in (record.name, *record.aliases)]
     assert len(names) == len(set(names))
-
-
-@pytest.mark.parametrize("name", [*ACP, "claude"])
-def test_an_agent_that_speaks_acp_is_refused_by_name_for_a_job(name: str) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=find_agent(name).name):
-        resolve_agent(AgentSpec(name=name))
-
-
-def test_the_engines_own_agents_are_not_refused() -> None:
-    assert resolve_agent(AgentSpec(name="oracle")).name == "oracle"
-    assert resolve_agent(AgentSpec(name="nop")).name == "nop"
 
 
 def test_a_file_of_the_user_is_an_agent(write: Write) -> None:

@@ -1,0 +1,326 @@
+"""A session with an agent behind acpx: each turn is one command, whose output is what is heard of it.
+
+acpx keeps its session in the agent's home, and the agent itself alive between two turns, in a process that the first
+turn leaves behind. Each command is held by a pump in a directory of its own and started at most once, so that any
+worker follows it from its first byte and makes the same of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from benchflow.contracts.rollout import Permissions
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError, UnsupportedFeatureError
+from benchflow.planes.agent.acp.events import Reading
+from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
+from benchflow.planes.agent.acp.session import CANCEL_GRACE, LAST_WORDS, Limits, Line, Stop, Turn
+from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.acpx import NO_CHOICES, Choices
+from benchflow.planes.agent.acpx.stream import Stream, failure_of
+
+OPENING_TIMEOUT = 300.0
+"""Seconds for a command that is no turn: the agent is started for it, and some take half a minute."""
+
+AGENT_LOG = ".acpx-agent.log"
+"""Below the agent's home: what it writes to its error output, which acpx throws away."""
+
+_FILES = "/run/benchflow/acpx"
+_STOPS: tuple[Stop, ...] = ("wall_clock", "idle", "cancelled")
+_PERMISSIONS: dict[Permissions, str] = {"auto": "--approve-all", "deny": "--deny-all"}
+
+# $1: directory. It stays root's: the agent reads what it is told there, and cannot change it.
+_PLACE = 'mkdir -p "$1" && chmod 0711 /run/benchflow "${1%/*}" "$1"'
+# $0: the log; the rest: the agent.
+_LOGGED = 'exec "$@" 2>>"$0"'
+
+
+class AcpxSession:
+    """One session. directory: its files, which the sandbox has at `inside`.
+
+    pump: the program that holds a command's stdio; argv: acpx; inner: the agent; absolute, in the sandbox. choices:
+    what the session is told of model, mode and options. offers: what acpx serves the agent, as the agent's user.
+    servers: MCP servers, as in `session/new`. name: acpx's for the session, if not the directory's: of one that its
+    home has already.
+    Raises `UnsupportedFeatureError` for permissions that wait for a user.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        directory: Path,
+        *,
+        pump: Sequence[str],
+        argv: Sequence[str],
+        inner: Sequence[str],
+        env: Mapping[str, str],
+        account: Account,
+        cwd: str,
+        permissions: Permissions = "auto",
+        choices: Choices = NO_CHOICES,
+        offers: Collection[Literal["fs", "terminal"]] = (),
+        servers: Sequence[Mapping[str, Any]] = (),
+        inside: str = RUN_DIRECTORY,
+        name: str | None = None,
+    ) -> None:
+        if permissions not in _PERMISSIONS:
+            raise UnsupportedFeatureError(
+                "an agent behind acpx cannot wait for an answer to what it asks",
+                key="permissions",
+                remedy=f"use {' or '.join(_PERMISSIONS)}, or the agent without acpx",
+            )
+        self._sandbox = sandbox
+        self._directory = directory
+        self._pump = tuple(pump)
+        self._argv = tuple(argv)
+        self._env = dict(env)
+        self._account = account
+        self._cwd = cwd
+        self._choices = choices
+        self._servers = [dict(server) for server in servers]
+        self._inside = inside
+        self._name = name or directory.name
+        self._files = f"{_FILES}/{directory.name}"
+        self._log = f"{self._env.get('HOME', account.home).rstrip('/')}/{AGENT_LOG}"
+        # No time to live: the process that holds the agent goes when the session does.
+        flags = ["--cwd", cwd, "--format", "json", "--json-strict", _PERMISSIONS[permissions], "--ttl", "0"]
+        flags += [flag for flag, what in (("--no-fs", "fs"), ("--no-terminal", "terminal")) if what not in offers]
+        flags += ["--model", choices.model] if choices.model else []
+        # A file of ours in any case, since acpx would take servers from the workspace.
+        flags += ["--mcp-config", f"{self._files}/mcp.json"]
+        self._flags = (*flags, "--agent", shlex.join(["/bin/sh", "-c", _LOGGED, self._log, *inner]))
+
+    async def open(self) -> str:
+        """Open the session, unless it is, and return the agent's id of it.
+
+        Raises `AgentExitError`, `AgentTimeoutError`, `ACPError`.
+        """
+        if not await self._sandbox.was_started(self._key("open")):
+            await self._place("mcp.json", {"mcpServers": self._servers})
+        opened = await self._command("open", "sessions", "ensure", "--name", self._name)
+        if self._choices.mode:
+            await self._command("mode", "set-mode", self._choices.mode, "--session", self._name)
+        for number, (option, value) in enumerate(self._choices.options.items()):
+            await self._command(f"option-{number}", "set", option, value, "--session", self._name)
+        return str(opened.get("acpxSessionId"))
+
+    async def turn(
+        self, number: int, prompt: str, sink: Callable[[list[Line]], None], reading: Reading, limits: Limits
+    ) -> Turn:
+        """The turn of this number, higher than those before. sink: takes its lines, from the first, at every call.
+
+        When a limit is reached acpx is told to cancel, then all is killed. Raises `ACPError`, `AgentExitError`,
+        `AgentTimeoutError`.
+        """
+        await self.open()
+        name = f"turn-{number}"
+        wire, process = self._held(name)
+        started = float(wire.note("started", {"at": time.time()})["at"])
+        if not await self._sandbox.was_started(self._key(name)):
+            await self._place(f"{name}.json", [{"type": "text", "text": prompt}])
+        await self._start(process, "prompt", "--session", self._name, "--file", f"{self._files}/{name}.json")
+        stream = Stream(reading)
+        try:
+            stop = await process.during(self._listen(number, wire, stream, sink, limits, started))
+        except ACPError as error:
+            error.log_tail = await self._log_tail(wire)
+            raise
+        if stop is not None and stream.result is None:
+            await self.kill()
+            return Turn("cancelled" if stop == "cancelled" else "timeout", reading, stop)
+        if stream.result is None:
+            failure = stream.failure or AgentExitError(f"acpx ended without a result: {wire.ended()}")
+            failure.log_tail = await self._log_tail(wire)
+            raise failure
+        if stream.began_anew and self._has_turn_before(number):
+            await self.kill()
+            raise AgentExitError(
+                "the agent ended between two turns, and could not load its session again",
+                log_tail=await self._log_tail(wire),
+            )
+        return Turn(str(stream.result.get("stopReason", "end_turn")), reading, stop)
+
+    def cancel(self, number: int) -> None:
+        """Have a turn end: whoever hears it tells acpx to cancel, then kills it."""
+        self._wire(f"turn-{number}").note("stop", {"why": "cancelled"})
+
+    async def was_begun(self, number: int) -> bool:
+        """Whether the command of this turn was started."""
+        return await self._sandbox.was_started(self._key(f"turn-{number}"))
+
+    async def kill(self) -> None:
+        """End all that the session has started, the agent too."""
+        await end_session(self._sandbox, self._directory)
+
+    async def log_tail(self) -> str | None:
+        """The last that the agent wrote to its log."""
+        return await self._log_tail(self._wire("open"))
+
+    async def close(self) -> None:
+        """Let go of the session; it goes on."""
+
+    def _has_turn_before(self, number: int) -> bool:
+        turns = (path.name.removeprefix("turn-") for path in self._directory.glob("turn-*"))
+        return any(int(turn) < number for turn in turns)
+
+    # --- listening -----------------------------------------------------------------------------------
+
+    async def _listen(
+        self,
+        number: int,
+        wire: Wire,
+        stream: Stream,
+        sink: Callable[[list[Line]], None],
+        limits: Limits,
+        started: float,
+    ) -> Stop | None:
+        """Hear the command until it has ended, or a limit is reached and it does not end for it."""
+        before = wire.said
+        offset = 0
+        heard_at = time.monotonic()
+        over_at = give_up_at = None
+        ended = False
+        cancelling: asyncio.Task[None] | None = None
+        stop = _noted_stop(wire)
+        last = wire.noted("end")
+        try:
+            async for heard in wire.follow(0):
+                now = time.monotonic()
+                if heard is not None:
+                    lines = stream.lines(heard)
+                    if lines:
+                        sink(lines)
+                    heard_at, offset = now, heard.end
+                    if last is not None and offset >= last["to"]:
+                        return stop
+                    if offset < before:
+                        # What was said before we came is heard to its end, whatever time it is now.
+                        continue
+                elif ended:
+                    return stop
+                else:
+                    # Its last words may have come after we looked for them: one more look.
+                    ended = wire.ended() is not None
+                    if ended:
+                        continue
+                if stream.over:
+                    over_at = over_at or now
+                    if now - over_at > LAST_WORDS:
+                        # Written down: whoever reads it again must not read on.
+                        last = wire.note("end", {"to": offset})
+                        return stop
+                    continue
+                stop = stop or _noted_stop(wire) or _limit_reached(wire, limits, time.time() - started, now - heard_at)
+                if stop is not None and cancelling is None:
+                    give_up_at = now + CANCEL_GRACE
+                    cancelling = asyncio.ensure_future(self._cancel(number))
+                if give_up_at is not None and now > give_up_at:
+                    return stop
+        finally:
+            if cancelling is not None:
+                cancelling.cancel()
+                await asyncio.gather(cancelling, return_exceptions=True)
+        raise AssertionError("a command's output has no end")
+
+    async def _cancel(self, number: int) -> None:
+        _, process = self._held(f"cancel-{number}")
+        await self._start(process, "cancel", "--session", self._name)
+
+    async def _log_tail(self, wire: Wire) -> str | None:
+        """The last that the agent wrote to its log, or acpx."""
+        # As the agent's user: the file is the agent's, and may be a link to anything.
+        said = await self._sandbox.exec(
+            ["tail", "-c", "4000", "--", self._log], user=self._account.uid, cwd="/", timeout=30
+        )
+        return (said.stdout.strip() if said.return_code == 0 else "") or wire.log_tail()
+
+    # --- commands ------------------------------------------------------------------------------------
+
+    async def _command(self, name: str, *words: str) -> dict[str, Any]:
+        """Run a command of acpx to its end, unless it was, and return the document that it prints."""
+        wire, process = self._held(name)
+        await self._start(process, *words)
+        try:
+            async with asyncio.timeout(OPENING_TIMEOUT):
+                said = await process.during(_document(wire))
+        except TimeoutError as error:
+            raise AgentTimeoutError(
+                f"acpx {' '.join(words[:2])} took longer than {OPENING_TIMEOUT:g} s",
+                log_tail=await self._log_tail(wire),
+            ) from error
+        if "error" in said or not said:
+            failure = failure_of(said.get("error") or {"message": wire.ended()}, f"acpx {' '.join(words[:2])}")
+            failure.log_tail = await self._log_tail(wire)
+            raise failure
+        return said
+
+    async def _start(self, process: AgentProcess, *words: str) -> None:
+        argv = (*self._argv, *self._flags, *words)
+        await process.start(self._pump, argv, env=self._env, cwd=self._cwd, account=self._account)
+
+    async def _place(self, name: str, content: Any) -> None:
+        """Write a file that the agent's user may read, and not write."""
+        made = await self._sandbox.control(_PLACE, self._files)
+        if made.return_code != 0:
+            raise ACPError("there is no place for what acpx is to be told", log_tail=made.stderr or None)
+        await self._sandbox.write_file(f"{self._files}/{name}", json.dumps(content), mode=0o644)
+
+    def _held(self, name: str) -> tuple[Wire, AgentProcess]:
+        wire = self._wire(name)
+        return wire, AgentProcess(self._sandbox, wire, self._key(name), inside=f"{self._inside}/{name}")
+
+    def _wire(self, name: str) -> Wire:
+        wire = Wire(self._directory / name)
+        wire.make()
+        return wire
+
+    def _key(self, name: str) -> str:
+        return _key(self._directory, name)
+
+
+def _key(directory: Path, name: str) -> str:
+    return f"acpx-{directory.name}-{name}"
+
+
+async def end_session(sandbox: Sandbox, directory: Path) -> None:
+    """End all that a session has started, the agent too. directory: of its files."""
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        if path.is_dir():
+            await sandbox.kill_once(_key(directory, path.name))
+
+
+async def _document(wire: Wire) -> dict[str, Any]:
+    """The last object that a command has printed, when it has ended."""
+    found: dict[str, Any] = {}
+    ended = False
+    async for heard in wire.follow(0):
+        if heard is not None:
+            found = heard.message or found
+        elif ended:
+            return found
+        else:
+            ended = wire.ended() is not None
+    raise AssertionError("a command's output has no end")
+
+
+def _limit_reached(wire: Wire, limits: Limits, elapsed: float, silent: float) -> Stop | None:
+    """Written down: whoever takes over must not believe that the agent ended the turn by itself."""
+    why: Stop | None = None
+    if limits.wall is not None and elapsed > limits.wall:
+        why = "wall_clock"
+    elif limits.idle is not None and silent > limits.idle:
+        why = "idle"
+    if why is not None:
+        wire.note("stop", {"why": why})
+    return why
+
+
+def _noted_stop(wire: Wire) -> Stop | None:
+    noted = wire.noted("stop")
+    return next((why for why in _STOPS if why == noted["why"]), None) if noted else None
