@@ -93,6 +93,11 @@ class StatePaths:
         return self.root / "toolboxes"
 
     @property
+    def sessions(self) -> Path:
+        """What agents were sent and said, one directory a sandbox."""
+        return self.root / "sessions"
+
+    @property
     def rollouts(self) -> Path:
         """Results of rollouts whose job was submitted from another host, until they are in the store."""
         return self.root / "rollouts"
@@ -153,6 +158,11 @@ class RolloutPaths:
     @property
     def agent(self) -> Path:
         return self.root / "agent"
+
+    @property
+    def sessions(self) -> Path:
+        """The raw journals of the agent's sessions."""
+        return self.root / "agent" / "sessions"
 
     @property
     def trajectory(self) -> Path:

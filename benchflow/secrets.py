@@ -1,8 +1,8 @@
-"""Values that travel by name: `${VAR}` and `${VAR:-default}` in a task's environment tables.
+"""Values that travel by name: `${VAR}` and `${VAR:-default}` in environment tables, and what agents log in with.
 
 A value never enters a payload, a log, an image or a sandbox's own configuration. On the embedded stack `submit`
 leaves the named values in a private file that is removed with the job; on a cluster the worker's own environment
-is the only source.
+is the only source. What a sandbox gives back is redacted: an agent may well print its environment.
 """
 
 from __future__ import annotations
@@ -10,22 +10,30 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from benchflow.contracts.ids import short_hash
+from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.task import Task
 from benchflow.errors import MissingSecretError
 from benchflow.paths import StatePaths
 from benchflow.store import storage_errors, write_atomic
+
+SHORTEST = 8
+"""Characters of a value that is looked for in what comes out of a sandbox: a shorter one is in every text by chance."""
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 def references(task: Task) -> dict[str, bool]:
     """The variables that a task names, and whether each must be set (has no default)."""
+    return _named_in(_tables(task))
+
+
+def _named_in(tables: Iterable[Mapping[str, str]]) -> dict[str, bool]:
     found: dict[str, bool] = {}
-    for table in _tables(task):
+    for table in tables:
         for value in table.values():
             for name, default in _REFERENCE.findall(value):
                 required = f"${{{name}:-" not in value and not default
@@ -37,7 +45,13 @@ def _tables(task: Task) -> list[dict[str, str]]:
     tables = [task.sandbox.env, task.verifier.env, task.oracle.env]
     tables += [command.env for command in task.sandbox.setup_commands]
     tables += [step.verifier.env for step in task.steps]
+    tables += [table for server in task.sandbox.mcp_servers for table in (server.env, server.headers)]
     return tables
+
+
+def agent_references(agent: AgentSpec) -> set[str]:
+    """The names of all that an agent is given by name."""
+    return {*_named_in([agent.env]), *agent.credentials}
 
 
 def is_literal(value: str) -> bool:
@@ -71,6 +85,31 @@ class Secrets:
                     remedy=f"export {name}=… there, or give a default: ${{{name}:-…}}",
                 )
 
+    def check_agent(self, agent: AgentSpec) -> None:
+        """Raise `MissingSecretError` for what an agent needs and nobody has set."""
+        missing = [name for name, required in _named_in([agent.env]).items() if required and name not in self._values]
+        for name in missing:
+            key = next(key for key, value in agent.env.items() if f"${{{name}}}" in value)
+            raise MissingSecretError(
+                f"the value of {key} for agent {agent.name!r} is not known {self._where}",
+                key="--agent-env",
+                remedy=f"give it again: --agent-env {key}=…, or export it there and give --agent-env {key}",
+            )
+        if agent.credentials and not any(name in self._values for name in agent.credentials):
+            raise MissingSecretError(
+                f"agent {agent.name!r} has nothing to log in with {self._where}",
+                key="agent",
+                remedy=f"export {' or '.join(agent.credentials)} there, or name an endpoint of your own: --base-url",
+            )
+
+    def value(self, name: str) -> str | None:
+        return self._values.get(name)
+
+    def redactor(self, *tables: Mapping[str, str], names: Iterable[str] = ()) -> Redactor:
+        """Takes out of texts what the tables and names stand for."""
+        named = {*_named_in(tables), *names}
+        return Redactor({name: value for name in named if (value := self._values.get(name))})
+
     def resolve(self, *tables: Mapping[str, str]) -> dict[str, str]:
         """The tables merged, later ones win, with every reference replaced by its value."""
         merged: dict[str, str] = {}
@@ -85,9 +124,62 @@ class Secrets:
         return self._values.get(name) or default or ""
 
 
-def leave(paths: StatePaths, job_id: str, names: set[str]) -> None:
-    """Leave the named values of this process's environment for the workers of this host."""
-    values = {name: os.environ[name] for name in sorted(names) if name in os.environ}
+class Redactor:
+    """Replaces values by their names, however they are written in JSON."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        spelled: dict[str, str] = {}
+        for name, value in values.items():
+            for part in _parts(value):
+                if len(part.strip()) >= SHORTEST:
+                    forms = (part, json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1])
+                    spelled |= dict.fromkeys(forms, f"[{name}]")
+        self._spelled = spelled
+        longest_first = sorted(spelled, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if spelled else None
+
+    def __call__(self, text: str) -> str:
+        return self._pattern.sub(lambda match: self._spelled[match.group()], text) if self._pattern else text
+
+    def clean(self, file: Path) -> None:
+        """Take the values out of a file, which is written anew only if it holds one."""
+        if self._pattern is None or file.is_symlink() or not file.is_file():
+            return
+        part = file.with_name(f".{file.name}.clean")
+        found = False
+        with storage_errors(file), file.open("rb") as source, part.open("wb") as target:
+            for line in source:
+                # Bytes that are no text stay what they are.
+                text = line.decode("utf-8", "surrogateescape")
+                cleaned = self(text)
+                found = found or cleaned != text
+                target.write(cleaned.encode("utf-8", "surrogateescape"))
+        if found:
+            part.chmod(file.stat().st_mode)
+            part.replace(file)
+        else:
+            part.unlink()
+
+
+def _leaves(content: object) -> Iterable[str]:
+    if isinstance(content, str):
+        yield content
+    for inner in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
+        yield from _leaves(inner)
+
+
+def _parts(value: str) -> set[str]:
+    """What of a value must not be seen: of a file of credentials, every text in it."""
+    try:
+        content = json.loads(value)
+    except ValueError:
+        return {value, *value.splitlines()}
+    return {*_leaves(content)} if isinstance(content, dict | list) else {value}
+
+
+def leave(paths: StatePaths, job_id: str, names: set[str], given: Mapping[str, str]) -> None:
+    """Leave the named values of this process's environment, and those that were given, for the workers of this host."""
+    values = {name: os.environ[name] for name in sorted(names) if name in os.environ} | dict(given)
     with storage_errors(paths.secrets):
         paths.secrets.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomic(_file(paths, job_id), json.dumps(values).encode(), mode=0o600)

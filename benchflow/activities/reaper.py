@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 import structlog
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from benchflow.activities.agents import remove_sessions
 from benchflow.activities.context import WorkerContext
 from benchflow.contracts.sandbox import OwnedSandbox
 from benchflow.errors import BenchFlowError
@@ -45,6 +47,7 @@ class Reaper:
                 for sandbox in over:
                     await provider.remove(sandbox.name)
                     self.context.forget(sandbox.name)
+                    await asyncio.to_thread(remove_sessions, self.context, sandbox.name)
                     self.context.slots.free(sandbox.name)
                     log.info("removed a sandbox whose workflow is over", sandbox=sandbox.name)
                 removed += len(over)
@@ -55,6 +58,7 @@ class Reaper:
                 log.debug("cannot reap", provider=name, error=error.message)
         if complete:
             await self._free_slots(living)
+            await asyncio.to_thread(self._remove_sessions, living)
         return removed
 
     async def _free_slots(self, living: set[str]) -> None:
@@ -67,6 +71,14 @@ class Reaper:
                 continue
             if name not in living and age > UNKNOWN_GRACE_SEC:
                 self.context.slots.free(name)
+
+    def _remove_sessions(self, living: set[str]) -> None:
+        """The files of agents whose sandbox is gone: of a provision that runs now, they are young."""
+        root = self.context.paths.sessions
+        for directory in root.iterdir() if root.is_dir() else ():
+            with suppress(FileNotFoundError):
+                if directory.name not in living and time.time() - directory.stat().st_mtime > UNKNOWN_GRACE_SEC:
+                    remove_sessions(self.context, directory.name)
 
     async def _is_over(self, sandbox: OwnedSandbox) -> bool:
         labels = sandbox.labels

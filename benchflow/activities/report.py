@@ -10,6 +10,7 @@ from typing import Any
 
 from temporalio import activity
 
+from benchflow.activities.agents import keep_journals, redactor_for
 from benchflow.activities.context import WorkerContext
 from benchflow.contracts import names
 from benchflow.contracts.job import LostRollout, ReportInput, ReportResult
@@ -20,6 +21,7 @@ from benchflow.errors import SandboxError, TaskError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.write import append_row, write_rollout
+from benchflow.secrets import Redactor
 from benchflow.tasks import prompt_for, write_pack
 from benchflow.trajectories.journal import read_journal
 from benchflow.trajectories.tree import build_tree
@@ -35,12 +37,15 @@ class ReportActivities:
         paths = self.context.make_results_directory(report.spec)
         assert report.sandbox is not None
         warnings = list(report.warnings)
+        redact = await self._redactor(report)
+        warnings += await asyncio.to_thread(keep_journals, self.context, report.sandbox.name, paths.sessions, redact)
         try:
             sandbox = await self.context.sandbox(report.sandbox)
             warnings += await self._collect(report, sandbox, paths)
         except SandboxError as error:
             # The rewards are known already; only logs and artifacts are missing, and the result says so.
             warnings.append(f"logs and artifacts could not be collected: {error.message}")
+        await asyncio.to_thread(_clean, redact, (paths.agent, paths.artifacts))
         return await self._write(report.model_copy(update={"warnings": warnings}), paths)
 
     @activity.defn(name=names.REPORT_WITHOUT_SANDBOX)
@@ -63,6 +68,14 @@ class ReportActivities:
             directory=written.directory,
             pack=written.pack,
         )
+
+    async def _redactor(self, report: ReportInput) -> Redactor:
+        """Takes out what an agent may have written down of what it was trusted with."""
+        try:
+            task, _ = await self.context.task(report.spec.task)
+        except TaskError:
+            return Redactor({})
+        return redactor_for(self.context, report.spec, task)
 
     async def _collect(self, report: ReportInput, sandbox: Sandbox, paths: RolloutPaths) -> list[str]:
         await sandbox.download("/logs/agent", paths.agent)
@@ -130,6 +143,8 @@ class ReportActivities:
             n_tool_calls=sum(step.turn.n_tool_calls for step in report.steps),
             n_prompts=len(report.steps),
             steps=report.steps,
+            sessions=report.sessions,
+            **_totals(report),
             started_at=datetime.fromtimestamp(report.started_at, UTC),
             finished_at=datetime.now(UTC),
             timing=report.timing,
@@ -151,3 +166,22 @@ class ReportActivities:
             }
             for outcome in report.steps
         ]
+
+
+def _totals(report: ReportInput) -> dict[str, Any]:
+    """Tokens and money of all turns, as far as their agents told."""
+    told = [step.turn.usage for step in report.steps if step.turn.usage is not None]
+    if not told:
+        return {}
+    costs = [usage.cost for usage in told if usage.cost is not None and usage.currency in (None, "USD")]
+    return {
+        "n_input_tokens": sum(usage.input_tokens for usage in told),
+        "n_output_tokens": sum(usage.output_tokens for usage in told),
+        "cost_usd": sum(costs) if costs else None,
+    }
+
+
+def _clean(redact: Redactor, directories: tuple[Path, ...]) -> None:
+    for directory in directories:
+        for file in directory.rglob("*"):
+            redact.clean(file)

@@ -10,38 +10,39 @@ from typing import Any
 
 from temporalio import activity
 
+from benchflow.activities.agents import agent_mounts, end_agent, remove_sessions
 from benchflow.activities.context import WorkerContext
-from benchflow.activities.world import check_health, image_config, run_setup_commands, run_step_setup
+from benchflow.activities.turns import is_unwanted
+from benchflow.activities.world import check_health, image_config, run_setup_commands
 from benchflow.contracts import ids, names
 from benchflow.contracts.job import (
     ProvisionInput,
     RolloutPlan,
     RolloutSpec,
     SandboxInput,
-    StepInput,
     VerifyInput,
 )
 from benchflow.contracts.reward import VerifyResult
-from benchflow.contracts.rollout import Step, TurnResult
+from benchflow.contracts.rollout import Step
 from benchflow.contracts.sandbox import Sandbox, SandboxRef, SandboxSpec
 from benchflow.contracts.task import Healthcheck, Task, VerifierConfig
 from benchflow.errors import BenchFlowError, SandboxStartError, SandboxUnavailableError
-from benchflow.planes.agent.account import prepare_account
-from benchflow.planes.agent.oracle import run_oracle
-from benchflow.planes.agent.registry import find_agent
+from benchflow.planes.agent.registry import record_for
 from benchflow.planes.reward.verify import ScriptVerifier
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.write import set_aside, without_events, write_rewards
 from benchflow.secrets import Secrets, is_literal
-from benchflow.tasks import prompt_for, require_supported
-from benchflow.trajectories.journal import append_node
-from benchflow.trajectories.tree import node_id
+from benchflow.tasks import require_supported
 
-INSTRUCTION = "/instruction.md"
+INSTALL_SEC = 1800.0
+"""The most that an agent's toolbox may take to be built."""
 
 
 def lower(task: Task, spec: RolloutSpec) -> list[Step]:
     """The steps of a task: one a turn, scored after each of the task's `steps`, or once."""
+
+    # What was prepared for one step must not be told by what was said in the one before.
+    own_session = record_for(spec.agent).protocol not in ("oracle", "none")
 
     def step(index: int, name: str | None, timeout: float | None, verifier: VerifierConfig) -> dict[str, Any]:
         return {
@@ -49,7 +50,9 @@ def lower(task: Task, spec: RolloutSpec) -> list[Step]:
             "name": name,
             "agent": spec.agent.name,
             "model": spec.agent.model,
+            "session": index if own_session else 0,
             "timeout_sec": _turn_timeout(task, spec, timeout),
+            "idle_timeout_sec": spec.run.agent_idle_timeout_sec,
             "verify_timeout_sec": verifier.timeout_sec,
         }
 
@@ -68,7 +71,7 @@ def lower(task: Task, spec: RolloutSpec) -> list[Step]:
 def _turn_timeout(task: Task, spec: RolloutSpec, own: float | None) -> float:
     """Seconds of one turn: the job's, else the oracle's own, else the task's, never beyond the deadline."""
     candidates = [spec.run.agent_timeout_sec]
-    if find_agent(spec.agent.name).protocol == "oracle":
+    if record_for(spec.agent).protocol == "oracle":
         candidates.append(task.oracle.timeout_sec)
     candidates.append(own)
     wanted = next((limit for limit in candidates if limit is not None), spec.run.deadline_sec)
@@ -78,14 +81,6 @@ def _turn_timeout(task: Task, spec: RolloutSpec, own: float | None) -> float:
 def health_limit(check: Healthcheck) -> float:
     """The most seconds that a healthcheck can take before it is decided."""
     return check.start_period_sec + (check.retries + 2) * (check.interval_sec + check.timeout_sec)
-
-
-def is_unwanted() -> bool:
-    """Whether a cancelled activity's work is to end: its workflow cancelled it, or is over. A worker that only shuts
-    down hands its work over instead.
-    """
-    details = activity.cancellation_details()
-    return details is not None and (details.cancel_requested or details.not_found)
 
 
 class RolloutActivities:
@@ -98,6 +93,7 @@ class RolloutActivities:
         provider = get_provider(spec.run.sandbox)
         warnings = require_supported(task, provider.capabilities())
         self._secrets(spec).check(task)
+        self._secrets(spec).check_agent(spec.agent)
         setup = task.sandbox.setup_commands
         return RolloutPlan(
             steps=lower(task, spec),
@@ -105,6 +101,7 @@ class RolloutActivities:
             has_healthcheck=task.sandbox.healthcheck is not None,
             build_timeout_sec=task.sandbox.build_timeout_sec,
             setup_timeout_sec=sum(command.timeout_sec for command in setup),
+            install_timeout_sec=INSTALL_SEC if record_for(spec.agent).install is not None else 0.0,
             healthcheck_timeout_sec=health_limit(task.sandbox.healthcheck or Healthcheck(command="true")),
             warnings=warnings,
         )
@@ -153,6 +150,7 @@ class RolloutActivities:
             # Where it cannot be enforced, `plan` has recorded so.
             storage_mb=config.storage_mb if provider.capabilities().storage_limit else None,
             hidden=hidden,
+            mounts=await agent_mounts(context, record_for(spec.agent), name),
         )
         start = provider.start(wanted, host_id=context.host_id, queue=context.queue, generation=request.generation)
         try:
@@ -185,6 +183,7 @@ class RolloutActivities:
             return
         with suppress(BenchFlowError):
             await get_provider(provider).remove(name)
+        await asyncio.to_thread(remove_sessions, self.context, name)
         self.context.slots.free(name)
 
     @activity.defn(name=names.READINESS)
@@ -193,68 +192,6 @@ class RolloutActivities:
         assert task.sandbox.healthcheck is not None
         sandbox = await self.context.sandbox(here.sandbox)
         await check_health(sandbox, task.sandbox.healthcheck, self._env(here.spec, task))
-
-    @activity.defn(name=names.CONNECT)
-    async def connect(self, here: SandboxInput) -> None:
-        task, _ = await self.context.task(here.spec.task)
-        sandbox = await self.context.sandbox(here.sandbox)
-        record = find_agent(here.spec.agent.name)
-        timeout = here.spec.run.sandbox_setup_timeout
-        await prepare_account(sandbox, record, task.agent.user, timeout)
-        await sandbox.mark_baseline()
-
-    @activity.defn(name=names.EXECUTE)
-    async def execute(self, work: StepInput) -> TurnResult:
-        spec, step = work.spec, work.step
-        task, directory = await self.context.task(spec.task)
-        sandbox = await self.context.sandbox(work.sandbox)
-        key = f"turn-{step.index}"
-        if not await sandbox.was_started(key):
-            await self._set_scene(work, sandbox, task, directory)
-        prompt = prompt_for(task, step.name)
-        lines: list[dict[str, Any]] = [{"type": "user_message", "text": prompt}]
-        turn = TurnResult(stop_reason="end_turn")
-        if find_agent(step.agent).protocol == "oracle":
-            source = task.step_files[step.name].oracle_dir if step.name else task.oracle_dir
-            try:
-                turn, did = await run_oracle(
-                    sandbox,
-                    key=key,
-                    source=directory / source if source else None,
-                    target="/solution" if source and Path(source).name == "solution" else "/oracle",
-                    env=self._env(spec, task, task.oracle.env),
-                    timeout=step.timeout_sec,
-                )
-            except asyncio.CancelledError:
-                await self._stop_turn(sandbox, key)
-                raise
-            lines += did
-        paths = self.context.results(spec)
-        first, last = await asyncio.to_thread(append_node, paths.trajectory, node_id(step.index), step.role, lines)
-        return turn.model_copy(update={"events": last - first})
-
-    async def _stop_turn(self, sandbox: Sandbox, key: str) -> None:
-        """A cancelled rollout stops its agent; a worker that only shuts down leaves it running."""
-        if is_unwanted():
-            with suppress(BenchFlowError):
-                await asyncio.shield(sandbox.kill_once(key))
-
-    async def _set_scene(self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path) -> None:
-        """Before a turn: the instruction, the files that the task's step brings, their setup, its healthcheck."""
-        step = work.step
-        await sandbox.write_file(INSTRUCTION, prompt_for(task, step.name))
-        if step.name is None:
-            return
-        files = task.step_files[step.name]
-        env = self._env(work.spec, task)
-        if files.workdir_dir:
-            source = directory / files.workdir_dir
-            await sandbox.upload(source, sandbox.ref.workdir)
-            if (source / "setup.sh").is_file():
-                await run_step_setup(sandbox, step, env, work.spec.run.sandbox_setup_timeout)
-        config = task.steps[step.index]
-        if config.healthcheck is not None:
-            await check_health(sandbox, config.healthcheck, env)
 
     @activity.defn(name=names.VERIFY)
     async def verify(self, work: VerifyInput) -> VerifyResult:
@@ -275,8 +212,10 @@ class RolloutActivities:
             target="/tests" if Path(sources[-1]).name == "tests" else "/verifier",
             key=f"verify-{step.index}",
             env=self._env(spec, task, config.env),
-            trusted=find_agent(step.agent).protocol == "oracle",
+            trusted=record_for(spec.agent).protocol == "oracle",
         )
+        if work.session is not None:
+            await end_agent(self.context, sandbox, spec, work.session)
         result = await verifier.run(sandbox, logs)
         await asyncio.to_thread(write_rewards, paths, step.index, result.events)
         return without_events(result)
@@ -290,6 +229,7 @@ class RolloutActivities:
         else:
             with suppress(SandboxUnavailableError):
                 await get_provider(here.sandbox.provider).remove(name)
+        await asyncio.to_thread(remove_sessions, self.context, name)
         self.context.slots.free(name)
 
     def _secrets(self, spec: RolloutSpec) -> Secrets:

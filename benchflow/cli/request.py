@@ -12,14 +12,24 @@ if TYPE_CHECKING:
 _OPTION_OF = {
     "agents": "--agent",
     "agent_timeout_sec": "--agent-timeout",
+    "agent_idle_timeout_sec": "--agent-idle-timeout",
     "retry.max_retries": "--max-retries",
 }
 
 
 def job_config(
-    *, paths: list[Path], config: Path | None, model: str | None, max_retries: int | None, **options: Any
+    *,
+    paths: list[Path],
+    config: Path | None,
+    model: str | None,
+    max_retries: int | None,
+    imported: list[str] | None = None,
+    agent_env: list[str] | None = None,
+    **options: Any,
 ) -> JobConfig:
     """The job that is asked for. options: fields of `JobConfig`; None and empty mean that they were not given.
+
+    imported: agents by import path. agent_env: `K=V`, or `K` for the variable of this name.
 
     Raises `ConfigError` that names the option, or the file and the key.
     """
@@ -29,8 +39,10 @@ def job_config(
 
     values: dict[str, Any] = read_job_file(config) if config else {}
     files = dict.fromkeys(values, str(config))
-    given = {"paths": paths, **options}
-    given = {key: value for key, value in given.items() if value is not None and value != []}
+    given = {"paths": paths, **options, "agent_env": _variables(agent_env or [])}
+    if imported:
+        given["agents"] = [*(options.get("agents") or []), *({"name": path} for path in imported)]
+    given = {key: value for key, value in given.items() if value is not None and value != [] and value != {}}
     if "agents" in given:
         # A model of the file was meant for the file's own agents.
         values.pop("model", None)
@@ -53,6 +65,18 @@ def job_config(
             error.key = _OPTION_OF.get(error.key, "--" + error.key.replace("_", "-"))
         raise
     return request.model_copy(update={"agents": _with_model(request.agents, model)}) if model else request
+
+
+def _variables(given: list[str]) -> dict[str, str]:
+    from benchflow.errors import ConfigError
+
+    table = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name.isidentifier():
+            raise ConfigError(f"{text!r} names no variable", key="--agent-env", remedy="write K=V, or K alone")
+        table[name] = value if equals else f"${{{name}}}"
+    return table
 
 
 def _with_model(agents: list[AgentSpec], model: str) -> list[AgentSpec]:

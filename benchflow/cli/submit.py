@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _JOB = "The job"
 _TASKS = "Which tasks"
+_AGENT = "Who acts"
 _RUN = "How they are run"
 _SHOW = "What is shown"
 
@@ -51,11 +52,57 @@ def submit(
         typer.Option(
             metavar="AGENT",
             help="NAME or NAME:MODEL; repeatable; see bench agent list. [dim]\\[default: oracle][/dim]",
-            rich_help_panel=_RUN,
+            rich_help_panel=_AGENT,
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="For the agents that name none.", rich_help_panel=_RUN)
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="For the agents that name none; provider/model, or as the agent's first provider spells it.",
+            rich_help_panel=_AGENT,
+        ),
+    ] = None,
+    agent_import_path: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="An agent of your own: an AgentRecord, or what makes one; repeatable.",
+            rich_help_panel=_AGENT,
+        ),
+    ] = None,
+    agent_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="K=V",
+            help="A variable of the agent's; K alone hands yours on. Its value is recorded nowhere; repeatable.",
+            rich_help_panel=_AGENT,
+        ),
+    ] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="An endpoint of your own, of the kind that the agent speaks, as sandboxes reach it.",
+            rich_help_panel=_AGENT,
+        ),
+    ] = None,
+    effort: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="How hard the model thinks.", rich_help_panel=_AGENT)
+    ] = None,
+    permissions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|deny|ask",
+            help="Who answers what an agent asks; ask waits for bench rollout answer. [dim]\\[default: auto][/dim]",
+            rich_help_panel=_AGENT,
+        ),
+    ] = None,
+    agent_idle_timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SEC", help="How long an agent may be silent. [dim]\\[default: 600][/dim]", rich_help_panel=_AGENT
+        ),
     ] = None,
     sandbox: Annotated[
         str | None,
@@ -101,7 +148,7 @@ def submit(
     ] = None,
     agent_timeout: Annotated[
         float | None,
-        typer.Option(metavar="SEC", help="Overrides the tasks' own.", rich_help_panel=_RUN),
+        typer.Option(metavar="SEC", help="Of a turn; overrides the tasks' own.", rich_help_panel=_AGENT),
     ] = None,
     sandbox_setup_timeout: Annotated[
         float | None,
@@ -155,6 +202,12 @@ def submit(
         model=model,
         max_retries=max_retries,
         agents=agent,
+        imported=agent_import_path,
+        agent_env=agent_env,
+        base_url=base_url,
+        effort=effort,
+        permissions=permissions,
+        agent_idle_timeout_sec=agent_idle_timeout,
         sandbox=sandbox,
         jobs_dir=jobs_dir,
         job_name=job_name,

@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.job import MAX_WINDOW, AgentSpec, RetryConfig
+from benchflow.contracts.rollout import Permissions
 from benchflow.errors import ConfigError, UnsupportedFeatureError
 
 _STRICT = ConfigDict(extra="forbid")
@@ -54,7 +55,9 @@ class RunOptions(Model):
     """What every way of asking has in common. Times in seconds.
 
     job_name: default `<directory>-<UTC stamp>`. context_root: a build context for all tasks, instead of their own
-    `environment/`. agent_timeout_sec: instead of the tasks' own.
+    `environment/`. agent_timeout_sec: instead of the tasks' own. agent_idle_timeout_sec: how long an agent may be
+    silent. permissions: who answers what an agent asks of its user. agent_env, base_url, effort: for every agent that
+    says nothing else.
     """
 
     jobs_dir: Path = Path("jobs")
@@ -62,6 +65,11 @@ class RunOptions(Model):
     context_root: Path | None = None
     sandbox_setup_timeout: float = Field(default=120.0, gt=0)
     agent_timeout_sec: float | None = Field(default=None, gt=0)
+    agent_idle_timeout_sec: float = Field(default=600.0, gt=0)
+    permissions: Permissions = "auto"
+    agent_env: dict[str, str] = Field(default={}, repr=False)
+    base_url: str | None = None
+    effort: str | None = None
     deadline_sec: float = Field(default=6 * 3600.0, gt=0)
     retry: RetryConfig = RetryConfig()
 

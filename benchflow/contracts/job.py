@@ -8,8 +8,19 @@ from typing import Literal
 from pydantic import Field
 
 from benchflow.contracts import ids
+from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
-from benchflow.contracts.rollout import Failure, Phase, RolloutOutcome, Step, StepOutcome
+from benchflow.contracts.rollout import (
+    AgentSession,
+    Answer,
+    Failure,
+    Permissions,
+    Phase,
+    Question,
+    RolloutOutcome,
+    Step,
+    StepOutcome,
+)
 from benchflow.contracts.sandbox import SandboxRef
 
 MAX_WINDOW = 500
@@ -45,10 +56,21 @@ class RetryConfig(Model):
 
 
 class AgentSpec(Model):
-    """Which agent acts, with which model. key: `name`, or `name+model`, safe in a path."""
+    """Which agent acts, with which model, at which endpoint.
+
+    model: `provider/model`, or as the agent's first provider spells it. base_url: of an endpoint other than the
+    provider's own. effort: one of the agent's levels. env: for the agent's process; `${VAR}` is put in where it runs.
+    credentials: the variables or files (`~/…`) whose values it logs in with, by name. record: what the registry said
+    when the job was submitted; None for what the engine does itself.
+    """
 
     name: str
     model: str | None = None
+    base_url: str | None = None
+    effort: str | None = None
+    env: dict[str, str] = {}
+    credentials: tuple[str, ...] = ()
+    record: AgentRecord | None = None
 
     @classmethod
     def parse(cls, text: str) -> AgentSpec:
@@ -79,12 +101,15 @@ class RunConfig(Model):
     """How every rollout of a job is run. Seconds throughout.
 
     deadline_sec: ends a rollout that nothing else ended. agent_timeout_sec: overrides the task's, when set.
+    agent_idle_timeout_sec: how long an agent may be silent. permissions: who answers what an agent asks.
     """
 
     sandbox: str = "docker"
     sandbox_setup_timeout: float = Field(default=120.0, gt=0)
     deadline_sec: float = Field(default=6 * 3600.0, gt=0)
     agent_timeout_sec: float | None = Field(default=None, gt=0)
+    agent_idle_timeout_sec: float = Field(default=600.0, gt=0)
+    permissions: Permissions = "auto"
 
 
 class Origin(Model):
@@ -224,11 +249,15 @@ class JobProgress(Model):
 
 
 class RolloutProgress(Model):
-    """The answer to a rollout's `progress` query. since: seconds since the epoch, workflow time."""
+    """The answer to a rollout's `progress` query. since: seconds since the epoch, workflow time.
+
+    question: what its agent waits to be answered.
+    """
 
     phase: Phase
     detail: str = ""
     since: float
+    question: Question | None = None
 
 
 class SetConcurrency(Model):
@@ -288,6 +317,7 @@ class RolloutPlan(Model):
     has_healthcheck: bool = False
     build_timeout_sec: float = 600.0
     setup_timeout_sec: float = 0.0
+    install_timeout_sec: float = 0.0
     healthcheck_timeout_sec: float = 0.0
     warnings: list[str] = []
 
@@ -307,10 +337,20 @@ class SandboxInput(Model):
     sandbox: SandboxRef
 
 
+class ConnectInput(SandboxInput):
+    """session: which of the rollout's sessions is to be opened; `generation` of the sandbox is in its reference."""
+
+    session: int = 0
+
+
 class StepInput(Model):
+    """answers: to what the agent asked in this turn before."""
+
     spec: RolloutSpec
     sandbox: SandboxRef
     step: Step
+    session: AgentSession | None = None
+    answers: list[Answer] = []
 
 
 class ReportInput(Model):
@@ -324,6 +364,7 @@ class ReportInput(Model):
     error: Failure | None = None
     verifier_error: Failure | None = None
     steps: list[StepOutcome] = []
+    sessions: list[AgentSession] = []
     warnings: list[str] = []
     timing: dict[str, float] = {}
     started_at: float
@@ -336,9 +377,12 @@ class ReportResult(Model):
 
 
 class VerifyInput(Model):
+    """session: the agent's, which ends before the verifier begins."""
+
     spec: RolloutSpec
     sandbox: SandboxRef
     step: Step
+    session: AgentSession | None = None
     is_last: bool = True
 
 

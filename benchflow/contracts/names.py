@@ -32,6 +32,7 @@ PAUSE = "pause"
 RESUME = "resume"
 SET_CONCURRENCY = "set_concurrency"
 CANCEL_ROLLOUT = "cancel_rollout"
+ANSWER = "answer"
 PROGRESS = "progress"
 
 # Search attributes: Keyword, but for the reward, which is a Double.

@@ -13,6 +13,11 @@ from benchflow.contracts.reward import VerifyResult
 Phase = Literal["plan", "provision", "readiness", "connect", "execute", "verify", "report", "teardown", "done"]
 Status = Literal["passed", "failed", "errored", "cancelled"]
 
+Permissions = Literal["auto", "deny", "ask"]
+"""Who answers what an agent asks of its user: `auto` allows, by the kind of the options and never by their order;
+`deny` rejects; `ask` waits, however long, for somebody to answer.
+"""
+
 
 class Failure(Model):
     """A typed error as data: what `BenchFlowError` carries, and the phase it was recorded in."""
@@ -31,7 +36,9 @@ class Failure(Model):
 class Step(Model):
     """One turn of one role. name: of the task's step, None for a task without steps.
 
-    timeout_sec: of the agent's turn; verify: whether the world is scored after it; verify_timeout_sec: of that.
+    session: which of the rollout's sessions it belongs to; a step of another session than the one before it begins that
+    session. timeout_sec: of the agent's turn; idle_timeout_sec: how long it may be silent; verify_timeout_sec: of the
+    verifier.
     """
 
     index: int
@@ -39,7 +46,9 @@ class Step(Model):
     role: str = "agent"
     agent: str
     model: str | None = None
+    session: int = 0
     timeout_sec: float | None = None
+    idle_timeout_sec: float | None = None
     verify_timeout_sec: float = 600.0
     min_reward: float | dict[str, float] | None = None
     healthcheck: bool = False
@@ -78,12 +87,77 @@ class RolloutTree(Model):
         return [node for node in self.nodes if node.id not in parents]
 
 
+class Usage(Model):
+    """Tokens and money of a turn, as far as the agent told. cost: in `currency`."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: float | None = None
+    currency: str | None = None
+
+
+class AgentSession(Model):
+    """A session that was opened with an agent, as any process finds it again.
+
+    index: which of the rollout's. id: as the agent names it. directory: of its files, below the sandbox's own.
+    user, uid, gid, home: who the agent is in its sandbox. agent, version: what it says that it is; capabilities: what
+    it advertised.
+    """
+
+    index: int
+    id: str
+    directory: str
+    user: str
+    uid: int
+    gid: int
+    home: str
+    cwd: str
+    agent: str | None = None
+    version: str | None = None
+    capabilities: dict[str, Any] = {}
+
+
+class Option(Model):
+    """One of the answers that an agent offers. kind: as in ACP (`allow_once`, …), None for a form's choice."""
+
+    id: str
+    name: str
+    kind: str | None = None
+
+
+class Question(Model):
+    """What an agent asked of its user, and waits for. id: the same whoever looks. form: the schema of a form."""
+
+    id: str
+    kind: Literal["permission", "form"]
+    text: str
+    options: list[Option] = []
+    form: dict[str, Any] | None = None
+
+
+class Answer(Model):
+    """A user's answer to a question: the id of an option, or a form's content; neither of them is a refusal."""
+
+    question: str
+    option: str | None = None
+    content: dict[str, Any] | None = None
+
+
 class TurnResult(Model):
-    """What one step did. stop_reason as in ACP; events: number of trajectory lines it added."""
+    """What one step did. stop_reason as in ACP; events: number of trajectory lines it added.
+
+    turn_end: `inferred` when it was taken from the agent's silence that nothing more would come. question: the turn is
+    not over, it waits for an answer.
+    """
 
     stop_reason: str
     n_tool_calls: int = 0
     events: int = 0
+    usage: Usage | None = None
+    turn_end: Literal["inferred"] | None = None
+    question: Question | None = None
     failure: Failure | None = None
 
 
@@ -145,6 +219,7 @@ class RolloutResult(Model):
     n_tool_calls: int = 0
     n_prompts: int = 0
     steps: list[StepOutcome] = []
+    sessions: list[AgentSession] = []
     started_at: datetime
     finished_at: datetime
     timing: dict[str, float] = {}

@@ -273,6 +273,9 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
         here = secrets.Secrets(os.environ, "in this environment")
         for _, task in plan.tasks:
             here.check(task)
+        given = secrets.Secrets({**os.environ, **plan.values}, "in this environment")
+        for agent in plan.config.agents:
+            given.check_agent(agent)
     else:
         check_reach(store, target.is_loopback)
     spec = await freeze(plan, store)
@@ -292,7 +295,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
         if not pending:
             return job
         if target is None:
-            secrets.leave(paths, plan.id, plan.variables)
+            secrets.leave(paths, plan.id, plan.variables, plan.values)
         else:
             job._expect(pending)
         job.started = sum(end - first for first, end in pending)

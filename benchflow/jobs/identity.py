@@ -30,6 +30,11 @@ def _comparable(spec: JobSpec) -> dict[str, Any]:
         if task.context is not None:
             flat[f"build context of {task.name}"] = task.context.sha256
     flat["agents"] = [agent.label for agent in spec.agents]
+    for agent in spec.agents:
+        about = agent.model_dump(mode="json", exclude={"name", "model", "record"})
+        flat |= {f"agent {agent.label}: {key}": value for key, value in about.items()}
+        if agent.record is not None:
+            flat[f"agent {agent.label}: record"] = agent.record.model_dump(mode="json", exclude={"source"})
     flat["repeats"] = spec.repeats
     flat |= {f"run.{key}": value for key, value in spec.run.model_dump(mode="json").items()}
     flat |= {f"retry.{key}": value for key, value in spec.retry.model_dump(mode="json").items()}

@@ -6,19 +6,21 @@ import asyncio
 import fnmatch
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from benchflow import secrets
 from benchflow.contracts import ids
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.config import JobConfig
-from benchflow.contracts.job import JobSpec, RunConfig, TaskRef
+from benchflow.contracts.job import AgentSpec, JobSpec, RunConfig, TaskRef
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, TaskError, UnsupportedFeatureError
-from benchflow.paths import JobPaths
-from benchflow.planes.agent.registry import resolve_agent
+from benchflow.host import host_id
+from benchflow.jobs.agents import for_all, prepare_agent, require_reachable
+from benchflow.paths import JobPaths, StatePaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.choice import AUTO, Choice, choose
 from benchflow.results.summary import read_spec
@@ -31,7 +33,8 @@ from benchflow.temporal import cluster_target
 class JobPlan:
     """A job that was checked: nothing of it has been started or written.
 
-    sandbox_reason: why this sandbox, when it was not asked for by name.
+    variables: names of values that are taken from this process's environment; values: those that were given, by the
+    names that the specification has for them. sandbox_reason: why this sandbox, when it was not asked for by name.
     """
 
     config: JobConfig
@@ -40,6 +43,7 @@ class JobPlan:
     tasks: list[tuple[Path, Task]]
     warnings: list[str]
     variables: set[str]
+    values: dict[str, str] = field(default_factory=dict, repr=False)
     sandbox_reason: str | None = None
 
     @property
@@ -53,7 +57,7 @@ class JobPlan:
 
 def plan_job(config: JobConfig) -> JobPlan:
     """Read and check everything that a job needs. Raises the typed error of the first thing that is wrong."""
-    agents = [resolve_agent(agent) for agent in config.agents]
+    agents, values = _prepare(for_all(config))
     _refuse_twins([agent.label for agent in agents], "agent")
     name = ids.check_job_name(config.job_name) if config.job_name else _default_name(config.paths[0])
     directory = JobPaths(config.jobs_dir.expanduser().absolute() / name)
@@ -70,10 +74,34 @@ def plan_job(config: JobConfig) -> JobPlan:
         warnings += [f"{task.name}: {note}" for note in require_supported(task, provider.capabilities())]
         if any(agent.name == "oracle" for agent in agents):
             _require_oracle(task)
+        for agent in agents:
+            require_reachable(task, agent)
         variables |= set(secrets.references(task))
         tasks.append((path, task))
+    for agent in agents:
+        variables |= secrets.agent_references(agent)
+        warnings += _local_address(agent)
     checked = config.model_copy(update={"agents": agents, "sandbox": chosen.sandbox})
-    return JobPlan(checked, name, directory, tasks, warnings, variables, chosen.reason or None)
+    return JobPlan(checked, name, directory, tasks, warnings, variables - set(values), values, chosen.reason or None)
+
+
+def _prepare(agents: Sequence[AgentSpec]) -> tuple[list[AgentSpec], dict[str, str]]:
+    """The agents with their records, and the values that they are given by name."""
+    salt, cluster = host_id(StatePaths.default()), cluster_target() is not None
+    prepared: list[AgentSpec] = []
+    values: dict[str, str] = {}
+    for agent in agents:
+        spec, given = prepare_agent(agent, salt=salt, cluster=cluster)
+        prepared.append(spec)
+        values |= given
+    return prepared, values
+
+
+def _local_address(agent: AgentSpec) -> list[str]:
+    host = urlsplit(agent.base_url).hostname if agent.base_url else None
+    if host in ("localhost", "::1") or (host or "").startswith("127."):
+        return [f"{agent.label}: in a sandbox, {host} is the sandbox itself, not this host"]
+    return []
 
 
 def _choose_sandbox(config: JobConfig, directory: JobPaths) -> Choice:
@@ -158,6 +186,8 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             sandbox_setup_timeout=config.sandbox_setup_timeout,
             deadline_sec=config.deadline_sec,
             agent_timeout_sec=config.agent_timeout_sec,
+            agent_idle_timeout_sec=config.agent_idle_timeout_sec,
+            permissions=config.permissions,
         ),
         retry=config.retry,
         context_root=str(config.context_root.absolute()) if config.context_root else None,

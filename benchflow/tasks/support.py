@@ -142,11 +142,6 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature("artifacts of another service", _artifact_service, _ONE_CONTAINER),
     Feature(
-        "MCP servers",
-        _in_sandbox("mcp_servers", lambda table: bool(table.mcp_servers)),
-        "remove `mcp_servers`, or offer the tool as a command in the image",
-    ),
-    Feature(
         "a skills directory",
         _in_sandbox("skills_dir", lambda table: table.skills_dir is not None),
         "remove `skills_dir`",

@@ -5,11 +5,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchflow.store import storage_errors, write_all
+
+_PIECE = 1024 * 1024
+
+_HEAD = re.compile(rb'\{"seq": \d+, "ts": "[^"]*", "node": "([^"\\]*)"')
+"""How our own lines begin: of most, no more has to be read."""
 
 
 def timestamp(moment: datetime | None = None) -> str:
@@ -27,33 +35,97 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
 
 
-def append_node(path: Path, node: str, role: str, lines: list[dict[str, Any]]) -> tuple[int, int]:
-    """Append the events that led to `node`; those that are there already stay. Returns [first, last) sequence numbers.
+class NodeWriter:
+    """Appends the events that lead to one node, as they come, and none twice.
 
-    Every line gets `seq`, `ts`, `node` and `role`. A line that a crash cut in half is removed first.
+    Whoever writes gives all lines of the node from its first on, also after a crash; what is there already stays. Every
+    line gets `seq`, `ts`, `node` and `role`. A line that a crash cut in half is removed first. redact: what a line must
+    go through before anybody may read it.
     """
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        # An attempt that was given up as lost may still be writing.
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            os.ftruncate(fd, whole)
-        present = [json.loads(line) for line in data[:whole].splitlines()]
-        mine = [event["seq"] for event in present if event["node"] == node]
-        first = mine[0] if mine else len(present)
-        new = []
-        for number, line in enumerate(lines[len(mine) :], first + len(mine)):
-            event = {"seq": number, "ts": timestamp(), "node": node, "role": role} | line
-            new.append(json.dumps(event, ensure_ascii=False))
-        if new:
-            with storage_errors(path):
-                os.lseek(fd, 0, os.SEEK_END)
+
+    def __init__(self, path: Path, node: str, role: str, *, redact: Callable[[str], str] = lambda line: line) -> None:
+        self._node, self._role, self._redact = node, role, redact
+        self._path = path
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._read = self._lines = 0
+        self._present = self._given = 0
+        self._first: int | None = None
+        with self._locked():
+            pass
+
+    @property
+    def events(self) -> tuple[int, int]:
+        """[first, last) sequence numbers of the node's events."""
+        first = self._lines if self._first is None else self._first
+        return first, first + self._present
+
+    def add(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Append the next lines of the node, but for those that are there."""
+        with self._locked():
+            new = lines[max(0, self._present - self._given) :]
+            self._given += len(lines)
+            if not new:
+                return
+            text = "".join(self._written(line, number) for number, line in enumerate(new, self._lines))
+            with storage_errors(self._path):
                 # Half a character, which some agents cut an emoji to, is no text in any encoding.
-                write_all(fd, ("\n".join(new) + "\n").encode(errors="replace"))
+                write_all(self._fd, text.encode(errors="replace"))
+
+    def skip(self, lines: int) -> bool:
+        """Count the next lines, which are taken to be there, as given. False when they are not there."""
+        if self._given + lines > self._present:
+            return False
+        self._given += lines
+        return True
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _written(self, line: dict[str, Any], number: int) -> str:
+        event = {"seq": number, "ts": timestamp(), "node": self._node, "role": self._role} | line
+        return self._redact(json.dumps(event, ensure_ascii=False)) + "\n"
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Nobody else writes, and what others wrote is counted: an attempt that was given up as lost may live."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            self._catch_up()
+            yield
+            self._catch_up()
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _catch_up(self) -> None:
+        size = os.fstat(self._fd).st_size
+        rest = b""
+        while self._read + len(rest) < size:
+            rest += os.pread(self._fd, _PIECE, self._read + len(rest))
+            *whole, tail = rest.split(b"\n")
+            for line in whole:
+                self._count(line)
+            self._read += len(rest) - len(tail)
+            rest = tail
+        if rest:
+            os.ftruncate(self._fd, self._read)
+        os.lseek(self._fd, self._read, os.SEEK_SET)
+
+    def _count(self, line: bytes) -> None:
+        head = _HEAD.match(line)
+        node = head.group(1).decode() if head else str(json.loads(line)["node"])
+        if node == self._node:
+            self._first = self._lines if self._first is None else self._first
+            self._present += 1
+        self._lines += 1
+
+
+def append_node(path: Path, node: str, role: str, lines: list[dict[str, Any]]) -> tuple[int, int]:
+    """Append the events that led to `node`, all at once; those that are there already stay. Returns [first, last)."""
+    writer = NodeWriter(path, node, role)
+    try:
+        writer.add(lines)
+        return writer.events
     finally:
-        os.close(fd)
-    return first, first + max(len(mine), len(lines))
+        writer.close()

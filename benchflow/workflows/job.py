@@ -46,7 +46,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.rollout import Failure, RolloutOutcome
     from benchflow.workflows import options
     from benchflow.workflows.cancellation import to_the_end
-    from benchflow.workflows.rollout import rollout_attributes
+    from benchflow.workflows.operator import rollout_attributes
 
 RECENT = 20
 ANY_ATTEMPT = 0

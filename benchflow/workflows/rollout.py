@@ -11,13 +11,14 @@ from datetime import datetime
 from typing import Any, Literal
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeKey, SearchAttributePair
+from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutType, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
     from benchflow.contracts.job import (
+        ConnectInput,
         HostQuery,
         HostStatus,
         ProvisionInput,
@@ -32,8 +33,11 @@ with workflow.unsafe.imports_passed_through():
     )
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rollout import (
+        AgentSession,
+        Answer,
         Failure,
         Phase,
+        Question,
         RolloutOutcome,
         Status,
         Step,
@@ -44,6 +48,8 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows import options
     from benchflow.workflows.cancellation import to_the_end
     from benchflow.workflows.failures import failure_from
+    from benchflow.workflows.operator import rollout_details
+    from benchflow.workflows.rewards import reaches, rewards_of
 
 _PHASE = SearchAttributeKey.for_keyword(names.ATTR_PHASE)
 _REWARD = SearchAttributeKey.for_float(names.ATTR_REWARD)
@@ -65,6 +71,10 @@ class RolloutWorkflow:
         self._sandbox: SandboxRef | None = None
         self._provisions = 0
         self._steps: list[StepOutcome] = []
+        self._sessions: list[AgentSession] = []
+        self._connected: int | None = None
+        self._question: Question | None = None
+        self._answers: dict[str, Answer] = {}
         self._warnings: list[str] = []
         self._error: Failure | None = None
         self._stop: Failure | None = None
@@ -117,7 +127,13 @@ class RolloutWorkflow:
 
     @workflow.query(name=names.PROGRESS)
     def progress(self) -> RolloutProgress:
-        return RolloutProgress(phase=self._phase, detail=self._phase_detail(), since=self._phase_since.timestamp())
+        since = self._phase_since.timestamp()
+        return RolloutProgress(phase=self._phase, detail=self._phase_detail(), since=since, question=self._question)
+
+    @workflow.signal(name=names.ANSWER)
+    def answer(self, answer: Answer) -> None:
+        """A user's answer to what the agent asked. Of two to one question the first counts."""
+        self._answers.setdefault(answer.question, answer)
 
     # --- the phases ------------------------------------------------------------------------------------
 
@@ -135,7 +151,7 @@ class RolloutWorkflow:
                 assert lost is not None
                 self._warnings.append(f"host {lost.host_id} was lost in {self._phase}; provisioned again")
                 self._sandbox = None
-                self._steps = []
+                self._steps, self._sessions, self._connected = [], [], None
         raise ApplicationError(
             "the host was lost too often",
             Failure(
@@ -150,7 +166,8 @@ class RolloutWorkflow:
         self._begin("provision")
         self._provisions += 1
         run_id = workflow.info().first_execution_run_id
-        limit = plan.build_timeout_sec + plan.setup_timeout_sec + 2 * spec.run.sandbox_setup_timeout
+        limit = plan.build_timeout_sec + plan.setup_timeout_sec + plan.install_timeout_sec
+        limit += 2 * spec.run.sandbox_setup_timeout
         self._sandbox = await workflow.execute_activity(
             names.PROVISION,
             ProvisionInput(spec=spec, run_id=run_id, generation=generation),
@@ -163,26 +180,56 @@ class RolloutWorkflow:
         if plan.has_healthcheck:
             self._begin("readiness")
             await self._on_host(names.READINESS, here, None, plan.healthcheck_timeout_sec)
-        self._begin("connect")
-        await self._on_host(names.CONNECT, here, None, spec.run.sandbox_setup_timeout + 60)
         for step in plan.steps:
+            if step.session != self._connected:
+                await self._connect(step.session)
             outcome = await self._run_step(step, is_last=step is plan.steps[-1])
             self._steps.append(outcome)
-            if outcome.verify is None or not _reaches(outcome.verify, step.min_reward):
+            if outcome.verify is None or not reaches(outcome.verify, step.min_reward):
                 break
+
+    async def _connect(self, session: int) -> None:
+        """Make the agent ready for the steps of a session."""
+        assert self._sandbox is not None
+        self._begin("connect")
+        request = ConnectInput(spec=self._spec, sandbox=self._sandbox, session=session)
+        limit = self._spec.run.sandbox_setup_timeout + 60
+        opened = await self._on_host(names.CONNECT, request, AgentSession | None, limit)
+        self._connected = session
+        if opened is not None:
+            self._sessions.append(opened)
+
+    async def _take_turn(self, step: Step) -> TurnResult:
+        """A turn of the agent, to its end: where it asks what nobody has answered yet, that is waited for."""
+        assert self._sandbox is not None
+        session = self._sessions[-1] if self._sessions else None
+        work = StepInput(spec=self._spec, sandbox=self._sandbox, step=step, session=session)
+        limit = (step.timeout_sec or self._spec.run.deadline_sec) + 120
+        while True:
+            turn: TurnResult = await self._on_host(names.EXECUTE, work, TurnResult, limit, step.name)
+            if turn.question is None:
+                return turn
+            answer = await self._answer_to(turn.question)
+            work = work.model_copy(update={"answers": [*work.answers, answer]})
+
+    async def _answer_to(self, question: Question) -> Answer:
+        self._question = question
+        workflow.set_current_details(self._details())
+        await workflow.wait_condition(lambda: question.id in self._answers)
+        self._question = None
+        workflow.set_current_details(self._details())
+        return self._answers[question.id]
 
     async def _run_step(self, step: Step, *, is_last: bool) -> StepOutcome:
         assert self._sandbox is not None
         spec, sandbox = self._spec, self._sandbox
         self._begin("execute")
-        limit = (step.timeout_sec or spec.run.deadline_sec) + 120
-        turn = await self._on_host(
-            names.EXECUTE, StepInput(spec=spec, sandbox=sandbox, step=step), TurnResult, limit, step.name
-        )
+        turn = await self._take_turn(step)
         if turn.failure is not None and self._error is None:
             self._error = turn.failure
         self._begin("verify")
-        verify_input = VerifyInput(spec=spec, sandbox=sandbox, step=step, is_last=is_last)
+        session = self._sessions[-1] if self._sessions else None
+        verify_input = VerifyInput(spec=spec, sandbox=sandbox, step=step, is_last=is_last, session=session)
         limit = step.verify_timeout_sec + 120
         try:
             verify = await self._on_host(names.VERIFY, verify_input, VerifyResult, limit, step.name)
@@ -195,7 +242,7 @@ class RolloutWorkflow:
             raise
         return StepOutcome(step=step, turn=turn, verify=verify)
 
-    async def _on_host(self, name: str, arg: Any, result: type | None, limit: float, summary: str | None = None) -> Any:
+    async def _on_host(self, name: str, arg: Any, result: Any, limit: float, summary: str | None = None) -> Any:
         """Run an activity on the sandbox's host; ask after the host when nobody there takes it."""
         assert self._sandbox is not None
         queue = self._sandbox.queue
@@ -222,7 +269,7 @@ class RolloutWorkflow:
     # --- the end ---------------------------------------------------------------------------------------
 
     async def _end(self, started: datetime) -> RolloutOutcome:
-        rewards, verifier_error = self._rewards()
+        rewards, verifier_error = rewards_of(self._steps, self._plan, self._error)
         status: Status
         if self._cancelled:
             status, rewards = "cancelled", None
@@ -252,20 +299,6 @@ class RolloutWorkflow:
         await self._tell_job(outcome)
         return outcome
 
-    def _rewards(self) -> tuple[dict[str, float] | None, Failure | None]:
-        """The rewards of the rollout; None as soon as one step that was run could not be scored."""
-        for outcome in self._steps:
-            if outcome.verifier_error is not None:
-                return None, outcome.verifier_error
-        scored = [outcome.verify.rewards for outcome in self._steps if outcome.verify is not None]
-        unfinished = self._error is not None and self._error.category in _UNMEASURED
-        if not scored or self._plan is None or unfinished:
-            return None, None
-        if self._plan.strategy == "final":
-            return scored[-1], None
-        keys = {key: None for rewards in scored for key in rewards}
-        return {key: sum(r.get(key, 0.0) for r in scored) / len(scored) for key in keys}, None
-
     def _truncated(self) -> bool:
         return self._error is not None and self._error.category in ("agent_timeout", "deadline", "cancelled")
 
@@ -285,6 +318,7 @@ class RolloutWorkflow:
             error=self._error,
             verifier_error=verifier_error,
             steps=self._steps,
+            sessions=self._sessions,
             warnings=self._warnings,
             timing=self._timing,
             started_at=started.timestamp(),
@@ -354,49 +388,17 @@ class RolloutWorkflow:
     def _phase_detail(self) -> str:
         step = len(self._steps)
         total = len(self._plan.steps) if self._plan else 1
+        if self._question is not None:
+            return f"asks: {self._question.text}"
         return f"step {step + 1} of {total}" if total > 1 and self._phase in ("execute", "verify") else ""
 
     def _details(self) -> str:
-        """The rollout as Markdown, for the Web UI."""
-        lines = [
-            f"**{self._spec.task.name}** · {self._spec.agent.label} · repeat {self._spec.repeat} "
-            f"· attempt {self._spec.attempt}",
-            "",
-            f"phase: **{self._phase}** {self._phase_detail()}",
-        ]
-        if self._sandbox is not None:
-            lines.append(f"\nsandbox: `{self._sandbox.name}` on `{self._sandbox.host_id}`")
-        if self._steps:
-            lines += ["", "| node | step | stop reason | reward |", "|---|---|---|---|"]
-        for number, outcome in enumerate(self._steps, 1):
-            reward = f"{outcome.verify.reward:g}" if outcome.verify else "–"
-            lines.append(f"| n{number} | {outcome.step.name or ''} | {outcome.turn.stop_reason} | {reward} |")
-        if self._error is not None:
-            lines += ["", f"error: `{self._error.category}` {self._error.message}"]
-        lines += [""] + [f"- {phase}: {seconds:.2f} s" for phase, seconds in self._timing.items()]
-        return "\n".join(lines)
-
-
-_UNMEASURED = frozenset({"sandbox_lost", "cancelled", "deadline"})
-"""Errors after which no reward counts, even where an earlier step was scored."""
-
-
-def _reaches(verify: VerifyResult, minimum: float | dict[str, float] | None) -> bool:
-    if minimum is None:
-        return True
-    wanted = minimum if isinstance(minimum, dict) else {"reward": minimum}
-    rewards = verify.rewards
-    return all(rewards.get(key, 0.0) >= value for key, value in wanted.items())
-
-
-def rollout_attributes(spec: RolloutSpec) -> list[SearchAttributePair[Any]]:
-    """The search attributes that a rollout's workflow starts with."""
-    pairs = [
-        (names.ATTR_JOB, spec.job_name),
-        (names.ATTR_TASK, spec.task.name),
-        (names.ATTR_AGENT, spec.agent.name),
-        (names.ATTR_PHASE, "plan"),
-    ]
-    if spec.agent.model:
-        pairs.append((names.ATTR_MODEL, spec.agent.model))
-    return [SearchAttributePair(SearchAttributeKey.for_keyword(key), value) for key, value in pairs]
+        return rollout_details(
+            self._spec,
+            phase=f"**{self._phase}** {self._phase_detail()}",
+            sandbox=self._sandbox,
+            steps=self._steps,
+            question=self._question,
+            error=self._error,
+            timing=self._timing,
+        )

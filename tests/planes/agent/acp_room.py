@@ -24,7 +24,7 @@ from benchflow.planes.agent.acp.client import Client
 from benchflow.planes.agent.acp.process import AgentProcess, find_account, run_mount
 from benchflow.planes.agent.acp.session import Host, Limits, Session, Turn
 from benchflow.planes.agent.acp.wire import Message, Wire
-from benchflow.planes.agent.toolbox import Toolbox
+from benchflow.planes.agent.toolbox import PUMP, Toolbox
 from benchflow.testing import demo_agent
 from benchflow.testing.sandbox_conformance.fixtures import make_provider
 from benchflow.trajectories.journal import append_node
@@ -48,11 +48,11 @@ PATIENT = Limits(wall=60, idle=30)
 
 @dataclass
 class Room:
-    """A sandbox in which one agent process can be. node: the program that runs the pump."""
+    """A sandbox in which one agent process can be. pump: the program that holds its stdio."""
 
     sandbox: Sandbox
     wire: Wire
-    node: str
+    pump: tuple[str, ...]
 
     @property
     def process(self) -> AgentProcess:
@@ -63,7 +63,7 @@ class Room:
 
     async def start(self, *argv: str) -> None:
         account = await find_account(self.sandbox, USER)
-        await self.process.start(self.node, argv, env={"HOME": "/tmp", "DEMO_AGENT_LOG": LOG}, cwd=CWD, account=account)
+        await self.process.start(self.pump, argv, env={"HOME": "/tmp", "DEMO_AGENT_LOG": LOG}, cwd=CWD, account=account)
 
     async def open(self, *actions: Message, host: Host | None = None) -> DemoSession:
         """Start the demo agent with a first turn of these actions, and open a session."""
@@ -124,7 +124,7 @@ async def take_turn(
 
 @asynccontextmanager
 async def room_in(kind: str, directory: Path, toolbox: Toolbox, image: str) -> AsyncIterator[Room]:
-    """A room, and nothing of it left. toolbox: brings Node."""
+    """A room, and nothing of it left. toolbox: the runtime."""
     provider = make_provider(PROVIDERS[kind])
     stack = uuid.uuid4().hex
     wire = Wire(directory)
@@ -134,12 +134,12 @@ async def room_in(kind: str, directory: Path, toolbox: Toolbox, image: str) -> A
         image=ImageRef(reference="host" if kind == "local" else image),
         labels={"benchflow.stack": stack},
         network_mode="no-network",
-        mounts=(run_mount(wire), toolbox.mount),
+        mounts=(run_mount(directory), toolbox.mount),
     )
     try:
         sandbox = await provider.start(spec, host_id="host", queue="queue")
         await sandbox.control('mkdir -p "$1" && chown "$2" "$1"', CWD, USER)
-        yield Room(sandbox, wire, f"{toolbox.mount_path}/bin/node")
+        yield Room(sandbox, wire, toolbox.program(PUMP))
     finally:
         await provider.remove(spec.name)
         await provider.sweep(stack)
@@ -156,11 +156,11 @@ class SlowToAnswer(Client):
         super().__init__(sandbox, user=USER, cwd=CWD)
         self._answers = answers
 
-    async def ask(self, method: str, params: Message) -> Message:
+    async def ask(self, question: str, method: str, params: Message) -> Message:
         gate = self._answers / params["toolCall"]["title"]
         while not gate.exists():
             await asyncio.sleep(0.01)
-        return await super().ask(method, params)
+        return await super().ask(question, method, params)
 
 
 async def _work(job: dict[str, Any]) -> None:
@@ -177,7 +177,7 @@ async def _work(job: dict[str, Any]) -> None:
         session = Session(wire, SlowToAnswer(sandbox, Path(job["answers"])))
         process = AgentProcess(sandbox, wire, KEY)
         turn = await take_turn(session, "prompt-0", job["session"], sink, PATIENT, process)
-        print(json.dumps({"stop_reason": turn.stop_reason, "timed_out": turn.timed_out}), flush=True)
+        print(json.dumps({"stop_reason": turn.stop_reason, "ended_by": turn.ended_by}), flush=True)
     finally:
         await provider.close()
 

@@ -31,8 +31,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest_asyncio.fixture
-async def room(kind: str, state: Path, tmp_path: Path, node_toolbox: Toolbox, base_image: str) -> AsyncIterator[Room]:
-    async with room_in(kind, tmp_path / "agent", node_toolbox, base_image) as made:
+async def room(kind: str, state: Path, tmp_path: Path, runtime: Toolbox, base_image: str) -> AsyncIterator[Room]:
+    async with room_in(kind, tmp_path / "agent", runtime, base_image) as made:
         yield made
 
 
@@ -86,7 +86,7 @@ async def test_a_turn_is_heard_whole_once_and_in_order(room: Room) -> None:
         {"end": "end_turn", "usage": usage},
     )
     turn = await agent.prompt()
-    assert (turn.stop_reason, turn.timed_out) == ("end_turn", None)
+    assert (turn.stop_reason, turn.ended_by) == ("end_turn", None)
     assert await room.recorded() == ["yes", {"action": "accept", "content": {"name": "Ada"}}]
     assert [line["type"] for line in agent.lines[:16]] == [
         *("agent_message", "agent_message", "agent_thought", "plan"),
@@ -123,7 +123,7 @@ async def test_a_turn_that_was_over_in_time_is_in_time_whenever_it_is_heard(room
     await agent.prompt()
     late = DemoSession(room, room.session(), agent.id)
     turn = await late.prompt(Limits(wall=0.0, idle=0.0))
-    assert (turn.stop_reason, turn.timed_out) == ("end_turn", None)
+    assert (turn.stop_reason, turn.ended_by) == ("end_turn", None)
     assert late.lines == agent.lines
     assert "session/cancel" not in [message.get("method") for message in await room.received()]
 
@@ -219,11 +219,11 @@ async def test_a_request_that_is_not_answered_in_time_is_a_timeout(room: Room) -
 async def test_an_agent_that_hangs_is_asked_to_stop(room: Room, limits: Limits, why: str) -> None:
     agent = await room.open({"say": "so far"}, {"hang": True})
     turn = await agent.prompt(limits)
-    assert (turn.stop_reason, turn.timed_out) == ("cancelled", why)
+    assert (turn.stop_reason, turn.ended_by) == ("cancelled", why)
     assert agent.texts() == ["so far"]
     # A worker that comes later is told the same, and does not ask again.
     turn = await DemoSession(room, room.session(), agent.id).prompt(limits)
-    assert (turn.stop_reason, turn.timed_out) == ("cancelled", why)
+    assert (turn.stop_reason, turn.ended_by) == ("cancelled", why)
     assert [message.get("method") for message in await room.received()].count("session/cancel") == 1
 
 
@@ -240,7 +240,7 @@ async def test_an_agent_that_does_not_stop_is_killed_with_what_it_started(
         {"hang": True},
     )
     turn = await agent.prompt(Limits(wall=1.0))
-    assert (turn.stop_reason, turn.timed_out) == ("timeout", "wall_clock")
+    assert (turn.stop_reason, turn.ended_by) == ("timeout", "wall_clock")
     assert agent.texts() == ["so far"]
     await awake(room.sandbox, length)
     left = await room.sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"], cwd="/")
@@ -252,7 +252,7 @@ async def test_an_agent_that_talks_without_end_reaches_its_limit(room: Room, mon
     monkeypatch.setattr(session_module, "CANCEL_GRACE", 0.3)
     agent = await room.open({"ignore_cancel": True}, {"flood": 10_000_000_000, "line": 100_000})
     turn = await agent.prompt(Limits(wall=0.5))
-    assert (turn.stop_reason, turn.timed_out) == ("timeout", "wall_clock")
+    assert (turn.stop_reason, turn.ended_by) == ("timeout", "wall_clock")
     assert agent.lines
 
 
@@ -284,7 +284,7 @@ async def test_a_turn_is_over_however_much_is_said_after_its_answer(
 class Broken(Client):
     """A handler of questions with a fault."""
 
-    async def ask(self, method: str, params: Message) -> Message:
+    async def ask(self, question: str, method: str, params: Message) -> Message:
         raise ZeroDivisionError("no idea")
 
 
@@ -330,7 +330,7 @@ def without_ids(lines: list[Message]) -> list[Message]:
 
 
 async def test_a_turn_survives_those_who_drive_it(
-    room: Room, kind: str, tmp_path: Path, node_toolbox: Toolbox, base_image: str
+    room: Room, kind: str, tmp_path: Path, runtime: Toolbox, base_image: str
 ) -> None:
     agent = await room.open(*long_turn(0.02))
     worker = Worker(room, kind, agent.id, tmp_path / "worker")
@@ -355,7 +355,7 @@ async def test_a_turn_survives_those_who_drive_it(
     async with asyncio.timeout(60), worker.running() as last:
         said, _ = await last.communicate()
 
-    assert json.loads(said) == {"stop_reason": "end_turn", "timed_out": None}
+    assert json.loads(said) == {"stop_reason": "end_turn", "ended_by": None}
     received = await room.received()
     assert [message.get("method") for message in received].count("session/prompt") == 1
     answers = [message for message in received if "method" not in message]
@@ -366,7 +366,7 @@ async def test_a_turn_survives_those_who_drive_it(
     texts = [line["text"] for line in written if line["type"] == "agent_message"]
     assert texts == [f"{part}{number}" for part in "abcde" for number in range(60)]
 
-    async with room_in(kind, tmp_path / "undisturbed", node_toolbox, base_image) as other:
+    async with room_in(kind, tmp_path / "undisturbed", runtime, base_image) as other:
         undisturbed = await other.open(*long_turn(0))
         for gate in ("gate-2", "gate-3", "gate-5"):
             await other.tell(gate)
@@ -377,7 +377,7 @@ async def test_a_turn_survives_those_who_drive_it(
 @LOCALLY
 async def test_two_workers_at_once_prompt_and_answer_once(room: Room) -> None:
     agent = await room.open({"ask": "may I?", "record": "record"}, {"repeat": 50, "do": [{"say": "u{i}"}]})
-    other = DemoSession(room, Room(room.sandbox, Wire(room.wire.directory), room.node).session(), agent.id)
+    other = DemoSession(room, Room(room.sandbox, Wire(room.wire.directory), room.pump).session(), agent.id)
     await asyncio.gather(agent.prompt(), other.prompt())
     assert agent.lines == other.lines
     received = await room.received()

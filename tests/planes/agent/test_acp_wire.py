@@ -222,7 +222,7 @@ def test_the_position_is_the_next_workers_too(wire: Wire) -> None:
     [
         ({"code": 3, "signal": None}, "exit status 3"),
         ({"code": None, "signal": "SIGKILL"}, "signal SIGKILL"),
-        ({"error": "spawn nothing ENOENT"}, "it could not be started: spawn nothing ENOENT"),
+        ({"start": False, "error": "it could not be started: ENOENT"}, "it could not be started: ENOENT"),
     ],
 )
 def test_the_end_is_said_in_words(wire: Wire, how: Message, said: str) -> None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 from benchflow.contracts.ids import short_hash
+from benchflow.contracts.rollout import Answer, Permissions
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
-from benchflow.planes.agent.acp.session import METHOD_NOT_FOUND, Refused
+from benchflow.planes.agent.acp.questions import answer_form, choose, given_answer, question_of
+from benchflow.planes.agent.acp.session import METHOD_NOT_FOUND, Refused, Unanswered
 from benchflow.planes.agent.acp.wire import Message
-
-Permissions = Literal["auto", "deny"]
-"""auto: the first option that allows, by its kind. deny: the first that rejects."""
 
 INVALID_PARAMS = -32602
 NOT_FOUND = -32002
@@ -30,11 +30,6 @@ MOST_OUTPUT = 8 * 1024 * 1024
 
 _MOMENT = 0.02
 """Seconds for a command that has ended to be known to have."""
-
-_ORDER: dict[Permissions, tuple[str, ...]] = {
-    "auto": ("allow_once", "allow_always"),
-    "deny": ("reject_once", "reject_always"),
-}
 
 # $1: path, $2: first line (from 1), $3: number of lines, 0 for all.
 _READ = """[ -e "$1" ] || exit 44; [ -f "$1" ] || { echo 'not a regular file' >&2; exit 45; }
@@ -57,18 +52,33 @@ _TERMINAL = f"""{_ROOM} && echo "$3" >"$1.limit" && chmod 0644 "$1.limit" && cho
 
 
 class Client:
-    """The client of one agent. user: who the agent is in its sandbox; cwd: its session's directory."""
+    """The client of one agent. user: who the agent is in its sandbox; cwd: its session's directory. answers: those that
+    were given to what the agent asked, where it is a user's to answer.
+    """
 
-    def __init__(self, sandbox: Sandbox, *, user: str | int, cwd: str, permissions: Permissions = "auto") -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        user: str | int,
+        cwd: str,
+        permissions: Permissions = "auto",
+        answers: Sequence[Answer] = (),
+    ) -> None:
         self._sandbox = sandbox
         self._user = user
         self._cwd = cwd
         self._permissions = permissions
+        self._answers = {answer.question: answer for answer in answers}
         self._terminals: dict[str, asyncio.Task[SandboxExecResult]] = {}
 
     # --- questions -----------------------------------------------------------------------------------
 
-    async def ask(self, method: str, params: Message) -> Message:
+    async def ask(self, question: str, method: str, params: Message) -> Message:
+        if self._permissions == "ask":
+            if question not in self._answers:
+                raise Unanswered(question_of(question, method, params))
+            return given_answer(method, self._answers[question])
         if method == "session/request_permission":
             return {"outcome": choose(params.get("options") or [], self._permissions)}
         return answer_form(params, self._permissions)
@@ -186,42 +196,6 @@ class Client:
 
     async def _as_agent(self, cmd: list[str]) -> SandboxExecResult:
         return await self._sandbox.exec(cmd, cwd="/", user=self._user, timeout=120)
-
-
-def choose(options: list[Message], permissions: Permissions) -> Message:
-    """The outcome of a permission request: by the kind of its options, whatever their order; else cancelled."""
-    for kind in _ORDER[permissions]:
-        for option in options:
-            if option.get("kind") == kind:
-                return {"outcome": "selected", "optionId": option["optionId"]}
-    return {"outcome": "cancelled"}
-
-
-def answer_form(params: Message, permissions: Permissions) -> Message:
-    """An answer to a form: its defaults, else the first of what is offered; declined where neither is there."""
-    schema = params.get("requestedSchema")
-    if permissions == "deny" or not isinstance(schema, dict):
-        return {"action": "decline"}
-    content: Message = {}
-    required = schema.get("required") or []
-    for name, field in (schema.get("properties") or {}).items():
-        found, value = _value(field)
-        if found:
-            content[name] = value
-        elif name in required:
-            return {"action": "decline"}
-    return {"action": "accept", "content": content}
-
-
-def _value(field: Message) -> tuple[bool, Any]:
-    if "default" in field:
-        return True, field["default"]
-    items = field.get("items") if field.get("type") == "array" else field
-    choices = (items or {}).get("enum") or [row.get("const") for row in (items or {}).get("oneOf") or []]
-    choices = choices or [row.get("const") for row in (items or {}).get("anyOf") or []]
-    if choices:
-        return True, [choices[0]] if field.get("type") == "array" else choices[0]
-    return (True, True) if field.get("type") == "boolean" else (False, None)
 
 
 def _absolute(path: Any) -> str:

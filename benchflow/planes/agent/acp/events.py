@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from benchflow.contracts.base import Model
+from benchflow.contracts.rollout import Usage
 
 _TEXT = {
     "agent_message_chunk": "agent_message",
@@ -24,23 +24,22 @@ _TOOL_FIELDS = {
 }
 
 
-class Usage(Model):
-    """Tokens and money of a turn, as far as the agent told. cost: in `currency`."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-    cost: float | None = None
-    currency: str | None = None
-
-
 class Reading:
     """A turn as it is read. Fed the same messages it gives the same lines."""
 
     def __init__(self) -> None:
         self.tool_calls: set[str] = set()
         self.usage: Usage | None = None
+
+    def state(self) -> dict[str, Any]:
+        """What another reading needs to go on from here."""
+        usage = self.usage.model_dump(mode="json") if self.usage else None
+        return {"tool_calls": sorted(self.tool_calls), "usage": usage}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from where another reading was."""
+        self.tool_calls = set(state["tool_calls"])
+        self.usage = Usage.model_validate(state["usage"]) if state["usage"] else None
 
     def lines(self, update: Any) -> list[dict[str, Any]]:
         """The trajectory lines of one `session/update`."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
 
-from benchflow.contracts.sandbox import Mount, Sandbox
+from benchflow.contracts.sandbox import Mount, Sandbox, SandboxExecResult
 from benchflow.errors import AgentExitError, SandboxError
 from benchflow.planes.agent.acp.wire import Wire
-from benchflow.store import write_atomic
+
+T = TypeVar("T")
 
 RUN_DIRECTORY = "/run/benchflow/agent"
 """Where the pump finds the session's files in the sandbox. Root alone may enter it."""
@@ -45,31 +47,31 @@ async def find_account(sandbox: Sandbox, user: str | int) -> Account:
     return Account(str(user), int(rows[0]), int(rows[1]), rows[2] or "/")
 
 
-def run_mount(wire: Wire) -> Mount:
-    """What a sandbox must be started with for a session to be held in this directory."""
-    return Mount(source=str(wire.directory), target=RUN_DIRECTORY, read_only=False)
+def run_mount(directory: Path) -> Mount:
+    """What a sandbox must be started with for sessions to be held in this directory, or in directories below it."""
+    return Mount(source=str(directory), target=RUN_DIRECTORY, read_only=False)
 
 
 class AgentProcess:
-    """One agent process of a sandbox. key: names it, so that it is started once."""
+    """One agent process of a sandbox.
 
-    def __init__(self, sandbox: Sandbox, wire: Wire, key: str) -> None:
+    key: names it, so that it is started once. inside: where the sandbox has the files of the wire.
+    """
+
+    def __init__(self, sandbox: Sandbox, wire: Wire, key: str, *, inside: str = RUN_DIRECTORY) -> None:
         self._sandbox = sandbox
         self._wire = wire
         self._key = key
+        self._inside = inside
 
     async def start(
-        self, node: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, account: Account
+        self, pump: Sequence[str], argv: Sequence[str], *, env: Mapping[str, str], cwd: str, account: Account
     ) -> None:
-        """Start it, unless it was. node: the program, in the sandbox. Raises `AgentExitError` if it ends at once."""
-        if not await self._sandbox.was_started(self._key):
-            await self._place_pump()
-        command = [node, f"{RUN_DIRECTORY}/pump.mjs", RUN_DIRECTORY, str(account.uid), str(account.gid), cwd, *argv]
+        """Start it, unless it was. pump: what holds its stdio. Raises `AgentExitError` if that ends at once."""
+        command = [*pump, self._inside, str(account.uid), str(account.gid), cwd, *argv]
         identity = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
         # Waiting for its end is not this call's business: leaving the call leaves it running.
-        running = asyncio.ensure_future(
-            self._sandbox.exec_once(self._key, command, env={**identity, **env}, cwd="/", user="root")
-        )
+        running = self._attach(command, {**identity, **env})
         try:
             while not await self._sandbox.was_started(self._key):
                 await asyncio.wait([running], timeout=_LOOK_EVERY)
@@ -82,14 +84,36 @@ class AgentProcess:
                     log_tail=(said.stderr or said.stdout)[-4000:] or None,
                 )
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await _leave(running)
+
+    def _attach(self, command: Sequence[str], env: Mapping[str, str]) -> asyncio.Future[SandboxExecResult]:
+        return asyncio.ensure_future(self._sandbox.exec_once(self._key, command, env=dict(env), cwd="/", user="root"))
+
+    async def during(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of work that needs the process to live. Raises `SandboxLostError` when the sandbox goes meanwhile.
+
+        An end that the pump did not live to write down is written for it: the work hears of it as of any other.
+        """
+        # The command is not looked at again: it was started.
+        held = self._attach(["true"], {})
+        task = asyncio.ensure_future(work)
+        try:
+            both: list[asyncio.Future[Any]] = [held, task]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                how = held.result()
+                if self._wire.ended() is None:
+                    self._wire.note_end(how.return_code)
+            return await task
+        finally:
+            await _leave(held)
+            await _leave(task)
 
     async def kill(self) -> None:
         """End it with all that it started."""
         await self._sandbox.kill_once(self._key)
 
-    async def _place_pump(self) -> None:
-        source = resources.files("benchflow.planes.agent.acp").joinpath("pump.mjs")
-        # At once: another worker's start may be reading it.
-        await asyncio.to_thread(write_atomic, self._wire.directory / "pump.mjs", source.read_bytes(), durable=False)
+
+async def _leave(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

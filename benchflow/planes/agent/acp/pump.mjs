@@ -11,6 +11,8 @@ import { spawn } from "node:child_process";
 
 const [directory, uid, gid, cwd, program, ...args] = process.argv.slice(2);
 const ERR_LIMIT = 16 * 1024 * 1024;
+// What an agent says is kept whole, and nobody says so much: the disk belongs to all.
+const OUT_LIMIT = 8 * 1024 * 1024 * 1024;
 const PIECE = 256 * 1024;
 const LOOK_EVERY_MS = 500;
 // How long what an agent leaves behind may hold its output open when it has ended itself.
@@ -26,17 +28,23 @@ function writeAll(fd, data) {
 }
 
 function end(how) {
-  fs.writeFileSync(`${directory}/.exit`, JSON.stringify(how) + "\n", { mode: 0o600 });
+  fs.writeFileSync(`${directory}/.exit`, JSON.stringify(how) + "\n", { mode: 0o644 });
   fs.renameSync(`${directory}/.exit`, `${directory}/exit`);
   process.exit(0);
 }
 
 const agent = spawn(program, args, { uid: Number(uid), gid: Number(gid), cwd, stdio: ["pipe", "pipe", "pipe"] });
-agent.on("error", (error) => end({ error: String(error.message) }));
+agent.on("error", (error) => end({ start: false, error: `it could not be started: ${error.message}` }));
 agent.on("close", (code, signal) => end({ code, signal }));
 agent.on("exit", (code, signal) => setTimeout(() => end({ code, signal }), LAST_WORDS_MS));
 agent.stdin.on("error", () => {});
-agent.stdout.on("data", (data) => writeAll(out, data));
+let outSize = fs.fstatSync(out).size;
+agent.stdout.on("data", (data) => {
+  outSize += data.length;
+  if (outSize <= OUT_LIMIT) return writeAll(out, data);
+  agent.kill("SIGKILL");
+  end({ error: `it wrote more than ${OUT_LIMIT} bytes` });
+});
 let errSize = fs.fstatSync(err).size;
 agent.stderr.on("data", (data) => {
   // Of a log without end the last part is worth keeping.

@@ -1,8 +1,8 @@
 """A session with an agent: requests that go out once, answers that are waited for, whoever waits.
 
-Of every request it is noted, before it is sent, from where in the agent's output its answer is to be looked for. A
-worker that takes over reads from there again: what it makes of it is the same, so that what was written already can be
-told from what was not.
+Of every request it is noted, before it is sent, from where in the agent's output its answer is to be looked for, and of
+a turn now and then how far it has been taken in. A worker that takes over reads from there: what it makes of it is the
+same, so that what was written already can be told from what was not.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from benchflow.contracts.ids import short_hash
+from benchflow.contracts.rollout import Question
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.wire import Heard, Message, Wire
@@ -27,18 +29,24 @@ LAST_WORDS = 5.0
 CANCEL_GRACE = 10.0
 """Seconds for an agent to answer that it has stopped."""
 
+PROGRESS_EVERY = 2.0
+"""Seconds between two notes of how far a turn has been taken in."""
+
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603
 
 Line = dict[str, Any]
-Stop = Literal["wall_clock", "idle"]
+Stop = Literal["wall_clock", "idle", "cancelled"]
+_STOPS: tuple[Stop, ...] = ("wall_clock", "idle", "cancelled")
 
 
 class Host(Protocol):
     """Who serves the agent's own requests."""
 
-    async def ask(self, method: str, params: Message) -> Message:
-        """Permission or elicitation: the result to answer with. An exception is answered by *cancelled*."""
+    async def ask(self, question: str, method: str, params: Message) -> Message:
+        """Permission or elicitation: the result to answer with. Raises `Unanswered` when that takes somebody else; any
+        other exception is answered by *cancelled*. question: its id, the same whoever asks.
+        """
         ...
 
     async def serve(self, request: Any, method: str, params: Message) -> Message:
@@ -54,9 +62,19 @@ class Refused(Exception):
         self.code, self.message = code, message
 
 
+class Unanswered(Exception):
+    """The agent waits for an answer that is not there yet. The turn is not over: prompt again when it is."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(question.text)
+        self.question = question
+
+
 @dataclass
 class Limits:
-    """Seconds a turn may take, counted from its prompt, and may be silent. None: no limit."""
+    """Seconds a turn may take, counted from its prompt and without the time that a user took to answer, and may be
+    silent. None: no limit.
+    """
 
     wall: float | None = None
     idle: float | None = 600.0
@@ -64,24 +82,32 @@ class Limits:
 
 @dataclass
 class Turn:
-    """A turn that has ended. stop_reason as in ACP. timed_out: why it was ended by us."""
+    """A turn that has ended. stop_reason as in ACP. ended_by: why it was ended by us."""
 
     stop_reason: str
     reading: Reading
-    timed_out: Stop | None = None
+    ended_by: Stop | None = None
 
 
 @dataclass
 class _Exchange:
-    """One request and what is heard until its answer."""
+    """One request and what is heard until its answer. lines: how many the sink was given. paused: seconds that a user
+    took to answer.
+    """
 
     request: str
-    sink: Callable[[list[Line]], None]
+    take: Callable[[list[Line]], None]
     reading: Reading = field(default_factory=Reading)
+    lines: int = 0
+    paused: float = 0.0
     answer: Message | None = None
     served: set[asyncio.Task[None]] = field(default_factory=set)
     answered_at: float | None = None
     give_up_at: float | None = None
+
+    def sink(self, lines: list[Line]) -> None:
+        self.take(lines)
+        self.lines += len(lines)
 
 
 class Session:
@@ -112,24 +138,41 @@ class Session:
         sink: Callable[[list[Line]], None],
         limits: Limits,
         kill: Callable[[], Awaitable[None]],
+        *,
+        reading: Reading | None = None,
+        skip: Callable[[int], bool] = lambda lines: False,
     ) -> Turn:
         """One turn. sink: takes the lines of the trajectory, the same in the same order after a crash.
 
-        When a limit is reached the agent is asked to stop, then killed. Raises `ACPError`, `AgentExitError`.
+        reading: what was read of it, also when it fails. skip: asked whether so many lines, counted from the first of
+        the turn, are where they belong, so that the sink need not be given them again.
+        When a limit is reached the agent is asked to stop, then killed. Raises `ACPError`, `AgentExitError`,
+        `Unanswered`.
         """
-        exchange = _Exchange(request, sink)
+        exchange = _Exchange(request, sink, reading if reading is not None else Reading())
         params = {"sessionId": session, "prompt": prompt}
         started, offset = self._begin(request, "session/prompt", params)
-        timed_out = await self._listen(exchange, offset, started, limits, quiet=SILENCE, session=session)
-        if exchange.answer is None or (timed_out and "error" in exchange.answer):
+        progress = self._wire.noted(f"progress-{request}")
+        if progress is not None and skip(progress["lines"]):
+            offset, exchange.lines, exchange.paused = progress["offset"], progress["lines"], progress["paused"]
+            exchange.reading.restore(progress["reading"])
+        stop = await self._listen(exchange, offset, started, limits, quiet=SILENCE, session=session)
+        if exchange.answer is None or (stop and "error" in exchange.answer):
             await kill()
-            return Turn("timeout", exchange.reading, timed_out)
+            return Turn("cancelled" if stop == "cancelled" else "timeout", exchange.reading, stop)
         result = self._result(exchange.answer, "session/prompt")
         exchange.reading.end(result)
-        return Turn(str(result.get("stopReason", "end_turn")), exchange.reading, timed_out)
+        return Turn(str(result.get("stopReason", "end_turn")), exchange.reading, stop)
 
-    def cancel(self, session: str) -> None:
-        """Ask the agent to stop its turn."""
+    def cancel(self, request: str) -> None:
+        """Have a turn end: whoever hears it asks the agent to stop, then kills it."""
+        self._wire.note(f"stop-{request}", {"why": "cancelled"})
+
+    def log_tail(self) -> str | None:
+        """The last lines of the agent's error output."""
+        return self._wire.log_tail()
+
+    def _send_cancel(self, session: str) -> None:
         self._wire.send({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
 
     # --- listening -----------------------------------------------------------------------------------
@@ -152,7 +195,7 @@ class Session:
     ) -> Stop | None:
         """Hear the agent until it has answered and then been silent for `quiet` seconds, or a limit is reached."""
         before = self._wire.said
-        heard_at = time.monotonic()
+        heard_at = noted_at = time.monotonic()
         stop = self._noted_stop(exchange.request)
         ended: str | None = None
         try:
@@ -163,6 +206,9 @@ class Session:
                     await self._take(exchange, heard)
                     # While somebody was asked, the agent could not but wait.
                     heard_at = time.monotonic()
+                    if session is not None and now - noted_at > PROGRESS_EVERY and not exchange.served:
+                        self._note_progress(exchange, offset)
+                        noted_at = now
                     if offset < before:
                         # What was said before we came is heard to its end, whatever time it is now.
                         continue
@@ -182,12 +228,16 @@ class Session:
                     if ended is not None:
                         # Its last words may have come after we looked for them: one more look.
                         continue
-                stop = stop or self._limit_reached(exchange, limits, time.time() - started, now - heard_at)
+                if exchange.served:
+                    # It waits for us.
+                    heard_at = now
+                elapsed = time.time() - started - exchange.paused
+                stop = stop or self._limit_reached(exchange, limits, elapsed, now - heard_at)
                 if stop is not None and (session is None or now > (exchange.give_up_at or now)):
                     return stop
                 if stop is not None and session is not None and exchange.give_up_at is None:
                     exchange.give_up_at = now + CANCEL_GRACE
-                    self.cancel(session)
+                    self._send_cancel(session)
         finally:
             if exchange.answer is not None:
                 self._wire.position = offset
@@ -209,7 +259,14 @@ class Session:
 
     def _noted_stop(self, request: str) -> Stop | None:
         noted = self._wire.noted(f"stop-{request}")
-        return None if noted is None else "idle" if noted["why"] == "idle" else "wall_clock"
+        return next((why for why in _STOPS if why == noted["why"]), None) if noted else None
+
+    def _note_progress(self, exchange: _Exchange, offset: int) -> None:
+        """Whoever takes over need not read all of the turn again. Not while we owe the agent an answer: its request
+        would not be read again.
+        """
+        progress = {"offset": offset, "lines": exchange.lines, "paused": exchange.paused}
+        self._wire.keep(f"progress-{exchange.request}", progress | {"reading": exchange.reading.state()})
 
     async def _take(self, exchange: _Exchange, heard: Heard) -> None:
         message = heard.message
@@ -262,19 +319,33 @@ class Session:
         """Permission and elicitation are answered one after the other, and both sides of it are on record."""
         kind = "permission_request" if method == "session/request_permission" else "elicitation_request"
         exchange.sink([{"type": kind, "params": params}])
-        answer = self._wire.answer_to(request)
-        error = None
-        if answer is None:
+        question = f"{exchange.request}:{request}"
+        key = short_hash(question, 16)
+        answered = self._wire.noted(f"answered-{key}")
+        if answered is None:
             try:
-                result = await self._host.ask(method, params)
-            except Exception as problem:
-                error = f"{type(problem).__name__}: {problem}"
-                cancelled = {"outcome": {"outcome": "cancelled"}}
-                result = cancelled if method == "session/request_permission" else {"action": "cancel"}
-            answer = {"jsonrpc": "2.0", "id": request, "result": result}
-            self._wire.send(answer)
-        line: Line = {"type": kind.replace("request", "answer"), "result": answer.get("result")}
-        exchange.sink([line | ({"error": error} if error else {})])
+                result, error = await self._decide(question, method, params)
+            except Unanswered:
+                self._wire.note(f"asked-{key}", {"at": time.time()})
+                raise
+            # Before it is sent: whoever takes over must say the same of it.
+            answered = self._wire.note(f"answered-{key}", {"at": time.time(), "result": result, "error": error})
+        self._wire.send({"jsonrpc": "2.0", "id": request, "result": answered["result"]})
+        if asked := self._wire.noted(f"asked-{key}"):
+            exchange.paused += answered["at"] - asked["at"]
+        line: Line = {"type": kind.replace("request", "answer"), "result": answered["result"]}
+        exchange.sink([line | ({"error": answered["error"]} if answered["error"] else {})])
+
+    async def _decide(self, question: str, method: str, params: Message) -> tuple[Message, str | None]:
+        """What to answer, and the error of whoever should have known."""
+        try:
+            return await self._host.ask(question, method, params), None
+        except Unanswered:
+            raise
+        except Exception as problem:
+            cancelled = {"outcome": {"outcome": "cancelled"}}
+            result = cancelled if method == "session/request_permission" else {"action": "cancel"}
+            return result, f"{type(problem).__name__}: {problem}"
 
     async def _serve(self, request: Any, method: str, params: Message) -> None:
         answer: Message = {"jsonrpc": "2.0", "id": request}

@@ -118,10 +118,7 @@ class Wire:
 
     @position.setter
     def position(self, offset: int) -> None:
-        part = self.directory / f".position.{os.getpid()}"
-        with storage_errors(part):
-            part.write_text(json.dumps({"to": offset}))
-            part.replace(self.directory / "position.json")
+        self.keep("position", {"to": offset})
 
     @property
     def said(self) -> int:
@@ -168,8 +165,24 @@ class Wire:
         except FileNotFoundError:
             return None
         if "error" in how:
-            return f"it could not be started: {how['error']}"
+            return str(how["error"])
         return f"signal {how['signal']}" if how.get("signal") else f"exit status {how['code']}"
+
+    @property
+    def could_not_start(self) -> bool:
+        """Whether there was no program to be started: it will not be there the next time either."""
+        with suppress(FileNotFoundError):
+            return json.loads((self.directory / "exit").read_text()).get("start") is False
+        return False
+
+    def note_end(self, return_code: int) -> None:
+        """Write down the end of what should have done it itself and could not."""
+        part = self.directory / f".exit.{os.getpid()}"
+        with storage_errors(part):
+            part.write_text(json.dumps({"error": f"what holds its files was ended ({return_code})"}))
+            with suppress(FileExistsError):
+                (self.directory / "exit").hardlink_to(part)
+            part.unlink()
 
     def log_tail(self) -> str | None:
         """The last lines of its error output."""
@@ -194,6 +207,13 @@ class Wire:
         noted = self.noted(name)
         assert noted is not None
         return noted
+
+    def keep(self, name: str, content: Message) -> None:
+        """Write down what may change: the last that was written counts."""
+        part = self.directory / f".{name}.{os.getpid()}"
+        with storage_errors(part):
+            part.write_text(json.dumps(content))
+            part.replace(self.directory / f"{name}.json")
 
     def noted(self, name: str) -> Message | None:
         """What was written down under a name."""

@@ -1,0 +1,230 @@
+"""What an agent brings to a rollout: its toolbox, its sessions' files, what it is started with, its secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchflow.activities.context import WorkerContext
+from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.job import ConnectInput, RolloutSpec, StepInput
+from benchflow.contracts.rollout import AgentSession, Failure
+from benchflow.contracts.sandbox import Mount, Sandbox
+from benchflow.contracts.task import McpServer, Task
+from benchflow.errors import BenchFlowError
+from benchflow.planes.agent.acp.connect import Connection, Start, acp_server, prepare_home
+from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, find_account, run_mount
+from benchflow.planes.agent.acp.talk import AcpTalk
+from benchflow.planes.agent.acpx import choices_of
+from benchflow.planes.agent.acpx.session import AcpxSession, end_session
+from benchflow.planes.agent.registry import record_for
+from benchflow.planes.agent.settings import settings_for
+from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime, ensure_toolbox, require_runs_in
+from benchflow.secrets import Redactor, Secrets, agent_references
+from benchflow.store import storage_errors
+
+NO_KEY = "no-key"
+"""What an endpoint of the user's own is given where there is no key: most agents refuse to start without one."""
+
+MOST_JOURNAL = 256 * 1024 * 1024
+"""Bytes of one raw journal that are kept with the results."""
+
+_JOURNALS = {"in": "in.jsonl", "out": "out.jsonl", "err": "err.log", "exit": "exit.json"}
+
+
+def acts_by_itself(record: AgentRecord) -> bool:
+    """Whether there is a process that talks, and not the engine that acts."""
+    return record.protocol not in ("oracle", "none")
+
+
+def redactor_for(context: WorkerContext, spec: RolloutSpec, task: Task) -> Redactor:
+    """Takes the agent's and the task's secrets out of what comes back from a sandbox."""
+    secrets = Secrets.of_job(context.paths, spec.job_id)
+    return secrets.redactor(task.sandbox.env, task.oracle.env, spec.agent.env, names=agent_references(spec.agent))
+
+
+@contextlib.contextmanager
+def redacted_errors(redact: Redactor) -> Iterator[None]:
+    """What an agent said before it failed ends up in histories."""
+    try:
+        yield
+    except BenchFlowError as error:
+        error.message = redact(error.message)
+        error.log_tail = redact(error.log_tail) if error.log_tail else None
+        error.args = (error.message,)
+        raise
+
+
+def redacted(failure: Failure, redact: Redactor) -> Failure:
+    tail = redact(failure.log_tail) if failure.log_tail else None
+    return failure.model_copy(update={"message": redact(failure.message), "log_tail": tail})
+
+
+async def agent_mounts(context: WorkerContext, record: AgentRecord, name: str) -> tuple[Mount, ...]:
+    """What a sandbox of this name must be started with for its agent to run there."""
+    if not acts_by_itself(record):
+        return ()
+    runtime, toolbox = await ensure_runtime(context.paths), await ensure_toolbox(record, context.paths)
+    directory = context.paths.sessions / name
+    with storage_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return (run_mount(directory), runtime.mount, *([toolbox.mount] if toolbox else []))
+
+
+def sessions_of(context: WorkerContext, sandbox: Sandbox) -> Path:
+    """Where this host has the files of a sandbox's sessions."""
+    return context.paths.sessions / sandbox.ref.name
+
+
+async def start_of(
+    context: WorkerContext, spec: RolloutSpec, task: Task, sandbox: Sandbox, account: Account
+) -> tuple[Start, Toolbox | None]:
+    """What the rollout's agent is started with, and its toolbox."""
+    record = record_for(spec.agent)
+    runtime, toolbox = await ensure_runtime(context.paths), await ensure_toolbox(record, context.paths)
+    workspace = sandbox.ref.workdir
+    secrets = Secrets.of_job(context.paths, spec.job_id)
+    key = next((value for name in spec.agent.credentials if (value := secrets.value(name))), None)
+    files = {name.removeprefix("~/"): key for name in spec.agent.credentials if name.startswith("~/") and key}
+    settings = settings_for(
+        record,
+        home=account.home,
+        workspace=workspace,
+        model=spec.agent.model,
+        base_url=spec.agent.base_url,
+        api_key=None if files else key or (NO_KEY if spec.agent.base_url else None),
+        effort=spec.agent.effort,
+    )
+    start = Start(
+        record=record,
+        settings=settings,
+        pump=runtime.program(PUMP),
+        argv=(*(toolbox.argv(record) if toolbox else record.launch), *settings.argv),
+        account=account,
+        cwd=workspace,
+        env=secrets.resolve(task.sandbox.env) | settings.env | secrets.resolve(spec.agent.env),
+        secret_files=files,
+        mcp_servers=[_resolved(server, secrets) for server in task.sandbox.mcp_servers],
+        effort=spec.agent.effort,
+    )
+    return start, toolbox
+
+
+async def open_session(
+    context: WorkerContext, here: ConnectInput, task: Task, sandbox: Sandbox, user: str | int
+) -> AgentSession:
+    """The rollout's session of this number, with the agent started as it is to act."""
+    record, within = record_for(here.spec.agent), here.spec.run.sandbox_setup_timeout
+    for needed in (await ensure_runtime(context.paths), await ensure_toolbox(record, context.paths)):
+        if needed is not None:
+            await require_runs_in(sandbox, needed)
+    account = await find_account(sandbox, user)
+    start, toolbox = await start_of(context, here.spec, task, sandbox, account)
+    if record.protocol != "acpx":
+        return await Connection(sandbox, sessions_of(context, sandbox)).open(here.session, start, within)
+    assert toolbox is not None
+    await prepare_home(sandbox, start)
+    name = f"{here.session}.0"
+    session = _acpx(context, here.spec, sandbox, start, toolbox, name)
+    return AgentSession(
+        index=here.session,
+        id=await session.open(),
+        directory=name,
+        user=account.name,
+        uid=account.uid,
+        gid=account.gid,
+        home=account.home,
+        cwd=start.cwd,
+        agent=record.name,
+        version=record.version,
+    )
+
+
+def _acpx(
+    context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox, start: Start, toolbox: Toolbox, name: str
+) -> AcpxSession:
+    return AcpxSession(
+        sandbox,
+        sessions_of(context, sandbox) / name,
+        pump=start.pump,
+        argv=toolbox.program("acpx"),
+        inner=start.argv,
+        env=start.env,
+        account=start.account,
+        cwd=start.cwd,
+        permissions=spec.run.permissions,
+        choices=choices_of(start.record, start.settings.model, start.effort),
+        offers=start.record.session.client,
+        servers=[acp_server(server) for server in start.mcp_servers],
+        inside=f"{RUN_DIRECTORY}/{name}",
+    )
+
+
+async def talk_to(
+    context: WorkerContext, work: StepInput, task: Task, sandbox: Sandbox, skip: Callable[[int], bool]
+) -> AcpTalk | AcpxSession:
+    """The session of a step, for whoever takes a turn of it. skip: as in `Session.prompt`."""
+    session = work.session
+    assert session is not None
+    if record_for(work.spec.agent).protocol == "acpx":
+        account = Account(session.user, session.uid, session.gid, session.home)
+        start, toolbox = await start_of(context, work.spec, task, sandbox, account)
+        assert toolbox is not None
+        return _acpx(context, work.spec, sandbox, start, toolbox, session.directory)
+    return AcpTalk(
+        sandbox,
+        Connection(sandbox, sessions_of(context, sandbox)),
+        session,
+        permissions=work.spec.run.permissions,
+        answers=work.answers,
+        skip=skip,
+    )
+
+
+def _resolved(server: McpServer, secrets: Secrets) -> McpServer:
+    tables = {"env": secrets.resolve(server.env), "headers": secrets.resolve(server.headers)}
+    return server.model_copy(update=tables)
+
+
+async def end_agent(context: WorkerContext, sandbox: Sandbox, spec: RolloutSpec, session: AgentSession) -> None:
+    """End the agent's process with all it started."""
+    directory = sessions_of(context, sandbox)
+    if record_for(spec.agent).protocol == "acpx":
+        await end_session(sandbox, directory / session.directory)
+    else:
+        await Connection(sandbox, directory).process(session.directory).kill()
+
+
+def keep_journals(context: WorkerContext, name: str, target: Path, redact: Redactor) -> list[str]:
+    """Copy what a sandbox's agents were sent and said. Returns what was left out, as warnings."""
+    root = context.paths.sessions / name
+    warnings = []
+    for journal, kept in _JOURNALS.items():
+        for source in sorted(root.rglob(journal)):
+            # Of a session of several processes, each has a directory of its own.
+            session = source.parent.relative_to(root)
+            copy = target / session / kept
+            with storage_errors(copy):
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                if not _copy(source, copy):
+                    warnings.append(f"of {kept} of session {session} the first {MOST_JOURNAL} bytes were kept")
+            redact.clean(copy)
+    return warnings
+
+
+def _copy(source: Path, target: Path) -> bool:
+    """Copy a file as far as it may be kept; whether that is all of it."""
+    with source.open("rb") as given, target.open("wb") as kept:
+        for _ in range(MOST_JOURNAL // (1 << 20)):
+            piece = given.read(1 << 20)
+            if not piece:
+                return True
+            kept.write(piece)
+        return not given.read(1)
+
+
+def remove_sessions(context: WorkerContext, name: str) -> None:
+    """Remove the files of a sandbox's sessions; the results have their copies."""
+    shutil.rmtree(context.paths.sessions / name, ignore_errors=True)

@@ -1,0 +1,222 @@
+"""The activities in which an agent acts: its session is opened, and each step is one turn of it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing, suppress
+from pathlib import Path
+
+from temporalio import activity
+
+from benchflow.activities.agents import (
+    acts_by_itself,
+    open_session,
+    redacted,
+    redacted_errors,
+    redactor_for,
+    sessions_of,
+    talk_to,
+)
+from benchflow.activities.context import WorkerContext
+from benchflow.activities.world import check_health, run_step_setup
+from benchflow.contracts import names
+from benchflow.contracts.failures import failure_of
+from benchflow.contracts.job import ConnectInput, RolloutSpec, StepInput
+from benchflow.contracts.rollout import AgentSession, Question, TurnResult
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.task import Task
+from benchflow.errors import AgentError, AgentTimeoutError, BenchFlowError
+from benchflow.planes.agent.account import prepare_account
+from benchflow.planes.agent.acp.events import Reading
+from benchflow.planes.agent.acp.session import Limits, Turn, Unanswered
+from benchflow.planes.agent.acp.talk import AcpTalk
+from benchflow.planes.agent.acpx.session import AcpxSession
+from benchflow.planes.agent.oracle import run_oracle
+from benchflow.planes.agent.registry import record_for
+from benchflow.secrets import Redactor, Secrets
+from benchflow.tasks import prompt_for
+from benchflow.trajectories.journal import NodeWriter
+from benchflow.trajectories.tree import node_id
+
+INSTRUCTION = "/instruction.md"
+
+
+def is_unwanted() -> bool:
+    """Whether a cancelled activity's work is to end: its workflow cancelled it, or is over. A worker that only shuts
+    down hands its work over instead.
+    """
+    details = activity.cancellation_details()
+    return details is not None and (details.cancel_requested or details.not_found)
+
+
+class TurnActivities:
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
+
+    @activity.defn(name=names.CONNECT)
+    async def connect(self, here: ConnectInput) -> AgentSession | None:
+        """The account that the agent acts as, and its session, if it is one that talks."""
+        spec = here.spec
+        task, _ = await self.context.task(spec.task)
+        sandbox = await self.context.sandbox(here.sandbox)
+        record = record_for(spec.agent)
+        user = await prepare_account(sandbox, record, task.agent.user, spec.run.sandbox_setup_timeout)
+        if not acts_by_itself(record):
+            await sandbox.mark_baseline()
+            return None
+        # What an agent has started by the time that a worker takes over is no part of the world.
+        marked = sessions_of(self.context, sandbox) / "baseline"
+        if not marked.exists():
+            await sandbox.mark_baseline()
+            marked.touch()
+        with redacted_errors(redactor_for(self.context, spec, task)):
+            return await open_session(self.context, here, task, sandbox, user)
+
+    @activity.defn(name=names.EXECUTE)
+    async def execute(self, work: StepInput) -> TurnResult:
+        spec, step = work.spec, work.step
+        task, directory = await self.context.task(spec.task)
+        sandbox = await self.context.sandbox(work.sandbox)
+        redact = redactor_for(self.context, spec, task)
+        with closing(self.writer(work, redact)) as writer:
+            talk = await talk_to(self.context, work, task, sandbox, writer.skip) if work.session else None
+            key = f"turn-{step.index}"
+            begun = await (talk.was_begun(step.index) if talk is not None else sandbox.was_started(key))
+            if not begun:
+                await self._set_scene(work, sandbox, task, directory)
+            prompt = prompt_for(task, step.name)
+            writer.add([{"type": "user_message", "text": prompt}])
+            if talk is not None:
+                turn = await _AgentTurn(self, work, task, sandbox, prompt, redact).take(talk, writer)
+            elif record_for(spec.agent).protocol == "oracle":
+                turn = await self._run_oracle(work, sandbox, task, directory, writer)
+            else:
+                turn = TurnResult(stop_reason="end_turn")
+            first, last = writer.events
+        return turn.model_copy(update={"events": last - first})
+
+    def writer(self, work: StepInput, redact: Redactor) -> NodeWriter:
+        """Of the trajectory that a step adds to."""
+        path = self.context.results(work.spec).trajectory
+        return NodeWriter(path, node_id(work.step.index), work.step.role, redact=redact)
+
+    async def _set_scene(self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path) -> None:
+        """Before a turn: the instruction, the files that the task's step brings, their setup, its healthcheck."""
+        step = work.step
+        await sandbox.write_file(INSTRUCTION, prompt_for(task, step.name))
+        if step.name is None:
+            return
+        files = task.step_files[step.name]
+        env = self._env(work.spec, task)
+        if files.workdir_dir:
+            source = directory / files.workdir_dir
+            await sandbox.upload(source, sandbox.ref.workdir)
+            if (source / "setup.sh").is_file():
+                await run_step_setup(sandbox, step, env, work.spec.run.sandbox_setup_timeout)
+        config = task.steps[step.index]
+        if config.healthcheck is not None:
+            await check_health(sandbox, config.healthcheck, env)
+
+    def _env(self, spec: RolloutSpec, task: Task, *tables: dict[str, str]) -> dict[str, str]:
+        return Secrets.of_job(self.context.paths, spec.job_id).resolve(task.sandbox.env, *tables)
+
+    # --- the oracle ----------------------------------------------------------------------------------
+
+    async def _run_oracle(
+        self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path, writer: NodeWriter
+    ) -> TurnResult:
+        step = work.step
+        source = task.step_files[step.name].oracle_dir if step.name else task.oracle_dir
+        key = f"turn-{step.index}"
+        try:
+            turn, did = await run_oracle(
+                sandbox,
+                key=key,
+                source=directory / source if source else None,
+                target="/solution" if source and Path(source).name == "solution" else "/oracle",
+                env=self._env(work.spec, task, task.oracle.env),
+                timeout=step.timeout_sec,
+            )
+        except asyncio.CancelledError:
+            # A cancelled rollout stops its agent; a worker that only shuts down leaves it running.
+            if is_unwanted():
+                with suppress(BenchFlowError):
+                    await asyncio.shield(sandbox.kill_once(key))
+            raise
+        writer.add(did)
+        return turn
+
+
+class _AgentTurn:
+    """One turn of an agent that talks, by whoever takes it."""
+
+    def __init__(
+        self, activities: TurnActivities, work: StepInput, task: Task, sandbox: Sandbox, prompt: str, redact: Redactor
+    ) -> None:
+        self._activities = activities
+        self._work = work
+        self._task = task
+        self._sandbox = sandbox
+        self._prompt = prompt
+        self._redact = redact
+        self._reading = Reading()
+
+    async def take(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
+        try:
+            return await self._result(talk, await self._listen(talk, writer), writer)
+        except Unanswered as waiting:
+            return self._turn("paused", question=self._shown(waiting.question))
+        except AgentError as error:
+            await talk.kill()
+            failure = redacted(failure_of(error), self._redact)
+            writer.add([{"type": "agent_error", "category": failure.category, "message": failure.message}])
+            return self._turn("error").model_copy(update={"failure": failure})
+        except asyncio.CancelledError:
+            if is_unwanted():
+                with suppress(BenchFlowError):
+                    await asyncio.shield(self._give_up())
+            raise
+        finally:
+            await talk.close()
+
+    async def _listen(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> Turn:
+        step = self._work.step
+        limits = Limits(wall=step.timeout_sec, idle=step.idle_timeout_sec)
+        return await talk.turn(step.index, self._prompt, writer.add, self._reading, limits)
+
+    async def _result(self, talk: AcpTalk | AcpxSession, turn: Turn, writer: NodeWriter) -> TurnResult:
+        if turn.ended_by not in ("wall_clock", "idle"):
+            return self._turn(turn.stop_reason, inferred=True)
+        step = self._work.step
+        limit = step.timeout_sec if turn.ended_by == "wall_clock" else step.idle_timeout_sec
+        writer.add([{"type": "agent_timeout", "reason": turn.ended_by, "timeout_sec": limit}])
+        said = "did not finish in" if turn.ended_by == "wall_clock" else "said nothing for"
+        failure = failure_of(AgentTimeoutError(f"the agent {said} {limit:g} s", log_tail=await talk.log_tail()))
+        return self._turn("timeout").model_copy(update={"failure": redacted(failure, self._redact)})
+
+    def _turn(self, stop_reason: str, *, inferred: bool = False, question: Question | None = None) -> TurnResult:
+        return TurnResult(
+            stop_reason=stop_reason,
+            n_tool_calls=len(self._reading.tool_calls),
+            usage=self._reading.usage,
+            # Nothing else tells that no call of a model is under way.
+            turn_end="inferred" if inferred else None,
+            question=question,
+        )
+
+    def _shown(self, question: Question) -> Question:
+        options = [option.model_copy(update={"name": self._redact(option.name)}) for option in question.options]
+        return question.model_copy(update={"text": self._redact(question.text), "options": options})
+
+    async def _give_up(self) -> None:
+        """End a turn that nobody wants any more; what the agent still says is kept."""
+        with closing(self._activities.writer(self._work, self._redact)) as writer:
+            talk = await talk_to(self._activities.context, self._work, self._task, self._sandbox, writer.skip)
+            try:
+                talk.cancel(self._work.step.index)
+                writer.add([{"type": "user_message", "text": self._prompt}])
+                self._reading = Reading()
+                await self._listen(talk, writer)
+            finally:
+                await talk.close()
+                await talk.kill()

@@ -1,0 +1,119 @@
+"""The agents of a request, made ready to be sent: their records frozen, their values by name, their logins found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.config import JobConfig
+from benchflow.contracts.ids import short_hash
+from benchflow.contracts.job import AgentSpec
+from benchflow.contracts.task import Task
+from benchflow.errors import ConfigError, UnsupportedFeatureError
+from benchflow.planes.agent.registry import record_for
+from benchflow.planes.agent.settings import credentials_of, settings_for
+from benchflow.secrets import is_literal
+
+PREFIX = "BENCHFLOW_AGENT_"
+_OURS = ("oracle", "none")
+"""Protocols of what the engine does itself: there is no process that could be given anything."""
+
+
+def for_all(config: JobConfig) -> list[AgentSpec]:
+    """The agents of a request, with what it says for all of them put in where they say nothing else."""
+    agents = []
+    for agent in config.agents:
+        if record_for(agent).protocol in _OURS:
+            agents.append(agent)
+            continue
+        common = {"base_url": agent.base_url or config.base_url, "effort": agent.effort or config.effort}
+        agents.append(agent.model_copy(update=common | {"env": {**config.agent_env, **agent.env}}))
+    return agents
+
+
+def prepare_agent(spec: AgentSpec, *, salt: str, cluster: bool) -> tuple[AgentSpec, dict[str, str]]:
+    """The agent as a job's specification names it, and the values that stay behind, by their names there.
+
+    salt: of this host: the name of a value tells whether it has changed, and nothing else. cluster: the workers are not
+    on this host. Raises `ConfigError` for what this agent cannot be given.
+    """
+    record = record_for(spec)
+    if record.protocol in _OURS:
+        for key in ("model", "base_url", "effort", "env"):
+            if getattr(spec, key):
+                raise ConfigError(f"agent {record.name!r} uses no {key}", key=key, remedy="leave it away")
+        return AgentSpec(name=record.name), {}
+    _check_endpoint(spec, record)
+    env, values = _by_name(spec.env, salt, cluster)
+    env |= {name: f"${{{name}}}" for name in record.required_env if name not in env}
+    credentials, files = _login(spec, record, env, cluster)
+    # What is said of an agent is no part of what it does.
+    frozen = record.model_copy(update={"description": "", "checked": (), "source": record.source.rpartition("/")[2]})
+    prepared = {"name": record.name, "env": env, "credentials": credentials, "record": frozen}
+    return spec.model_copy(update=prepared), values | files
+
+
+def _check_endpoint(spec: AgentSpec, record: AgentRecord) -> None:
+    """Find out now what would keep it from starting."""
+    settings_for(record, home="/", workspace="/", model=spec.model, base_url=spec.base_url, effort=spec.effort)
+    if spec.base_url is None:
+        return
+    if not record.endpoints:
+        raise ConfigError(f"agent {record.name!r} takes no endpoint", key="base_url", remedy="leave it away")
+    scheme, separator, rest = spec.base_url.partition("://")
+    if scheme not in ("http", "https") or not separator or not rest:
+        raise ConfigError(f"{spec.base_url!r} is no address", key="base_url", remedy="write http://host:port/v1")
+    if "@" in rest.partition("/")[0]:
+        raise ConfigError(
+            "an address must not hold a password, because it is recorded",
+            key="base_url",
+            remedy="give the key by its variable; bench agent show tells its name",
+        )
+
+
+def _by_name(env: Mapping[str, str], salt: str, cluster: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Variables whose values do not travel: the table with references in their place, and the values by name."""
+    table, values = {}, {}
+    for key, value in env.items():
+        if not is_literal(value):
+            table[key] = value
+            continue
+        if cluster:
+            raise ConfigError(
+                f"the value of {key} would be seen in the history of the cluster",
+                key="--agent-env",
+                remedy=f"export {key} where the workers run, and give --agent-env {key}",
+            )
+        name = f"{PREFIX}{key}_{short_hash(f'{salt}/{key}/{value}', 12)}"
+        table[key], values[name] = f"${{{name}}}", value
+    return table, values
+
+
+def _login(
+    spec: AgentSpec, record: AgentRecord, env: Mapping[str, str], cluster: bool
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """What the agent logs in with, by name, and the content of what are files."""
+    names = credentials_of(record, spec.model, spec.base_url)
+    if any(name in env for name in names):
+        return (), {}
+    if cluster:
+        return names if spec.base_url is None else (), {}
+    known = tuple(name for name in names if os.environ.get(name))[:1]
+    if known or spec.base_url is not None:
+        return known, {}
+    files = {f"~/{path}": Path.home() / path for path in record.credential_files}
+    found = {name: file.read_text(encoding="utf-8") for name, file in files.items() if file.is_file()}
+    return (tuple(found), found) if found else (names, {})
+
+
+def require_reachable(task: Task, agent: AgentSpec) -> None:
+    """Raise `UnsupportedFeatureError` when the agent's model is out of reach of the task's sandbox."""
+    if task.sandbox.network_mode == "no-network" and agent.record is not None and agent.record.takes_model:
+        raise UnsupportedFeatureError(
+            f"the task's sandbox has no network, and agent {agent.name!r} reaches its model over one",
+            file=f"{task.name}/{task.config_file}",
+            key="network_mode",
+            remedy='write network_mode "public", or use an agent that needs no model',
+        )

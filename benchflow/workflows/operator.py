@@ -1,0 +1,58 @@
+"""What an operator sees of a rollout in the Web UI: its searchable attributes, and its state as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from temporalio.common import SearchAttributeKey, SearchAttributePair
+
+from benchflow.contracts import names
+from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.rollout import Failure, Question, StepOutcome
+from benchflow.contracts.sandbox import SandboxRef
+
+
+def rollout_attributes(spec: RolloutSpec) -> list[SearchAttributePair[Any]]:
+    """The search attributes that a rollout's workflow starts with."""
+    pairs = [
+        (names.ATTR_JOB, spec.job_name),
+        (names.ATTR_TASK, spec.task.name),
+        (names.ATTR_AGENT, spec.agent.name),
+        (names.ATTR_PHASE, "plan"),
+    ]
+    if spec.agent.model:
+        pairs.append((names.ATTR_MODEL, spec.agent.model))
+    return [SearchAttributePair(SearchAttributeKey.for_keyword(key), value) for key, value in pairs]
+
+
+def rollout_details(
+    spec: RolloutSpec,
+    *,
+    phase: str,
+    sandbox: SandboxRef | None,
+    steps: Sequence[StepOutcome],
+    question: Question | None,
+    error: Failure | None,
+    timing: Mapping[str, float],
+) -> str:
+    """The rollout as Markdown."""
+    lines = [
+        f"**{spec.task.name}** · {spec.agent.label} · repeat {spec.repeat} · attempt {spec.attempt}",
+        "",
+        f"phase: {phase}",
+    ]
+    if sandbox is not None:
+        lines.append(f"\nsandbox: `{sandbox.name}` on `{sandbox.host_id}`")
+    if question is not None:
+        lines += ["", f"the agent asks (`{question.id}`): {question.text}", ""]
+        lines += [f"- `{option.id}` {option.name}" for option in question.options]
+    if steps:
+        lines += ["", "| node | step | stop reason | reward |", "|---|---|---|---|"]
+    for number, outcome in enumerate(steps, 1):
+        reward = f"{outcome.verify.reward:g}" if outcome.verify else "–"
+        lines.append(f"| n{number} | {outcome.step.name or ''} | {outcome.turn.stop_reason} | {reward} |")
+    if error is not None:
+        lines += ["", f"error: `{error.category}` {error.message}"]
+    lines += [""] + [f"- {name}: {seconds:.2f} s" for name, seconds in timing.items()]
+    return "\n".join(lines)
