@@ -9,11 +9,12 @@ from pathlib import Path
 
 from benchflow.activities.context import WorkerContext
 from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.base import Model
 from benchflow.contracts.job import ConnectInput, RolloutSpec, StepInput
 from benchflow.contracts.rollout import AgentSession, Failure
-from benchflow.contracts.sandbox import Mount, Sandbox
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.contracts.task import McpServer, Task
-from benchflow.errors import BenchFlowError
+from benchflow.errors import BenchFlowError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.connect import Connection, Start, acp_server, prepare_home
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, find_account, run_mount
 from benchflow.planes.agent.acp.talk import AcpTalk
@@ -21,9 +22,18 @@ from benchflow.planes.agent.acpx import choices_of
 from benchflow.planes.agent.acpx.session import AcpxSession, end_session
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import settings_for
-from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime, ensure_toolbox, require_runs_in
+from benchflow.planes.agent.toolbox import (
+    PUMP,
+    Libc,
+    Toolbox,
+    ensure_runtime,
+    ensure_toolbox,
+    image_with_toolboxes,
+    libc_of,
+    require_runs_in,
+)
 from benchflow.secrets import Redactor, Secrets, agent_references
-from benchflow.store import storage_errors
+from benchflow.store import storage_errors, write_atomic
 
 NO_KEY = "no-key"
 """What an endpoint of the user's own is given where there is no key: most agents refuse to start without one."""
@@ -31,6 +41,7 @@ NO_KEY = "no-key"
 MOST_JOURNAL = 256 * 1024 * 1024
 """Bytes of one raw journal that are kept with the results."""
 
+_OUTFIT = "outfit.json"
 _JOURNALS = {"in": "in.jsonl", "out": "out.jsonl", "err": "err.log", "exit": "exit.json"}
 
 
@@ -62,15 +73,51 @@ def redacted(failure: Failure, redact: Redactor) -> Failure:
     return failure.model_copy(update={"message": redact(failure.message), "log_tail": tail})
 
 
-async def agent_mounts(context: WorkerContext, record: AgentRecord, name: str) -> tuple[Mount, ...]:
-    """What a sandbox of this name must be started with for its agent to run there."""
+class Outfit(Model):
+    """How a sandbox was made fit for its agent: its image's C library, and whether it mounts directories of this host."""
+
+    libc: Libc
+    mounted: bool
+
+    @classmethod
+    def of(cls, directory: Path) -> Outfit:
+        """As it was written down. directory: of the sandbox's sessions."""
+        return cls.model_validate_json((directory / _OUTFIT).read_bytes())
+
+
+async def fit_out(
+    context: WorkerContext,
+    record: AgentRecord,
+    provider: SandboxProvider,
+    wanted: SandboxSpec,
+    log: Path,
+) -> SandboxSpec:
+    """What a sandbox must be started with for its agent to run there: mounts, or an image that has the toolboxes."""
     if not acts_by_itself(record):
-        return ()
-    runtime, toolbox = await ensure_runtime(context.paths), await ensure_toolbox(record, context.paths)
-    directory = context.paths.sessions / name
+        return wanted
+    libc = await libc_of(provider, wanted.image, context.paths, labels=wanted.labels)
+    outfit = Outfit(libc=libc, mounted=provider.capabilities().mounts)
+    if record.protocol == "acpx" and not outfit.mounted:
+        raise UnsupportedFeatureError(
+            f"agent {record.name!r} needs a sandbox that mounts directories of its host",
+            key="agent",
+            remedy="use a Docker daemon of the worker's own host, or the agent without acpx",
+        )
+    toolboxes = await _toolboxes(context, record, libc)
+    directory = context.paths.sessions / wanted.name
     with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return (run_mount(directory), runtime.mount, *([toolbox.mount] if toolbox else []))
+    write_atomic(directory / _OUTFIT, outfit.model_dump_json().encode())
+    if outfit.mounted:
+        mounts = (run_mount(directory), *(toolbox.mount for toolbox in toolboxes))
+        return wanted.model_copy(update={"mounts": mounts})
+    return wanted.model_copy(update={"image": await image_with_toolboxes(provider, wanted.image, toolboxes, log=log)})
+
+
+async def _toolboxes(context: WorkerContext, record: AgentRecord, libc: Libc) -> list[Toolbox]:
+    """What holds an agent's stdio, and what the agent itself needs, if it is not in the image."""
+    runtime, own = await ensure_runtime(context.paths, libc), await ensure_toolbox(record, context.paths, libc)
+    return [runtime] if own is None else [runtime, own]
 
 
 def sessions_of(context: WorkerContext, sandbox: Sandbox) -> Path:
@@ -78,12 +125,19 @@ def sessions_of(context: WorkerContext, sandbox: Sandbox) -> Path:
     return context.paths.sessions / sandbox.ref.name
 
 
+def connection_to(context: WorkerContext, sandbox: Sandbox) -> Connection:
+    directory = sessions_of(context, sandbox)
+    return Connection(sandbox, directory, mirrored=not Outfit.of(directory).mounted)
+
+
 async def start_of(
     context: WorkerContext, spec: RolloutSpec, task: Task, sandbox: Sandbox, account: Account
 ) -> tuple[Start, Toolbox | None]:
     """What the rollout's agent is started with, and its toolbox."""
     record = record_for(spec.agent)
-    runtime, toolbox = await ensure_runtime(context.paths), await ensure_toolbox(record, context.paths)
+    outfit = Outfit.of(sessions_of(context, sandbox))
+    runtime, *own = await _toolboxes(context, record, outfit.libc)
+    toolbox = own[0] if own else None
     workspace = sandbox.ref.workdir
     secrets = Secrets.of_job(context.paths, spec.job_id)
     key = next((value for name in spec.agent.credentials if (value := secrets.value(name))), None)
@@ -117,13 +171,13 @@ async def open_session(
 ) -> AgentSession:
     """The rollout's session of this number, with the agent started as it is to act."""
     record, within = record_for(here.spec.agent), here.spec.run.sandbox_setup_timeout
-    for needed in (await ensure_runtime(context.paths), await ensure_toolbox(record, context.paths)):
-        if needed is not None:
-            await require_runs_in(sandbox, needed)
+    outfit = Outfit.of(sessions_of(context, sandbox))
+    for toolbox_ in await _toolboxes(context, record, outfit.libc):
+        await require_runs_in(sandbox, toolbox_)
     account = await find_account(sandbox, user)
     start, toolbox = await start_of(context, here.spec, task, sandbox, account)
     if record.protocol != "acpx":
-        return await Connection(sandbox, sessions_of(context, sandbox)).open(here.session, start, within)
+        return await connection_to(context, sandbox).open(here.session, start, within)
     assert toolbox is not None
     await prepare_home(sandbox, start)
     name = f"{here.session}.0"
@@ -175,7 +229,7 @@ async def talk_to(
         return _acpx(context, work.spec, sandbox, start, toolbox, session.directory)
     return AcpTalk(
         sandbox,
-        Connection(sandbox, sessions_of(context, sandbox)),
+        connection_to(context, sandbox),
         session,
         permissions=work.spec.run.permissions,
         answers=work.answers,
@@ -190,11 +244,10 @@ def _resolved(server: McpServer, secrets: Secrets) -> McpServer:
 
 async def end_agent(context: WorkerContext, sandbox: Sandbox, spec: RolloutSpec, session: AgentSession) -> None:
     """End the agent's process with all it started."""
-    directory = sessions_of(context, sandbox)
     if record_for(spec.agent).protocol == "acpx":
-        await end_session(sandbox, directory / session.directory)
+        await end_session(sandbox, sessions_of(context, sandbox) / session.directory)
     else:
-        await Connection(sandbox, directory).process(session.directory).kill()
+        await connection_to(context, sandbox).process(session.directory).kill()
 
 
 def keep_journals(context: WorkerContext, name: str, target: Path, redact: Redactor) -> list[str]:

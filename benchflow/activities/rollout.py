@@ -10,7 +10,7 @@ from typing import Any
 
 from temporalio import activity
 
-from benchflow.activities.agents import agent_mounts, end_agent, remove_sessions
+from benchflow.activities.agents import end_agent, fit_out, remove_sessions
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.turns import is_unwanted
 from benchflow.activities.world import check_health, image_config, run_setup_commands
@@ -150,8 +150,8 @@ class RolloutActivities:
             # Where it cannot be enforced, `plan` has recorded so.
             storage_mb=config.storage_mb if provider.capabilities().storage_limit else None,
             hidden=hidden,
-            mounts=await agent_mounts(context, record_for(spec.agent), name),
         )
+        wanted = await fit_out(context, record_for(spec.agent), provider, wanted, build_log)
         start = provider.start(wanted, host_id=context.host_id, queue=context.queue, generation=request.generation)
         try:
             return await asyncio.wait_for(start, spec.run.sandbox_setup_timeout)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from benchflow import __version__
-from benchflow.cli import agent, job, results, stack, submit, tasks, worker
+from benchflow.cli import agent, job, question, results, stack, submit, tasks, worker
 from benchflow.cli.command import Command, Verbose
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command("submit", cls=Command)(submit.submit)
 evaluations.command("create", cls=Command)(submit.submit)
 app.command("results", cls=Command)(results.results)
 app.add_typer(job.app, name="job")
+app.add_typer(question.app, name="rollout")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(agent.app, name="agent")
 app.add_typer(evaluations, name="eval")

@@ -128,7 +128,7 @@ class Served(Fixtures):
     async def client(self, sandbox: Sandbox, work: str) -> AsyncIterator[Client]:
         made = Client(sandbox, user=USER, cwd=work)
         yield made
-        await made.close()
+        await made.aclose()
 
     async def owner(self, sandbox: Sandbox, path: str) -> str:
         return (await sandbox.control('stat -c %U "$1"', path)).stdout.strip()
@@ -257,7 +257,7 @@ class Served(Fixtures):
         script = "echo ran >>count; echo 123456789; until [ -e go ]; do sleep 0.02; done; echo done; exit 5"
         terminal = await run(client, script, outputByteLimit=7)
         waiting = asyncio.create_task(ask(client, "terminal/wait_for_exit", **terminal))
-        await client.close()
+        await client.aclose()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
 
@@ -266,7 +266,7 @@ class Served(Fixtures):
         await ask(second, "fs/write_text_file", path=f"{work}/go", content="")
         assert (await ask(second, "terminal/wait_for_exit", **terminal))["exitCode"] == 5
         output = await ask(second, "terminal/output", **terminal)
-        await second.close()
+        await second.aclose()
         assert (output["output"], output["truncated"]) == ("9\ndone\n", True)
         assert await sandbox.read_file(f"{work}/count") == b"ran\n"
 
@@ -278,7 +278,7 @@ class Served(Fixtures):
         for one in (client, second):
             created = await one.serve(request, "terminal/create", {"command": "echo ran >>count"})
             await ask(one, "terminal/wait_for_exit", **created)
-        await second.close()
+        await second.aclose()
         assert await sandbox.read_file(f"{work}/count") == b"ran\n"
 
     async def test_ids_that_look_alike_are_different_terminals(self, client: Client) -> None:

@@ -187,7 +187,7 @@ class Client:
             raise Refused(INVALID_PARAMS, "a terminal is named by its terminalId")
         return name
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Stop waiting for terminals. Their commands go on until the agent's processes are ended."""
         for task in self._terminals.values():
             task.cancel()

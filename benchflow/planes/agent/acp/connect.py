@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,12 +40,14 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import McpServer
 from benchflow.errors import ACPError, AgentExitError, ConfigError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.client import Client
+from benchflow.planes.agent.acp.mirror import Mirror
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
 from benchflow.planes.agent.acp.session import Limits, Session
 from benchflow.planes.agent.acp.wire import Message, Wire
 from benchflow.planes.agent.settings import AgentSettings
 
 M = TypeVar("M", bound=BaseModel)
+During = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
 
 STARTS = 3
 """How often an agent is started that ends before it has a session."""
@@ -75,11 +78,15 @@ class Start:
 
 
 class Connection:
-    """The sessions that a sandbox's agents have had, in a directory of this host that the sandbox has, too."""
+    """The sessions that a sandbox's agents have had, in a directory of this host that the sandbox has, too.
 
-    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+    mirrored: it has one of its own, which is to be kept equal to this one.
+    """
+
+    def __init__(self, sandbox: Sandbox, directory: Path, *, mirrored: bool = False) -> None:
         self._sandbox = sandbox
         self._directory = directory
+        self._mirrored = mirrored
 
     def wire(self, name: str) -> Wire:
         return Wire(self._directory / name)
@@ -87,6 +94,16 @@ class Connection:
     def process(self, name: str) -> AgentProcess:
         """The process whose files have this name."""
         return AgentProcess(self._sandbox, self.wire(name), f"agent-{name}", inside=f"{RUN_DIRECTORY}/{name}")
+
+    @asynccontextmanager
+    async def reach(self, name: str) -> AsyncIterator[During]:
+        """Be in contact with a process: what is yielded gives the result of work that needs it."""
+        process = self.process(name)
+        if not self._mirrored:
+            yield process.during
+            return
+        async with Mirror(self._sandbox, self.wire(name), f"{RUN_DIRECTORY}/{name}") as mirror:
+            yield lambda work: mirror.during(process.during(work, catch_up=mirror.catch_up))
 
     async def open(self, index: int, start: Start, within: float) -> AgentSession:
         """The rollout's session of this number, opened now if it was not. within: seconds.
@@ -114,13 +131,11 @@ class Connection:
         opened = wire.noted(_OPENED)
         if opened is None:
             await prepare_home(self._sandbox, start)
-            await process.start(start.pump, start.argv, env=start.env, cwd=start.cwd, account=start.account)
             client = Client(self._sandbox, user=start.account.name, cwd=start.cwd)
-            try:
+            async with self.reach(name) as during, aclosing(client):
+                await process.start(start.pump, start.argv, env=start.env, cwd=start.cwd, account=start.account)
                 talk = _Opening(Session(wire, client), start, Limits(wall=within, idle=None))
-                opened = wire.note(_OPENED, await process.during(talk.run()))
-            finally:
-                await client.close()
+                opened = wire.note(_OPENED, await during(talk.run()))
         account = start.account
         return AgentSession(
             index=index,

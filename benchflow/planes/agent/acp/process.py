@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,10 +89,11 @@ class AgentProcess:
     def _attach(self, command: Sequence[str], env: Mapping[str, str]) -> asyncio.Future[SandboxExecResult]:
         return asyncio.ensure_future(self._sandbox.exec_once(self._key, command, env=dict(env), cwd="/", user="root"))
 
-    async def during(self, work: Coroutine[Any, Any, T]) -> T:
+    async def during(self, work: Coroutine[Any, Any, T], *, catch_up: Callable[[], Awaitable[None]] | None = None) -> T:
         """The result of work that needs the process to live. Raises `SandboxLostError` when the sandbox goes meanwhile.
 
         An end that the pump did not live to write down is written for it: the work hears of it as of any other.
+        catch_up: what makes this host's files equal to the sandbox's, where they are not the same.
         """
         # The command is not looked at again: it was started.
         held = self._attach(["true"], {})
@@ -102,6 +103,8 @@ class AgentProcess:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 how = held.result()
+                if catch_up is not None:
+                    await catch_up()
                 if self._wire.ended() is None:
                     self._wire.note_end(how.return_code)
             return await task

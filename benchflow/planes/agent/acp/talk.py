@@ -26,7 +26,9 @@ class AcpTalk:
         skip: Callable[[int], bool],
     ) -> None:
         self._id = session.id
+        self._name = session.directory
         self._skip = skip
+        self._connection = connection
         self._wire = connection.wire(session.directory)
         self._process = connection.process(session.directory)
         self._client = Client(sandbox, user=session.user, cwd=session.cwd, permissions=permissions, answers=answers)
@@ -36,18 +38,20 @@ class AcpTalk:
         self, number: int, prompt: str, sink: Callable[[list[Line]], None], reading: Reading, limits: Limits
     ) -> Turn:
         """The turn of this number, from its prompt or from wherever another worker left it."""
-        return await self._process.during(
-            self._session.prompt(
-                _request(number),
-                self._id,
-                [{"type": "text", "text": prompt}],
-                sink,
-                limits,
-                self._process.kill,
-                reading=reading,
-                skip=self._skip,
+        async with self._connection.reach(self._name) as during:
+            turn: Turn = await during(
+                self._session.prompt(
+                    _request(number),
+                    self._id,
+                    [{"type": "text", "text": prompt}],
+                    sink,
+                    limits,
+                    self._process.kill,
+                    reading=reading,
+                    skip=self._skip,
+                )
             )
-        )
+            return turn
 
     async def was_begun(self, number: int) -> bool:
         """Whether the prompt of this turn was sent."""
@@ -67,7 +71,7 @@ class AcpTalk:
 
     async def close(self) -> None:
         """Let go of what was served to the agent; it goes on."""
-        await self._client.close()
+        await self._client.aclose()
 
 
 def _request(number: int) -> str:

@@ -1,0 +1,116 @@
+"""`bench rollout answer`: what an agent asks of its user, and the answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from benchflow.cli import command
+from benchflow.cli.command import Command, Json
+
+if TYPE_CHECKING:
+    from benchflow.cli.rollout import Chosen
+    from benchflow.contracts.rollout import Answer, Question
+
+app = typer.Typer(help="Rollouts: answer what their agents ask.", no_args_is_help=True)
+
+
+@app.command(cls=Command)
+def answer(
+    rollout: Annotated[
+        str, typer.Argument(metavar="ROLLOUT", help="JOB/TASK, JOB/TASK__ID, or its id.", show_default=False)
+    ],
+    option: Annotated[
+        str | None,
+        typer.Argument(metavar="OPTION", help="The id of an option; without it the question is shown."),
+    ] = None,
+    content: Annotated[
+        str | None, typer.Option(metavar="JSON", help="What a form is filled in with: an object.")
+    ] = None,
+    refuse: Annotated[bool, typer.Option("--refuse", help="Answer with a refusal.")] = False,
+    jobs_dir: Annotated[
+        Path, typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.")
+    ] = Path("jobs"),
+    as_json: Json = False,
+) -> None:
+    """Answer what an agent asks, in a rollout with --permissions ask.
+
+    The agent waits for it, however long, and the rollout's time limit does
+    not run meanwhile.
+    """
+    from benchflow.cli.rollout import choose
+    from benchflow.cli.screen import console, print_json
+
+    chosen = choose(rollout, jobs_dir)
+    given = _form(content)
+    question = command.run(_exchange(chosen, option, given, refuse))
+    if as_json:
+        return print_json({"rollout": chosen.id, "question": question.model_dump(mode="json")})
+    screen = console()
+    screen.print(f"[bold]{chosen.label}[/bold] asks:", soft_wrap=True)
+    screen.print(question.text, markup=False, soft_wrap=True)
+    if option is not None or given is not None or refuse:
+        screen.print("[dim]answered.[/dim]")
+        return None
+    for row in question.options:
+        screen.print(f"  {row.id}  {row.name}", markup=False, soft_wrap=True)
+    if question.form is not None and not question.options:
+        screen.print(f"  --content: {json.dumps(question.form)}", markup=False, soft_wrap=True)
+    return None
+
+
+def _form(content: str | None) -> dict[str, Any] | None:
+    from benchflow.errors import UsageError
+
+    if content is None:
+        return None
+    try:
+        form = json.loads(content)
+    except ValueError:
+        form = None
+    if not isinstance(form, dict):
+        raise UsageError(f"{content!r} is no JSON object", key="--content", remedy="""write '{"name": "value"}'""")
+    return form
+
+
+async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] | None, refuse: bool) -> Question:
+    """The question that the rollout waits with, answered if an answer was given."""
+    from temporalio.service import RPCError
+
+    from benchflow.cli.job import engine_if_running
+    from benchflow.contracts import names
+    from benchflow.contracts.job import RolloutProgress
+    from benchflow.contracts.rollout import Answer
+    from benchflow.errors import StackError, UsageError
+
+    engine = await engine_if_running()
+    if engine is None:
+        raise StackError("no server runs, and so does no rollout", remedy="bench stack start")
+    handle = engine.client.get_workflow_handle(chosen.id)
+    try:
+        question = (await handle.query(names.PROGRESS, result_type=RolloutProgress)).question
+        if question is None:
+            raise UsageError(f"{chosen.label} asks nothing now", key="ROLLOUT", remedy="bench job watch shows it")
+        if option is not None or content is not None or refuse:
+            given = Answer(question=question.id, option=option, content=content)
+            _require_offered(question, given)
+            await handle.signal(names.ANSWER, given)
+    except RPCError as error:
+        raise UsageError(f"{chosen.label} does not run: {error.message}", key="ROLLOUT") from error
+    return question
+
+
+def _require_offered(question: Question, answer: Answer) -> None:
+    """An option that is not there would leave the agent without the answer that was meant."""
+    from benchflow.errors import UsageError
+
+    offered = [row.id for row in question.options]
+    if answer.option is not None and answer.option not in offered:
+        raise UsageError(
+            f"{answer.option!r} is not offered", key="OPTION", remedy=f"use one of: {', '.join(offered) or '--content'}"
+        )
+    if answer.content is not None and question.kind != "form":
+        raise UsageError("this question has options, and no form", key="--content", remedy=f"one of: {offered}")

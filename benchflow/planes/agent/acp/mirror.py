@@ -1,0 +1,252 @@
+"""A session's files in a sandbox that does not mount them, kept equal with those of this host while somebody listens.
+
+`wire` reads and writes files of this host, the pump those of its sandbox. What the agent says is followed through one
+streaming command from the size that is here already; what we say is written at its very offset. Both are repeatable:
+whoever takes over after a crash, or works beside another that is still there, neither loses nor doubles a byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from benchflow.contracts.sandbox import ExecChunk, Sandbox
+from benchflow.errors import SandboxError, SandboxLostError
+from benchflow.planes.agent.acp.process import RUN_DIRECTORY
+from benchflow.planes.agent.acp.wire import QUICK, SLOW, Wire
+from benchflow.store import storage_errors, write_all
+
+T = TypeVar("T")
+
+RETRY = 0.2
+PATIENCE = 60.0
+"""Seconds within which what broke must have worked again, for longer than HELD."""
+
+HELD = 5.0
+
+SILENCE = 2.0
+"""Seconds without output after which it is asked whether there is any; longer than between two looks of any `tail`."""
+
+_ERR_LIMIT = 16 * 1024 * 1024
+_BLOCK = 4096
+_FILES = {"stdout": "out", "stderr": "err"}
+
+# $1: directory. Their sizes, in this order.
+_MAKE = """umask 077; mkdir -p "$1" && cd "$1" && touch in out err || exit 1
+for file in in out err; do wc -c < $file || exit 1; done"""
+
+# $1: directory; $2 and $3: the first byte that is wanted. Ends when the agent has.
+_FOLLOW = """cd "$1" || exit 1
+tail -c "+$2" -f out 2>/dev/null & out=$!
+tail -c "+$3" -f err >&2 2>/dev/null & err=$!
+trap 'kill $out $err' EXIT
+trap 'exit 1' HUP INT TERM
+until [ -e exit ]; do sleep 0.1 2>/dev/null || sleep 1; done"""
+
+_REST = """cd "$1" && tail -c "+$2" out && tail -c "+$3" err >&2"""
+
+# $1: directory; $2: what is to be written, from a block's beginning on; $3: the number of that block.
+_PUT = f"""cd "$1" && dd if="$2" of=in bs={_BLOCK} seek="$3" conv=notrunc 2>&1 && rm -f "$2" """
+
+
+class Mirror:
+    """The files of one wire, and the same in a sandbox.
+
+    inside: their directory there, which root alone may enter. Use it as a context manager, and do what needs the agent
+    in `during`. failed: done, with the error, when the two can no longer be kept equal.
+    """
+
+    def __init__(self, sandbox: Sandbox, wire: Wire, inside: str = RUN_DIRECTORY) -> None:
+        self._sandbox = sandbox
+        self._directory = wire.directory
+        self._inside = inside
+        self._part = f".in.{uuid.uuid4().hex}"
+        self._tasks: list[asyncio.Task[None]] = []
+        self.failed: asyncio.Future[None]
+
+    async def __aenter__(self) -> Mirror:
+        """Make the directory there, if it is not. Raises `SandboxError`."""
+        await self._sizes()
+        self.failed = asyncio.get_running_loop().create_future()
+        for work in (self._follow, self._give):
+            self._tasks.append(asyncio.create_task(self._insist(work)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.failed.done():
+            # Whoever wanted to know was told by `during`.
+            self.failed.exception()
+
+    async def during(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of work that needs the agent. Raises `SandboxError` and what is below it when contact is lost."""
+        task = asyncio.ensure_future(work)
+        try:
+            both: list[asyncio.Future[Any]] = [task, self.failed]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                self.failed.result()
+            return await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def catch_up(self) -> None:
+        """Copy what the agent has said by now, and how it ended if it has."""
+        try:
+            # First: once it is there, nothing more is said.
+            how = await self._sandbox.read_file(f"{self._inside}/exit")
+        except FileNotFoundError:
+            how = None
+        await self._stream(_REST)
+        if how is not None:
+            _write_once(self._directory / "exit", how)
+
+    # --- from the sandbox ----------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        status = await self._stream(_FOLLOW)
+        if status != 0:
+            raise SandboxError(f"what follows the agent's output ended with {status}")
+        await self.catch_up()
+
+    async def _stream(self, script: str) -> int:
+        """Append what a command says to our files, from where they end; how it ended."""
+        _, out, err = await self._sizes()
+        at = {"stdout": self._size("out"), "stderr": self._size("err")}
+        if out < at["stdout"]:
+            raise SandboxLostError("the sandbox no longer has what its agent said: it is another one")
+        if err < at["stderr"]:
+            # The log grew too long, and began anew.
+            os.truncate(self._directory / "err", 0)
+            at["stderr"] = 0
+        command = ["sh", "-c", script, "sh", self._inside, str(at["stdout"] + 1), str(at["stderr"] + 1)]
+        chunks = self._sandbox.exec_stream(command, env={"LC_ALL": "C"}, cwd="/", user="root")
+        async with aclosing(self._unless_it_stands(cast(AsyncGenerator[ExecChunk, None], chunks), at)) as pieces:
+            async for chunk in pieces:
+                if chunk.stream == "exit":
+                    return chunk.return_code or 0
+                _append(self._directory / _FILES[chunk.stream], at[chunk.stream], chunk.data)
+                at[chunk.stream] += len(chunk.data)
+        return 1
+
+    async def _unless_it_stands(
+        self, chunks: AsyncGenerator[ExecChunk, None], at: dict[str, int]
+    ) -> AsyncGenerator[ExecChunk, None]:
+        """The chunks. Raises `SandboxError` when none come though there is more: a connection may die in silence."""
+        async with aclosing(chunks):
+            while True:
+                following = asyncio.ensure_future(anext(chunks, None))
+                try:
+                    behind = False
+                    while not (await asyncio.wait([following], timeout=SILENCE))[0]:
+                        _, out, err = await self._sizes()
+                        if behind and not following.done():
+                            raise SandboxError("the stream of the agent's output stands still")
+                        behind = out > at["stdout"] or err > at["stderr"]
+                finally:
+                    following.cancel()
+                    await asyncio.gather(following, return_exceptions=True)
+                chunk = following.result()
+                if chunk is None:
+                    return
+                yield chunk
+
+    # --- into the sandbox ----------------------------------------------------------------------------
+
+    async def _give(self) -> None:
+        given, _, _ = await self._sizes()
+        last = time.monotonic()
+        while True:
+            end = await self._put(given)
+            if end > given:
+                given, last = end, time.monotonic()
+                continue
+            await asyncio.sleep(QUICK if time.monotonic() - last < 1 else SLOW)
+
+    async def _put(self, given: int) -> int:
+        """Write our lines behind those that are there. Where they then end.
+
+        Only whole lines, which nobody changes any more: then writing them is the same however often and whoever does.
+        """
+        with (self._directory / "in").open("rb") as file:
+            if os.fstat(file.fileno()).st_size <= given:
+                return given
+            block = given // _BLOCK
+            file.seek(block * _BLOCK)
+            data = file.read()
+        data = data[: data.rfind(b"\n") + 1]
+        end = block * _BLOCK + len(data)
+        if end <= given:
+            return given
+        await self._sandbox.write_file(f"{self._inside}/{self._part}", data, mode=0o600)
+        answer = await self._sandbox.control(_PUT, self._inside, self._part, str(block))
+        if answer.return_code != 0:
+            raise SandboxError("cannot write to the agent", log_tail=answer.stderr or answer.stdout or None)
+        return end
+
+    # --- both ----------------------------------------------------------------------------------------
+
+    async def _sizes(self) -> tuple[int, int, int]:
+        """Of `in`, `out` and `err` in the sandbox, which are made if they are not there."""
+        answer = await self._sandbox.control(_MAKE, self._inside)
+        rows = answer.stdout.split()
+        if answer.return_code != 0 or len(rows) != 3:
+            raise SandboxError("cannot keep the agent's files in the sandbox", log_tail=answer.stderr or None)
+        return int(rows[0]), int(rows[1]), int(rows[2])
+
+    async def _insist(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it again after what may pass: a daemon that is away for a moment, a stream that breaks."""
+        failing = None
+        while not self.failed.done():
+            started = time.monotonic()
+            try:
+                return await work()
+            except Exception as error:
+                now = time.monotonic()
+                if failing is None or now - started > HELD:
+                    failing = now
+                passes = isinstance(error, SandboxError) and not isinstance(error, SandboxLostError)
+                if not passes or now - failing > PATIENCE:
+                    if not self.failed.done():
+                        self.failed.set_exception(error)
+                    return
+            await asyncio.sleep(RETRY)
+
+    def _size(self, name: str) -> int:
+        return (self._directory / name).stat().st_size
+
+
+def _append(file: Path, at: int, data: bytes) -> None:
+    """Append the part of `data` that a file does not have yet, whose place in it is `at`."""
+    with storage_errors(file):
+        fd = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            size = os.fstat(fd).st_size
+            if file.name == "err" and size + len(data) > _ERR_LIMIT:
+                os.ftruncate(fd, 0)
+            write_all(fd, data[max(0, size - at) :])
+        finally:
+            os.close(fd)
+
+
+def _write_once(file: Path, content: bytes) -> None:
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    with storage_errors(file):
+        part.write_bytes(content)
+        with suppress(FileExistsError):
+            file.hardlink_to(part)
+        part.unlink()
