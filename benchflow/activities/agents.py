@@ -15,7 +15,7 @@ from benchflow.contracts.rollout import AgentSession, Failure
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.contracts.task import McpServer, Task
 from benchflow.errors import BenchFlowError, UnsupportedFeatureError
-from benchflow.planes.agent.acp.connect import Connection, Start, acp_server, prepare_home
+from benchflow.planes.agent.acp.connect import Connection, Start, prepare_home
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, find_account, run_mount
 from benchflow.planes.agent.acp.talk import AcpTalk
 from benchflow.planes.agent.acpx import choices_of
@@ -74,7 +74,7 @@ def redacted(failure: Failure, redact: Redactor) -> Failure:
 
 
 class Outfit(Model):
-    """How a sandbox was made fit for its agent: its image's C library, and whether it mounts directories of this host."""
+    """How a sandbox was made fit for its agent: its image's C library, and whether it mounts this host's directories."""
 
     libc: Libc
     mounted: bool
@@ -199,6 +199,8 @@ async def open_session(
 def _acpx(
     context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox, start: Start, toolbox: Toolbox, name: str
 ) -> AcpxSession:
+    from benchflow.planes.agent.acp.opening import acp_server
+
     return AcpxSession(
         sandbox,
         sessions_of(context, sandbox) / name,

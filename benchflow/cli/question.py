@@ -91,7 +91,8 @@ async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] 
         raise StackError("no server runs, and so does no rollout", remedy="bench stack start")
     handle = engine.client.get_workflow_handle(chosen.id)
     try:
-        question = (await handle.query(names.PROGRESS, result_type=RolloutProgress)).question
+        progress: RolloutProgress = await handle.query(names.PROGRESS, result_type=RolloutProgress)
+        question = progress.question
         if question is None:
             raise UsageError(f"{chosen.label} asks nothing now", key="ROLLOUT", remedy="bench job watch shows it")
         if option is not None or content is not None or refuse:

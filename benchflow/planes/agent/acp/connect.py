@@ -13,40 +13,20 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from acp.schema import (
-    AgentCapabilities,
-    ClientCapabilities,
-    ElicitationCapabilities,
-    ElicitationFormCapabilities,
-    EnvVariable,
-    FileSystemCapabilities,
-    HttpHeader,
-    HttpMcpServer,
-    Implementation,
-    InitializeRequest,
-    InitializeResponse,
-    McpServerStdio,
-    NewSessionResponse,
-    SseMcpServer,
-)
-from pydantic import BaseModel, ValidationError
-
-from benchflow import __version__
-from benchflow.contracts.agent import AgentRecord, Choice, texts
+from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.rollout import AgentSession
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import McpServer
-from benchflow.errors import ACPError, AgentExitError, ConfigError, UnsupportedFeatureError
+from benchflow.errors import AgentExitError
 from benchflow.planes.agent.acp.client import Client
 from benchflow.planes.agent.acp.mirror import Mirror
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
 from benchflow.planes.agent.acp.session import Limits, Session
-from benchflow.planes.agent.acp.wire import Message, Wire
+from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.settings import AgentSettings
 
-M = TypeVar("M", bound=BaseModel)
 During = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
 
 STARTS = 3
@@ -55,7 +35,6 @@ STARTS = 3
 _FIRST_WAIT = 0.5
 _FAILED = "failed"
 _OPENED = "opened"
-_AUTH_REQUIRED = "(code -32000)"
 
 
 @dataclass(frozen=True)
@@ -130,11 +109,14 @@ class Connection:
         wire, process = self.wire(name), self.process(name)
         opened = wire.noted(_OPENED)
         if opened is None:
+            # The protocol's types take their time, and most workers have seen them before.
+            from benchflow.planes.agent.acp.opening import Opening
+
             await prepare_home(self._sandbox, start)
             client = Client(self._sandbox, user=start.account.name, cwd=start.cwd)
             async with self.reach(name) as during, aclosing(client):
                 await process.start(start.pump, start.argv, env=start.env, cwd=start.cwd, account=start.account)
-                talk = _Opening(Session(wire, client), start, Limits(wall=within, idle=None))
+                talk = Opening(Session(wire, client), start, Limits(wall=within, idle=None))
                 opened = wire.note(_OPENED, await during(talk.run()))
         account = start.account
         return AgentSession(
@@ -185,147 +167,3 @@ async def prepare_home(sandbox: Sandbox, start: Start) -> None:
             remedy="look whether the agent's user may write there",
             log_tail=made.stderr[-2000:] or None,
         )
-
-
-class _Opening:
-    """What is said until there is a session."""
-
-    def __init__(self, session: Session, start: Start, limits: Limits) -> None:
-        self._session = session
-        self._start = start
-        self._limits = limits
-
-    async def run(self) -> dict[str, Any]:
-        """What of the session is worth keeping, as fields of `AgentSession`."""
-        said = _validated(InitializeResponse, await self._call("initialize", _initialize(self._start.record)))
-        if said.protocol_version != self._start.record.session.protocol_version:
-            raise ACPError(
-                f"the agent speaks version {said.protocol_version} of the protocol, "
-                f"not {self._start.record.session.protocol_version}"
-            )
-        capabilities = said.agent_capabilities or AgentCapabilities()
-        for server in self._start.mcp_servers:
-            _require_reached(server, capabilities, self._start.record.name)
-        servers = [acp_server(server) for server in self._start.mcp_servers]
-        answer = await self._call("session/new", {"cwd": self._start.cwd, "mcpServers": servers})
-        new = _validated(NewSessionResponse, answer)
-        await self._choose(new.session_id, answer)
-        return {
-            "id": new.session_id,
-            "agent": said.agent_info.name if said.agent_info else None,
-            "version": said.agent_info.version if said.agent_info else None,
-            "capabilities": _plain(capabilities),
-        }
-
-    async def _call(self, method: str, params: Message, request: str | None = None) -> Message:
-        try:
-            return await self._session.call(request or method.replace("/", "-"), method, params, self._limits)
-        except ACPError as error:
-            if _AUTH_REQUIRED in error.message and error.remedy is None:
-                error.remedy = f"give it what it logs in with: bench agent show {self._start.record.name}"
-            raise
-
-    async def _choose(self, session: str, new: Message) -> None:
-        """Its mode, model and effort, where they are a matter of the session's."""
-        record = self._start.record
-        if record.session.mode is not None:
-            await self._set_mode(session, record.session.mode, "mode")
-        if self._start.settings.model is not None and record.model is not None:
-            await self._set(session, new, "model", record.model, self._start.settings.model)
-        if self._start.effort is not None and record.effort is not None:
-            await self._set(session, new, "effort", record.effort, self._start.effort)
-
-    async def _set(self, session: str, new: Message, what: str, choice: Choice, value: str) -> None:
-        value = (choice.value or "{model}").replace("{model}", value).replace("{effort}", value)
-        if choice.by == "mode":
-            await self._set_mode(session, value, what)
-        elif choice.by == "set_model":
-            await self._call("session/set_model", {"sessionId": session, "modelId": value}, what)
-        elif choice.by == "config_option":
-            offered = _offered(new, str(choice.option))
-            if value not in offered:
-                self._require_told(what, value, offered)
-                return
-            params = {"sessionId": session, "configId": choice.option, "value": value}
-            await self._call("session/set_config_option", params, what)
-
-    async def _set_mode(self, session: str, mode: str, request: str) -> None:
-        await self._call("session/set_mode", {"sessionId": session, "modeId": mode}, request)
-
-    def _require_told(self, what: str, value: str, offered: Sequence[str]) -> None:
-        """An agent that offers only what it knows may have been told of another model when it was started."""
-        record = self._start.record
-        told = any(
-            f"{{{what}}}" in text
-            for endpoint in record.endpoints
-            for place in (endpoint.env, endpoint.argv, [file.content for file in endpoint.files])
-            for text in texts(place)
-        )
-        if not told:
-            raise ConfigError(
-                f"agent {record.name!r} does not offer the {what} {value!r}",
-                key=what,
-                remedy=f"use one of: {', '.join(offered)}" if offered else "leave it away",
-            )
-
-
-def _initialize(record: AgentRecord) -> Message:
-    needs = record.session.client
-    request = InitializeRequest(
-        protocol_version=record.session.protocol_version,
-        client_capabilities=ClientCapabilities(
-            fs=FileSystemCapabilities(read_text_file="fs" in needs, write_text_file="fs" in needs),
-            terminal="terminal" in needs,
-            elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities()),
-        ),
-        client_info=Implementation(name="benchflow", title="BenchFlow", version=__version__),
-    )
-    return _plain(request)
-
-
-def _require_reached(server: McpServer, capabilities: AgentCapabilities, agent: str) -> None:
-    """Raise `UnsupportedFeatureError` for an MCP server that the agent cannot talk to."""
-    can = capabilities.mcp_capabilities
-    reached = {"stdio": True, "streamable-http": bool(can and can.http), "sse": bool(can and can.sse)}
-    if not reached[server.transport]:
-        raise UnsupportedFeatureError(
-            f"agent {agent!r} does not reach MCP servers by {server.transport}",
-            key=f"mcp_servers.{server.name}.transport",
-            remedy="offer the server by another transport, or use another agent",
-        )
-
-
-def acp_server(server: McpServer) -> Message:
-    """A task's MCP server as `session/new` takes it."""
-    if server.transport == "stdio":
-        env = [EnvVariable(name=name, value=value) for name, value in server.env.items()]
-        return _plain(McpServerStdio(name=server.name, command=server.command or "", args=server.args, env=env))
-    headers = [HttpHeader(name=name, value=value) for name, value in server.headers.items()]
-    if server.transport == "streamable-http":
-        return _plain(HttpMcpServer(type="http", name=server.name, url=server.url or "", headers=headers))
-    return _plain(SseMcpServer(type="sse", name=server.name, url=server.url or "", headers=headers))
-
-
-def _offered(new: Message, option: str) -> list[str]:
-    """The values of a configuration option, groups of them included."""
-    values: list[str] = []
-    for row in new.get("configOptions") or []:
-        if isinstance(row, dict) and row.get("id") == option:
-            for choice in row.get("options") or []:
-                inner = choice.get("options") if isinstance(choice, dict) else None
-                values += [str(one.get("value")) for one in (inner or [choice]) if isinstance(one, dict)]
-    return values
-
-
-def _plain(value: BaseModel) -> Message:
-    return value.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def _validated(kind: type[M], answer: Message) -> M:
-    try:
-        return kind.model_validate(answer)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ACPError(
-            f"the agent's answer is no {kind.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-        ) from error

@@ -1,0 +1,182 @@
+"""What is said until there is a session: `initialize`, `session/new`, its mode, model and effort."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from acp.schema import (
+    AgentCapabilities,
+    ClientCapabilities,
+    ElicitationCapabilities,
+    ElicitationFormCapabilities,
+    EnvVariable,
+    FileSystemCapabilities,
+    HttpHeader,
+    HttpMcpServer,
+    Implementation,
+    InitializeRequest,
+    InitializeResponse,
+    McpServerStdio,
+    NewSessionResponse,
+    SseMcpServer,
+)
+from pydantic import BaseModel, ValidationError
+
+from benchflow import __version__
+from benchflow.contracts.agent import AgentRecord, Choice, texts
+from benchflow.contracts.task import McpServer
+from benchflow.errors import ACPError, ConfigError, UnsupportedFeatureError
+from benchflow.planes.agent.acp.session import Limits, Session
+from benchflow.planes.agent.acp.wire import Message
+
+if TYPE_CHECKING:
+    from benchflow.planes.agent.acp.connect import Start
+
+M = TypeVar("M", bound=BaseModel)
+
+_AUTH_REQUIRED = "(code -32000)"
+
+
+class Opening:
+    """What is said until there is a session."""
+
+    def __init__(self, session: Session, start: Start, limits: Limits) -> None:
+        self._session = session
+        self._start = start
+        self._limits = limits
+
+    async def run(self) -> dict[str, Any]:
+        """What of the session is worth keeping, as fields of `AgentSession`."""
+        said = _validated(InitializeResponse, await self._call("initialize", _initialize(self._start.record)))
+        if said.protocol_version != self._start.record.session.protocol_version:
+            raise ACPError(
+                f"the agent speaks version {said.protocol_version} of the protocol, "
+                f"not {self._start.record.session.protocol_version}"
+            )
+        capabilities = said.agent_capabilities or AgentCapabilities()
+        for server in self._start.mcp_servers:
+            _require_reached(server, capabilities, self._start.record.name)
+        servers = [acp_server(server) for server in self._start.mcp_servers]
+        answer = await self._call("session/new", {"cwd": self._start.cwd, "mcpServers": servers})
+        new = _validated(NewSessionResponse, answer)
+        await self._choose(new.session_id, answer)
+        return {
+            "id": new.session_id,
+            "agent": said.agent_info.name if said.agent_info else None,
+            "version": said.agent_info.version if said.agent_info else None,
+            "capabilities": _plain(capabilities),
+        }
+
+    async def _call(self, method: str, params: Message, request: str | None = None) -> Message:
+        try:
+            return await self._session.call(request or method.replace("/", "-"), method, params, self._limits)
+        except ACPError as error:
+            if _AUTH_REQUIRED in error.message and error.remedy is None:
+                error.remedy = f"give it what it logs in with: bench agent show {self._start.record.name}"
+            raise
+
+    async def _choose(self, session: str, new: Message) -> None:
+        """Its mode, model and effort, where they are a matter of the session's."""
+        record = self._start.record
+        if record.session.mode is not None:
+            await self._set_mode(session, record.session.mode, "mode")
+        if self._start.settings.model is not None and record.model is not None:
+            await self._set(session, new, "model", record.model, self._start.settings.model)
+        if self._start.effort is not None and record.effort is not None:
+            await self._set(session, new, "effort", record.effort, self._start.effort)
+
+    async def _set(self, session: str, new: Message, what: str, choice: Choice, value: str) -> None:
+        value = (choice.value or "{model}").replace("{model}", value).replace("{effort}", value)
+        if choice.by == "mode":
+            await self._set_mode(session, value, what)
+        elif choice.by == "set_model":
+            await self._call("session/set_model", {"sessionId": session, "modelId": value}, what)
+        elif choice.by == "config_option":
+            offered = _offered(new, str(choice.option))
+            if value not in offered:
+                self._require_told(what, value, offered)
+                return
+            params = {"sessionId": session, "configId": choice.option, "value": value}
+            await self._call("session/set_config_option", params, what)
+
+    async def _set_mode(self, session: str, mode: str, request: str) -> None:
+        await self._call("session/set_mode", {"sessionId": session, "modeId": mode}, request)
+
+    def _require_told(self, what: str, value: str, offered: Sequence[str]) -> None:
+        """An agent that offers only what it knows may have been told of another model when it was started."""
+        record = self._start.record
+        told = any(
+            f"{{{what}}}" in text
+            for endpoint in record.endpoints
+            for place in (endpoint.env, endpoint.argv, [file.content for file in endpoint.files])
+            for text in texts(place)
+        )
+        if not told:
+            raise ConfigError(
+                f"agent {record.name!r} does not offer the {what} {value!r}",
+                key=what,
+                remedy=f"use one of: {', '.join(offered)}" if offered else "leave it away",
+            )
+
+
+def _initialize(record: AgentRecord) -> Message:
+    needs = record.session.client
+    request = InitializeRequest(
+        protocol_version=record.session.protocol_version,
+        client_capabilities=ClientCapabilities(
+            fs=FileSystemCapabilities(read_text_file="fs" in needs, write_text_file="fs" in needs),
+            terminal="terminal" in needs,
+            elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities()),
+        ),
+        client_info=Implementation(name="benchflow", title="BenchFlow", version=__version__),
+    )
+    return _plain(request)
+
+
+def _require_reached(server: McpServer, capabilities: AgentCapabilities, agent: str) -> None:
+    """Raise `UnsupportedFeatureError` for an MCP server that the agent cannot talk to."""
+    can = capabilities.mcp_capabilities
+    reached = {"stdio": True, "streamable-http": bool(can and can.http), "sse": bool(can and can.sse)}
+    if not reached[server.transport]:
+        raise UnsupportedFeatureError(
+            f"agent {agent!r} does not reach MCP servers by {server.transport}",
+            key=f"mcp_servers.{server.name}.transport",
+            remedy="offer the server by another transport, or use another agent",
+        )
+
+
+def acp_server(server: McpServer) -> Message:
+    """A task's MCP server as `session/new` takes it."""
+    if server.transport == "stdio":
+        env = [EnvVariable(name=name, value=value) for name, value in server.env.items()]
+        return _plain(McpServerStdio(name=server.name, command=server.command or "", args=server.args, env=env))
+    headers = [HttpHeader(name=name, value=value) for name, value in server.headers.items()]
+    if server.transport == "streamable-http":
+        return _plain(HttpMcpServer(type="http", name=server.name, url=server.url or "", headers=headers))
+    return _plain(SseMcpServer(type="sse", name=server.name, url=server.url or "", headers=headers))
+
+
+def _offered(new: Message, option: str) -> list[str]:
+    """The values of a configuration option, groups of them included."""
+    values: list[str] = []
+    for row in new.get("configOptions") or []:
+        if isinstance(row, dict) and row.get("id") == option:
+            for choice in row.get("options") or []:
+                inner = choice.get("options") if isinstance(choice, dict) else None
+                values += [str(one.get("value")) for one in (inner or [choice]) if isinstance(one, dict)]
+    return values
+
+
+def _plain(value: BaseModel) -> Message:
+    return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _validated(kind: type[M], answer: Message) -> M:
+    try:
+        return kind.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ACPError(
+            f"the agent's answer is no {kind.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from error
