@@ -195,8 +195,29 @@ async def _ask(job_id: str) -> tuple[bool, dict[str, Any] | None, str | None]:
 
 
 @app.command(cls=Command)
-def watch(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
-    """Follow a running job to its end. Ctrl-C leaves it running."""
+def watch(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB | ROLLOUT", help="A job, or of a rollout: JOB/TASK, JOB/TASK__ID, its id.", show_default=False
+        ),
+    ],
+    follow_rollout: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show the trajectory of a rollout while it is written, to its end.")
+    ] = False,
+    jobs_dir: JobsDir = JOBS,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; of a rollout, each event as a line.")
+    ] = False,
+) -> None:
+    """Follow a running job to its end, or show the trajectory of one of its rollouts. Ctrl-C leaves them running.
+
+    Without --follow a rollout's trajectory is shown as far as it is.
+    """
+    if follow_rollout or "/" in name:
+        from benchflow.cli.rollout import watch_rollout
+
+        raise typer.Exit(watch_rollout(name, jobs_dir, to_the_end=follow_rollout, as_json=as_json))
     from benchflow.cli.report import finish
     from benchflow.cli.screen import console
     from benchflow.cli.submit import detach_from

@@ -110,11 +110,44 @@ def test_overheads_table_has_every_figure_with_its_target_or_says_why_not(monkey
     assert "local is left out: it needs root" in show(common | {"left_out": {"local": "it needs root"}})
 
 
+@pytest.mark.local
+def test_session_measures_how_late_how_fast_and_how_large_and_the_change_of_workers() -> None:
+    found = measured("session.py", "--runs", "1", "--messages", "400", "--paced", "100", "--journal-mb", "3")
+    figures = {"updates_per_s", "updates_per_s_16", "cpu_us_per_update", "reattach_s", "reattach_kill_s"}
+    assert all(found[name] > 0 for name in figures)
+    assert found["range"].keys() == figures | {"latency_ms_p50", "latency_ms_p99"}
+    assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99"]
+    memory = found["worker_rss_mb"]
+    assert 10 < memory["start"] <= memory["peak"] >= memory["end"]
+    assert memory["said_mb"] >= 3
+    # The limits are for as much as is measured by default.
+    assert found["targets"] == {}
+    assert (found["runs"], found["sandbox"]) == (1, "local")
+
+
+def test_sessions_table_has_every_figure_with_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PERF)
+    show = importlib.import_module("session").show
+    found = {"updates_per_s": 4000.0, "latency_ms": {"p50": 3.0, "p99": 9.0}, "reattach_s": 1.5}
+    found |= {"range": {"updates_per_s": [3000.0, 5000.0], "latency_ms_p50": [2.0, 4.0], "reattach_s": [1.0, 2.0]}}
+    found |= {"worker_rss_mb": {"start": 50.0, "peak": 55.5, "end": 51.0}}
+    found |= {"targets": {"latency_ms_p50": {"limit": 20.0, "met": True}}}
+    found["targets"]["updates_per_s"] = {"least": 5000.0, "met": False}
+    assert [line.split() for line in show(found).splitlines()[1:]] == [
+        ["updates_per_s", "4000.000", "3000.000", "5000.000", "≥", "5000", "NOT", "MET"],
+        ["latency_ms_p50", "3.000", "2.000", "4.000", "≤", "20", "met"],
+        ["reattach_s", "1.500", "1.000", "2.000"],
+        ["worker_rss_mb", "start", "50", "peak", "55.5", "end", "51"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("script", "arguments"),
     [
         ("overhead.py", ["--runs", "0"]),
         ("overhead.py", ["--rollouts", "0"]),
+        ("session.py", ["--runs", "0"]),
+        ("session.py", ["--paced", "1"]),
         ("scale.py", ["--rollouts", "0"]),
         ("scale.py", ["--rollouts", "10001"]),
         ("scale.py", ["--concurrency", "501"]),

@@ -1,0 +1,411 @@
+"""A trajectory as people read it: what was said in paragraphs, what was done a line each, as it comes or afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from rich.cells import cell_len
+from rich.spinner import Spinner
+from rich.text import Text
+
+from benchflow.cli.plain import as_list, as_table, brief, hanging, one_line, output, plain, subject, usage_line, wrap
+from benchflow.trajectories.follow import PUT_ASIDE
+
+Event = dict[str, Any]
+
+MAX_PARAGRAPH = 100
+"""Columns beyond which a paragraph is no wider, however wide the terminal is."""
+
+MAX_OPEN = 4
+"""Tool calls that are shown while they run."""
+
+_PIPED_RULE = 40
+
+_VOICES = {
+    "user_message": ("❯", "bold cyan", ""),
+    "agent_message": ("●", "blue", ""),
+    "agent_thought": ("∴", "dim", "dim italic"),
+}
+"""By the type of a message: its sign, the sign's style, the text's."""
+
+_KINDS = {
+    "read": "→",
+    "edit": "±",
+    "delete": "×",
+    "move": "⇄",
+    "search": "⌕",
+    "execute": "$",
+    "think": "∴",
+    "fetch": "↓",
+    "switch_mode": "⇆",
+}
+_SIGNS = {"completed": ("✓", "green"), "failed": ("✗", "red")}
+_PLAN_SIGNS = {"completed": ("✓", "green"), "in_progress": ("▸", "cyan")}
+_NO_END = ("◌", "dim")
+_COLUMN = 12
+_SPINNER = Spinner("dots", style="cyan")
+
+
+@dataclass
+class _Call:
+    """A tool call as far as it is known. began: when it was first heard of."""
+
+    began: str
+    fields: Event = field(default_factory=dict)
+
+    @property
+    def has_ended(self) -> bool:
+        return str(self.fields.get("status")) in _SIGNS
+
+
+@dataclass
+class _Paragraph:
+    """Text that may go on. rest: the row that is not complete; rows: how many were; wrapped: whether it goes on with
+    the line of the row before it; hang: how far that is indented; blank: whether a blank row is due.
+    """
+
+    voice: str
+    rest: str = ""
+    rows: int = 0
+    wrapped: bool = False
+    hang: int = 0
+    blank: bool = False
+
+
+class Rendering:
+    """Events in, rows out. width: columns; None where rows are as long as they are."""
+
+    def __init__(self, width: int | None) -> None:
+        self._width = width
+        self._calls: dict[str, _Call] = {}
+        self._ended: set[str] = set()
+        self._paragraph: _Paragraph | None = None
+        self._asked: tuple[str, Event] | None = None
+        self._usage: Event | None = None
+        self._plan: Any = None
+        self._where: tuple[str, str] | None = None
+        self._last = ""
+
+    def take(self, event: Event) -> list[Text]:
+        """The rows that this event completes."""
+        kind = str(event.get("type"))
+        if kind == PUT_ASIDE:
+            return self._begin_anew()
+        rows: list[Text] = []
+        where = (str(event.get("node", "")), str(event.get("role", "")))
+        if where != self._where:
+            rows += self._close_node()
+            self._where = where
+            rows += self._header(where)
+        if kind in _VOICES:
+            return rows + self._speak(kind, str(event.get("text", "")))
+        show = getattr(self, f"_take_{kind}", None)
+        return rows + list(self._note(f"{kind}  {self._rest_of(event)}") if show is None else show(event))
+
+    def end(self) -> list[Text]:
+        """The rows of what was not complete."""
+        rows = self._close_node()
+        self._where = None
+        return rows
+
+    def pending(self) -> list[Text]:
+        """Rows that may still change: the one that is being written, what runs, what waits for an answer."""
+        rows = []
+        if self._paragraph is not None and (self._paragraph.rest or not self._paragraph.rows):
+            rows.append(self._row(self._paragraph, self._paragraph.rest))
+        elif self._last not in ("", "doing", "header") and (self._calls or self._asked):
+            rows.append(Text())
+        running = [call for call in self._calls.values() if not call.has_ended]
+        for call in running[:MAX_OPEN]:
+            rows.append(self._head(call, None, since=_seconds(call.began, None)))
+        if len(running) > MAX_OPEN:
+            rows.append(Text(f"{'':{_COLUMN - 2}}{len(running) - MAX_OPEN} more running", "dim"))
+        if self._asked is not None:
+            rows.append(self._cut(self._question(*self._asked).append("  waits for an answer", "yellow")))
+        return rows
+
+    # --- text ----------------------------------------------------------------------------------------
+
+    def _speak(self, voice: str, text: str) -> list[Text]:
+        rows: list[Text] = []
+        if self._paragraph is None or self._paragraph.voice != voice:
+            rows += self._block("")
+            self._paragraph = _Paragraph(voice)
+        *whole, rest = (self._paragraph.rest + plain(text)).split("\n")
+        for line in whole:
+            rows += self._wrap(self._paragraph, line, ended=True)
+        return rows + self._wrap(self._paragraph, rest, ended=False)
+
+    def _wrap(self, paragraph: _Paragraph, line: str, *, ended: bool) -> list[Text]:
+        """The rows that a line fills. ended: nothing comes behind it, so that its last row is full, too."""
+        if self._width is None:
+            rows = [line]
+        else:
+            width = max(10, min(self._width - 3, MAX_PARAGRAPH))
+            paragraph.hang = paragraph.hang if paragraph.wrapped else min(hanging(line), width // 2)
+            further = width - paragraph.hang
+            rows = wrap(line, further if paragraph.wrapped else width, further=further)
+        shown = []
+        for row in rows[:-1]:
+            shown += self._complete(paragraph, row)
+            paragraph.wrapped = True
+        paragraph.rest = rows[-1]
+        if ended:
+            shown += self._complete(paragraph, rows[-1])
+            paragraph.rest, paragraph.wrapped = "", False
+        return shown
+
+    def _complete(self, paragraph: _Paragraph, row: str) -> list[Text]:
+        """A row that is whole. Blank ones are shown only between others, and one at a time."""
+        if not row.strip():
+            paragraph.blank = paragraph.rows > 0
+            return []
+        rows = [Text()] if paragraph.blank else []
+        paragraph.blank = False
+        rows.append(self._row(paragraph, row))
+        paragraph.rows += 1
+        return rows
+
+    def _row(self, paragraph: _Paragraph, row: str) -> Text:
+        sign, sign_style, style = _VOICES[paragraph.voice]
+        indent = " " * paragraph.hang if paragraph.wrapped else ""
+        return Text.assemble((f"{'' if paragraph.rows else sign:2}", sign_style), (indent + row, style))
+
+    def _end_paragraph(self) -> list[Text]:
+        paragraph, self._paragraph = self._paragraph, None
+        if paragraph is None:
+            return []
+        self._last = "paragraph"
+        return self._complete(paragraph, paragraph.rest.rstrip())
+
+    def _block(self, name: str) -> list[Text]:
+        """What stands before a block: the end of the paragraph before it, and room unless it is of the same name."""
+        rows = self._end_paragraph()
+        if self._last and not (name and name == self._last):
+            rows.append(Text())
+        self._last = name
+        return rows
+
+    def _header(self, where: tuple[str, str]) -> list[Text]:
+        rows = self._block("")
+        name = one_line(" · ".join(part for part in where if part))
+        room = (self._width or _PIPED_RULE) - cell_len(name) - 5
+        self._last = "header"
+        return [*rows, Text.assemble(("── ", "dim"), (name, "bold"), (" " + "─" * max(2, room), "dim"))]
+
+    # --- tool calls ----------------------------------------------------------------------------------
+
+    def _take_tool_call(self, event: Event) -> Iterator[Text]:
+        number = str(event.get("tool_call_id"))
+        if number in self._ended and event["type"] == "tool_call_update":
+            return
+        call = self._calls.setdefault(number, _Call(str(event.get("ts", ""))))
+        call.fields |= {key: value for key, value in event.items() if value not in (None, "")}
+        yield from self._end_paragraph()
+        if call.has_ended:
+            del self._calls[number]
+            self._ended.add(number)
+            yield from self._call(call, _SIGNS[call.fields["status"]])
+
+    _take_tool_call_update = _take_tool_call
+
+    def _take_oracle(self, event: Event) -> Iterator[Text]:
+        code = event.get("return_code")
+        title = f"{event.get('command', '')}" + (f" (ended with {code})" if code else "")
+        shown = {**event, "kind": "execute", "title": title, "raw_output": event.get("stdout", "")}
+        yield from self._call(_Call(str(event.get("ts", "")), shown), _SIGNS["failed" if code else "completed"])
+
+    def _call(self, call: _Call, sign: tuple[str, str]) -> Iterator[Text]:
+        yield from self._block("doing")
+        yield self._head(call, sign, since=_seconds(call.began, call.fields.get("ts")))
+        for row in output(call.fields):
+            yield self._cut(Text.assemble((f"{'':{_COLUMN - 2}}│ ", "dim"), row))
+
+    def _head(self, call: _Call, sign: tuple[str, str] | None, since: float) -> Text:
+        """`12:34:56  ✓ $ make test  1.2 s`, in one row whatever the title is."""
+        fields = call.fields
+        title, about = one_line(fields.get("title", "")), subject(fields.get("raw_input"))
+        icon = _KINDS.get(str(fields.get("kind")), "•")
+        head = Text.assemble(_clock(call.began), sign or _frame(), " ", (icon, "cyan"), " ")
+        head.append(title or about or one_line(fields.get("kind", "tool")))
+        if title and about and about.rpartition("/")[2] not in title:
+            head.append(f"  {about}", "dim")
+        took = f"  {since:.1f} s" if since >= 0.1 else ""
+        if self._width is not None:
+            head.truncate(self._width - 1 - len(took), overflow="ellipsis")
+        return head.append(took, "dim")
+
+    # --- what is asked -------------------------------------------------------------------------------
+
+    def _take_permission_request(self, event: Event) -> Iterator[Text]:
+        yield from self._end_paragraph()
+        self._asked = (str(event.get("ts", "")), as_table(event.get("params")))
+
+    _take_elicitation_request = _take_permission_request
+
+    def _take_permission_answer(self, event: Event) -> Iterator[Text]:
+        began, params = self._asked or (str(event.get("ts", "")), {})
+        self._asked = None
+        outcome = as_table(as_table(event.get("result")).get("outcome"))
+        chosen = outcome.get("optionId")
+        options = [as_table(option) for option in as_list(params.get("options"))]
+        option = next((option for option in options if option.get("optionId") == chosen), {})
+        kind = str(option.get("kind", ""))
+        style = "green" if kind.startswith("allow") else "red" if kind.startswith("reject") else "yellow"
+        answer = one_line(option.get("name") or chosen or outcome.get("outcome") or "no answer")
+        yield from self._answer(self._question(began, params), answer, style, event.get("error"))
+
+    def _take_elicitation_answer(self, event: Event) -> Iterator[Text]:
+        began, params = self._asked or (str(event.get("ts", "")), {})
+        self._asked = None
+        result = as_table(event.get("result"))
+        content = [f"{one_line(key)}: {brief(value)}" for key, value in as_table(result.get("content")).items()]
+        answer = ", ".join(content) or one_line(result.get("action", "no answer"))
+        style = "green" if result.get("action") == "accept" else "yellow"
+        yield from self._answer(self._question(began, params), answer, style, event.get("error"))
+
+    def _question(self, began: str, params: Event) -> Text:
+        about = params.get("message") or as_table(params.get("toolCall")).get("title") or "permission"
+        return Text.assemble(_clock(began), ("? ", "bold yellow"), one_line(about))
+
+    def _answer(self, question: Text, answer: str, style: str, error: Any) -> Iterator[Text]:
+        yield from self._block("doing")
+        yield self._cut(question.append("  → ", "dim").append(answer, style))
+        if error:
+            yield self._cut(Text(f"{'':{_COLUMN - 2}}│ {one_line(error)}", "red"))
+
+    # --- everything else -----------------------------------------------------------------------------
+
+    def _take_plan(self, event: Event) -> Iterator[Text]:
+        entries = [as_table(entry) for entry in as_list(event.get("entries"))]
+        if entries == self._plan:
+            return
+        self._plan = entries
+        yield from self._block("plan")
+        for entry in entries:
+            sign, style = _PLAN_SIGNS.get(str(entry.get("status")), ("○", "dim"))
+            done = entry.get("status") == "completed"
+            yield self._cut(
+                Text.assemble("  ", (sign, style), " ", (one_line(entry.get("content", "")), "dim" if done else ""))
+            )
+
+    def _take_usage(self, event: Event) -> Iterator[Text]:
+        self._usage = (self._usage or {}) | event
+        yield from ()
+
+    def _take_update(self, event: Event) -> Iterator[Text]:
+        update = as_table(event.get("update"))
+        kind = str(update.get("sessionUpdate", "update"))
+        if kind == "usage_update":
+            self._usage = (self._usage or {}) | update
+            return
+        content = as_table(update.get("content"))
+        about = content.get("uri") or content.get("mimeType") or content.get("type") or ""
+        yield from self._note(f"{kind}  {about}")
+
+    def _take_notification(self, event: Event) -> Iterator[Text]:
+        yield from self._note(f"{event.get('method')}  {self._rest_of(event.get('params'))}")
+
+    def _take_client_request(self, event: Event) -> Iterator[Text]:
+        params = as_table(event.get("params"))
+        about = " ".join(
+            [str(params.get("command") or params.get("path") or ""), *map(str, as_list(params.get("args")))]
+        )
+        yield from self._note(f"{event.get('method')}  {about}", str(event.get("ts", "")))
+
+    def _take_noise(self, event: Event) -> Iterator[Text]:
+        yield from self._note(str(event.get("text", "")))
+
+    def _take_agent_timeout(self, event: Event) -> Iterator[Text]:
+        limit = event.get("timeout_sec")
+        within = f" in {limit:g} s" if isinstance(limit, int | float) else ""
+        said = {"idle": f"the agent said nothing{within}", "wall_clock": f"the agent did not finish{within}"}
+        yield from self._error(said.get(str(event.get("reason")), f"the agent was stopped: {event.get('reason')}"))
+
+    def _take_error(self, event: Event) -> Iterator[Text]:
+        yield from self._error(str(event.get("message") or event.get("error") or "error"))
+
+    _take_agent_error = _take_error
+
+    def _error(self, said: str) -> Iterator[Text]:
+        yield from self._close_calls()
+        yield from self._block("error")
+        first, *more = plain(said).split("\n")
+        yield Text.assemble(("! ", "bold red"), (first, "red"))
+        for line in more:
+            yield self._cut(Text(f"  │ {line}", "dim"))
+
+    def _note(self, said: str, moment: str | None = None) -> Iterator[Text]:
+        yield from self._block("doing")
+        time_of_day = _clock(moment) if moment else Text(" " * (_COLUMN - 2))
+        yield self._cut(Text.assemble(time_of_day, (f"· {one_line(said)}", "dim")))
+
+    def _rest_of(self, event: Any) -> str:
+        told = {
+            key: value for key, value in as_table(event).items() if key not in ("seq", "ts", "node", "role", "type")
+        }
+        return brief(told) if told else ""
+
+    def _close_calls(self) -> list[Text]:
+        """What runs or is asked when an agent stops will have no end of its own."""
+        rows: list[Text] = []
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            rows += self._call(call, _NO_END)
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            rows += self._answer(self._question(*asked), "no answer", "yellow", None)
+        return rows
+
+    def _close_node(self) -> list[Text]:
+        rows = self._end_paragraph() + self._close_calls()
+        self._ended.clear()
+        if self._usage is not None:
+            usage, self._usage = usage_line(self._usage), None
+            rows += [*self._block("usage"), self._cut(Text(f"  {usage}", "dim"))] if usage else []
+        return rows
+
+    def _begin_anew(self) -> list[Text]:
+        rows = self.end() + self._block("")
+        self._last, self._plan = "header", None
+        return [*rows, Text("The rollout is run again; what was shown so far lies in attempts/.", "yellow")]
+
+    def _cut(self, row: Text) -> Text:
+        if self._width is not None:
+            row.truncate(self._width - 1, overflow="ellipsis")
+        return row
+
+
+def _moment(stamp: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(stamp))
+    except ValueError:
+        return None
+
+
+def _clock(stamp: object) -> Text:
+    """The time of day here, as the first column."""
+    moment = _moment(stamp)
+    return Text(f"{moment.astimezone():%H:%M:%S}  " if moment else " " * (_COLUMN - 2), "dim")
+
+
+def _seconds(began: object, ended: object) -> float:
+    """From one time stamp to another, or to now."""
+    first, last = _moment(began), _moment(ended)
+    if first is None:
+        return 0.0
+    return max(0.0, (last.timestamp() if last else time.time()) - first.timestamp())
+
+
+def _frame() -> Text:
+    frame = _SPINNER.render(time.monotonic())
+    return frame if isinstance(frame, Text) else Text("·")
+
+
+def waiting(since: float) -> Text:
+    """The row that stands for nothing yet. since: seconds."""
+    return Text.assemble(_frame(), (f" waiting  {since:.0f} s", "dim"))

@@ -1,0 +1,118 @@
+"""Agents that stream in real sandboxes, and what of the engine stands between them and a trajectory file."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trivial_task import IMAGE
+
+from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.paths import StatePaths
+from benchflow.planes.agent.acp.client import Client
+from benchflow.planes.agent.acp.process import AgentProcess, find_account, run_mount
+from benchflow.planes.agent.acp.session import Limits, Session
+from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime
+from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.local.images import BARE
+from benchflow.planes.sandbox.local.provider import STACK_LABEL, LocalProvider
+from benchflow.trajectories.journal import NodeWriter
+
+AGENT = Path(__file__).with_name("stream_agent.mjs")
+INSIDE = "/opt/stream_agent.mjs"
+USER = "nobody"
+PATIENT = Limits(wall=3600, idle=300)
+
+
+@dataclass
+class Stream:
+    """One agent with an open session. lines: how many it has said; last_at: when the last was written (monotonic)."""
+
+    session: Session
+    process: AgentProcess
+    wire: Wire
+    trajectory: Path
+    lines: int = 0
+    last_at: float = 0.0
+    _turns: int = field(default=0)
+
+    async def open(self) -> None:
+        hello = {"protocolVersion": 1, "clientCapabilities": {}}
+        await self.session.call("initialize", "initialize", hello, PATIENT)
+        await self.session.call("new", "session/new", {"cwd": "/tmp", "mcpServers": []}, PATIENT)
+
+    async def turn(self, count: int, **how: float) -> None:
+        """Have the agent say `count` messages, and write them all into the trajectory."""
+        prompt = [{"type": "text", "text": json.dumps({"count": count, **how})}]
+        request = f"prompt-{self._turns}"
+        writer = NodeWriter(self.trajectory, f"n{self._turns + 1}", "agent")
+        self._turns += 1
+        before = self.lines
+
+        def sink(lines: list[dict[str, Any]]) -> None:
+            writer.add(lines)
+            self.lines += len(lines)
+            self.last_at = time.monotonic()
+
+        try:
+            talk = self.session.prompt(request, "stream", prompt, sink, PATIENT, self.process.kill, skip=writer.skip)
+            await self.process.during(talk)
+        finally:
+            writer.close()
+        if self.lines - before != count:
+            raise RuntimeError(f"the agent said {count} messages, of which {self.lines - before} arrived")
+
+
+@asynccontextmanager
+async def streams(kind: str, count: int, root: Path) -> AsyncIterator[list[Stream]]:
+    """So many agents, each in a sandbox of its own; all gone afterwards."""
+    provider: SandboxProvider = LocalProvider() if kind == "local" else DockerProvider()
+    runtime = await ensure_runtime(StatePaths.default())
+    stack = uuid.uuid4().hex
+    try:
+        async with AsyncExitStack() as started:
+            yield [
+                await started.enter_async_context(_stream(provider, kind, runtime, stack, root)) for _ in range(count)
+            ]
+    finally:
+        await provider.sweep(stack)
+        await provider.close()
+
+
+@asynccontextmanager
+async def _stream(
+    provider: SandboxProvider, kind: str, runtime: Toolbox, stack: str, root: Path
+) -> AsyncIterator[Stream]:
+    name = f"perf-{uuid.uuid4().hex[:12]}"
+    wire = Wire(root / name / "agent")
+    wire.make()
+    spec = SandboxSpec(
+        name=name,
+        image=ImageRef(reference=BARE if kind == "local" else IMAGE),
+        labels={STACK_LABEL: stack},
+        network_mode="no-network",
+        mounts=(run_mount(wire.directory), runtime.mount),
+    )
+    try:
+        sandbox = await provider.start(spec, host_id="", queue="")
+        yield await _opened(sandbox, wire, runtime, root / name / "acp_trajectory.jsonl")
+    finally:
+        await provider.remove(name)
+
+
+async def _opened(sandbox: Sandbox, wire: Wire, runtime: Toolbox, trajectory: Path) -> Stream:
+    await sandbox.write_file(INSIDE, AGENT.read_bytes())
+    process = AgentProcess(sandbox, wire, "agent-0")
+    account = await find_account(sandbox, USER)
+    argv = (f"{runtime.mount_path}/bin/node", INSIDE)
+    await process.start(runtime.program(PUMP), argv, env={}, cwd="/tmp", account=account)
+    stream = Stream(Session(wire, Client(sandbox, user=USER, cwd="/tmp")), process, wire, trajectory)
+    await stream.open()
+    return stream
