@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ from benchflow.workflows.options import HEARTBEAT_EVERY
 
 log = structlog.get_logger("benchflow.activities")
 
+
+NEXT_WORKER = timedelta(milliseconds=50)
+"""How long an activity waits that lost its worker: it did not fail, however many workers it has had."""
 
 LOOK_EVERY = 5.0
 """Seconds between looks for worker processes that have died."""
@@ -134,7 +138,7 @@ class RunningActivities:
 async def _fail(activity_: AsyncActivityHandle) -> int:
     """Report an activity of a dead process; 0 for one that the server knows to have ended."""
     try:
-        await activity_.fail(ApplicationError("the worker died", type="WorkerDied"))
+        await activity_.fail(ApplicationError("the worker died", type="WorkerDied", next_retry_delay=NEXT_WORKER))
     except RPCError as error:
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
@@ -167,7 +171,9 @@ class _Boundary(ActivityInboundInterceptor):
         except asyncio.CancelledError:
             details = activity.cancellation_details()
             if details is not None and details.worker_shutdown and not details.cancel_requested:
-                raise ApplicationError("the worker stops; another goes on", type="WorkerStopped") from None
+                raise ApplicationError(
+                    "the worker stops; another goes on", type="WorkerStopped", next_retry_delay=NEXT_WORKER
+                ) from None
             raise
         except ApplicationError:
             raise
