@@ -335,7 +335,11 @@ def _plan_document(plan: JobPlan, missing: list[str]) -> dict[str, Any]:
     return {
         "job": {"id": plan.id, "name": plan.name, "directory": str(plan.directory.root)},
         "tasks": [{"name": task.name, "path": str(path.absolute())} for path, task in plan.tasks],
-        "agents": [agent.model_dump(mode="json") for agent in plan.config.agents],
+        "agents": [
+            {"name": agent.name, "model": agent.model}
+            | agent.model_dump(mode="json", exclude={"record"}, exclude_defaults=True)
+            for agent in plan.config.agents
+        ],
         "sandbox": plan.config.sandbox,
         "sandbox_reason": plan.sandbox_reason,
         "concurrency": plan.config.concurrency,

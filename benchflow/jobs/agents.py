@@ -17,6 +17,10 @@ from benchflow.planes.agent.settings import credentials_of, settings_for
 from benchflow.secrets import is_literal
 
 PREFIX = "BENCHFLOW_AGENT_"
+
+_FEW = 6
+"""Digits of a value's hash in its name: enough to see a change, too few to tell which of all guesses was right."""
+
 _OURS = ("oracle", "none")
 """Protocols of what the engine does itself: there is no process that could be given anything."""
 
@@ -36,7 +40,7 @@ def for_all(config: JobConfig) -> list[AgentSpec]:
 def prepare_agent(spec: AgentSpec, *, salt: str, cluster: bool) -> tuple[AgentSpec, dict[str, str]]:
     """The agent as a job's specification names it, and the values that stay behind, by their names there.
 
-    salt: of this host: the name of a value tells whether it has changed, and nothing else. cluster: the workers are not
+    salt: of the job: the name of a value tells whether it has changed, and nothing else. cluster: the workers are not
     on this host. Raises `ConfigError` for what this agent cannot be given.
     """
     record = record_for(spec)
@@ -86,7 +90,7 @@ def _by_name(env: Mapping[str, str], salt: str, cluster: bool) -> tuple[dict[str
                 key="--agent-env",
                 remedy=f"export {key} where the workers run, and give --agent-env {key}",
             )
-        name = f"{PREFIX}{key}_{short_hash(f'{salt}/{key}/{value}', 12)}"
+        name = f"{PREFIX}{key}_{short_hash(f'{salt}/{key}/{value}', _FEW)}"
         table[key], values[name] = f"${{{name}}}", value
     return table, values
 

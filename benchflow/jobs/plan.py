@@ -18,9 +18,8 @@ from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import AgentSpec, JobSpec, RunConfig, TaskRef
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, TaskError, UnsupportedFeatureError
-from benchflow.host import host_id
 from benchflow.jobs.agents import for_all, prepare_agent, require_reachable
-from benchflow.paths import JobPaths, StatePaths
+from benchflow.paths import JobPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.choice import AUTO, Choice, choose
 from benchflow.results.summary import read_spec
@@ -57,10 +56,10 @@ class JobPlan:
 
 def plan_job(config: JobConfig) -> JobPlan:
     """Read and check everything that a job needs. Raises the typed error of the first thing that is wrong."""
-    agents, values = _prepare(for_all(config))
-    _refuse_twins([agent.label for agent in agents], "agent")
     name = ids.check_job_name(config.job_name) if config.job_name else _default_name(config.paths[0])
     directory = JobPaths(config.jobs_dir.expanduser().absolute() / name)
+    agents, values = _prepare(for_all(config), str(directory.root))
+    _refuse_twins([agent.label for agent in agents], "agent")
     chosen = _choose_sandbox(config, directory)
     provider = get_provider(chosen.sandbox)
     found = [path for given in config.paths for path in find_tasks(given)]
@@ -85,9 +84,9 @@ def plan_job(config: JobConfig) -> JobPlan:
     return JobPlan(checked, name, directory, tasks, warnings, variables - set(values), values, chosen.reason or None)
 
 
-def _prepare(agents: Sequence[AgentSpec]) -> tuple[list[AgentSpec], dict[str, str]]:
+def _prepare(agents: Sequence[AgentSpec], salt: str) -> tuple[list[AgentSpec], dict[str, str]]:
     """The agents with their records, and the values that they are given by name."""
-    salt, cluster = host_id(StatePaths.default()), cluster_target() is not None
+    cluster = cluster_target() is not None
     prepared: list[AgentSpec] = []
     values: dict[str, str] = {}
     for agent in agents:

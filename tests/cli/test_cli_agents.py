@@ -90,7 +90,12 @@ def test_a_file_that_is_wrong_is_named(bench: Bench, mine: Path) -> None:
     assert f"{mine}: lanch: is not a known key" in ran.err
 
 
-def test_a_job_with_an_agent_that_cannot_be_carried_out_yet_is_refused(bench: Bench, task: Path) -> None:
+def test_an_agent_without_a_key_is_refused_by_its_name(
+    bench: Bench, task: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     ran = bench("submit", task, "--agent", "opencode")
     assert ran.status == 2
-    assert "'opencode' speaks the Agent Client Protocol" in ran.err
+    assert "'opencode' has nothing to log in with" in ran.err
+    assert "export OPENAI_API_KEY" in ran.err

@@ -123,7 +123,7 @@ def test_values_are_left_in_a_private_file_until_the_job_is_over(
 ) -> None:
     monkeypatch.setenv("BF_TEST_VALUE", "geheim")
     paths = StatePaths(tmp_path)
-    secrets.leave(paths, "job/a", {"BF_TEST_VALUE", "BF_TEST_ABSENT"})
+    secrets.leave(paths, "job/a", {"BF_TEST_VALUE", "BF_TEST_ABSENT"}, {})
     (file,) = paths.secrets.iterdir()
     assert (oct(file.stat().st_mode & 0o777), oct(paths.secrets.stat().st_mode & 0o777)) == ("0o600", "0o700")
     assert json.loads(file.read_text()) == {"BF_TEST_VALUE": "geheim"}

@@ -56,7 +56,6 @@ IN_TOML = [
     ("environment.gpus", "[environment]\ngpus = 1"),
     ("environment.os", "[environment]\nos = 'windows'"),
     ("environment.network_mode", "[environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a']"),
-    ("environment.mcp_servers", "[[environment.mcp_servers]]\nname = 'a'\nurl = 'http://a'"),
     ("environment.skills_dir", "[environment]\nskills_dir = '/skills'"),
     ("agent.network_mode", "[agent]\nnetwork_mode = 'no-network'"),
     ("verifier.network_mode", "[verifier]\nnetwork_mode = 'no-network'"),
