@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.config import JobConfig, Role, RolloutConfig, Scene, Turn
+from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.job import AgentSpec, RetryConfig
 from benchflow.errors import ConfigError, UnsupportedFeatureError
 from benchflow.tasks.problems import ProblemError, did_you_mean, dotted
@@ -30,8 +31,6 @@ NOT_CARRIED_OUT = {
     "skill_mode": "skills",
     "skills_dir": "skills",
     "branch": "branching",
-    "limits": "limits of a rollout",
-    "sampling": "sampling parameters",
 }
 """Keys that are valid, with what they ask for, and that this release refuses."""
 
@@ -40,6 +39,9 @@ _ROLLOUT_SPELLINGS = {"sandbox": "environment"}
 _JOB_PATHS = ("paths", "jobs_dir", "context_root")
 _ROLLOUT_PATHS = ("task_path", "jobs_dir", "context_root")
 _FIELDS_OF: dict[str, Sequence[str]] = {
+    "limits": list(ModelLimits.model_fields),
+    "sampling": list(Sampling.model_fields),
+    "replay": list(Replay.model_fields),
     "retry": list(RetryConfig.model_fields),
     "agents": list(AgentSpec.model_fields),
     "scenes": ["name", "roles", "turns"],

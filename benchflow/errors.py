@@ -259,6 +259,28 @@ class AgentExitError(AgentError):
     category = "agent_exit"
 
 
+class BudgetExhaustedError(AgentError):
+    """The agent's model calls have used up what the rollout may use."""
+
+    category = "budget_exhausted"
+
+
+class GatewayError(BenchFlowError):
+    """The model gateway."""
+
+    category = "gateway"
+
+
+class GatewayUnavailableError(GatewayError):
+    """The gateway of this host does not answer."""
+
+    retryable = True
+
+
+class UnknownRolloutError(GatewayError):
+    """The gateway was not told of this rollout, or has forgotten it."""
+
+
 class VerifierError(BenchFlowError):
     """The reward plane."""
 

@@ -98,8 +98,38 @@ class StatePaths:
         return self.root / "sessions"
 
     @property
+    def gateway(self) -> GatewayPaths:
+        return GatewayPaths(self.root / "gateway")
+
+    @property
     def rollouts(self) -> Path:
         """Results of rollouts whose job was submitted from another host, until they are in the store."""
+        return self.root / "rollouts"
+
+
+@dataclass(frozen=True)
+class GatewayPaths:
+    """`<state>/gateway/`: of the process through which this host's agents reach their models."""
+
+    root: Path
+
+    @property
+    def public(self) -> Path:
+        """The directory that sandboxes mount; it holds the socket that agents' calls come through, and nothing else."""
+        return self.root / "public"
+
+    @property
+    def control(self) -> Path:
+        """The socket for the engine alone."""
+        return self.root / "control.sock"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def rollouts(self) -> Path:
+        """What it was told of each rollout, one private file a token."""
         return self.root / "rollouts"
 
 
@@ -167,6 +197,11 @@ class RolloutPaths:
     @property
     def trajectory(self) -> Path:
         return self.root / "trajectory" / "acp_trajectory.jsonl"
+
+    @property
+    def model_calls(self) -> Path:
+        """Every call of a model, as the gateway recorded it."""
+        return self.root / "trajectory" / "llm_trajectory.jsonl"
 
     @property
     def verifier(self) -> Path:

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import AgentSpec
@@ -21,7 +22,12 @@ from benchflow.paths import StatePaths
 from benchflow.store import storage_errors, write_atomic
 
 SHORTEST = 8
-"""Characters of a value that is looked for in what comes out of a sandbox: a shorter one is in every text by chance."""
+"""Characters of a value, or of a half of one, that is looked for in what comes out of a sandbox: a shorter one is in
+every text by chance.
+"""
+
+_NESTED = 3
+"""How deep in texts of JSON a value is found."""
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -105,10 +111,9 @@ class Secrets:
     def value(self, name: str) -> str | None:
         return self._values.get(name)
 
-    def redactor(self, *tables: Mapping[str, str], names: Iterable[str] = ()) -> Redactor:
-        """Takes out of texts what the tables and names stand for."""
-        named = {*_named_in(tables), *names}
-        return Redactor({name: value for name in named if (value := self._values.get(name))})
+    def redactor(self, names: Iterable[str]) -> Redactor:
+        """Takes out of texts what the names stand for."""
+        return Redactor({name: value for name in names if (value := self._values.get(name))})
 
     def resolve(self, *tables: Mapping[str, str]) -> dict[str, str]:
         """The tables merged, later ones win, with every reference replaced by its value."""
@@ -132,14 +137,47 @@ class Redactor:
         for name, value in values.items():
             for part in _parts(value):
                 if len(part.strip()) >= SHORTEST:
-                    forms = (part, json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1])
-                    spelled |= dict.fromkeys(forms, f"[{name}]")
+                    spelled |= dict.fromkeys(_forms(part), f"[{name}]")
         self._spelled = spelled
         longest_first = sorted(spelled, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if spelled else None
 
     def __call__(self, text: str) -> str:
         return self._pattern.sub(lambda match: self._spelled[match.group()], text) if self._pattern else text
+
+    def line(self, line: str) -> str:
+        """The same for a line of JSON, which stays one: a number may be a value, too."""
+        if self._pattern is None or self._pattern.search(line) is None:
+            return line
+        return json.dumps(self.within(json.loads(line)), ensure_ascii=False)
+
+    def within(self, content: Any) -> Any:
+        """Data without the values, at whatever depth."""
+        if isinstance(content, dict):
+            return {self(str(key)): self.within(inner) for key, inner in content.items()}
+        if isinstance(content, list):
+            return [self.within(inner) for inner in content]
+        if content is None or isinstance(content, bool):
+            return content
+        text = str(content)
+        cleaned = self(text)
+        return content if cleaned == text else cleaned
+
+    def cut(self, text: str) -> str:
+        """The same for what was cut out of a longer text: a value may have been cut in half at its ends."""
+        text = self(text)
+        for value, name in self._spelled.items():
+            pieces = range(len(value) - 1, SHORTEST - 1, -1)
+            for piece in (value[-size:] for size in pieces):
+                if text.startswith(piece):
+                    text = name + text[len(piece) :]
+                    break
+            body = text.rstrip("…")
+            for piece in (value[:size] for size in pieces):
+                if body.endswith(piece):
+                    text = body[: -len(piece)] + name + text[len(body) :]
+                    break
+        return text
 
     def clean(self, file: Path) -> None:
         """Take the values out of a file, which is written anew only if it holds one."""
@@ -169,12 +207,22 @@ def _leaves(content: object) -> Iterable[str]:
 
 
 def _parts(value: str) -> set[str]:
-    """What of a value must not be seen: of a file of credentials, every text in it."""
+    """What of a value must not be seen: of a file of credentials, every text in it, and each line of it."""
     try:
         content = json.loads(value)
     except ValueError:
-        return {value, *value.splitlines()}
-    return {*_leaves(content)} if isinstance(content, dict | list) else {value}
+        content = value
+    texts = {*_leaves(content)} if isinstance(content, dict | list) else {value}
+    return {part for text in texts for part in (text, *text.splitlines())}
+
+
+def _forms(part: str) -> Iterable[str]:
+    """A text, and how it is written in JSON, also where that is a text in JSON itself: what a tool has printed."""
+    for ascii in (True, False):
+        form = part
+        for _ in range(_NESTED + 1):
+            yield form
+            form = json.dumps(form, ensure_ascii=ascii)[1:-1]
 
 
 def leave(paths: StatePaths, job_id: str, names: set[str], given: Mapping[str, str]) -> None:

@@ -30,7 +30,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from benchflow.contracts import names
-from benchflow.errors import ServerUnavailableError, StackError
+from benchflow.errors import GatewayError, GatewayUnavailableError, ServerUnavailableError, StackError
+from benchflow.gateway.process import ensure_gateway, has_rollouts, is_running, stop_gateway
 from benchflow.host import start_time
 from benchflow.log import configure_logging
 from benchflow.paths import StatePaths
@@ -58,6 +59,8 @@ _PR_SET_PDEATHSIG = 1
 # these the server's garbage collector and the worker's allocator keep what they once had. The environment wins.
 FLAT_SERVER = {"GOMEMLIMIT": "256MiB"}
 FLAT_WORKER = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
+
+LOOK_AT_GATEWAY_SEC = 0.5
 
 log = structlog.get_logger("benchflow.supervisor")
 
@@ -122,14 +125,15 @@ class Supervisor:
         self._write(state="starting")
         server = asyncio.create_task(self._keep_server())
         worker = asyncio.create_task(self._keep_worker())
+        gateway = asyncio.create_task(self._keep_gateway())
         idle = asyncio.create_task(self._watch_idle())
         stop = asyncio.create_task(self.stopping.wait())
-        tasks: set[asyncio.Task[Any]] = {server, worker, idle, stop}
+        tasks: set[asyncio.Task[Any]] = {server, worker, gateway, idle, stop}
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         self._write(state="stopping")
         # The worker first: it hands its activities over, which needs the server.
         task: asyncio.Task[Any]
-        for task in (idle, stop, worker, server):
+        for task in (idle, stop, worker, gateway, server):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
@@ -221,6 +225,22 @@ class Supervisor:
         finally:
             if current is not None:
                 await _end(current, STOP_TIMEOUT_SEC / 2)
+
+    # --- the gateway ---
+
+    async def _keep_gateway(self) -> None:
+        """A worker starts it when an agent needs it; from then on it is started again whenever it has ended."""
+        try:
+            while True:
+                if has_rollouts(self.paths) and not is_running(self.paths):
+                    log.warning("the model gateway does not run")
+                    self._count_restart("gateway")
+                    with contextlib.suppress(GatewayUnavailableError):
+                        await ensure_gateway(self.paths)
+                await asyncio.sleep(LOOK_AT_GATEWAY_SEC)
+        finally:
+            with contextlib.suppress(GatewayError):
+                await asyncio.shield(stop_gateway(self.paths))
 
     async def _start_worker(self, wanted: WorkerWanted) -> asyncio.subprocess.Process:
         env = FLAT_WORKER | dict(os.environ) | {"PYTHONPATH": wanted.pythonpath}

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchflow.activities.context import WorkerContext
+from benchflow.activities.models import Model, access_of, gateway_mount
+from benchflow.contracts import base
 from benchflow.contracts.agent import AgentRecord
-from benchflow.contracts.base import Model
 from benchflow.contracts.job import ConnectInput, RolloutSpec, StepInput
-from benchflow.contracts.rollout import AgentSession, Failure
+from benchflow.contracts.rollout import AgentSession, Failure, ModelAccess
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.contracts.task import McpServer, Task
 from benchflow.errors import BenchFlowError, UnsupportedFeatureError
@@ -32,7 +33,7 @@ from benchflow.planes.agent.toolbox import (
     libc_of,
     require_runs_in,
 )
-from benchflow.secrets import Redactor, Secrets, agent_references
+from benchflow.secrets import Redactor, Secrets, agent_references, references
 from benchflow.store import storage_errors, write_atomic
 
 NO_KEY = "no-key"
@@ -52,8 +53,8 @@ def acts_by_itself(record: AgentRecord) -> bool:
 
 def redactor_for(context: WorkerContext, spec: RolloutSpec, task: Task) -> Redactor:
     """Takes the agent's and the task's secrets out of what comes back from a sandbox."""
-    secrets = Secrets.of_job(context.paths, spec.job_id)
-    return secrets.redactor(task.sandbox.env, task.oracle.env, spec.agent.env, names=agent_references(spec.agent))
+    named = {*references(task), *agent_references(spec.agent)}
+    return Secrets.of_job(context.paths, spec.job_id).redactor(named)
 
 
 @contextlib.contextmanager
@@ -62,22 +63,29 @@ def redacted_errors(redact: Redactor) -> Iterator[None]:
     try:
         yield
     except BenchFlowError as error:
-        error.message = redact(error.message)
-        error.log_tail = redact(error.log_tail) if error.log_tail else None
+        error.message = redact.cut(error.message)
+        error.log_tail = redact.cut(error.log_tail) if error.log_tail else None
         error.args = (error.message,)
         raise
 
 
 def redacted(failure: Failure, redact: Redactor) -> Failure:
-    tail = redact(failure.log_tail) if failure.log_tail else None
-    return failure.model_copy(update={"message": redact(failure.message), "log_tail": tail})
+    tail = redact.cut(failure.log_tail) if failure.log_tail else None
+    return failure.model_copy(update={"message": redact.cut(failure.message), "log_tail": tail})
 
 
-class Outfit(Model):
-    """How a sandbox was made fit for its agent: its image's C library, and whether it mounts this host's directories."""
+def without_secrets(session: AgentSession, redact: Redactor) -> AgentSession:
+    """A session of an agent that tells what it was given where it tells who it is."""
+    told = {name: redact.cut(text) if (text := getattr(session, name)) else None for name in ("agent", "version")}
+    return session.model_copy(update=told | {"capabilities": redact.within(session.capabilities)})
+
+
+class Outfit(base.Model):
+    """How a sandbox was made fit for its agent: the C library of its image, and whether it mounts what its host has."""
 
     libc: Libc
     mounted: bool
+    access: ModelAccess
 
     @classmethod
     def of(cls, directory: Path) -> Outfit:
@@ -87,16 +95,18 @@ class Outfit(Model):
 
 async def fit_out(
     context: WorkerContext,
-    record: AgentRecord,
+    spec: RolloutSpec,
     provider: SandboxProvider,
     wanted: SandboxSpec,
     log: Path,
 ) -> SandboxSpec:
     """What a sandbox must be started with for its agent to run there: mounts, or an image that has the toolboxes."""
+    record = record_for(spec.agent)
     if not acts_by_itself(record):
         return wanted
     libc = await libc_of(provider, wanted.image, context.paths, labels=wanted.labels)
-    outfit = Outfit(libc=libc, mounted=provider.capabilities().mounts)
+    mounted = provider.capabilities().mounts
+    outfit = Outfit(libc=libc, mounted=mounted, access=access_of(spec, mounted=mounted))
     if record.protocol == "acpx" and not outfit.mounted:
         raise UnsupportedFeatureError(
             f"agent {record.name!r} needs a sandbox that mounts directories of its host",
@@ -109,8 +119,10 @@ async def fit_out(
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomic(directory / _OUTFIT, outfit.model_dump_json().encode())
     if outfit.mounted:
-        mounts = (run_mount(directory), *(toolbox.mount for toolbox in toolboxes))
-        return wanted.model_copy(update={"mounts": mounts})
+        mounts = [run_mount(directory), *(toolbox.mount for toolbox in toolboxes)]
+        if outfit.access == "gateway":
+            mounts.append(gateway_mount(context))
+        return wanted.model_copy(update={"mounts": tuple(mounts)})
     return wanted.model_copy(update={"image": await image_with_toolboxes(provider, wanted.image, toolboxes, log=log)})
 
 
@@ -140,15 +152,20 @@ async def start_of(
     toolbox = own[0] if own else None
     workspace = sandbox.ref.workdir
     secrets = Secrets.of_job(context.paths, spec.job_id)
+    base_url = spec.agent.base_url
     key = next((value for name in spec.agent.credentials if (value := secrets.value(name))), None)
+    if outfit.access == "gateway":
+        # The key itself stays outside.
+        model = Model(context, spec, sessions_of(context, sandbox))
+        base_url, key = model.base_url, model.token
     files = {name.removeprefix("~/"): key for name in spec.agent.credentials if name.startswith("~/") and key}
     settings = settings_for(
         record,
         home=account.home,
         workspace=workspace,
         model=spec.agent.model,
-        base_url=spec.agent.base_url,
-        api_key=None if files else key or (NO_KEY if spec.agent.base_url else None),
+        base_url=base_url,
+        api_key=None if files else key or (NO_KEY if base_url else None),
         effort=spec.agent.effort,
     )
     start = Start(
@@ -174,10 +191,14 @@ async def open_session(
     outfit = Outfit.of(sessions_of(context, sandbox))
     for toolbox_ in await _toolboxes(context, record, outfit.libc):
         await require_runs_in(sandbox, toolbox_)
+    if outfit.access == "gateway":
+        runtime = await ensure_runtime(context.paths, outfit.libc)
+        await Model(context, here.spec, sessions_of(context, sandbox)).open(sandbox, runtime)
     account = await find_account(sandbox, user)
     start, toolbox = await start_of(context, here.spec, task, sandbox, account)
     if record.protocol != "acpx":
-        return await connection_to(context, sandbox).open(here.session, start, within)
+        opened = await connection_to(context, sandbox).open(here.session, start, within)
+        return opened.model_copy(update={"model_access": outfit.access})
     assert toolbox is not None
     await prepare_home(sandbox, start)
     name = f"{here.session}.0"
@@ -193,6 +214,7 @@ async def open_session(
         cwd=start.cwd,
         agent=record.name,
         version=record.version,
+        model_access=outfit.access,
     )
 
 
@@ -245,7 +267,9 @@ def _resolved(server: McpServer, secrets: Secrets) -> McpServer:
 
 
 async def end_agent(context: WorkerContext, sandbox: Sandbox, spec: RolloutSpec, session: AgentSession) -> None:
-    """End the agent's process with all it started."""
+    """End the agent's process with all it started, and its way to a model."""
+    if session.model_access == "gateway":
+        await Model(context, spec, sessions_of(context, sandbox)).hold()
     if record_for(spec.agent).protocol == "acpx":
         await end_session(sandbox, sessions_of(context, sandbox) / session.directory)
     else:

@@ -13,8 +13,8 @@ from temporalio import activity
 from benchflow.activities.agents import keep_journals, redactor_for
 from benchflow.activities.context import WorkerContext
 from benchflow.contracts import names
-from benchflow.contracts.job import LostRollout, ReportInput, ReportResult
-from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
+from benchflow.contracts.job import LostRollout, ReportInput, ReportResult, RolloutSpec
+from benchflow.contracts.rollout import TRUNCATING, RolloutOutcome, RolloutResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec
 from benchflow.errors import SandboxError, TaskError
@@ -37,7 +37,7 @@ class ReportActivities:
         paths = self.context.make_results_directory(report.spec)
         assert report.sandbox is not None
         warnings = list(report.warnings)
-        redact = await self._redactor(report)
+        redact = await self._redactor(report.spec)
         warnings += await asyncio.to_thread(keep_journals, self.context, report.sandbox.name, paths.sessions, redact)
         try:
             sandbox = await self.context.sandbox(report.sandbox)
@@ -45,7 +45,6 @@ class ReportActivities:
         except SandboxError as error:
             # The rewards are known already; only logs and artifacts are missing, and the result says so.
             warnings.append(f"logs and artifacts could not be collected: {error.message}")
-        await asyncio.to_thread(_clean, redact, (paths.agent, paths.artifacts))
         return await self._write(report.model_copy(update={"warnings": warnings}), paths)
 
     @activity.defn(name=names.REPORT_WITHOUT_SANDBOX)
@@ -69,13 +68,13 @@ class ReportActivities:
             pack=written.pack,
         )
 
-    async def _redactor(self, report: ReportInput) -> Redactor:
+    async def _redactor(self, spec: RolloutSpec) -> Redactor:
         """Takes out what an agent may have written down of what it was trusted with."""
         try:
-            task, _ = await self.context.task(report.spec.task)
+            task, _ = await self.context.task(spec.task)
         except TaskError:
             return Redactor({})
-        return redactor_for(self.context, report.spec, task)
+        return redactor_for(self.context, spec, task)
 
     async def _collect(self, report: ReportInput, sandbox: Sandbox, paths: RolloutPaths) -> list[str]:
         await sandbox.download("/logs/agent", paths.agent)
@@ -99,6 +98,9 @@ class ReportActivities:
 
     async def _write(self, report: ReportInput, paths: RolloutPaths) -> ReportResult:
         spec = report.spec
+        # A verifier may print what the agent has written.
+        collected = (paths.agent, paths.artifacts, paths.verifier, paths.root / "steps")
+        await asyncio.to_thread(_clean, await self._redactor(report.spec), collected)
         events = await asyncio.to_thread(read_journal, paths.trajectory)
         tree = build_tree(spec.id, report.steps, events)
         result = self._result(report, paths, leaves=len(tree.leaves), nodes=len(tree.nodes))
@@ -138,8 +140,7 @@ class ReportActivities:
             error_category=failure.category if failure else None,
             verifier_error=report.verifier_error,
             warnings=report.warnings + [note for step in report.steps if step.verify for note in step.verify.warnings],
-            is_truncated=report.error is not None
-            and report.error.category in ("agent_timeout", "deadline", "cancelled"),
+            is_truncated=report.error is not None and report.error.category in TRUNCATING,
             n_tool_calls=sum(step.turn.n_tool_calls for step in report.steps),
             n_prompts=len(report.steps),
             steps=report.steps,

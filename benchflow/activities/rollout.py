@@ -10,8 +10,9 @@ from typing import Any
 
 from temporalio import activity
 
-from benchflow.activities.agents import end_agent, fit_out, remove_sessions
+from benchflow.activities.agents import end_agent, fit_out, redacted_errors, redactor_for, remove_sessions
 from benchflow.activities.context import WorkerContext
+from benchflow.activities.models import forget_model
 from benchflow.activities.turns import is_unwanted
 from benchflow.activities.world import check_health, image_config, run_setup_commands
 from benchflow.contracts import ids, names
@@ -115,9 +116,10 @@ class RolloutActivities:
         await asyncio.to_thread(set_aside, paths, identity | spec.model_dump(mode="json"))
         await context.slots.wait(name, activity.info().attempt)
         try:
-            sandbox = await self._start(request, name, paths.build_log)
             task, _ = await context.task(spec.task)
-            await run_setup_commands(sandbox, task, self._secrets(spec))
+            with redacted_errors(redactor_for(context, spec, task)):
+                sandbox = await self._start(request, name, paths.build_log)
+                await run_setup_commands(sandbox, task, self._secrets(spec))
         except asyncio.CancelledError:
             if is_unwanted():
                 await asyncio.shield(self._discard(spec.run.sandbox, name))
@@ -151,7 +153,7 @@ class RolloutActivities:
             storage_mb=config.storage_mb if provider.capabilities().storage_limit else None,
             hidden=hidden,
         )
-        wanted = await fit_out(context, record_for(spec.agent), provider, wanted, build_log)
+        wanted = await fit_out(context, spec, provider, wanted, build_log)
         start = provider.start(wanted, host_id=context.host_id, queue=context.queue, generation=request.generation)
         try:
             return await asyncio.wait_for(start, spec.run.sandbox_setup_timeout)
@@ -191,7 +193,8 @@ class RolloutActivities:
         task, _ = await self.context.task(here.spec.task)
         assert task.sandbox.healthcheck is not None
         sandbox = await self.context.sandbox(here.sandbox)
-        await check_health(sandbox, task.sandbox.healthcheck, self._env(here.spec, task))
+        with redacted_errors(redactor_for(self.context, here.spec, task)):
+            await check_health(sandbox, task.sandbox.healthcheck, self._env(here.spec, task))
 
     @activity.defn(name=names.VERIFY)
     async def verify(self, work: VerifyInput) -> VerifyResult:
@@ -205,6 +208,7 @@ class RolloutActivities:
         assert sources  # a task without a verifier is refused when it is read
         paths = self.context.results(spec)
         logs = paths.root / "steps" / step.name / "verifier" if step.name else paths.verifier
+        redact = redactor_for(self.context, spec, task)
         verifier = ScriptVerifier(
             config=config,
             document=task.verifier_document,
@@ -213,10 +217,12 @@ class RolloutActivities:
             key=f"verify-{step.index}",
             env=self._env(spec, task, config.env),
             trusted=record_for(spec.agent).protocol == "oracle",
+            clean=redact.clean,
         )
         if work.session is not None:
             await end_agent(self.context, sandbox, spec, work.session)
-        result = await verifier.run(sandbox, logs)
+        with redacted_errors(redact):
+            result = await verifier.run(sandbox, logs)
         await asyncio.to_thread(write_rewards, paths, step.index, result.events)
         return without_events(result)
 
@@ -229,6 +235,7 @@ class RolloutActivities:
         else:
             with suppress(SandboxUnavailableError):
                 await get_provider(here.sandbox.provider).remove(name)
+        await forget_model(self.context, here.spec)
         await asyncio.to_thread(remove_sessions, self.context, name)
         self.context.slots.free(name)
 

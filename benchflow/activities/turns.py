@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Literal
 
 from temporalio import activity
 
@@ -16,16 +17,19 @@ from benchflow.activities.agents import (
     redactor_for,
     sessions_of,
     talk_to,
+    without_secrets,
 )
 from benchflow.activities.context import WorkerContext
+from benchflow.activities.models import Model
 from benchflow.activities.world import check_health, run_step_setup
 from benchflow.contracts import names
 from benchflow.contracts.failures import failure_of
+from benchflow.contracts.gateway import UsageTotals
 from benchflow.contracts.job import ConnectInput, RolloutSpec, StepInput
 from benchflow.contracts.rollout import AgentSession, Question, TurnResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import Task
-from benchflow.errors import AgentError, AgentTimeoutError, BenchFlowError
+from benchflow.errors import AgentError, AgentTimeoutError, BenchFlowError, BudgetExhaustedError
 from benchflow.planes.agent.account import prepare_account
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.session import Limits, Turn, Unanswered
@@ -69,8 +73,9 @@ class TurnActivities:
         if not marked.exists():
             await sandbox.mark_baseline()
             marked.touch()
-        with redacted_errors(redactor_for(self.context, spec, task)):
-            return await open_session(self.context, here, task, sandbox, user)
+        redact = redactor_for(self.context, spec, task)
+        with redacted_errors(redact):
+            return without_secrets(await open_session(self.context, here, task, sandbox, user), redact)
 
     @activity.defn(name=names.EXECUTE)
     async def execute(self, work: StepInput) -> TurnResult:
@@ -98,7 +103,7 @@ class TurnActivities:
     def writer(self, work: StepInput, redact: Redactor) -> NodeWriter:
         """Of the trajectory that a step adds to."""
         path = self.context.results(work.spec).trajectory
-        return NodeWriter(path, node_id(work.step.index), work.step.role, redact=redact)
+        return NodeWriter(path, node_id(work.step.index), work.step.role, redact=redact.line)
 
     async def _set_scene(self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path) -> None:
         """Before a turn: the instruction, the files that the task's step brings, their setup, its healthcheck."""
@@ -160,8 +165,29 @@ class _AgentTurn:
         self._prompt = prompt
         self._redact = redact
         self._reading = Reading()
+        session = work.session
+        by_gateway = session is not None and session.model_access == "gateway"
+        directory = sessions_of(activities.context, sandbox)
+        self._model = Model(activities.context, work.spec, directory) if by_gateway else None
 
     async def take(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
+        try:
+            if self._model is None:
+                return await self._heard(talk, writer)
+            before = await self._model.begin_turn(self._work.step)
+            async with self._model.watched(lambda: talk.cancel(self._work.step.index)):
+                turn = await self._heard(talk, writer)
+            return turn if turn.question is not None else await self._metered(turn, before, writer)
+        except asyncio.CancelledError:
+            if is_unwanted():
+                with suppress(BenchFlowError):
+                    await asyncio.shield(self._give_up())
+            raise
+        finally:
+            await talk.close()
+
+    async def _heard(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
+        """The turn, as the agent tells it."""
         try:
             return await self._result(talk, await self._listen(talk, writer), writer)
         except Unanswered as waiting:
@@ -171,13 +197,25 @@ class _AgentTurn:
             failure = redacted(failure_of(error), self._redact)
             writer.add([{"type": "agent_error", "category": failure.category, "message": failure.message}])
             return self._turn("error").model_copy(update={"failure": failure})
-        except asyncio.CancelledError:
-            if is_unwanted():
-                with suppress(BenchFlowError):
-                    await asyncio.shield(self._give_up())
-            raise
-        finally:
-            await talk.close()
+
+    async def _metered(self, turn: TurnResult, before: UsageTotals, writer: NodeWriter) -> TurnResult:
+        """The same as the gateway saw it: what was used, and whether it was over."""
+        assert self._model is not None
+        quiet, status, usage = await self._model.end_turn(before)
+        end: Literal["observed", "inferred"] = "observed" if quiet else "inferred"
+        turn_end = end if turn.turn_end is not None else None
+        turn = turn.model_copy(update={"usage": usage, "turn_end": turn_end, "replay": status.replay})
+        if status.budget_exhausted is None:
+            return turn
+        failure = failure_of(
+            BudgetExhaustedError(
+                f"the rollout has used up its {status.budget_exhausted}",
+                key=f"limits.{status.budget_exhausted}",
+                remedy="raise the limit",
+            )
+        )
+        writer.add([{"type": "budget_exhausted", "limit": status.budget_exhausted}])
+        return turn.model_copy(update={"stop_reason": "budget_exhausted", "failure": failure})
 
     async def _listen(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> Turn:
         step = self._work.step
@@ -196,7 +234,8 @@ class _AgentTurn:
 
     def _turn(self, stop_reason: str, *, inferred: bool = False, question: Question | None = None) -> TurnResult:
         return TurnResult(
-            stop_reason=stop_reason,
+            # An agent may end a turn with any text; those of the protocol are short.
+            stop_reason=self._redact(stop_reason)[:100],
             n_tool_calls=len(self._reading.tool_calls),
             usage=self._reading.usage,
             # Nothing else tells that no call of a model is under way.
@@ -205,8 +244,9 @@ class _AgentTurn:
         )
 
     def _shown(self, question: Question) -> Question:
-        options = [option.model_copy(update={"name": self._redact(option.name)}) for option in question.options]
-        return question.model_copy(update={"text": self._redact(question.text), "options": options})
+        options = [option.model_copy(update={"name": self._redact.cut(option.name)}) for option in question.options]
+        form = self._redact.within(question.form)
+        return question.model_copy(update={"text": self._redact.cut(question.text), "options": options, "form": form})
 
     async def _give_up(self) -> None:
         """End a turn that nobody wants any more; what the agent still says is kept."""

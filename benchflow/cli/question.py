@@ -1,4 +1,4 @@
-"""`bench rollout answer`: what an agent asks of its user, and the answer."""
+"""`bench rollout …`: answer what an agent asks of its user, and run a rollout again from its record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from benchflow.cli.rollout import Chosen
     from benchflow.contracts.rollout import Answer, Question
 
-app = typer.Typer(help="Rollouts: answer what their agents ask.", no_args_is_help=True)
+app = typer.Typer(help="Rollouts: answer their agents, run them again from their records.", no_args_is_help=True)
 
 
 @app.command(cls=Command)
@@ -60,6 +60,38 @@ def answer(
     if question.form is not None and not question.options:
         screen.print(f"  --content: {json.dumps(question.form)}", markup=False, soft_wrap=True)
     return None
+
+
+@app.command(cls=Command)
+def replay(
+    rollout: Annotated[
+        str, typer.Argument(metavar="ROLLOUT", help="JOB/TASK, JOB/TASK__ID, or its id.", show_default=False)
+    ],
+    until: Annotated[
+        str | None, typer.Option(metavar="NODE", help="The last node whose calls are answered from the record.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with an error at the first call that is not in the record.")
+    ] = False,
+    job_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of the new job. [dim]\\[default: JOB-replay-TIME][/dim]")
+    ] = None,
+    jobs_dir: Annotated[
+        Path, typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.")
+    ] = Path("jobs"),
+    as_json: Json = False,
+) -> None:
+    """Run a rollout again, with its model's answers taken from its record.
+
+    They are the recorded ones, byte for byte, for as long as the agent asks
+    what it asked; from then on the model answers, unless --strict.
+    """
+    from benchflow.cli.resume import plan_replay
+    from benchflow.cli.rollout import choose
+    from benchflow.cli.submit import start
+
+    plan = plan_replay(choose(rollout, jobs_dir), until=until, strict=strict, job_name=job_name)
+    start(plan, as_json=as_json)
 
 
 def _form(content: str | None) -> dict[str, Any] | None:

@@ -40,6 +40,13 @@ def job_config(
     values: dict[str, Any] = read_job_file(config) if config else {}
     files = dict.fromkeys(values, str(config))
     given = {"paths": paths, **options, "agent_env": _variables(agent_env or [])}
+    for path in imported or []:
+        if ":" not in path:
+            raise ConfigError(
+                f"{path!r} is no import path",
+                key="--agent-import-path",
+                remedy="write package.module:name, or --agent for a name of the registry",
+            )
     if imported:
         given["agents"] = [*(options.get("agents") or []), *({"name": path} for path in imported)]
     given = {key: value for key, value in given.items() if value is not None and value != [] and value != {}}

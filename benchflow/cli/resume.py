@@ -1,4 +1,4 @@
-"""A job that was submitted before, planned again from what its directory says of it."""
+"""What was submitted before, planned again from what its directory says of it: a job, or one rollout of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from benchflow.cli.rollout import Chosen
     from benchflow.jobs import JobPlan
 
 
@@ -41,5 +42,43 @@ def plan_again(name: str, jobs_dir: Path, *, concurrency: int, context_root: Pat
             concurrency=concurrency,
             context_root=context_root or (Path(spec.context_root) if spec.context_root else None),
             **spec.run.model_dump(),
+        )
+    )
+
+
+def plan_replay(chosen: Chosen, *, until: str | None, strict: bool, job_name: str | None) -> JobPlan:
+    """The plan of one rollout of before, whose model answers from its record.
+
+    Raises `ConfigError` when there is no record, or nobody knows where the task was.
+    """
+    from datetime import UTC, datetime
+
+    from benchflow.contracts.config import JobConfig
+    from benchflow.contracts.gateway import Replay
+    from benchflow.errors import ConfigError
+    from benchflow.jobs import plan_job
+
+    spec = chosen.spec
+    task, agent, _ = spec.coordinates(chosen.index)
+    source, record = spec.tasks[task].source, chosen.paths.model_calls
+    if source is None or not record.is_file():
+        raise ConfigError(
+            "has no record of its model's calls" if source else "does not say where its task was",
+            file=str(chosen.paths.root),
+            key="ROLLOUT",
+            remedy="replay a rollout whose agent called a model through the gateway",
+        )
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    replay = Replay(record=str(record.absolute()), until=until, strict=strict)
+    return plan_job(
+        JobConfig(
+            paths=[Path(source)],
+            agents=[spec.agents[agent]],
+            retry=spec.retry,
+            jobs_dir=chosen.job.root.parent,
+            job_name=job_name or f"{chosen.job.root.name[:55]}-replay-{stamp}",
+            concurrency=1,
+            context_root=Path(spec.context_root) if spec.context_root else None,
+            **{**spec.run.model_dump(), "replay": replay},
         )
     )

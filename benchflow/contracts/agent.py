@@ -29,6 +29,15 @@ NODE_VERSION = "24.21.0"
 """The Node that runs agents, and what holds their stdio."""
 
 
+PROVIDERS = {
+    "anthropic-messages": "https://api.anthropic.com",
+    "openai-chat": "https://api.openai.com/v1",
+    "openai-responses": "https://api.openai.com/v1",
+    "gemini": "https://generativelanguage.googleapis.com",
+}
+"""Base URLs of those whose wire formats these are."""
+
+
 def _below(path: str) -> str:
     if not path or path.startswith(("/", "~")) or ".." in path.split("/"):
         raise ValueError("must be a path below the agent's home, without a leading slash or `..`")
@@ -104,6 +113,11 @@ class Endpoint(Model):
     files: tuple[ConfigFile, ...] = ()
     argv: tuple[str, ...] = ()
     model: str = "{model}"
+
+    @property
+    def upstream(self) -> str:
+        """Where the provider itself answers, for whoever names no endpoint."""
+        return self.base_url or PROVIDERS[self.api]
 
     @model_validator(mode="after")
     def _keep_keys_out_of_files(self) -> Endpoint:

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.base import Model
+from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.job import MAX_WINDOW, AgentSpec, RetryConfig
 from benchflow.contracts.rollout import Permissions
 from benchflow.errors import ConfigError, UnsupportedFeatureError
@@ -57,7 +58,7 @@ class RunOptions(Model):
     job_name: default `<directory>-<UTC stamp>`. context_root: a build context for all tasks, instead of their own
     `environment/`. agent_timeout_sec: instead of the tasks' own. agent_idle_timeout_sec: how long an agent may be
     silent. permissions: who answers what an agent asks of its user. agent_env, base_url, effort: for every agent that
-    says nothing else.
+    says nothing else. limits, sampling: of its model's calls. replay: a record from which they are answered.
     """
 
     jobs_dir: Path = Path("jobs")
@@ -67,6 +68,9 @@ class RunOptions(Model):
     agent_timeout_sec: float | None = Field(default=None, gt=0)
     agent_idle_timeout_sec: float = Field(default=600.0, gt=0)
     permissions: Permissions = "auto"
+    limits: ModelLimits = ModelLimits()
+    sampling: Sampling = Sampling()
+    replay: Replay | None = None
     agent_env: dict[str, str] = Field(default={}, repr=False)
     base_url: str | None = None
     effort: str | None = None

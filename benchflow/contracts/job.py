@@ -10,6 +10,7 @@ from pydantic import Field
 from benchflow.contracts import ids
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
+from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.rollout import (
     AgentSession,
     Answer,
@@ -101,7 +102,8 @@ class RunConfig(Model):
     """How every rollout of a job is run. Seconds throughout.
 
     deadline_sec: ends a rollout that nothing else ended. agent_timeout_sec: overrides the task's, when set.
-    agent_idle_timeout_sec: how long an agent may be silent. permissions: who answers what an agent asks.
+    agent_idle_timeout_sec: how long an agent may be silent. permissions: who answers what an agent asks. limits: of the
+    model's calls; sampling: what is put into each of them; replay: from which record they are answered.
     """
 
     sandbox: str = "docker"
@@ -110,6 +112,9 @@ class RunConfig(Model):
     agent_timeout_sec: float | None = Field(default=None, gt=0)
     agent_idle_timeout_sec: float = Field(default=600.0, gt=0)
     permissions: Permissions = "auto"
+    limits: ModelLimits = ModelLimits()
+    sampling: Sampling = Sampling()
+    replay: Replay | None = None
 
 
 class Origin(Model):

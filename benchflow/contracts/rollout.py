@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from benchflow.contracts.base import ArtifactRef, Model
+from benchflow.contracts.gateway import ReplayStatus
 from benchflow.contracts.reward import VerifyResult
 
 Phase = Literal["plan", "provision", "readiness", "connect", "execute", "verify", "report", "teardown", "done"]
@@ -87,9 +88,20 @@ class RolloutTree(Model):
         return [node for node in self.nodes if node.id not in parents]
 
 
-class Usage(Model):
-    """Tokens and money of a turn, as far as the agent told. cost: in `currency`."""
+TRUNCATING = frozenset({"agent_timeout", "budget_exhausted", "deadline", "cancelled"})
+"""Categories of errors that end a trajectory which would have gone on."""
 
+ModelAccess = Literal["gateway", "direct", "none"]
+"""How an agent reaches its model: by way of the gateway, by itself, or not at all, since it needs none."""
+
+
+class Usage(Model):
+    """Tokens and money of a turn, as the gateway counted them, else as far as the agent told. cost: in `currency`.
+
+    calls: of the model; None where nobody has counted them.
+    """
+
+    calls: int | None = None
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
@@ -103,7 +115,7 @@ class AgentSession(Model):
 
     index: which of the rollout's. id: as the agent names it. directory: of its files, below the sandbox's own.
     user, uid, gid, home: who the agent is in its sandbox. agent, version: what it says that it is; capabilities: what
-    it advertised.
+    it advertised. model_access: how it reaches its model.
     """
 
     index: int
@@ -117,6 +129,7 @@ class AgentSession(Model):
     agent: str | None = None
     version: str | None = None
     capabilities: dict[str, Any] = {}
+    model_access: ModelAccess = "none"
 
 
 class Option(Model):
@@ -148,16 +161,18 @@ class Answer(Model):
 class TurnResult(Model):
     """What one step did. stop_reason as in ACP; events: number of trajectory lines it added.
 
-    turn_end: `inferred` when it was taken from the agent's silence that nothing more would come. question: the turn is
-    not over, it waits for an answer.
+    turn_end: `observed` when no call of a model was under way any more; `inferred` when it was taken from the agent's
+    silence that nothing more would come. question: the turn is not over, it waits for an answer. replay: how far its
+    calls were answered from a record.
     """
 
     stop_reason: str
     n_tool_calls: int = 0
     events: int = 0
     usage: Usage | None = None
-    turn_end: Literal["inferred"] | None = None
+    turn_end: Literal["observed", "inferred"] | None = None
     question: Question | None = None
+    replay: ReplayStatus | None = None
     failure: Failure | None = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from benchflow.planes.agent.settings import credentials_of, settings_for
 from benchflow.secrets import is_literal
 
 PREFIX = "BENCHFLOW_AGENT_"
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 _FEW = 6
 """Digits of a value's hash in its name: enough to see a change, too few to tell which of all guesses was right."""
@@ -96,10 +99,15 @@ def _by_name(env: Mapping[str, str], salt: str, cluster: bool) -> tuple[dict[str
 
 
 def _login(
-    spec: AgentSpec, record: AgentRecord, env: Mapping[str, str], cluster: bool
+    spec: AgentSpec, record: AgentRecord, env: dict[str, str], cluster: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """What the agent logs in with, by name, and the content of what are files."""
     names = credentials_of(record, spec.model, spec.base_url)
+    for name in names:
+        if (given := _REFERENCE.fullmatch(env.get(name, ""))) is not None:
+            # What stands for the key: the agent's process need not have it.
+            del env[name]
+            return (given.group(1),), {}
     if any(name in env for name in names):
         return (), {}
     if cluster:
@@ -112,8 +120,13 @@ def _login(
     return (tuple(found), found) if found else (names, {})
 
 
-def require_reachable(task: Task, agent: AgentSpec) -> None:
-    """Raise `UnsupportedFeatureError` when the agent's model is out of reach of the task's sandbox."""
+def require_reachable(task: Task, agent: AgentSpec, *, mounted: bool) -> None:
+    """Raise `UnsupportedFeatureError` when the agent's model is out of reach of the task's sandbox.
+
+    mounted: whether the sandbox mounts directories of its host, and so has the gateway's socket.
+    """
+    if mounted and not any(name.startswith("~/") for name in agent.credentials):
+        return
     if task.sandbox.network_mode == "no-network" and agent.record is not None and agent.record.takes_model:
         raise UnsupportedFeatureError(
             f"the task's sandbox has no network, and agent {agent.name!r} reaches its model over one",

@@ -74,12 +74,12 @@ def plan_job(config: JobConfig) -> JobPlan:
         if any(agent.name == "oracle" for agent in agents):
             _require_oracle(task)
         for agent in agents:
-            require_reachable(task, agent)
+            require_reachable(task, agent, mounted=provider.capabilities().mounts)
         variables |= set(secrets.references(task))
         tasks.append((path, task))
     for agent in agents:
         variables |= secrets.agent_references(agent)
-        warnings += _local_address(agent)
+        warnings += [] if provider.capabilities().mounts else _local_address(agent)
     checked = config.model_copy(update={"agents": agents, "sandbox": chosen.sandbox})
     return JobPlan(checked, name, directory, tasks, warnings, variables - set(values), values, chosen.reason or None)
 
@@ -187,6 +187,9 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             agent_timeout_sec=config.agent_timeout_sec,
             agent_idle_timeout_sec=config.agent_idle_timeout_sec,
             permissions=config.permissions,
+            limits=config.limits,
+            sampling=config.sampling,
+            replay=config.replay,
         ),
         retry=config.retry,
         context_root=str(config.context_root.absolute()) if config.context_root else None,

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from benchflow.contracts.job import RolloutPlan
 from benchflow.contracts.reward import VerifyResult
-from benchflow.contracts.rollout import Failure, StepOutcome
+from benchflow.contracts.rollout import TRUNCATING, Failure, StepOutcome
+
+__all__ = ["TRUNCATING", "UNMEASURED", "reaches", "rewards_of"]
 
 UNMEASURED = frozenset({"sandbox_lost", "cancelled", "deadline"})
 """Errors after which no reward counts, even where an earlier step was scored."""

@@ -49,7 +49,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.cancellation import to_the_end
     from benchflow.workflows.failures import failure_from
     from benchflow.workflows.operator import rollout_details
-    from benchflow.workflows.rewards import reaches, rewards_of
+    from benchflow.workflows.rewards import TRUNCATING, reaches, rewards_of
 
 _PHASE = SearchAttributeKey.for_keyword(names.ATTR_PHASE)
 _REWARD = SearchAttributeKey.for_float(names.ATTR_REWARD)
@@ -300,7 +300,7 @@ class RolloutWorkflow:
         return outcome
 
     def _truncated(self) -> bool:
-        return self._error is not None and self._error.category in ("agent_timeout", "deadline", "cancelled")
+        return self._error is not None and self._error.category in TRUNCATING
 
     async def _report(
         self,

@@ -23,17 +23,21 @@ ALLOWED: dict[str, set[str]] = {
     "secrets": {"contracts", "errors", "paths", "store"},
     "tasks": {"contracts", "errors", "store"},
     "trajectories": {"contracts", "errors", "paths", "store"},
+    "gateway": {"contracts", "errors", "log", "paths", "secrets", "store", "trajectories"},
     "planes": {"contracts", "errors", "paths", "store", "trajectories"},
     "testing": {"contracts", "errors"},
     "results": {"contracts", "errors", "paths", "store", "trajectories"},
     "workflows": {"contracts", "errors"},
     "activities": {
-        *("contracts", "errors", "host", "paths", "planes", "results", "secrets", "store", "tasks"),
+        *("contracts", "errors", "gateway", "host", "paths", "planes", "results", "secrets", "store", "tasks"),
         *("trajectories", "workflows.options"),
     },
     "temporal": {"contracts", "errors", "workflows.options"},
     "stack": {"contracts", "errors", "host", "log", "paths", "store"},
-    "supervisor": {"contracts", "errors", "host", "log", "paths", "stack", "store", "temporal", "workflows.options"},
+    "supervisor": {
+        *("contracts", "errors", "gateway", "host", "log", "paths", "stack", "store", "temporal"),
+        *("workflows.options",),
+    },
     "worker": {
         *("activities", "contracts", "errors", "host", "log", "paths", "planes", "stack", "store", "temporal"),
         *("workflows",),

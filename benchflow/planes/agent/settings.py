@@ -46,7 +46,7 @@ def settings_for(
     Raises `ConfigError` for a model, an endpoint or an effort that this agent cannot be given.
     """
     _check_effort(record, effort)
-    endpoint, spelled = _endpoint_of(record, model, base_url)
+    endpoint, spelled = endpoint_of(record, model, base_url)
     given = {
         "home": home,
         "workspace": workspace,
@@ -71,11 +71,11 @@ def settings_for(
 
 def credentials_of(record: AgentRecord, model: str | None, base_url: str | None) -> tuple[str, ...]:
     """The names under which the user may have the key for this model, the first one set counts."""
-    endpoint, _ = _endpoint_of(record, model, base_url)
+    endpoint, _ = endpoint_of(record, model, base_url)
     return endpoint.credentials if endpoint else ()
 
 
-def _endpoint_of(record: AgentRecord, model: str | None, base_url: str | None) -> tuple[Endpoint | None, str | None]:
+def endpoint_of(record: AgentRecord, model: str | None, base_url: str | None) -> tuple[Endpoint | None, str | None]:
     """Who answers for the model, and the model as that one spells it."""
     if model and not record.takes_model:
         raise ConfigError(f"agent {record.name!r} uses no model", key="model", remedy=f"leave {model!r} away")

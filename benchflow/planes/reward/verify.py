@@ -6,6 +6,7 @@ runs it. What the sandbox is hardened against between agent and verifier belongs
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +39,8 @@ class ScriptVerifier:
     """A verifier to run. sources: its directories on this host, later ones over earlier; target: where they lie in
     the sandbox.
 
-    key: names the run, so that it happens once; trusted: what ran before was the oracle, whose services stay.
+    key: names the run, so that it happens once; trusted: what ran before was the oracle, whose services stay. clean:
+    takes out of a file what nobody may read, before it is read.
     """
 
     config: VerifierConfig
@@ -48,6 +50,7 @@ class ScriptVerifier:
     key: str
     env: dict[str, str]
     trusted: bool
+    clean: Callable[[Path], None] = lambda file: None
 
     @property
     def command(self) -> str:
@@ -108,9 +111,14 @@ class ScriptVerifier:
         for old in ("reward.txt", "reward.json"):
             (logs / old).unlink(missing_ok=True)
         await sandbox.download(LOGS, logs)
-        if self.document is None:
-            return
-        outputs = self.document.outputs
+        if self.document is not None:
+            await self._collect_declared(sandbox, self.document, logs)
+        # A verifier may print what it found, and that is read into events and errors.
+        for file in logs.rglob("*"):
+            self.clean(file)
+
+    async def _collect_declared(self, sandbox: Sandbox, document: VerifierDocument, logs: Path) -> None:
+        outputs = document.outputs
         for path, name in ((outputs.reward_text, "reward.txt"), (outputs.reward_json, "reward.json")):
             if path != f"{LOGS}/{name}":
                 await sandbox.download(path, logs / name)

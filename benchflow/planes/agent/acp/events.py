@@ -14,6 +14,7 @@ _TEXT = {
 }
 
 _TOOL_FIELDS = {
+    "name": "name",
     "kind": "kind",
     "title": "title",
     "status": "status",
@@ -21,6 +22,8 @@ _TOOL_FIELDS = {
     "locations": "locations",
     "rawInput": "raw_input",
     "rawOutput": "raw_output",
+    # Where some agents tell what a command has printed.
+    "_meta": "meta",
 }
 
 

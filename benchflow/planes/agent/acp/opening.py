@@ -37,6 +37,9 @@ M = TypeVar("M", bound=BaseModel)
 
 _AUTH_REQUIRED = "(code -32000)"
 
+_LONGEST_NAME, _MOST_CAPABILITIES = 200, 10_000
+"""Characters of what an agent says that it is: a workflow has to carry them."""
+
 
 class Opening:
     """What is said until there is a session."""
@@ -61,11 +64,12 @@ class Opening:
         answer = await self._call("session/new", {"cwd": self._start.cwd, "mcpServers": servers})
         new = _validated(NewSessionResponse, answer)
         await self._choose(new.session_id, answer)
+        told = _plain(capabilities)
         return {
             "id": new.session_id,
-            "agent": said.agent_info.name if said.agent_info else None,
-            "version": said.agent_info.version if said.agent_info else None,
-            "capabilities": _plain(capabilities),
+            "agent": said.agent_info.name[:_LONGEST_NAME] if said.agent_info else None,
+            "version": said.agent_info.version[:_LONGEST_NAME] if said.agent_info else None,
+            "capabilities": told if len(str(told)) <= _MOST_CAPABILITIES else {},
         }
 
     async def _call(self, method: str, params: Message, request: str | None = None) -> Message:

@@ -70,24 +70,12 @@ class AgentProcess:
         """Start it, unless it was. pump: what holds its stdio. Raises `AgentExitError` if that ends at once."""
         command = [*pump, self._inside, str(account.uid), str(account.gid), cwd, *argv]
         identity = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
-        # Waiting for its end is not this call's business: leaving the call leaves it running.
-        running = self._attach(command, {**identity, **env})
-        try:
-            while not await self._sandbox.was_started(self._key):
-                await asyncio.wait([running], timeout=_LOOK_EVERY)
-                if running.done() and not await self._sandbox.was_started(self._key):
-                    running.result()
-            if running.done() and self._wire.ended() is None:
-                said = running.result()
-                raise AgentExitError(
-                    f"the program that holds the agent's files ended with {said.return_code}",
-                    log_tail=(said.stderr or said.stdout)[-4000:] or None,
-                )
-        finally:
-            await _leave(running)
-
-    def _attach(self, command: Sequence[str], env: Mapping[str, str]) -> asyncio.Future[SandboxExecResult]:
-        return asyncio.ensure_future(self._sandbox.exec_once(self._key, command, env=dict(env), cwd="/", user="root"))
+        said = await start_once(self._sandbox, self._key, command, {**identity, **env})
+        if said is not None and self._wire.ended() is None:
+            raise AgentExitError(
+                f"the program that holds the agent's files ended with {said.return_code}",
+                log_tail=(said.stderr or said.stdout)[-4000:] or None,
+            )
 
     async def during(self, work: Coroutine[Any, Any, T], *, catch_up: Callable[[], Awaitable[None]] | None = None) -> T:
         """The result of work that needs the process to live. Raises `SandboxLostError` when the sandbox goes meanwhile.
@@ -96,7 +84,7 @@ class AgentProcess:
         catch_up: what makes this host's files equal to the sandbox's, where they are not the same.
         """
         # The command is not looked at again: it was started.
-        held = self._attach(["true"], {})
+        held = _attached(self._sandbox, self._key, ["true"], {})
         task = asyncio.ensure_future(work)
         try:
             both: list[asyncio.Future[Any]] = [held, task]
@@ -115,6 +103,28 @@ class AgentProcess:
     async def kill(self) -> None:
         """End it with all that it started."""
         await self._sandbox.kill_once(self._key)
+
+
+async def start_once(
+    sandbox: Sandbox, key: str, command: Sequence[str], env: Mapping[str, str] | None = None
+) -> SandboxExecResult | None:
+    """Start a command as root under a key, unless it was, and leave it running; how it ended, if it has already."""
+    running = _attached(sandbox, key, command, env or {})
+    try:
+        while not await sandbox.was_started(key):
+            await asyncio.wait([running], timeout=_LOOK_EVERY)
+            if running.done() and not await sandbox.was_started(key):
+                running.result()
+        return running.result() if running.done() else None
+    finally:
+        await _leave(running)
+
+
+def _attached(
+    sandbox: Sandbox, key: str, command: Sequence[str], env: Mapping[str, str]
+) -> asyncio.Future[SandboxExecResult]:
+    """Waits for a command's end, which is nobody's business who only starts it: leaving it leaves the command."""
+    return asyncio.ensure_future(sandbox.exec_once(key, command, env=dict(env), cwd="/", user="root"))
 
 
 async def _leave(task: asyncio.Future[Any]) -> None:

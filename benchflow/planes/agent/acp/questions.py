@@ -15,6 +15,9 @@ _ORDER: dict[Permissions, tuple[str, ...]] = {
 _LONGEST = 4000
 """Characters of a text that a question carries through a workflow."""
 
+_LONGEST_NAME = 200
+"""The same of an option's name."""
+
 
 def choose(options: list[Message], permissions: Permissions) -> Message:
     """The outcome of a permission request: by the kind of its options, whatever their order; else cancelled."""
@@ -58,7 +61,7 @@ def question_of(question: str, method: str, params: Message) -> Question:
         call = params.get("toolCall") if isinstance(params.get("toolCall"), dict) else {}
         text = str((call or {}).get("title") or "the agent asks for permission")
         options = [
-            Option(id=str(row.get("optionId")), name=str(row.get("name") or ""), kind=row.get("kind"))
+            Option(id=str(row.get("optionId")), name=str(row.get("name") or "")[:_LONGEST_NAME], kind=row.get("kind"))
             for row in params.get("options") or []
         ]
         return Question(id=question, kind="permission", text=text[:_LONGEST], options=options[:50])

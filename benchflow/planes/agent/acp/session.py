@@ -221,9 +221,8 @@ class Session:
                     if ended is not None:
                         if stop is not None:
                             return stop
-                        raise AgentExitError(
-                            f"the agent ended during its turn: {ended}", log_tail=self._wire.log_tail()
-                        )
+                        when = "before it had answered" if session is None else "during its turn"
+                        raise AgentExitError(f"the agent ended {when}: {ended}", log_tail=self._wire.log_tail())
                     ended = self._wire.ended()
                     if ended is not None:
                         # Its last words may have come after we looked for them: one more look.

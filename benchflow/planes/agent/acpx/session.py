@@ -91,7 +91,6 @@ class AcpxSession:
         # No time to live: the process that holds the agent goes when the session does.
         flags = ["--cwd", cwd, "--format", "json", "--json-strict", _PERMISSIONS[permissions], "--ttl", "0"]
         flags += [flag for flag, what in (("--no-fs", "fs"), ("--no-terminal", "terminal")) if what not in offers]
-        flags += ["--model", choices.model] if choices.model else []
         # A file of ours in any case, since acpx would take servers from the workspace.
         flags += ["--mcp-config", f"{self._files}/mcp.json"]
         self._flags = (*flags, "--agent", shlex.join(["/bin/sh", "-c", _LOGGED, self._log, *inner]))
@@ -103,7 +102,9 @@ class AcpxSession:
         """
         if not await self._sandbox.was_started(self._key("open")):
             await self._place("mcp.json", {"mcpServers": self._servers})
-        opened = await self._command("open", "sessions", "ensure", "--name", self._name)
+        # Of all that is chosen acpx reminds an agent that it starts again; a turn that named the model would undo it.
+        model = ("--model", self._choices.model) if self._choices.model else ()
+        opened = await self._command("open", "sessions", "ensure", "--name", self._name, flags=model)
         if self._choices.mode:
             await self._command("mode", "set-mode", self._choices.mode, "--session", self._name)
         for number, (option, value) in enumerate(self._choices.options.items()):
@@ -242,10 +243,10 @@ class AcpxSession:
 
     # --- commands ------------------------------------------------------------------------------------
 
-    async def _command(self, name: str, *words: str) -> dict[str, Any]:
+    async def _command(self, name: str, *words: str, flags: Sequence[str] = ()) -> dict[str, Any]:
         """Run a command of acpx to its end, unless it was, and return the document that it prints."""
         wire, process = self._held(name)
-        await self._start(process, *words)
+        await self._start(process, *flags, *words)
         try:
             async with asyncio.timeout(OPENING_TIMEOUT):
                 said = await process.during(_document(wire))

@@ -38,6 +38,7 @@ from benchflow.planes.agent.toolbox.scripts import Scripts, read_scripts
 
 __all__ = [
     "PUMP",
+    "RELAY",
     "Libc",
     "Toolbox",
     "ToolboxManifest",
@@ -55,6 +56,9 @@ _FORMAT = 1
 PUMP = "pump"
 """The program that holds an agent's stdio, in the toolbox of `ensure_runtime`."""
 
+RELAY = "relay"
+"""The program by which a sandbox reaches the model gateway, in the same toolbox."""
+
 
 async def ensure_runtime(paths: StatePaths | None = None, libc: Libc = "glibc") -> Toolbox:
     """The toolbox that holds every agent's stdio: Node and the pump, for agents whose own toolbox has no Node, too."""
@@ -63,7 +67,10 @@ async def ensure_runtime(paths: StatePaths | None = None, libc: Libc = "glibc") 
         description="Holds the stdio of agents.",
         protocol="none",
         version=musl_version(NODE_VERSION) if libc == "musl" else NODE_VERSION,
-        install=NodeInstall(runtime="node", scripts={PUMP: "benchflow.planes.agent.acp:pump.mjs"}),
+        install=NodeInstall(
+            runtime="node",
+            scripts={PUMP: "benchflow.planes.agent.acp:pump.mjs", RELAY: "benchflow.gateway:relay.mjs"},
+        ),
         source=__name__,
     )
     toolbox = await ensure_toolbox(record, paths, libc)

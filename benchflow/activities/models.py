@@ -1,0 +1,203 @@
+"""The model that an agent calls: by way of this host's gateway, which has the real key, records, and counts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchflow.activities.context import WorkerContext
+from benchflow.contracts.agent import AgentRecord, Endpoint
+from benchflow.contracts.gateway import (
+    RELAY_MOUNT,
+    RELAY_PORT,
+    SOCKET_NAME,
+    GatewayStatus,
+    Registration,
+    UsageTotals,
+    agent_base_url,
+)
+from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.rollout import ModelAccess, Step, Usage
+from benchflow.contracts.sandbox import Mount, Sandbox
+from benchflow.errors import BenchFlowError, UnknownRolloutError, UnsupportedFeatureError
+from benchflow.planes.agent.acp.process import start_once
+from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.registry import record_for
+from benchflow.planes.agent.settings import endpoint_of
+from benchflow.planes.agent.toolbox import RELAY, Toolbox
+from benchflow.trajectories.tree import node_id
+
+if TYPE_CHECKING:
+    from benchflow.gateway.client import GatewayClient
+
+QUIET_SEC = 30.0
+"""The longest that a turn waits for calls that its agent makes after its end."""
+
+_LOOK_EVERY = 0.5
+_TOKEN = "gateway"
+
+
+def access_of(spec: RolloutSpec, *, mounted: bool) -> ModelAccess:
+    """How the rollout's agent reaches its model. mounted: whether its sandbox mounts directories of this host.
+
+    Raises `UnsupportedFeatureError` where something is asked for that only the gateway can do.
+    """
+    record = record_for(spec.agent)
+    if not record.takes_model or not record.endpoints:
+        return "none"
+    logs_in_itself = any(name.startswith("~/") for name in spec.agent.credentials)
+    if mounted and not logs_in_itself:
+        return "gateway"
+    for key in ("limits", "sampling", "replay"):
+        if getattr(spec.run, key) not in (None, type(getattr(spec.run, key))()):
+            why = "logs in by itself" if logs_in_itself else "is in a sandbox that mounts nothing of its host"
+            raise UnsupportedFeatureError(
+                f"agent {record.name!r} {why}: its calls do not pass the gateway, which alone could see to it",
+                key=key,
+                remedy="give it a key instead of a login, or leave it away",
+            )
+    return "direct"
+
+
+def gateway_mount(context: WorkerContext) -> Mount:
+    """What a sandbox must be started with for its agent to reach the gateway."""
+    directory = context.paths.gateway.public
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Mount(source=str(directory), target=RELAY_MOUNT, read_only=True)
+
+
+class Model:
+    """The gateway's side of one rollout. directory: of the sandbox's sessions, on this host."""
+
+    def __init__(self, context: WorkerContext, spec: RolloutSpec, directory: Path) -> None:
+        self._context = context
+        self._spec = spec
+        self._notes = Wire(directory)
+        self._record = record_for(spec.agent)
+        self._endpoint = _endpoint(self._record, spec)
+
+    @property
+    def base_url(self) -> str:
+        """What the agent is told for its endpoint."""
+        return agent_base_url(self._endpoint.api)
+
+    @property
+    def token(self) -> str:
+        """What the agent is told for its key."""
+        from benchflow.gateway.client import make_token
+
+        return str(self._notes.note(_TOKEN, {"token": make_token()})["token"])
+
+    def _client(self) -> GatewayClient:
+        from benchflow.gateway.client import GatewayClient
+
+        return GatewayClient(self._context.paths)
+
+    async def open(self, sandbox: Sandbox, runtime: Toolbox) -> None:
+        """Have the gateway take the rollout on, and its sandbox reach it."""
+        from benchflow.gateway.process import ensure_gateway
+
+        await ensure_gateway(self._context.paths)
+        await self._register()
+        await self._client().release(self._spec.id)
+        command = [*runtime.program(RELAY), str(RELAY_PORT), f"{RELAY_MOUNT}/{SOCKET_NAME}"]
+        await start_once(sandbox, "relay", command)
+
+    async def _register(self) -> None:
+        spec, endpoint = self._spec, self._endpoint
+        _, spelled = endpoint_of(self._record, spec.agent.model, spec.agent.base_url)
+        await self._client().register(
+            Registration(
+                id=spec.id,
+                token=self.token,
+                job_id=spec.job_id,
+                agent=self._record.name.removeprefix("acpx/"),
+                api=endpoint.api,
+                base_url=spec.agent.base_url or endpoint.upstream,
+                credentials=spec.agent.credentials,
+                model=spelled,
+                record=str(self._context.results(spec).model_calls),
+                limits=spec.run.limits,
+                sampling=spec.run.sampling,
+                replay=spec.run.replay,
+            )
+        )
+
+    async def begin_turn(self, step: Step) -> UsageTotals:
+        """Whose calls come from now on. What was used before the turn, the same for whoever takes it over."""
+        try:
+            status = await self._attribute(step)
+        except UnknownRolloutError:
+            # A gateway that could not read what it was told; we can say it again.
+            await self._register()
+            status = await self._attribute(step)
+        noted = self._notes.note(f"usage-{step.index}", status.usage.model_dump(mode="json"))
+        return UsageTotals.model_validate(noted)
+
+    async def _attribute(self, step: Step) -> GatewayStatus:
+        return await self._client().attribute(self._spec.id, node=node_id(step.index), role=step.role, turn=step.index)
+
+    @contextlib.asynccontextmanager
+    async def watched(self, stop: Callable[[], None]) -> AsyncIterator[None]:
+        """Call `stop` once when the rollout has used up what it may."""
+
+        async def watch() -> None:
+            while True:
+                with contextlib.suppress(BenchFlowError):
+                    if (await self._client().status(self._spec.id)).budget_exhausted is not None:
+                        return stop()
+                await asyncio.sleep(_LOOK_EVERY)
+
+        task = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def end_turn(self, before: UsageTotals) -> tuple[bool, GatewayStatus, Usage]:
+        """Whether no call is under way any more, how it stands, and what the turn used."""
+        client = self._client()
+        quiet = await client.until_quiet(self._spec.id, timeout=QUIET_SEC)
+        status = await client.status(self._spec.id)
+        return quiet, status, _used(before, status.usage)
+
+    async def hold(self) -> None:
+        """Let nothing through until the next session: what an agent left behind must not call on."""
+        with contextlib.suppress(UnknownRolloutError):
+            await self._client().hold(self._spec.id)
+
+
+async def forget_model(context: WorkerContext, spec: RolloutSpec) -> None:
+    """The rollout is over: its token is nobody's. What this misses the reaper's next round does."""
+    if record_for(spec.agent).takes_model and (context.paths.gateway.rollouts).is_dir():
+        from benchflow.gateway.client import GatewayClient
+        from benchflow.gateway.process import is_running
+
+        if is_running(context.paths):
+            with contextlib.suppress(BenchFlowError):
+                await GatewayClient(context.paths, patience=2.0).forget(spec.id)
+
+
+def _endpoint(record: AgentRecord, spec: RolloutSpec) -> Endpoint:
+    endpoint, _ = endpoint_of(record, spec.agent.model, spec.agent.base_url)
+    assert endpoint is not None  # an agent without one has no access by the gateway
+    return endpoint
+
+
+def _used(before: UsageTotals, now: UsageTotals) -> Usage:
+    # A sum that leaves some calls out would be taken for all of them.
+    known = now.cost_usd is not None and now.unpriced == 0
+    cost = (now.cost_usd or 0.0) - (before.cost_usd or 0.0) if known else None
+    return Usage(
+        calls=now.calls - before.calls,
+        input_tokens=now.input_tokens - before.input_tokens,
+        output_tokens=now.output_tokens - before.output_tokens,
+        cached_tokens=now.cached_tokens - before.cached_tokens,
+        reasoning_tokens=now.reasoning_tokens - before.reasoning_tokens,
+        cost=cost,
+        currency=None if cost is None else "USD",
+    )

@@ -1,0 +1,290 @@
+"""The model gateway's contract: what it is told of a rollout, what it tells, and the lines that it records.
+
+Every agent that takes a model reaches it through the gateway of its host. The agent's API key is a token of its
+rollout's; the gateway knows by it whose call it is, puts the real key in its place, and records what was said.
+
+The record (`llm_trajectory.jsonl`) has two lines a call, a `RequestLine` and a `ResponseLine` of the same `id`,
+appended when they happen: the lines of calls at the same time may be mixed. A request without a response is a call that
+is under way. Neither the token nor the real key is in it: where an agent or an endpoint said them, their names stand in
+brackets.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from benchflow.contracts.base import Model
+
+Api = Literal["openai-chat", "openai-responses", "anthropic-messages", "gemini"]
+"""The wire formats of calls, as in `contracts.agent.Endpoint.api`."""
+
+RELAY_PORT = 41417
+"""Where the gateway is in every sandbox, on its loopback."""
+
+RELAY_MOUNT = "/run/benchflow/gateway"
+"""Where a sandbox has the directory with the gateway's socket, read-only."""
+
+SOCKET_NAME = "gateway.sock"
+
+TOKEN_PREFIX = "bfg-"
+
+TOKEN_NAME = "GATEWAY_TOKEN"
+"""What stands for the token in a record, in brackets."""
+
+
+def agent_base_url(api: Api, port: int = RELAY_PORT) -> str:
+    """What an agent is told as its endpoint's base URL: with `/v1` for the two of OpenAI's kind."""
+    suffix = "/v1" if api in ("openai-chat", "openai-responses") else ""
+    return f"http://127.0.0.1:{port}{suffix}"
+
+
+class ModelLimits(Model):
+    """What a rollout may use up. Main and side calls both count; None is no limit. cost_usd needs a known price."""
+
+    calls: int | None = Field(default=None, ge=1)
+    input_tokens: int | None = Field(default=None, ge=1)
+    output_tokens: int | None = Field(default=None, ge=1)
+    total_tokens: int | None = Field(default=None, ge=1)
+    cost_usd: float | None = Field(default=None, gt=0)
+
+
+LimitName = Literal["calls", "input_tokens", "output_tokens", "total_tokens", "cost_usd"]
+
+
+class Sampling(Model):
+    """Sampling parameters that are put into every call, whatever the agent asks. max_tokens: a cap on what it asks."""
+
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    seed: int | None = None
+
+    @property
+    def given(self) -> dict[str, float | int]:
+        """The parameters that are set."""
+        return {name: value for name, value in self if value is not None}
+
+
+class RetryPolicy(Model):
+    """How often an upstream is asked again before the agent hears of its error: 429, 5xx, no connection.
+
+    The n-th wait is first_wait_sec * 2**(n-1), or what the upstream asks for, at most max_wait_sec; no wait begins that
+    would end later than total_sec after the call came.
+    """
+
+    max_retries: int = Field(default=5, ge=0)
+    first_wait_sec: float = Field(default=1.0, ge=0)
+    max_wait_sec: float = Field(default=60.0, ge=0)
+    total_sec: float = Field(default=240.0, ge=0)
+
+
+class Replay(Model):
+    """That calls are answered from a record for as long as they match it.
+
+    record: absolute path of the `llm_trajectory.jsonl` to answer from. until: the last node whose calls are answered,
+    None for all. strict: a call that does not match is answered by an error, instead of by the upstream.
+    """
+
+    record: str
+    until: str | None = None
+    strict: bool = False
+
+
+class Divergence(Model):
+    """The first call that was not the recorded one. seq: of the call now; recorded: of the one in the record."""
+
+    seq: int
+    recorded: int | None = None
+    message: str
+    diff: str = ""
+
+
+class ReplayStatus(Model):
+    """How far a replay has come. left: recorded calls that were not asked for yet."""
+
+    state: Literal["replaying", "live", "diverged"]
+    answered: int = 0
+    left: int = 0
+    divergence: Divergence | None = None
+
+
+class Registration(Model):
+    """One rollout's access to a model.
+
+    id: the rollout's workflow id. token: what its agents have for a key. agent: its name in the registry, for the rules
+    about agents. api, base_url, credentials: of the upstream endpoint, as in `contracts.agent.Endpoint`; of the
+    credentials, which are names, the first one set counts; none at all is an endpoint without keys. model: as the
+    endpoint spells it, where it is known. record: absolute path of the file that calls are appended to. stall_sec: how
+    long the upstream may send nothing.
+    """
+
+    id: str = Field(min_length=1)
+    token: str = Field(pattern=rf"^{TOKEN_PREFIX}[0-9A-Za-z_-]{{32,}}$", repr=False)
+    job_id: str
+    agent: str
+    api: Api
+    base_url: str = Field(pattern=r"^https?://[^/\s]+")
+    credentials: tuple[str, ...] = ()
+    model: str | None = None
+    record: str = Field(pattern=r"^/")
+    limits: ModelLimits = ModelLimits()
+    sampling: Sampling = Sampling()
+    retries: RetryPolicy = RetryPolicy()
+    stall_sec: float = Field(default=600.0, gt=0)
+    replay: Replay | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _end_without_slash(cls, value: str) -> str:
+        return value.rstrip("/")
+
+
+class Attribution(Model):
+    """Whose calls come now: the node that they lead to, the role that acts, the number of its turn."""
+
+    node: str | None = None
+    role: str | None = None
+    turn: int | None = None
+
+
+class CallUsage(Model):
+    """What one call used, None where nobody knows. input_tokens include the cached and those written to a cache;
+    output_tokens include the reasoning. cost_usd: None without a known price.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost_usd: float | None = None
+
+
+class UsageTotals(Model):
+    """What a rollout has used. calls: let through to the upstream, side calls included, and without those that were
+    answered from a record. unmetered: answered without a word on tokens. unpriced: of models without a known price,
+    which cost_usd leaves out; it is None when nothing has a price.
+    """
+
+    calls: int = 0
+    side_calls: int = 0
+    replayed: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost_usd: float | None = None
+    unmetered: int = 0
+    unpriced: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+class GatewayStatus(Model):
+    """How it stands with one rollout's calls.
+
+    in_flight: calls that are under way; waiting: calls that are held back. held: whether new calls are held.
+    requests: lines of requests in the record. budget_exhausted: the limit for which a call was refused. failure: why
+    calls could not be recorded.
+    """
+
+    id: str
+    in_flight: int = 0
+    waiting: int = 0
+    held: bool = False
+    requests: int = 0
+    attribution: Attribution = Attribution()
+    usage: UsageTotals = UsageTotals()
+    budget_exhausted: LimitName | None = None
+    replay: ReplayStatus | None = None
+    failure: str | None = None
+
+    @property
+    def quiet(self) -> bool:
+        return self.in_flight == 0
+
+
+class CallError(Model):
+    """Why a call did not end as it should.
+
+    kind: `upstream_status` (it answered with an error), `unreachable`, `stalled`, `truncated` (it closed early),
+    `incomplete` (it ended without what ends an answer in its dialect), `client_closed`, `gateway_stopped`,
+    `gateway_restarted`, `budget_exhausted`, `replay_diverged`, `missing_secret`, `unreadable` (a body that nothing can
+    be put into, where something must be), `too_large`.
+    """
+
+    kind: str
+    message: str
+
+
+class RetryNote(Model):
+    """An attempt that was not the last. status: None when there was no connection."""
+
+    status: int | None = None
+    waited_sec: float
+
+
+class CallTiming(Model):
+    """Milliseconds since the request was there, None for what did not happen. first_byte_ms: of the body, to the agent.
+    upstream_first_byte_ms: since the last attempt was sent.
+    """
+
+    first_byte_ms: float | None = None
+    total_ms: float
+    upstream_first_byte_ms: float | None = None
+
+
+class RequestLine(Model):
+    """What an agent asked. It has `request` (JSON as it was sent) or `request_text` (what is no JSON).
+
+    seq: from 0, in the record. node, role, turn: as told last when it came. side, side_reason: whether it is no part of
+    the task (`side_calls.toml`). api: `other` for what asks no model. path: with its query, without keys. stream:
+    whether the answer is to be streamed. sampling_applied: what the gateway changed in the body before it went on.
+    """
+
+    type: Literal["request"] = "request"
+    id: str
+    seq: int
+    ts: str
+    node: str | None
+    role: str | None
+    turn: int | None
+    side: bool
+    side_reason: str | None
+    api: Api | Literal["other"]
+    method: str
+    path: str
+    model: str | None
+    stream: bool
+    sampling_applied: dict[str, Any] | None
+    source: Literal["live", "replay"]
+    request: Any = None
+    request_text: str | None = None
+
+
+class ResponseLine(Model):
+    """What the agent was given. It has `response` (the exact text) or `response_base64` (what is no UTF-8).
+
+    status: None when the agent was given nothing. headers: the content type, and what the upstream calls the request.
+    usage, finish_reason, token_ids, logprobs: as far as the answer tells.
+    """
+
+    type: Literal["response"] = "response"
+    id: str
+    ts: str
+    status: int | None
+    headers: dict[str, str] = {}
+    usage: CallUsage | None = None
+    finish_reason: str | None = None
+    token_ids: list[Any] | None = None
+    logprobs: Any = None
+    error: CallError | None = None
+    retries: list[RetryNote] = []
+    timing: CallTiming
+    response: str | None = None
+    response_base64: str | None = None

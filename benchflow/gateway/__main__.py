@@ -1,0 +1,84 @@
+"""The gateway's process: `python -m benchflow.gateway --state DIRECTORY`, one for each state directory.
+
+SIGTERM and SIGINT let calls under way end, within `--grace` seconds. A second process ends by itself, while the first
+one runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import structlog
+
+from benchflow.errors import BenchFlowError
+from benchflow.gateway.app import Gateway
+from benchflow.gateway.replay import make_replayer
+from benchflow.log import configure_logging
+from benchflow.paths import StatePaths
+from benchflow.store import storage_errors
+
+GRACE_SEC = 30.0
+
+_TRIES, _LOOK_EVERY = 20, 0.02
+
+log = structlog.get_logger("benchflow.gateway")
+
+
+async def serve(paths: StatePaths, grace: float) -> None:
+    """Work until a signal."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    gateway = Gateway(paths, grace=grace, make_replayer=make_replayer)
+    await gateway.start()
+    log.info("the gateway works", pid=os.getpid())
+    await stopping.wait()
+    log.info("the gateway stops")
+    await gateway.stop()
+
+
+def _lock(path: Path) -> bool:
+    """Whether this process is the one. The kernel lets the lock go when it ends, however it does."""
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # Whoever asks whether a gateway runs has the lock for a moment.
+    for _ in range(_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(_LOOK_EVERY)
+    os.close(fd)
+    return False
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchflow.gateway", description=__doc__)
+    parser.add_argument("--state", type=Path, required=True, metavar="DIRECTORY", help="the engine's state directory")
+    for_calls = "for calls under way when it is to end (default: %(default)s)"
+    parser.add_argument("--grace", type=float, default=GRACE_SEC, metavar="SECONDS", help=for_calls)
+    options = parser.parse_args(arguments)
+    paths = StatePaths(options.state.absolute())
+    try:
+        configure_logging(file=paths.logs / "gateway.log")
+        if not _lock(paths.gateway.lock):
+            return 0
+        asyncio.run(serve(paths, options.grace))
+    except BenchFlowError as error:
+        log.error("the gateway cannot run", error=str(error))
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

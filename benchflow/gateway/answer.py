@@ -1,0 +1,118 @@
+"""What goes back to an agent: bytes as they come, an answer as a whole, or an error of the gateway's own."""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Iterable, Mapping
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from benchflow.contracts.gateway import CallError, CallTiming
+from benchflow.gateway.dialects import Dialect
+from benchflow.gateway.upstream import HOP_BY_HOP
+
+_SET_HERE = HOP_BY_HOP | {"content-length", "date", "server"}
+_RECORDED = ("content-type", "content-encoding", "retry-after")
+
+
+class Answer:
+    """The answer to one request, and what is to be recorded of it. began: when the request was there (monotonic).
+
+    status: None until the agent was given one. error: why it is not what it should be.
+    """
+
+    def __init__(self, request: web.Request, began: float) -> None:
+        self._request = request
+        self._began = began
+        self._stream: web.StreamResponse | None = None
+        self._first_byte: float | None = None
+        self.status: int | None = None
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+        self.error: CallError | None = None
+
+    async def begin(self, status: int, reason: str | None, headers: Mapping[str, str], length: int | None) -> None:
+        """Send the head of an answer whose body will follow. length: of the body, where it is known."""
+        self._stream = web.StreamResponse(status=status, reason=reason, headers=_passed_on(headers.items()))
+        self._stream.content_length = length
+        self._note(status, headers)
+        await self._stream.prepare(self._request)
+
+    async def write(self, data: bytes) -> None:
+        """Send a part of the body, and wait while the agent is slow. Raises `ConnectionError` when it has left."""
+        assert self._stream is not None
+        if self._first_byte is None:
+            self._first_byte = time.monotonic()
+        self.body += data
+        await self._stream.write(data)
+
+    def break_off(self) -> None:
+        """Close the connection in the middle of the body, so that nobody takes it for a whole one."""
+        if self._request.transport is not None:
+            self._request.transport.close()
+
+    def whole(
+        self, status: int, headers: Mapping[str, str], body: bytes, *, reason: str | None = None
+    ) -> web.StreamResponse:
+        """An answer that is there as a whole."""
+        self._note(status, headers)
+        self._first_byte = time.monotonic()
+        self.body += body
+        self._stream = web.Response(status=status, reason=reason, headers=_passed_on(headers.items()), body=body)
+        return self._stream
+
+    def refuse(self, dialect: Dialect, status: int, error: CallError) -> web.StreamResponse:
+        """An error of the gateway's own, in the shape that the agent's client knows, and not worth a repetition."""
+        self.error = error
+        headers = {"content-type": "application/json", "x-should-retry": "false"}
+        return self.whole(status, headers, json.dumps(dialect.error(status, error.message)).encode())
+
+    @property
+    def response(self) -> web.StreamResponse:
+        assert self._stream is not None
+        return self._stream
+
+    @property
+    def encoding(self) -> str:
+        """The content encoding, empty for none."""
+        return self.headers.get("content-encoding", "")
+
+    def timing(self, upstream_first_byte: float | None) -> CallTiming:
+        return CallTiming(
+            first_byte_ms=_ms(self._first_byte, self._began),
+            total_ms=_ms(time.monotonic(), self._began) or 0.0,
+            upstream_first_byte_ms=upstream_first_byte,
+        )
+
+    def _note(self, status: int, headers: Mapping[str, str]) -> None:
+        self.status = status
+        small = {name.lower(): value for name, value in headers.items()}
+        self.headers = {
+            name: value
+            for name, value in small.items()
+            if name in _RECORDED or name.endswith(("request-id", "-cf-ray"))
+        }
+
+
+def _ms(moment: float | None, began: float) -> float | None:
+    return None if moment is None else round(1000 * (moment - began), 3)
+
+
+def _passed_on(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:
+    return CIMultiDict((name, value) for name, value in headers if name.lower() not in _SET_HERE)
+
+
+def unpacked(data: bytes, encoding: str, limit: int) -> bytes | None:
+    """A body without its content encoding; None for one that is not known, is broken, or would be larger."""
+    if encoding in ("", "identity"):
+        return data
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        return None
+    try:
+        found = zlib.decompressobj(wbits=47 if "gzip" in encoding else 15).decompress(data, limit)
+    except zlib.error:
+        return None
+    return found if len(found) < limit else None

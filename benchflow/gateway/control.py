@@ -1,0 +1,144 @@
+"""What the engine asks of the gateway: one JSON object to a path each, on a socket that no sandbox sees."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+from pydantic import Field, ValidationError
+
+from benchflow.contracts.base import Model
+from benchflow.contracts.gateway import Attribution, GatewayStatus, Registration
+from benchflow.errors import BenchFlowError, ConfigError
+from benchflow.gateway.rollouts import Rollouts
+
+
+class Named(Model):
+    """A rollout by its id."""
+
+    id: str
+
+
+class Attribute(Model):
+    """Whose calls come from now on."""
+
+    id: str
+    attribution: Attribution
+
+
+class Hold(Model):
+    """Whether new calls are held back."""
+
+    id: str
+    held: bool
+
+
+class Quiet(Model):
+    """A question that is answered when no call was under way for `quiet_for` seconds, or after `timeout` seconds."""
+
+    id: str
+    quiet_for: float = Field(default=0.0, ge=0)
+    timeout: float = Field(default=30.0, ge=0)
+
+
+class QuietAnswer(Model):
+    quiet: bool
+    status: GatewayStatus
+
+
+class Statuses(Model):
+    rollouts: list[GatewayStatus]
+
+
+class Nothing(Model):
+    """A message without content."""
+
+
+class Info(Model):
+    """The process itself."""
+
+    pid: int
+    stopping: bool = False
+
+
+class Problem(Model):
+    """An error of `benchflow.errors` by its name."""
+
+    type: str
+    message: str
+    file: str | None = None
+    key: str | None = None
+    remedy: str | None = None
+
+    @classmethod
+    def of(cls, error: BenchFlowError) -> Problem:
+        named = {name: getattr(error, name) for name in ("message", "file", "key", "remedy")}
+        return cls(type=type(error).__name__, **named)
+
+
+class Control:
+    """The paths, and what is done at each."""
+
+    def __init__(self, rollouts: Rollouts, info: Callable[[], Info]) -> None:
+        self._rollouts = rollouts
+        self._info = info
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=16 * 1024 * 1024)
+        app.router.add_post("/register", _door(Registration, self._register))
+        app.router.add_post("/forget", _door(Named, self._forget))
+        app.router.add_post("/attribute", _door(Attribute, self._attribute))
+        app.router.add_post("/hold", _door(Hold, self._hold))
+        app.router.add_post("/status", _door(Named, self._status))
+        app.router.add_post("/statuses", _door(Nothing, self._statuses))
+        app.router.add_post("/quiet", _door(Quiet, self._quiet))
+        app.router.add_post("/ping", _door(Nothing, self._ping))
+        return app
+
+    async def _register(self, asked: Registration) -> Model:
+        return (await self._rollouts.register(asked)).status()
+
+    async def _forget(self, asked: Named) -> Model:
+        self._rollouts.forget(asked.id)
+        return Nothing()
+
+    async def _attribute(self, asked: Attribute) -> Model:
+        return self._rollouts.attribute(asked.id, asked.attribution).status()
+
+    async def _hold(self, asked: Hold) -> Model:
+        return self._rollouts.hold(asked.id, asked.held).status()
+
+    async def _status(self, asked: Named) -> Model:
+        return self._rollouts.get(asked.id).status()
+
+    async def _statuses(self, asked: Nothing) -> Model:
+        return Statuses(rollouts=[rollout.status() for rollout in self._rollouts.all()])
+
+    async def _quiet(self, asked: Quiet) -> Model:
+        rollout = self._rollouts.get(asked.id)
+        quiet = await rollout.until_quiet(asked.quiet_for, asked.timeout)
+        return QuietAnswer(quiet=quiet, status=rollout.status())
+
+    async def _ping(self, asked: Nothing) -> Model:
+        return self._info()
+
+
+def _door(asked: type[Model], answer: Callable[[Any], Awaitable[Model]]) -> Callable[..., Awaitable[web.Response]]:
+    async def handle(request: web.Request) -> web.Response:
+        try:
+            try:
+                question = asked.model_validate_json(await request.read())
+            except ValidationError as error:
+                first = error.errors(include_input=False)[0]
+                key = ".".join(str(part) for part in first["loc"])
+                raise ConfigError(first["msg"], file="gateway", key=key) from error
+            return _json(await answer(question))
+        except BenchFlowError as error:
+            return _json(Problem.of(error), 400)
+
+    return handle
+
+
+def _json(model: Model, status: int = 200) -> web.Response:
+    return web.Response(body=model.model_dump_json().encode(), content_type="application/json", status=status)

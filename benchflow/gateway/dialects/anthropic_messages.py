@@ -1,0 +1,80 @@
+"""Anthropic messages: POST …/messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from benchflow.contracts.gateway import Api, CallUsage, Sampling
+from benchflow.gateway.dialects.dialect import Answered, Asked, Document
+from benchflow.gateway.dialects.reading import capped, count, put, table, tables, text_of, word
+
+_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    413: "request_too_large",
+    504: "timeout_error",
+}
+
+
+class AnthropicMessages:
+    """See `Dialect`."""
+
+    api: Api = "anthropic-messages"
+    path = re.compile(r"/messages$")
+    unsupported = frozenset({"seed"})
+    refused = 402
+
+    def asked(self, path: str, body: Document) -> Asked:
+        messages = tables(body.get("messages"))
+        # Some clients put system messages between the others.
+        inline = [text_of(message.get("content")) for message in messages if message.get("role") == "system"]
+        users = [message for message in messages if message.get("role") == "user"]
+        return Asked(
+            model=word(body.get("model")),
+            stream=bool(body.get("stream")),
+            tools=bool(body.get("tools")),
+            system="\n".join(text for text in [text_of(body.get("system")), *inline] if text),
+            user=text_of(users[-1].get("content")) if users else "",
+        )
+
+    def answered(self, documents: Sequence[Document]) -> Answered:
+        usage: dict[str, Any] = {}
+        finish = None
+        for document in documents:
+            message = table(document.get("message")) or document
+            # Counts are of the whole message so far: later ones replace earlier ones.
+            usage |= {name: value for name, value in table(message.get("usage")).items() if value is not None}
+            finish = word(message.get("stop_reason")) or word(table(document.get("delta")).get("stop_reason")) or finish
+            if document.get("type") == "error":
+                finish = "error"
+        return Answered(usage=_usage(usage) if usage else None, finish=finish)
+
+    def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:
+        new: dict[str, Any] = {}
+        for name in ("temperature", "top_p"):
+            if name in sampling.given:
+                new |= put(body, name, sampling.given[name])
+        if sampling.max_tokens is not None:
+            new |= put(body, "max_tokens", capped(body.get("max_tokens"), sampling.max_tokens))
+        return new
+
+    def ask_for_usage(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def error(self, status: int, message: str) -> dict[str, Any]:
+        kind = _ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def _usage(usage: Document) -> CallUsage:
+    read, written = count(usage.get("cache_read_input_tokens")), count(usage.get("cache_creation_input_tokens"))
+    return CallUsage(
+        input_tokens=count(usage.get("input_tokens")) + read + written,
+        output_tokens=count(usage.get("output_tokens")),
+        cached_tokens=read,
+        cache_write_tokens=written,
+    )

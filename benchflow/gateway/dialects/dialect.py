@@ -1,0 +1,61 @@
+"""What the gateway knows of a wire format: the protocol, and what a call asks and an answer tells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from benchflow.contracts.gateway import Api, CallUsage, Sampling
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a call asks. tools: whether it offers any. system, user: the system prompt; what was said last."""
+
+    model: str | None = None
+    stream: bool = False
+    tools: bool = False
+    system: str = ""
+    user: str = ""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What an answer tells, as far as it does. finish: in the endpoint's own word, None while it is not at its end."""
+
+    usage: CallUsage | None = None
+    finish: str | None = None
+    token_ids: list[Any] | None = None
+    logprobs: Any = None
+
+
+class Dialect(Protocol):
+    """One wire format.
+
+    unsupported: sampling parameters that it has no place for. refused: the status that its clients take for the end,
+    and do not repeat.
+    """
+
+    api: Api
+    path: re.Pattern[str]
+    unsupported: frozenset[str]
+    refused: int
+
+    def asked(self, path: str, body: Document) -> Asked:
+        """What was asked. path: without its query."""
+
+    def answered(self, documents: Sequence[Document]) -> Answered:
+        """What was answered, from its events in their order, or from the one document that it is."""
+
+    def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:
+        """Put the parameters into the body; the values that are new in it, by their place."""
+
+    def ask_for_usage(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Have the endpoint tell the usage where it would not; what is new in the body, by its place."""
+
+    def error(self, status: int, message: str) -> dict[str, Any]:
+        """The body of an error."""

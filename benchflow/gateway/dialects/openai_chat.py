@@ -1,0 +1,98 @@
+"""OpenAI chat completions, which many others speak, too: POST …/chat/completions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchflow.contracts.gateway import Api, CallUsage, Sampling
+from benchflow.gateway.dialects.dialect import Answered, Asked, Document
+from benchflow.gateway.dialects.reading import capped, count, put, table, tables, text_of, word
+
+_SYSTEM = ("system", "developer")
+
+
+class OpenAIChat:
+    """See `Dialect`."""
+
+    api: Api = "openai-chat"
+    path = re.compile(r"/chat/completions$")
+    unsupported: frozenset[str] = frozenset()
+    refused = 402
+
+    def asked(self, path: str, body: Document) -> Asked:
+        messages = tables(body.get("messages"))
+        users = [message for message in messages if message.get("role") == "user"]
+        return Asked(
+            model=word(body.get("model")),
+            stream=bool(body.get("stream")),
+            tools=bool(body.get("tools") or body.get("functions")),
+            system="\n".join(text_of(message.get("content")) for message in messages if message.get("role") in _SYSTEM),
+            user=text_of(users[-1].get("content")) if users else "",
+        )
+
+    def answered(self, documents: Sequence[Document]) -> Answered:
+        usage, finish = None, None
+        token_ids: list[Any] = []
+        logprobs: list[Any] = []
+        for document in documents:
+            if isinstance(document.get("usage"), dict):
+                usage = _usage(document["usage"])
+            if "error" in document:
+                finish = "error"
+            for choice in tables(document.get("choices"))[:1]:
+                finish = word(choice.get("finish_reason")) or finish
+                token_ids += choice["token_ids"] if isinstance(choice.get("token_ids"), list) else []
+                content = table(choice.get("logprobs")).get("content")
+                logprobs += content if isinstance(content, list) else []
+        return Answered(usage, finish, token_ids or None, logprobs or None)
+
+    def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:
+        new: dict[str, Any] = {}
+        for name in ("temperature", "top_p", "seed"):
+            if name in sampling.given:
+                new |= put(body, name, sampling.given[name])
+        if sampling.max_tokens is not None:
+            for name in _limits(body, base_url):
+                new |= put(body, name, capped(body.get(name), sampling.max_tokens))
+        return new
+
+    def ask_for_usage(self, body: dict[str, Any]) -> dict[str, Any]:
+        return put(body, "stream_options.include_usage", True) if body.get("stream") else {}
+
+    def error(self, status: int, message: str) -> dict[str, Any]:
+        return openai_error(status, message)
+
+
+ERRORS = {
+    401: "authentication_error",
+    402: "insufficient_quota",
+    403: "permission_error",
+    429: "rate_limit_error",
+}
+
+
+def openai_error(status: int, message: str) -> dict[str, Any]:
+    """The error shape of both OpenAI dialects."""
+    kind = ERRORS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": None, "code": kind}}
+
+
+def _limits(body: Document, base_url: str) -> list[str]:
+    """Where the cap belongs. OpenAI's newer models refuse the older name; other servers may not know the newer one."""
+    asked = [name for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
+    own = (urlsplit(base_url).hostname or "").endswith("openai.com")
+    return asked or ["max_completion_tokens" if own else "max_tokens"]
+
+
+def _usage(usage: Document) -> CallUsage:
+    details = table(usage.get("prompt_tokens_details"))
+    return CallUsage(
+        input_tokens=count(usage.get("prompt_tokens")),
+        output_tokens=count(usage.get("completion_tokens")),
+        cached_tokens=count(details.get("cached_tokens")),
+        cache_write_tokens=count(details.get("cache_write_tokens")),
+        reasoning_tokens=count(table(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+    )

@@ -1,0 +1,93 @@
+"""Reading JSON of which any part may be missing or of another type, and putting values into it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic_core import from_json
+
+from benchflow.gateway.dialects.dialect import Document
+
+
+def read_json(data: bytes) -> Any:
+    """A JSON document. Raises `ValueError`."""
+    try:
+        return from_json(data)
+    except ValueError:
+        # Half a character, which some agents cut an emoji to, is refused by the faster one.
+        return json.loads(data.decode())
+
+
+def documents(data: bytes, content_type: str) -> list[Document]:
+    """The JSON objects of an answer: the events of a stream, the items of an array, or the one that it is.
+
+    What is no JSON is passed over, since this is for the record and the agent has it already.
+    """
+    if "event-stream" in content_type:
+        return list(_events(data))
+    try:
+        found = read_json(data)
+    except ValueError:
+        return []
+    return [item for item in (found if isinstance(found, list) else [found]) if isinstance(item, dict)]
+
+
+def _events(data: bytes) -> Iterator[Document]:
+    said: list[bytes] = []
+    for line in [*data.splitlines(), b""]:
+        if line.startswith(b"data:"):
+            said.append(line[5:].strip())
+        elif not line and said:
+            try:
+                event = read_json(b"\n".join(said))
+            except ValueError:
+                event = None
+            said = []
+            if isinstance(event, dict):
+                yield event
+
+
+def table(value: Any) -> dict[str, Any]:
+    """The value if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def tables(value: Any) -> list[dict[str, Any]]:
+    """The objects of an array."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def count(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def word(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content, which is a string or an array of parts."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(part["text"]) for part in tables(content) if isinstance(part.get("text"), str))
+
+
+def put(body: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
+    """Set a value at a place like `a.b`; what is new, by its place."""
+    *outer, last = place.split(".")
+    inner = body
+    for name in outer:
+        if not isinstance(inner.get(name), dict):
+            inner[name] = {}
+        inner = inner[name]
+    if inner.get(last) == value and last in inner:
+        return {}
+    inner[last] = value
+    return {place: value}
+
+
+def capped(asked: Any, cap: int) -> int:
+    """The smaller of what was asked and the cap."""
+    return min(asked, cap) if isinstance(asked, int) and not isinstance(asked, bool) and asked > 0 else cap

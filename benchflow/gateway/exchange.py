@@ -1,0 +1,329 @@
+"""One call from its first byte to its last: its record, its limits, its way to the upstream and back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from benchflow.contracts.gateway import Api, CallError, CallUsage
+from benchflow.errors import StoreError
+from benchflow.gateway import prices
+from benchflow.gateway.answer import Answer, unpacked
+from benchflow.gateway.dialects import DIALECTS, Answered, Asked, Dialect, documents, read_json
+from benchflow.gateway.hook import Diverged, Recorded
+from benchflow.gateway.record import CallRedactor, body_member, line, response_member
+from benchflow.gateway.rollouts import Rollout
+from benchflow.gateway.sampling import applied, changes_calls
+from benchflow.gateway.side_calls import side_reason
+from benchflow.gateway.upstream import Attempts, NoAnswerError, Upstream, upstream_headers, upstream_url
+from benchflow.trajectories.journal import timestamp
+
+REQUEST_LIMIT = 100 * 1024 * 1024
+"""Bytes of a request's body."""
+
+RESPONSE_LIMIT = 256 * 1024 * 1024
+"""Bytes of an answer, which is kept until it is recorded."""
+
+ERROR_LIMIT = 16 * 1024 * 1024
+"""Bytes of an error's body, about."""
+
+_STATUS = {"stalled": 504, "missing_secret": 401, "unreadable": 400}
+"""What the agent gets for an error of ours, where it is not the dialect that decides."""
+
+log = structlog.get_logger("benchflow.gateway")
+
+Key = tuple[str, str]
+
+
+class Exchange:
+    """One request of a known rollout's, and its answer. path: with its query, without keys. dialect: None for a request
+    that asks no model. key: the name and value of the real one.
+    """
+
+    def __init__(
+        self, request: web.Request, rollout: Rollout, dialect: Dialect | None, path: str, body: bytes, key: Key | None
+    ) -> None:
+        self._request, self._rollout, self._dialect, self._path, self._key = request, rollout, dialect, path, key
+        self._sent = body
+        self._began = time.monotonic()
+        self._ts, self._attribution = timestamp(), rollout.attribution
+        self._id = uuid.uuid4().hex
+        self._redact = CallRedactor(rollout.registration, key)
+        self._read: bytes | None = unpacked(body, request.headers.get("Content-Encoding", "").lower(), REQUEST_LIMIT)
+        self._document, self._is_json = _json(self._read)
+        asked = Asked()
+        if dialect is not None and isinstance(self._document, dict):
+            asked = dialect.asked(path.partition("?")[0], self._document)
+        self._model, self._stream = asked.model, asked.stream
+        self._side = side_reason(rollout.registration.agent, asked) if dialect is not None else None
+        self._answer = Answer(request, self._began)
+        self._attempts = Attempts(self._began)
+        self._upstream_first_byte: float | None = None
+        self._source = "live"
+        self._counted = False
+        self._stopped = False
+        self._held: asyncio.Task[Any] | None = None
+
+    async def run(self, upstream: Upstream) -> web.StreamResponse:
+        """Carry it out. A call waits while calls are held, and counts as under way from then on."""
+        if self._dialect is None:
+            return await self._carry_out(upstream)
+        self._held = asyncio.current_task()
+        await self._rollout.admitted()
+        self._held = None
+        with self._rollout.under_way():
+            return await self._carry_out(upstream)
+
+    def stop(self) -> None:
+        """The gateway is to end: a call that is held back is left to the next one, as if this one had not heard it."""
+        self._stopped = True
+        if self._held is not None:
+            self._held.cancel()
+
+    async def _carry_out(self, upstream: Upstream) -> web.StreamResponse:
+        head = self._head()
+        replayed = await self._replayed(head)
+        refusal = self._refusal(replayed)
+        body = self._sent
+        if refusal is None and not isinstance(replayed, Recorded):
+            body, head["sampling_applied"] = self._sampled()
+        # Many times the size of its text, and the answer may take minutes.
+        self._document = None
+        head["source"] = self._source = "replay" if isinstance(replayed, Recorded) else "live"
+        try:
+            self._append(head, body_member(self._read, is_json=self._is_json))
+        except StoreError as error:
+            failed = CallError(kind="not_recorded", message=f"the call cannot be recorded: {error.message}")
+            return self._refused(503, failed)
+        self._rollout.requested()
+        try:
+            if refusal is not None:
+                return self._refused(_STATUS.get(refusal.kind, self._shape.refused), refusal)
+            if isinstance(replayed, Recorded):
+                return self._answer.whole(replayed.status, replayed.headers, replayed.body)
+            return await self._live(upstream, body)
+        except asyncio.CancelledError:
+            self._note_cut_off()
+            raise
+        finally:
+            self._finish()
+
+    # --- before it goes out
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "type": "request",
+            "id": self._id,
+            "seq": self._rollout.take_seq(),
+            "ts": self._ts,
+            "node": self._attribution.node,
+            "role": self._attribution.role,
+            "turn": self._attribution.turn,
+            "side": self._side is not None,
+            "side_reason": self._side,
+            "api": self._dialect.api if self._dialect is not None else "other",
+            "method": self._request.method,
+            "path": self._path,
+            "model": self._model,
+            "stream": self._stream,
+            "sampling_applied": None,
+            "source": "live",
+        }
+
+    async def _replayed(self, head: Mapping[str, Any]) -> Recorded | Diverged | None:
+        rollout = self._rollout
+        if self._dialect is None or rollout.replayer is None or rollout.live:
+            return None
+        text = self._redact(line(head, body_member(self._read, is_json=self._is_json)))
+        answer = await rollout.replayer.answer(read_json(text.encode("utf-8", "replace")), self._sent)
+        if answer is None:
+            rollout.live = True
+        settings = rollout.registration.replay
+        strict = settings is not None and settings.strict
+        return None if isinstance(answer, Diverged) and not strict else answer
+
+    def _refusal(self, replayed: Recorded | Diverged | None) -> CallError | None:
+        """Why the call is not made; None when it is."""
+        registration = self._rollout.registration
+        if isinstance(replayed, Diverged):
+            return CallError(kind="replay_diverged", message=replayed.divergence.message)
+        if isinstance(replayed, Recorded):
+            return None
+        if registration.credentials and self._key is None:
+            names = " or ".join(registration.credentials)
+            return CallError(kind="missing_secret", message=f"{names} is not set where the gateway runs")
+        if self._dialect is None:
+            return None
+        if changes_calls(registration) and not isinstance(self._document, dict):
+            return CallError(kind="unreadable", message="the rollout's sampling cannot be put into this request")
+        limit = self._rollout.meter.admit()
+        if limit is not None:
+            return CallError(kind="budget_exhausted", message=f"the rollout's limit is reached: {limit}")
+        return None
+
+    def _sampled(self) -> tuple[bytes, dict[str, Any] | None]:
+        registration = self._rollout.registration
+        if self._dialect is None or not isinstance(self._document, dict) or not changes_calls(registration):
+            return self._sent, None
+        return applied(registration, self._dialect, self._document) or (self._sent, None)
+
+    # --- the upstream
+
+    async def _live(self, upstream: Upstream, body: bytes) -> web.StreamResponse:
+        registration = self._rollout.registration
+        if self._dialect is not None:
+            self._rollout.meter.begin(side=self._side is not None)
+            self._counted = True
+        headers = upstream_headers(self._request.headers, registration, self._key)
+        if body is not self._sent:
+            # What was put together here is not packed.
+            headers.popall("Content-Encoding", None)
+        url = upstream_url(registration, self._path)
+        try:
+            response = await upstream.ask(registration, self._request.method, url, headers, body, self._attempts)
+        except NoAnswerError as error:
+            failed = CallError(kind=error.kind, message=f"{registration.base_url}: {error.message}")
+            return self._refused(_STATUS.get(error.kind, 502), failed)
+        try:
+            if response.status >= 400:
+                return await self._pass_error(response)
+            return await self._pass(response)
+        except ConnectionError as error:
+            self._answer.error = CallError(kind="client_closed", message=str(error))
+            return self._answer.response
+        finally:
+            response.close()
+
+    async def _pass(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
+        length = None if "Transfer-Encoding" in response.headers else response.content_length
+        await self._answer.begin(response.status, response.reason, response.headers, length)
+        while True:
+            try:
+                data = await response.content.readany()
+            except aiohttp.SocketTimeoutError:
+                seconds = self._rollout.registration.stall_sec
+                return self._broken("stalled", f"nothing came for {seconds:g} s")
+            except aiohttp.ClientError as error:
+                return self._broken("truncated", f"the upstream closed the connection: {type(error).__name__}")
+            if not data:
+                return self._answer.response
+            self._note_first_byte()
+            if len(self._answer.body) + len(data) > RESPONSE_LIMIT:
+                return self._broken("too_large", f"the answer is larger than {RESPONSE_LIMIT} bytes")
+            await self._answer.write(data)
+
+    def _broken(self, kind: str, message: str) -> web.StreamResponse:
+        self._answer.error = CallError(kind=kind, message=message)
+        self._answer.break_off()
+        return self._answer.response
+
+    async def _pass_error(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
+        """An error as it is, but for the key, which some endpoints repeat in it."""
+        try:
+            body = b""
+            while len(body) < ERROR_LIMIT and (data := await response.content.readany()):
+                body += data
+        except aiohttp.ClientError as error:
+            failed = CallError(kind="truncated", message=f"the upstream closed the connection: {type(error).__name__}")
+            return self._refused(502, failed)
+        self._note_first_byte()
+        if self._key is not None:
+            name, value = self._key
+            body = body.replace(value.encode(), f"[{name}]".encode())
+        self._answer.error = CallError(kind="upstream_status", message=f"the upstream answered with {response.status}")
+        return self._answer.whole(response.status, response.headers, body, reason=response.reason)
+
+    def _note_first_byte(self) -> None:
+        if self._upstream_first_byte is None:
+            self._upstream_first_byte = round(1000 * (time.monotonic() - self._attempts.sent), 3)
+
+    # --- when it is over
+
+    @property
+    def _shape(self) -> Dialect:
+        return self._dialect or DIALECTS[self._rollout.registration.api]
+
+    def _refused(self, status: int, error: CallError) -> web.StreamResponse:
+        return self._answer.refuse(self._shape, status, error)
+
+    def _note_cut_off(self) -> None:
+        if self._stopped:
+            self._answer.error = CallError(kind="gateway_stopped", message="the gateway was ended during the call")
+        else:
+            self._answer.error = CallError(kind="client_closed", message="the agent closed the connection")
+
+    def _finish(self) -> None:
+        answer = self._answer
+        body = bytes(answer.body)
+        answered = self._answered(body)
+        usage = self._priced(answered.usage)
+        is_whole = answer.status is not None and answer.status < 300
+        if self._counted:
+            self._rollout.meter.end(usage, answered=is_whole)
+        elif self._source == "replay":
+            self._rollout.meter.replay()
+        if self._counted and is_whole and answer.error is None and answered.finish is None:
+            answer.error = CallError(kind="incomplete", message="the answer has no end that its dialect knows")
+        head = {
+            "type": "response",
+            "id": self._id,
+            "ts": timestamp(),
+            "status": answer.status,
+            "headers": answer.headers,
+            "usage": usage.model_dump() if usage is not None else None,
+            "finish_reason": answered.finish,
+            "token_ids": answered.token_ids,
+            "logprobs": answered.logprobs,
+            "error": answer.error.model_dump() if answer.error is not None else None,
+            "retries": [retry.model_dump() for retry in self._attempts.retries],
+            "timing": answer.timing(self._upstream_first_byte).model_dump(),
+        }
+        try:
+            self._append(head, response_member(body, compressed=bool(answer.encoding)))
+        except StoreError as error:
+            log.error("an answer is not recorded", rollout=self._rollout.registration.id, error=str(error))
+
+    def _answered(self, body: bytes) -> Answered:
+        plain = unpacked(body, self._answer.encoding, RESPONSE_LIMIT)
+        if self._dialect is None or plain is None:
+            return Answered()
+        return self._dialect.answered(documents(plain, self._answer.headers.get("content-type", "")))
+
+    def _priced(self, usage: CallUsage | None) -> CallUsage | None:
+        if usage is None:
+            return None
+        model = self._model or self._rollout.registration.model
+        return usage.model_copy(update={"cost_usd": prices.cost(model, usage)})
+
+    def _append(self, head: Mapping[str, Any], last: str) -> None:
+        try:
+            self._rollout.record.append(self._redact(line(head, last)))
+        except StoreError as error:
+            self._rollout.failure = str(error)
+            raise
+
+
+def _json(data: bytes | None) -> tuple[Any, bool]:
+    """A body's document, and whether it is one."""
+    if not data:
+        return None, False
+    try:
+        return read_json(data), True
+    except ValueError:
+        return None, False
+
+
+def error_dialect(api: Api | None, headers: Mapping[str, str]) -> Dialect:
+    """In whose shape to say what is wrong with a request of nobody."""
+    if api is not None:
+        return DIALECTS[api]
+    if "x-goog-api-key" in headers:
+        return DIALECTS["gemini"]
+    return DIALECTS["anthropic-messages" if "x-api-key" in headers else "openai-chat"]

@@ -1,0 +1,51 @@
+"""What a call costs, from the table of published prices beside this file."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from fnmatch import fnmatchcase
+from importlib import resources
+
+from pydantic import Field
+
+from benchflow.contracts.base import Model
+from benchflow.contracts.gateway import CallUsage
+
+
+class Price(Model):
+    """One row of `prices.toml`, in USD per million tokens; the file says what its columns are."""
+
+    models: tuple[str, ...] = Field(min_length=1)
+    input: float = Field(ge=0)
+    cached: float = Field(ge=0)
+    output: float = Field(ge=0)
+    cache_write: float | None = Field(default=None, ge=0)
+    above: int | None = None
+
+
+@functools.cache
+def prices() -> tuple[Price, ...]:
+    """The table's rows, in the order in which they are tried."""
+    data = tomllib.loads(resources.files(__package__).joinpath("prices.toml").read_text(encoding="utf-8"))
+    return tuple(Price.model_validate(row) for row in data["price"])
+
+
+@functools.lru_cache(maxsize=1024)
+def _rows(model: str) -> tuple[Price, ...]:
+    return tuple(row for row in prices() if any(fnmatchcase(model, pattern) for pattern in row.models))
+
+
+def has_price(model: str) -> bool:
+    return bool(_rows(model))
+
+
+def cost(model: str | None, usage: CallUsage) -> float | None:
+    """USD of one call; None for a model without a known price."""
+    for row in _rows(model) if model else ():
+        if row.above is None or usage.input_tokens > row.above:
+            write = row.input if row.cache_write is None else row.cache_write
+            fresh = max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens)
+            spent = fresh * row.input + usage.cached_tokens * row.cached + usage.cache_write_tokens * write
+            return (spent + usage.output_tokens * row.output) / 1e6
+    return None

@@ -1,0 +1,108 @@
+"""Starting the gateway of a state directory, once, so that it outlives whoever started it, and ending it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import benchflow
+from benchflow.errors import GatewayError, GatewayUnavailableError
+from benchflow.gateway.client import GatewayClient
+from benchflow.gateway.control import Info
+from benchflow.paths import StatePaths
+from benchflow.store import storage_errors
+
+START_SEC = 30.0
+STOP_SEC = 60.0
+_LOOK_EVERY = 0.02
+
+# Memory that stays level over many calls: without these the allocator keeps what it once had. The environment wins.
+FLAT = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
+
+
+async def ensure_gateway(paths: StatePaths) -> Info:
+    """Find or start the gateway, and wait until it answers. Raises `GatewayUnavailableError`."""
+    client = GatewayClient(paths, patience=0.0)
+    deadline = time.monotonic() + START_SEC
+    started: subprocess.Popen[bytes] | None = None
+    while time.monotonic() < deadline:
+        try:
+            info = await client.ping()
+            if not info.stopping:
+                return info
+        except GatewayUnavailableError:
+            pass
+        if not is_running(paths) and (started is None or started.poll() is not None):
+            if started is not None and started.returncode:
+                break
+            started = start_gateway(paths)
+        await asyncio.sleep(_LOOK_EVERY)
+    raise GatewayUnavailableError(
+        "the model gateway does not start", file=str(paths.logs / "gateway.out"), log_tail=_tail(paths)
+    )
+
+
+def start_gateway(paths: StatePaths) -> subprocess.Popen[bytes]:
+    """Start a process, which ends by itself if there is another one."""
+    with storage_errors(paths.logs):
+        paths.logs.mkdir(parents=True, exist_ok=True)
+        output = (paths.logs / "gateway.out").open("ab")
+    package = str(Path(benchflow.__file__).parents[1])
+    path = os.pathsep.join(part for part in (package, os.environ.get("PYTHONPATH", "")) if part)
+    with output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "benchflow.gateway", "--state", str(paths.root.absolute())],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            cwd="/",
+            env=FLAT | dict(os.environ) | {"PYTHONPATH": path},
+        )
+
+
+async def stop_gateway(paths: StatePaths) -> bool:
+    """End it, when its calls have; False when none ran. Raises `GatewayError` when it does not end."""
+    if not is_running(paths):
+        return False
+    info = await GatewayClient(paths).ping()
+    os.kill(info.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SEC
+    while is_running(paths):
+        if time.monotonic() > deadline:
+            raise GatewayError("the model gateway does not end", remedy=f"kill -9 {info.pid}")
+        await asyncio.sleep(_LOOK_EVERY)
+    return True
+
+
+def has_rollouts(paths: StatePaths) -> bool:
+    """Whether it was told of any rollout: then it is wanted."""
+    return any(paths.gateway.rollouts.glob("*.json"))
+
+
+def is_running(paths: StatePaths) -> bool:
+    """Whether a gateway holds the lock, answering or not yet."""
+    try:
+        fd = os.open(paths.gateway.lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _tail(paths: StatePaths) -> str | None:
+    try:
+        return (paths.logs / "gateway.out").read_text(errors="replace")[-4000:] or None
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,38 @@
+"""When an upstream is asked again, and how long to wait before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+from benchflow.contracts.gateway import RetryPolicy
+
+RETRIED = frozenset({429, 500, 502, 503, 504, 529})
+"""Statuses that may be others in a while."""
+
+
+def wanted_wait(headers: Mapping[str, str]) -> float | None:
+    """Seconds that an answer asks to be waited for; None when it asks for nothing that can be read."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        text = headers.get(name)
+        if text is None:
+            continue
+        try:
+            return max(0.0, float(text) / unit)
+        except ValueError:
+            pass
+        try:
+            return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        except ValueError:
+            continue
+    return None
+
+
+def next_wait(policy: RetryPolicy, retries: int, elapsed: float, wanted: float | None = None) -> float | None:
+    """Seconds until the next attempt, after so many retries and so many seconds; None when there is none."""
+    if retries >= policy.max_retries:
+        return None
+    wait = policy.first_wait_sec * 2**retries if wanted is None else wanted
+    wait = min(wait, policy.max_wait_sec)
+    return wait if elapsed + wait <= policy.total_sec else None

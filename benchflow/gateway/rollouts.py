@@ -1,0 +1,247 @@
+"""The rollouts that the gateway was told of: their state, and the files from which a restarted gateway knows them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+from pydantic import ValidationError
+
+from benchflow.contracts.base import Model
+from benchflow.contracts.gateway import Attribution, GatewayStatus, Registration
+from benchflow.errors import BenchFlowError, ConfigError, UnknownRolloutError
+from benchflow.gateway.budget import Meter
+from benchflow.gateway.hook import MakeReplayer, Replayer
+from benchflow.gateway.prices import has_price
+from benchflow.gateway.record import Past, Record
+from benchflow.gateway.sampling import check_sampling
+from benchflow.paths import GatewayPaths
+from benchflow.store import write_atomic
+
+log = structlog.get_logger("benchflow.gateway")
+
+
+class Kept(Model):
+    """What is on disk of a rollout."""
+
+    registration: Registration
+    attribution: Attribution = Attribution()
+    held: bool = False
+
+
+class Rollout:
+    """One rollout's calls: how many are under way, whether new ones are held, what was used."""
+
+    def __init__(self, kept: Kept, meter: Meter, past: Past, replayer: Replayer | None) -> None:
+        self.registration = kept.registration
+        self.attribution = kept.attribution
+        self.meter = meter
+        self.record = Record(Path(kept.registration.record))
+        self.replayer = replayer
+        self.live = replayer is None
+        self.failure: str | None = None
+        self._next_seq, self._requests = past.next_seq, past.requests
+        self._in_flight = self._waiting = 0
+        self._open = asyncio.Event()
+        if not kept.held:
+            self._open.set()
+        self._changed = asyncio.Event()
+        self._quiet_since = time.monotonic()
+
+    @property
+    def held(self) -> bool:
+        return not self._open.is_set()
+
+    def hold(self, held: bool) -> None:
+        """Hold new calls back, or let them go, those that wait first."""
+        if held:
+            self._open.clear()
+        else:
+            self._open.set()
+
+    async def admitted(self) -> None:
+        """Until new calls are not held back."""
+        self._waiting += 1
+        try:
+            await self._open.wait()
+        finally:
+            self._waiting -= 1
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """For as long as a call is."""
+        self._in_flight += 1
+        self._notify()
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            self._quiet_since = time.monotonic()
+            self._notify()
+
+    def take_seq(self) -> int:
+        """The number of the next request in the record."""
+        self._next_seq += 1
+        return self._next_seq - 1
+
+    def requested(self) -> None:
+        """A request was recorded."""
+        self._requests += 1
+
+    async def until_quiet(self, quiet_for: float, timeout: float) -> bool:
+        """Whether, within the time, no call was under way for so long, counted from now."""
+        asked = time.monotonic()
+        while True:
+            now = time.monotonic()
+            left = asked + timeout - now
+            rest = max(self._quiet_since, asked) + quiet_for - now
+            if not self._in_flight and rest <= 0:
+                return True
+            if left <= 0:
+                return False
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left if self._in_flight else min(left, rest))
+
+    def status(self) -> GatewayStatus:
+        return GatewayStatus(
+            id=self.registration.id,
+            in_flight=self._in_flight,
+            waiting=self._waiting,
+            held=self.held,
+            requests=self._requests,
+            attribution=self.attribution,
+            usage=self.meter.totals,
+            budget_exhausted=self.meter.exhausted,
+            replay=self.replayer.status() if self.replayer is not None else None,
+            failure=self.failure,
+        )
+
+    def kept(self) -> Kept:
+        return Kept(registration=self.registration, attribution=self.attribution, held=self.held)
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+class Rollouts:
+    """All rollouts of this host, by id and by token."""
+
+    def __init__(self, paths: GatewayPaths, make_replayer: MakeReplayer | None) -> None:
+        self._directory = paths.rollouts
+        self._make_replayer = make_replayer
+        self._by_id: dict[str, Rollout] = {}
+        self._by_token: dict[str, Rollout] = {}
+        self._registering = asyncio.Lock()
+
+    def load(self) -> None:
+        """Take over what an earlier gateway was told, and end in the records what it left open."""
+        for file in sorted(self._directory.glob("*.json")):
+            try:
+                self._add(self._read(Kept.model_validate_json(file.read_bytes())))
+            except (ValidationError, BenchFlowError) as error:
+                # One rollout's trouble must not keep the others from their models.
+                log.error("a rollout is not known any more", file=str(file), error=str(error))
+
+    async def register(self, registration: Registration) -> Rollout:
+        """Take a rollout on, or its new settings. Raises `ConfigError` for what cannot be done for it."""
+        self._check(registration)
+        async with self._registering:
+            return await self._register(registration)
+
+    async def _register(self, registration: Registration) -> Rollout:
+        known = self._by_id.get(registration.id)
+        if known is not None and known.registration == registration:
+            return known
+        if known is not None and _same_calls(known.registration, registration):
+            known.registration = registration
+            known.meter.limits = registration.limits
+            self._write(known)
+            return known
+        # Records may be large.
+        rollout = await asyncio.to_thread(self._read, Kept(registration=registration))
+        if known is not None:
+            self.forget(registration.id)
+        self._add(rollout)
+        self._write(rollout)
+        return rollout
+
+    def forget(self, id_: str) -> None:
+        """From now on its token is nobody's. Calls under way go on."""
+        rollout = self._by_id.pop(id_, None)
+        if rollout is not None:
+            self._by_token.pop(_digest(rollout.registration.token), None)
+            self._file(rollout).unlink(missing_ok=True)
+
+    def attribute(self, id_: str, attribution: Attribution) -> Rollout:
+        """Whose calls come from now on."""
+        rollout = self.get(id_)
+        if rollout.attribution != attribution:
+            rollout.attribution = attribution
+            self._write(rollout)
+        return rollout
+
+    def hold(self, id_: str, held: bool) -> Rollout:
+        """Hold its new calls back, or let them go."""
+        rollout = self.get(id_)
+        if rollout.held != held:
+            rollout.hold(held)
+            self._write(rollout)
+        return rollout
+
+    def get(self, id_: str) -> Rollout:
+        """Raises `UnknownRolloutError`."""
+        if id_ not in self._by_id:
+            raise UnknownRolloutError(f"the gateway does not know the rollout {id_}", remedy="register it")
+        return self._by_id[id_]
+
+    def of_token(self, token: str | None) -> Rollout | None:
+        return self._by_token.get(_digest(token)) if token else None
+
+    def all(self) -> list[Rollout]:
+        return list(self._by_id.values())
+
+    def _check(self, registration: Registration) -> None:
+        check_sampling(registration)
+        if registration.limits.cost_usd is not None and not has_price(registration.model or ""):
+            raise ConfigError(
+                f"the price of {registration.model or 'a model that nobody named'} is not known",
+                key="limits.cost_usd",
+                remedy="limit tokens or calls instead",
+            )
+        if registration.replay is not None and self._make_replayer is None:
+            raise ConfigError("this gateway answers from no record", key="replay")
+
+    def _read(self, kept: Kept) -> Rollout:
+        registration = kept.registration
+        meter = Meter(registration.limits)
+        past = Record(Path(registration.record)).recover(meter)
+        replayer = None
+        if registration.replay is not None and self._make_replayer is not None:
+            replayer = self._make_replayer(registration, past.calls)
+        return Rollout(kept, meter, past, replayer)
+
+    def _add(self, rollout: Rollout) -> None:
+        self._by_id[rollout.registration.id] = rollout
+        self._by_token[_digest(rollout.registration.token)] = rollout
+
+    def _write(self, rollout: Rollout) -> None:
+        write_atomic(self._file(rollout), rollout.kept().model_dump_json().encode(), mode=0o600, durable=False)
+
+    def _file(self, rollout: Rollout) -> Path:
+        return self._directory / f"{_digest(rollout.registration.token)}.json"
+
+
+def _same_calls(old: Registration, new: Registration) -> bool:
+    """Whether what was counted so far still counts."""
+    return (old.token, old.record, old.replay) == (new.token, new.record, new.replay)
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

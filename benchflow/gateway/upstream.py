@@ -1,0 +1,204 @@
+"""The way from the gateway to a model's endpoint: where, with which key and headers, again when it is overloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import io
+import time
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import aiohttp
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from benchflow.contracts.gateway import TOKEN_PREFIX, Registration, RetryNote
+from benchflow.errors import BenchFlowError
+from benchflow.gateway.retries import RETRIED, next_wait, wanted_wait
+from benchflow.paths import StatePaths
+from benchflow.secrets import Secrets
+
+CONNECT_SEC = 30.0
+HOP_BY_HOP = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
+        *("te", "trailer", "transfer-encoding", "upgrade"),
+    }
+)
+_NOT_PASSED_ON = HOP_BY_HOP | {"host", "content-length", "expect", "accept-encoding", "authorization"}
+_KEY_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key"})
+
+
+class NoAnswerError(Exception):
+    """The upstream gave no answer. kind: as in `CallError`."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind, self.message = kind, message
+        super().__init__(message)
+
+
+def find_key(paths: StatePaths, registration: Registration) -> tuple[str, str] | None:
+    """The name and value of the first credential that is set; None when none is, or none is named."""
+    if not registration.credentials:
+        return None
+    secrets = Secrets.of_job(paths, registration.job_id)
+    for name in registration.credentials:
+        value = secrets.value(name)
+        if value:
+            return name, value
+    return None
+
+
+def token_of(headers: Mapping[str, str], url: URL) -> str | None:
+    """The token that a request shows, wherever its dialect has keys."""
+    bearer = headers.get("Authorization", "")
+    scheme, _, given = bearer.partition(" ")
+    shown = [given.strip() if scheme.lower() == "bearer" else ""]
+    shown += [headers.get("x-api-key", ""), headers.get("x-goog-api-key", ""), url.query.get("key", "")]
+    return next((text for text in shown if text.startswith(TOKEN_PREFIX)), None)
+
+
+def without_key(path: str) -> str:
+    """A path with its query, as it was sent, but for `key`."""
+    before, mark, query = path.partition("?")
+    kept = "&".join(part for part in query.split("&") if part.partition("=")[0] != "key")
+    return before + mark * bool(kept) + kept
+
+
+def upstream_url(registration: Registration, path: str) -> URL:
+    """Where a path that an agent asked for is. path: with its query, without keys, as it was sent."""
+    if registration.api in ("openai-chat", "openai-responses"):
+        before, mark, query = path.partition("?")
+        path = (before.removeprefix("/v1") if before.startswith("/v1/") or before == "/v1" else before) + mark + query
+    return URL(registration.base_url + path, encoded=True)
+
+
+def upstream_headers(
+    given: CIMultiDictProxy[str], registration: Registration, key: tuple[str, str] | None
+) -> CIMultiDict[str]:
+    """The agent's headers as they go on: with the key, and asking for no compression, since what comes is recorded."""
+    dropped = {name.strip().lower() for name in given.get("Connection", "").split(",")}
+    headers = CIMultiDict(
+        (name, value)
+        for name, value in given.items()
+        if name.lower() not in _NOT_PASSED_ON | _KEY_HEADERS and name.lower() not in dropped
+    )
+    headers["Accept-Encoding"] = "identity"
+    if key is not None:
+        headers.update(_key_header(registration, *key))
+    return headers
+
+
+def _key_header(registration: Registration, name: str, value: str) -> dict[str, str]:
+    if registration.api == "gemini":
+        return {"x-goog-api-key": value}
+    # Anthropic's endpoints take two kinds of keys, and the second one is a bearer's.
+    if registration.api == "anthropic-messages" and not name.endswith("_AUTH_TOKEN"):
+        return {"x-api-key": value}
+    return {"Authorization": f"Bearer {value}"}
+
+
+@functools.lru_cache(maxsize=256)
+def _proxy(scheme: str, host: str) -> str | None:
+    """The proxy that this host's environment names for an endpoint."""
+    if urllib.request.proxy_bypass(host):
+        return None
+    return urllib.request.getproxies().get(scheme)
+
+
+@dataclass
+class Attempts:
+    """How a call fared at its upstream. sent: when the last attempt was made (monotonic)."""
+
+    began: float
+    sent: float = 0.0
+    retries: list[RetryNote] = field(default_factory=list)
+
+    async def wait(self, seconds: float, status: int | None) -> None:
+        self.retries.append(RetryNote(status=status, waited_sec=round(seconds, 3)))
+        await asyncio.sleep(seconds)
+
+
+class Upstream:
+    """The connections to all endpoints."""
+
+    def __init__(self) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+            # Long streams of long lines; the body is not parsed.
+            read_bufsize=256 * 1024,
+            max_line_size=64 * 1024,
+            max_field_size=64 * 1024,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def ask(
+        self,
+        registration: Registration,
+        method: str,
+        url: URL,
+        headers: CIMultiDict[str],
+        body: bytes,
+        attempts: Attempts,
+    ) -> aiohttp.ClientResponse:
+        """The upstream's answer, of which nothing but the head was read; asked again as the policy says.
+
+        Raises `NoAnswerError`.
+        """
+        policy = registration.retries
+        lost = False
+        while True:
+            attempts.sent = time.monotonic()
+            elapsed = attempts.sent - attempts.began
+            try:
+                response = await self._request(registration, method, url, headers, body)
+            except aiohttp.SocketTimeoutError as error:
+                raise NoAnswerError("stalled", f"nothing came for {registration.stall_sec:g} s") from error
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, TimeoutError) as error:
+                # A connection that was kept open may have been closed just now, which is nobody's trouble.
+                kept = not isinstance(error, aiohttp.ClientConnectorError | TimeoutError) and not lost
+                lost = True
+                wait = next_wait(policy, len(attempts.retries), elapsed, 0.0 if kept else None)
+                if wait is None:
+                    raise NoAnswerError("unreachable", _reason(error)) from error
+                await attempts.wait(wait, None)
+                continue
+            except (aiohttp.ClientError, ValueError) as error:
+                raise NoAnswerError("unreachable", _reason(error)) from error
+            if response.status not in RETRIED or response.headers.get("x-should-retry") == "false":
+                return response
+            wanted = wanted_wait(response.headers)
+            wait = next_wait(policy, len(attempts.retries), time.monotonic() - attempts.began, wanted)
+            if wait is None:
+                return response
+            response.close()
+            await attempts.wait(wait, response.status)
+
+    async def _request(
+        self, registration: Registration, method: str, url: URL, headers: CIMultiDict[str], body: bytes
+    ) -> aiohttp.ClientResponse:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SEC, sock_read=registration.stall_sec)
+        return await self._session.request(
+            method,
+            url,
+            headers=headers,
+            data=io.BytesIO(body) if body else None,
+            # A key goes where it was meant to go.
+            allow_redirects=False,
+            timeout=timeout,
+            proxy=_proxy(url.scheme, url.host or ""),
+        )
+
+
+def _reason(error: BaseException) -> str:
+    # An error of another layer may quote a header, and one of them holds the key.
+    if isinstance(error, BenchFlowError | OSError | aiohttp.ServerDisconnectedError):
+        return str(error) or type(error).__name__
+    return type(error).__name__

@@ -1,0 +1,88 @@
+"""Reading the dialects: what an answer tells while it is not at its end, and bodies that are nothing like one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from benchflow.contracts.gateway import Sampling
+from benchflow.gateway.dialects import DIALECTS, Dialect, dialect_of, documents
+
+ODD: tuple[Any, ...] = (None, 0, -1, 1.5, True, "text", [], [None], [1, "a", {}], {}, {"a": None}, [[{}]])
+KEYS = (
+    *("model", "stream", "tools", "messages", "input", "contents", "system", "systemInstruction", "instructions"),
+    *("choices", "usage", "response", "output", "message", "delta", "candidates", "usageMetadata", "promptFeedback"),
+    *("generationConfig", "stream_options", "max_tokens", "error", "type"),
+)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS.keys())
+def test_odd_bodies_are_read_without_trouble(dialect: Dialect) -> None:
+    deeper = [{"role": "user", "content": odd, "parts": odd, "usage": odd, "delta": odd} for odd in ODD]
+    for key, odd in itertools.product(KEYS, (*ODD, *deeper, deeper)):
+        body = {key: odd}
+        asked = dialect.asked("/v1/models/x:generateContent", body)
+        assert isinstance(asked.system + asked.user, str)
+        dialect.answered([body, {"type": odd, **body}])
+        copy = json.loads(json.dumps(body))
+        dialect.sample(copy, Sampling(temperature=1, max_tokens=5), "https://x")
+        dialect.ask_for_usage(copy)
+        json.dumps(copy)
+
+
+def test_an_answer_that_was_cut_off_tells_what_it_told_before() -> None:
+    usage = {"input_tokens": 40, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 60, "output_tokens": 1}
+    begun = DIALECTS["anthropic-messages"].answered([{"type": "message_start", "message": {"usage": usage}}])
+    assert begun.finish is None and begun.usage is not None
+    assert (begun.usage.input_tokens, begun.usage.cached_tokens, begun.usage.cache_write_tokens) == (1000, 900, 60)
+    ends = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 55}}
+    whole = DIALECTS["anthropic-messages"].answered([{"type": "message_start", "message": {"usage": usage}}, ends])
+    assert whole.usage is not None
+    assert (whole.finish, whole.usage.input_tokens, whole.usage.output_tokens) == ("end_turn", 1000, 55)
+
+
+@pytest.mark.parametrize(
+    ("api", "document", "finish"),
+    [
+        ("openai-responses", {"type": "response.created", "response": {"status": "in_progress"}}, None),
+        (
+            "openai-responses",
+            {"response": {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}},
+            "max_output_tokens",
+        ),
+        ("openai-responses", {"type": "response.failed", "response": {"status": "failed"}}, "failed"),
+        ("gemini", {"promptFeedback": {"blockReason": "SAFETY"}}, "SAFETY"),
+        ("openai-chat", {"error": {"message": "no"}}, "error"),
+        ("anthropic-messages", {"type": "message", "stop_reason": "tool_use"}, "tool_use"),
+    ],
+)
+def test_why_an_answer_ended_is_in_the_endpoints_own_word(api: Any, document: dict[str, Any], finish: str) -> None:
+    assert DIALECTS[api].answered([document]).finish == finish
+
+
+def test_events_are_read_however_their_lines_end_and_what_is_none_is_passed_over() -> None:
+    data = b': hello\r\n\r\nevent: x\r\ndata: {"a":\r\ndata: 1}\r\n\r\ndata: [DONE]\n\ndata: {oh\n\ndata:{"b": 2}'
+    assert documents(data, "text/event-stream; charset=utf-8") == [{"a": 1}, {"b": 2}]
+    assert documents(b'[{"a": 1}, 2, {"b": 2}]', "application/json") == [{"a": 1}, {"b": 2}]
+    assert documents(b"<html>", "text/html") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "api"),
+    [
+        ("/v1/chat/completions", "openai-chat"),
+        ("/v1/responses", "openai-responses"),
+        ("/v1/messages", "anthropic-messages"),
+        ("/v1beta/models/gemini-2.5-pro:streamGenerateContent", "gemini"),
+        ("/v1/messages/count_tokens", None),
+        ("/v1/responses/resp_1", None),
+        ("/v1/models", None),
+        ("/v1beta/models/gemini-2.5-pro:countTokens", None),
+    ],
+)
+def test_a_path_asks_a_model_or_it_does_not(path: str, api: str | None) -> None:
+    found = dialect_of(path)
+    assert (found.api if found else None) == api
