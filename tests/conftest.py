@@ -1,8 +1,8 @@
 """What all tests share: the Docker rule, the base image, and a state directory of their own.
 
-Tests marked `docker` are skipped where no daemon answers, those marked `local` where no local sandbox can be; with
-BENCHFLOW_TEST_DOCKER=require and BENCHFLOW_TEST_LOCAL=require they fail instead, so that a green run cannot mean that
-nothing was tested.
+Tests marked `docker` are skipped where no daemon answers, those marked `local` where no local sandbox can be, those
+marked `agents` where the packages of agents cannot be had; with BENCHFLOW_TEST_DOCKER, BENCHFLOW_TEST_LOCAL and
+BENCHFLOW_TEST_AGENTS set to `require` they fail instead, so that a green run cannot mean that nothing was tested.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import docker
 import pytest
 
 from benchflow import stack
+from benchflow.contracts.agent import NODE_VERSION
 from benchflow.errors import BenchFlowError
 from benchflow.paths import StatePaths
+from benchflow.planes.agent.toolbox.npm import NpmRegistry
 from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
 
 
@@ -44,8 +46,22 @@ def local_problem() -> str | None:
     return None
 
 
+@functools.cache
+def agents_problem() -> str | None:
+    """Why agents cannot be installed here; None when they can."""
+    try:
+        NpmRegistry().require("node", NODE_VERSION)
+    except BenchFlowError as error:
+        return f"the packages of agents cannot be had: {error.message}"
+    return None
+
+
+PROBLEMS = {"docker": docker_problem, "local": local_problem, "agents": agents_problem}
+"""By marker, and by the last word of the variable that makes a skip a failure."""
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker, find_problem in (("docker", docker_problem), ("local", local_problem)):
+    for marker, find_problem in PROBLEMS.items():
         problem = find_problem() if item.get_closest_marker(marker) is not None else None
         if problem is None:
             continue

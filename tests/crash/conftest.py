@@ -12,8 +12,10 @@ import pytest
 import pytest_asyncio
 from embedded import EmbeddedStack
 from local_world import free_subnet
+from packages import changed_package
 from worlds import DOCKER, LOCAL
 
+from benchflow import stack as stacks
 from benchflow.planes.sandbox import close_providers
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 
@@ -35,6 +37,18 @@ def sandbox(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "local":
         monkeypatch.setenv(SUBNET_VARIABLE, free_subnet())
     return str(request.param)
+
+
+@pytest.fixture
+def often_swept(state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stack whose jobs ask every second after rollouts that stay silent, which otherwise takes minutes."""
+    worker = changed_package(
+        tmp_path / "package",
+        "workflows/options.py",
+        ("SWEEP_EVERY = timedelta(seconds=60)", "SWEEP_EVERY = timedelta(seconds=1)"),
+        ("SWEEP_AFTER_SEC = 120.0", "SWEEP_AFTER_SEC = 1.0"),
+    )
+    monkeypatch.setattr(stacks, "wanted_here", lambda: worker)
 
 
 @pytest_asyncio.fixture

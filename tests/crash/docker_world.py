@@ -48,6 +48,12 @@ class DockerWorld:
                     found.append(_seen(container))
         return found
 
+    def commands(self, sandbox: Seen) -> list[str]:
+        return [str(row[-1]) for row in self._docker.containers.get(sandbox.identity).top()["Processes"]]
+
+    def kill(self, sandbox: Seen) -> None:
+        self._docker.containers.get(sandbox.identity).kill()
+
     def builds(self, mark: str) -> list[Seen]:
         """The daemon's own containers of builds, which carry no label."""
         everything = self._docker.containers.list(all=True, ignore_removed=True)

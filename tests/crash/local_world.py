@@ -95,6 +95,14 @@ class LocalWorld:
         paths = [Path(f"{root}{file}") for root in roots for file in files]
         return [str(path) for path in paths if _text(path).count("\n") > 1]
 
+    def commands(self, sandbox: Seen) -> list[str]:
+        return [_shown(pid) for pid in self.inside(sandbox.name)]
+
+    def kill(self, sandbox: Seen) -> None:
+        init = self.init_of(sandbox.name)
+        assert init is not None
+        os.kill(init, signal.SIGKILL)
+
     def builds(self, mark: str) -> list[Seen]:
         building = [seen for seen in self.sandboxes() if seen.name.startswith("build-")]
         return [seen for seen in building if any(mark in _command(pid) for pid in self.inside(seen.name))]

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from counted_task import SOLVE_SEC, SOLVED, write_counted_tasks
 from embedded import EmbeddedStack, until
-from packages import changed_package
 from scored import (
     assert_each_scored_once,
     assert_nothing_is_left,
@@ -18,21 +17,7 @@ from scored import (
 )
 from worlds import Seen, seldom_on_local
 
-from benchflow import stack as stacks
-
 pytestmark = pytest.mark.crash
-
-
-@pytest.fixture
-def often_swept(state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stack whose jobs ask every second after rollouts that stay silent, which otherwise takes minutes."""
-    worker = changed_package(
-        tmp_path / "package",
-        "workflows/options.py",
-        ("SWEEP_EVERY = timedelta(seconds=60)", "SWEEP_EVERY = timedelta(seconds=1)"),
-        ("SWEEP_AFTER_SEC = 120.0", "SWEEP_AFTER_SEC = 1.0"),
-    )
-    monkeypatch.setattr(stacks, "wanted_here", lambda: worker)
 
 
 @seldom_on_local

@@ -56,6 +56,14 @@ class World(Protocol):
         """Those of these files, in running sandboxes, that have more than a line."""
         ...
 
+    def commands(self, sandbox: Seen) -> list[str]:
+        """The command lines of all that runs in it."""
+        ...
+
+    def kill(self, sandbox: Seen) -> None:
+        """End it from outside, as a crash would."""
+        ...
+
     def builds(self, mark: str) -> list[Seen]:
         """Where a step with this text is being built."""
         ...

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
+import re
 from pathlib import Path
 from textwrap import dedent
 
@@ -58,7 +60,9 @@ async def histories(job: Job) -> str:
     texts = []
     async for execution in client.list_workflows(f"WorkflowId STARTS_WITH '{job.id}'"):
         handle = client.get_workflow_handle(execution.id, run_id=execution.run_id)
-        texts.append((await handle.fetch_history()).to_json())
+        history = (await handle.fetch_history()).to_json()
+        # Payloads are in base 64 there.
+        texts.append(re.sub(r'"data":\s*"([A-Za-z0-9+/=]*)"', lambda m: str(base64.b64decode(m.group(1))), history))
     assert len(texts) == 2
     return "\n".join(texts)
 

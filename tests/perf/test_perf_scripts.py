@@ -141,6 +141,36 @@ def test_sessions_table_has_every_figure_with_its_target(monkeypatch: pytest.Mon
     ]
 
 
+def test_gateway_measures_what_it_adds_what_it_carries_and_its_memory() -> None:
+    found = measured("gateway.py", "--pairs", "20", "--calls", "1280")
+    assert found["added_ms"]["p50"] < found["added_ms"]["p99"]
+    assert found["calls_per_s"] > 0 < found["cpu_ms"]
+    assert (found["pairs"], found["calls"]) == (20, 1280)
+    memory = found["memory_mb"]
+    assert memory.keys() == {"start", "quarter", "end"}
+    assert all(value > 10 for value in memory.values())
+    assert found["memory_growth_mb"] == pytest.approx(memory["end"] - memory["quarter"], abs=0.11)
+    # The limits are for as much as is measured by default.
+    assert found["targets"] == {}
+
+
+def test_gateways_table_has_every_figure_with_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PERF)
+    show = importlib.import_module("gateway").show
+    found = {"added_ms": {"p50": 1.5, "p99": 9.0}, "calls_per_s": 600.0, "cpu_ms": 0.9, "memory_growth_mb": 7.0}
+    found |= {"memory_mb": {"start": 50.0, "quarter": 51.0, "end": 58.0}, "calls": 100_000}
+    found |= {"targets": {"added_ms_p50": {"limit": 5.0, "met": True}}}
+    found["targets"]["memory_growth_mb"] = {"limit": 5.0, "met": False}
+    assert [line.split() for line in show(found).splitlines()] == [
+        ["added_ms_p50", "1.500", "≤", "5", "met"],
+        ["added_ms_p99", "9.000"],
+        ["calls_per_s", "600.000"],
+        ["cpu_ms", "0.900"],
+        ["memory_growth_mb", "7.000", "≤", "5", "NOT", "MET"],
+        ["memory_mb", "start", "50", "quarter", "51", "end", "58", "over", "100000", "calls"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("script", "arguments"),
     [
@@ -151,6 +181,8 @@ def test_sessions_table_has_every_figure_with_its_target(monkeypatch: pytest.Mon
         ("scale.py", ["--rollouts", "0"]),
         ("scale.py", ["--rollouts", "10001"]),
         ("scale.py", ["--concurrency", "501"]),
+        ("gateway.py", ["--pairs", "1"]),
+        ("gateway.py", ["--calls", "100"]),
     ],
 )
 def test_a_number_that_cannot_be_measured_is_refused_before_anything_starts(script: str, arguments: list[str]) -> None:

@@ -101,6 +101,7 @@ async def test_a_turn_is_heard_whole_once_and_in_order(room: Room) -> None:
     assert (unannounced["tool_call_id"], unannounced["status"]) == ("call_2", "completed")
     assert turn.reading.usage is not None
     assert turn.reading.usage.model_dump() == {
+        "calls": None,
         "input_tokens": 10,
         "output_tokens": 5,
         "cached_tokens": 3,

@@ -14,6 +14,7 @@ import pytest_asyncio
 from acp_room import CWD, KINDS, USER, until
 from acpx_room import HOME, AcpxRoom, acpx_room_in, acpx_worker, small_record
 
+from benchflow.contracts.agent import Choice
 from benchflow.errors import ACPError, AgentExitError, ConfigError, UnsupportedFeatureError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.acp.events import Reading
@@ -113,7 +114,9 @@ def test_what_a_session_is_told_is_what_its_record_leaves_to_sessions() -> None:
     claude, codex, pi = find_agent("acpx/claude"), find_agent("acpx/codex"), find_agent("acpx/pi")
     assert choices_of(claude, "opus", "high") == Choices("opus", None, {"effort": "high"})
     assert choices_of(codex, "gpt", "high") == Choices(None, "agent-full-access")
-    assert choices_of(pi, "model", "low") == Choices(None, "low")
+    assert choices_of(pi, "model", "low") == Choices(None, None, {"thought_level": "low"})
+    by_mode = pi.model_copy(update={"effort": Choice(by="mode", value="{effort}")})
+    assert choices_of(by_mode, "model", "low") == Choices(None, "low")
 
 
 # --- what is heard ---------------------------------------------------------------------------------------
@@ -308,6 +311,10 @@ async def test_model_mode_and_options_reach_the_agent(room: AcpxRoom) -> None:
     assert told["session/set_model"]["modelId"] == "large"
     assert told["session/set_mode"]["modeId"] == "code"
     assert told["session/set_config_option"]["value"] == "high"
+    # The agent of the turn is another process than the one that was told first.
+    starts = [n for n, message in enumerate(received) if message.get("method") == "initialize"]
+    again = {message["method"] for message in received[starts[-1] : prompt] if "method" in message}
+    assert {"session/set_model", "session/set_config_option"} <= again
 
 
 # --- trouble ---------------------------------------------------------------------------------------------

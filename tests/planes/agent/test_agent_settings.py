@@ -11,7 +11,7 @@ from benchflow.errors import ConfigError
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.settings import AgentSettings, credentials_of, settings_for
 
-ACP = ["claude", "codex", "gemini", "opencode", "openhands", "pi"]
+ACP = ["claude", "codex", "gemini", "openclaw", "opencode", "openhands", "pi"]
 URL = "http://gateway:9/v1"
 
 
@@ -80,7 +80,8 @@ def test_the_provider_decides_which_endpoint_is_meant() -> None:
 
 
 def test_with_an_endpoint_of_our_own_a_slash_belongs_to_the_model() -> None:
-    assert told("openhands", model="meta/some-model", base_url=URL).env["LLM_MODEL"] == "openai/meta/some-model"
+    files = told("openhands", model="meta/some-model", base_url=URL).files
+    assert json.loads(files[".openhands/agent_settings.json"])["llm"]["model"] == "openai/meta/some-model"
 
 
 def test_an_unknown_provider_without_an_endpoint_is_refused() -> None:
