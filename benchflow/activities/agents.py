@@ -183,6 +183,14 @@ async def start_of(
     return start, toolbox
 
 
+async def open_model(context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox) -> None:
+    """Have the rollout's agents reach their model, if that is by way of the gateway."""
+    directory = sessions_of(context, sandbox)
+    outfit = Outfit.of(directory)
+    if outfit.access == "gateway":
+        await Model(context, spec, directory).open(sandbox, await ensure_runtime(context.paths, outfit.libc))
+
+
 async def open_session(
     context: WorkerContext, here: ConnectInput, task: Task, sandbox: Sandbox, user: str | int
 ) -> AgentSession:
@@ -191,9 +199,6 @@ async def open_session(
     outfit = Outfit.of(sessions_of(context, sandbox))
     for toolbox_ in await _toolboxes(context, record, outfit.libc):
         await require_runs_in(sandbox, toolbox_)
-    if outfit.access == "gateway":
-        runtime = await ensure_runtime(context.paths, outfit.libc)
-        await Model(context, here.spec, sessions_of(context, sandbox)).open(sandbox, runtime)
     account = await find_account(sandbox, user)
     start, toolbox = await start_of(context, here.spec, task, sandbox, account)
     if record.protocol != "acpx":

@@ -15,6 +15,7 @@ from benchflow.contracts.gateway import (
     RELAY_PORT,
     SOCKET_NAME,
     GatewayStatus,
+    ModelLimits,
     Registration,
     UsageTotals,
     agent_base_url,
@@ -143,6 +144,10 @@ class Model:
     @contextlib.asynccontextmanager
     async def watched(self, stop: Callable[[], None]) -> AsyncIterator[None]:
         """Call `stop` once when the rollout has used up what it may."""
+
+        if self._spec.run.limits == ModelLimits():
+            yield
+            return
 
         async def watch() -> None:
             while True:

@@ -11,6 +11,7 @@ from temporalio import activity
 
 from benchflow.activities.agents import (
     acts_by_itself,
+    open_model,
     open_session,
     redacted,
     redacted_errors,
@@ -68,12 +69,15 @@ class TurnActivities:
         if not acts_by_itself(record):
             await sandbox.mark_baseline()
             return None
+        redact = redactor_for(self.context, spec, task)
+        # Before the baseline: the way to the model is there for all sessions.
+        with redacted_errors(redact):
+            await open_model(self.context, spec, sandbox)
         # What an agent has started by the time that a worker takes over is no part of the world.
         marked = sessions_of(self.context, sandbox) / "baseline"
         if not marked.exists():
             await sandbox.mark_baseline()
             marked.touch()
-        redact = redactor_for(self.context, spec, task)
         with redacted_errors(redact):
             return without_secrets(await open_session(self.context, here, task, sandbox, user), redact)
 

@@ -141,7 +141,7 @@ class Exchange:
         rollout = self._rollout
         if self._dialect is None or rollout.replayer is None or rollout.live:
             return None
-        text = self._redact(line(head, body_member(self._read, is_json=self._is_json)))
+        text = self._redact.line(line(head, body_member(self._read, is_json=self._is_json)))
         answer = await rollout.replayer.answer(read_json(text.encode("utf-8", "replace")), self._sent)
         if answer is None:
             rollout.live = True
@@ -304,7 +304,7 @@ class Exchange:
 
     def _append(self, head: Mapping[str, Any], last: str) -> None:
         try:
-            self._rollout.record.append(self._redact(line(head, last)))
+            self._rollout.record.append(self._redact.line(line(head, last)))
         except StoreError as error:
             self._rollout.failure = str(error)
             raise

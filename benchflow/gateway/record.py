@@ -36,8 +36,17 @@ class CallRedactor(Redactor):
     def __init__(self, registration: Registration, key: tuple[str, str] | None) -> None:
         super().__init__({TOKEN_NAME: registration.token} | (dict([key]) if key else {}))
 
-    def __call__(self, text: str) -> str:
-        return super().__call__(text) if any(form in text for form in self._spelled) else text
+    def line(self, line: str) -> str:
+        """A line without them, which stays one, and as it is otherwise."""
+        if not any(form in line for form in self._spelled):
+            return line
+        cleaned = self(line)
+        try:
+            read_json(cleaned.encode("utf-8", "replace"))
+        except ValueError:
+            # A number that is a key's value, too.
+            return super().line(line)
+        return cleaned
 
 
 def body_member(body: bytes | None, *, is_json: bool) -> str:

@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.agent import AgentRecord, Endpoint, texts
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, UnsupportedFeatureError
 from benchflow.planes.agent.registry import record_for
-from benchflow.planes.agent.settings import credentials_of, settings_for
+from benchflow.planes.agent.settings import credentials_of, endpoint_of, settings_for
 from benchflow.secrets import is_literal
 
 PREFIX = "BENCHFLOW_AGENT_"
@@ -65,6 +65,13 @@ def prepare_agent(spec: AgentSpec, *, salt: str, cluster: bool) -> tuple[AgentSp
 def _check_endpoint(spec: AgentSpec, record: AgentRecord) -> None:
     """Find out now what would keep it from starting."""
     settings_for(record, home="/", workspace="/", model=spec.model, base_url=spec.base_url, effort=spec.effort)
+    endpoint, _ = endpoint_of(record, spec.model, spec.base_url)
+    if spec.model is None and endpoint is not None and not _is_told_by_process(endpoint):
+        raise ConfigError(
+            f"agent {record.name!r} is told where to find its model together with the model",
+            key="model",
+            remedy=f"name one: --model {endpoint.providers[0]}/MODEL",
+        )
     if spec.base_url is None:
         return
     if not record.endpoints:
@@ -78,6 +85,13 @@ def _check_endpoint(spec: AgentSpec, record: AgentRecord) -> None:
             key="base_url",
             remedy="give the key by its variable; bench agent show tells its name",
         )
+
+
+def _is_told_by_process(endpoint: Endpoint) -> bool:
+    """Whether an agent hears of its endpoint without a file, which is written for a model."""
+    if not any("{base_url}" in text for file in endpoint.files for text in texts(file.content)):
+        return True
+    return any("{base_url}" in text for place in (endpoint.env, endpoint.argv) for text in texts(place))
 
 
 def _by_name(env: Mapping[str, str], salt: str, cluster: bool) -> tuple[dict[str, str], dict[str, str]]:
