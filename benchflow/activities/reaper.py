@@ -17,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from benchflow.activities.agents import remove_sessions
 from benchflow.activities.context import WorkerContext
 from benchflow.contracts.sandbox import OwnedSandbox
-from benchflow.errors import BenchFlowError
+from benchflow.errors import BenchFlowError, GatewayError
 from benchflow.planes.sandbox import get_provider, provider_names
 from benchflow.workflows.options import REAP_EVERY, UNKNOWN_GRACE_SEC
 
@@ -59,6 +59,7 @@ class Reaper:
         if complete:
             await self._free_slots(living)
             await asyncio.to_thread(self._remove_sessions, living)
+        await self._forget_models()
         return removed
 
     async def _free_slots(self, living: set[str]) -> None:
@@ -71,6 +72,25 @@ class Reaper:
                 continue
             if name not in living and age > UNKNOWN_GRACE_SEC:
                 self.context.slots.free(name)
+
+    async def _forget_models(self) -> None:
+        """A rollout that is over has no call to make; one that was terminated has not said so."""
+        if not any(self.context.paths.gateway.rollouts.glob("*.json")):
+            return
+        from benchflow.gateway.client import GatewayClient
+
+        client = GatewayClient(self.context.paths, patience=0.0)
+        with suppress(GatewayError):
+            for status in await client.statuses():
+                if await self._has_ended(status.id):
+                    await client.forget(status.id)
+
+    async def _has_ended(self, workflow: str) -> bool:
+        try:
+            description = await self.context.client.get_workflow_handle(workflow).describe()
+        except RPCError:
+            return False
+        return description.status != WorkflowExecutionStatus.RUNNING
 
     def _remove_sessions(self, living: set[str]) -> None:
         """The files of agents whose sandbox is gone: of a provision that runs now, they are young."""

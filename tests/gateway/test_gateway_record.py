@@ -10,6 +10,7 @@ import pytest
 from gateway_house import APIS, KEY, KEY_NAME, House, ask, until
 from raw_upstream import DONE, JSON_HEAD, Visit, answer, raw_upstream
 
+from benchflow import secrets
 from benchflow.contracts.gateway import Api, RequestLine, ResponseLine
 from benchflow.testing.scripted_model import Reply, ScriptedModel, Usage
 
@@ -190,6 +191,16 @@ async def test_neither_token_nor_key_is_written_anywhere_whoever_says_it(house: 
         data = file.read_bytes()
         for secret in (KEY.encode(), token.encode()):
             assert secret not in data or allowed.get(file.parent) == secret, file
+
+
+async def test_a_key_that_is_a_number_is_taken_out_of_numbers_too(house: House) -> None:
+    secrets.leave(house.paths, "job/other", set(), {KEY_NAME: "1234567890"})
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url)
+        await house.client.register(agent.registration.model_copy(update={"job_id": "job/other"}))
+        await agent.call("it is 1234567890", seed=1234567890)
+    request = (await agent.answered())[0][0]["request"]
+    assert (request["messages"][0]["content"], request["seed"]) == (f"it is [{KEY_NAME}]", f"[{KEY_NAME}]")
 
 
 async def test_what_it_knows_of_rollouts_is_nobody_elses(house: House) -> None:
