@@ -40,9 +40,8 @@ class Asked:
     """One agent as the job asks for it, and what it is known to tell.
 
     provider: as in `provider/model`. variable: what holds its key; by_name: this process has the variable, as a user
-    would, instead of the request. says: in the header `user-agent` of its calls. usage: what it tells of its turn, as
-    tokens of input, of input from a cache, and of output; None where it tells nothing. raw: every tool call
-    has its raw input and output. prints: what a command has printed is among what is told of it.
+    would, instead of the request. says: in the header `user-agent` of its calls. raw: every tool call has its raw
+    input and output. prints: what a command has printed is among what is told of it.
     """
 
     agent: str
@@ -50,7 +49,6 @@ class Asked:
     provider: str
     variable: str
     says: str
-    usage: tuple[int, int, int] | None
     raw: bool = True
     prints: bool = True
     by_name: bool = False

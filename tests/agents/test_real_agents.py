@@ -44,15 +44,14 @@ CHAT: dict[str, Any] = {"api": "openai-chat", "provider": "openai", "variable": 
 
 AGENTS = [
     # It tells of the last call alone.
-    Asked("opencode", **CHAT, says="opencode/", usage=(100, 0, 20)),
-    Asked("acpx/opencode", **CHAT, says="opencode/", usage=(100, 0, 20)),
+    Asked("opencode", **CHAT, says="opencode/"),
+    Asked("acpx/opencode", **CHAT, says="opencode/"),
     Asked(
         "claude-agent-acp",
         "anthropic-messages",
         "anthropic",
         "ANTHROPIC_API_KEY",
         says="claude-cli/",
-        usage=(1700, 2400, 220),
         by_name=True,
         effort="low",
     ),
@@ -62,7 +61,6 @@ AGENTS = [
         "openai",
         "OPENAI_API_KEY",
         says="benchflow/",
-        usage=(1700, 2400, 220),
         raw=False,
         effort="xhigh",
     ),
@@ -72,26 +70,24 @@ AGENTS = [
         "google",
         "GEMINI_API_KEY",
         says="GeminiCLI-acp/",
-        usage=None,
         raw=False,
         prints=False,
         by_name=True,
     ),
-    Asked("pi-acp", **CHAT, says="pi (", usage=None, raw=False, effort="low"),
-    Asked("policy", "openai-chat", "openai", "POLICY_API_KEY", says="policy/", usage=(4100, 2400, 220)),
+    Asked("pi-acp", **CHAT, says="pi (", raw=False, effort="low"),
+    Asked("policy", "openai-chat", "openai", "POLICY_API_KEY", says="policy/"),
 ]
 
 OTHERS = [
     # Their toolboxes have 800 MB each, and take minutes to be built and to start on a small machine.
-    Asked("openhands", **CHAT, says="OpenAI/Python", usage=None, effort="low"),
-    Asked("openclaw", **CHAT, says="OpenAI/JS", usage=None),
+    Asked("openhands", **CHAT, says="OpenAI/Python", effort="low"),
+    Asked("openclaw", **CHAT, says="OpenAI/JS"),
     Asked(
         "acpx/claude",
         "anthropic-messages",
         "anthropic",
         "ANTHROPIC_API_KEY",
         says="claude-cli/",
-        usage=(1700, 2400, 220),
         effort="low",
     ),
 ]
@@ -245,14 +241,16 @@ def check_session(shown: Shown, asked: Asked) -> None:
 
 
 @each
-def test_the_tokens_that_it_tells_of_are_on_record(shown: Shown, asked: Asked) -> None:
+def test_the_tokens_that_it_used_are_on_record(shown: Shown, asked: Asked) -> None:
     check_usage(shown, asked)
 
 
 def check_usage(shown: Shown, asked: Asked) -> None:
+    """As the gateway has counted it, whatever the agent tells: the task's calls, and perhaps a title."""
     usage = shown.of(asked).steps[0].turn.usage
-    told = (usage.input_tokens, usage.cached_tokens, usage.output_tokens) if usage else None
-    assert told == asked.usage
+    assert usage is not None and usage.calls is not None and usage.calls >= 5
+    assert 4100 <= usage.input_tokens <= 4200 and 220 <= usage.output_tokens <= 250
+    assert usage.cached_tokens == 2400
 
 
 @each

@@ -55,14 +55,25 @@ def test_a_request_that_an_agent_cannot_be_given_is_refused(
     assert not state.exists()
 
 
-def test_a_task_without_a_network_is_refused_to_an_agent_with_a_model(bench: Bench, task: Path) -> None:
+def test_a_task_without_a_network_is_for_agents_that_call_their_model_through_the_gateway(
+    bench: Bench, task: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     document = task / "task.md"
     document.write_text(document.read_text().replace("sandbox:\n", "sandbox:\n  network_mode: no-network\n"))
+    assert bench("submit", task, *CLAUDE, "--sandbox", "local", "--dry-run").status == 0
+    # One that logs in by itself calls by itself.
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    login = tmp_path / "home" / ".claude" / ".credentials.json"
+    login.parent.mkdir(parents=True)
+    login.write_text("{}")
     ran = bench("submit", task, *CLAUDE, "--sandbox", "local", "--dry-run")
     assert ran.status == 2
     assert "the task's sandbox has no network, and agent 'claude-agent-acp' reaches its model over one" in ran.err
     assert "greet/task.md: network_mode" in ran.err
     assert bench("submit", task, "--agent", "nop", "--sandbox", "local", "--dry-run").status == 0
+
 
 
 def test_a_value_for_an_agent_is_shown_to_nobody(bench: Bench, task: Path) -> None:

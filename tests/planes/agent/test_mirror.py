@@ -88,7 +88,7 @@ async def elsewhere(state: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 async def provider(elsewhere: Forwarder) -> AsyncIterator[DockerProvider]:
     made = DockerProvider()
     yield made
-    await made.aclose()
+    await made.close()
 
 
 @pytest_asyncio.fixture

@@ -23,6 +23,9 @@ from benchflow.planes.agent.acp.wire import Heard, Message, Wire
 SILENCE = 0.25
 """Seconds without output after which a turn that has its answer is taken to be over."""
 
+LAST_LOG = 0.3
+"""Seconds that an agent's log is given to say why it wrote what it should not."""
+
 LAST_WORDS = 5.0
 """Seconds after its answer at which a turn is over, however much the agent goes on to say."""
 
@@ -152,6 +155,25 @@ class Session:
         exchange = _Exchange(request, sink, reading if reading is not None else Reading())
         params = {"sessionId": session, "prompt": prompt}
         started, offset = self._begin(request, "session/prompt", params)
+        try:
+            return await self._hear_turn(exchange, session, started, offset, limits, kill, skip)
+        except ACPError as error:
+            # What it says of its trouble may come a moment after it.
+            await asyncio.sleep(0 if error.log_tail else LAST_LOG)
+            error.log_tail = self._wire.log_tail()
+            raise
+
+    async def _hear_turn(
+        self,
+        exchange: _Exchange,
+        session: str,
+        started: float,
+        offset: int,
+        limits: Limits,
+        kill: Callable[[], Awaitable[None]],
+        skip: Callable[[int], bool],
+    ) -> Turn:
+        request = exchange.request
         progress = self._wire.noted(f"progress-{request}")
         if progress is not None and skip(progress["lines"]):
             offset, exchange.lines, exchange.paused = progress["offset"], progress["lines"], progress["paused"]
