@@ -277,6 +277,12 @@ class GatewayUnavailableError(GatewayError):
     retryable = True
 
 
+class ReplayDivergedError(GatewayError):
+    """A strict replay's agent asked its model something that is not in the record."""
+
+    category = "replay_diverged"
+
+
 class UnknownRolloutError(GatewayError):
     """The gateway was not told of this rollout, or has forgotten it."""
 

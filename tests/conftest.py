@@ -22,7 +22,6 @@ from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.npm import NpmRegistry
 from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
 
-
 # Set where tests run beside each other: what a command prints into a pipe must not be broken at somebody's width.
 os.environ.pop("COLUMNS", None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from temporalio import activity
 
@@ -25,12 +25,18 @@ from benchflow.activities.models import Model
 from benchflow.activities.world import check_health, run_step_setup
 from benchflow.contracts import names
 from benchflow.contracts.failures import failure_of
-from benchflow.contracts.gateway import UsageTotals
+from benchflow.contracts.gateway import ReplayStatus, UsageTotals
 from benchflow.contracts.job import ConnectInput, RolloutSpec, StepInput
-from benchflow.contracts.rollout import AgentSession, Question, TurnResult
+from benchflow.contracts.rollout import AgentSession, Failure, Question, TurnResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import Task
-from benchflow.errors import AgentError, AgentTimeoutError, BenchFlowError, BudgetExhaustedError
+from benchflow.errors import (
+    AgentError,
+    AgentTimeoutError,
+    BenchFlowError,
+    BudgetExhaustedError,
+    ReplayDivergedError,
+)
 from benchflow.planes.agent.account import prepare_account
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.session import Limits, Turn, Unanswered
@@ -208,18 +214,41 @@ class _AgentTurn:
         quiet, status, usage = await self._model.end_turn(before)
         end: Literal["observed", "inferred"] = "observed" if quiet else "inferred"
         turn_end = end if turn.turn_end is not None else None
-        turn = turn.model_copy(update={"usage": usage, "turn_end": turn_end, "replay": status.replay})
-        if status.budget_exhausted is None:
+        replay = self._told(status.replay)
+        turn = turn.model_copy(update={"usage": usage, "turn_end": turn_end, "replay": replay})
+        ended = self._ended_by_gateway(status.budget_exhausted, replay)
+        if ended is None:
             return turn
-        failure = failure_of(
-            BudgetExhaustedError(
-                f"the rollout has used up its {status.budget_exhausted}",
-                key=f"limits.{status.budget_exhausted}",
-                remedy="raise the limit",
+        failure, line = ended
+        writer.add([{"type": failure.category} | line])
+        return turn.model_copy(update={"stop_reason": failure.category, "failure": failure})
+
+    def _told(self, replay: ReplayStatus | None) -> ReplayStatus | None:
+        """A replay's state, which shows what the agent asked where it went another way."""
+        if replay is None:
+            return None
+        return ReplayStatus.model_validate(self._redact.within(replay.model_dump(mode="json")))
+
+    def _ended_by_gateway(
+        self, limit: str | None, replay: ReplayStatus | None
+    ) -> tuple[Failure, dict[str, Any]] | None:
+        """Why calls were refused, and what the trajectory says of it; None when they were not."""
+        if limit is not None:
+            error: BenchFlowError = BudgetExhaustedError(
+                f"the rollout has used up its {limit}", key=f"limits.{limit}", remedy="raise the limit"
             )
+            return failure_of(error), {"limit": limit}
+        settings = self._work.spec.run.replay
+        divergence = replay.divergence if replay is not None else None
+        if settings is None or not settings.strict or divergence is None:
+            return None
+        error = ReplayDivergedError(
+            divergence.message,
+            file=settings.record,
+            remedy="without --strict the model answers from there on",
+            log_tail=divergence.diff or None,
         )
-        writer.add([{"type": "budget_exhausted", "limit": status.budget_exhausted}])
-        return turn.model_copy(update={"stop_reason": "budget_exhausted", "failure": failure})
+        return failure_of(error), {"message": divergence.message, "diff": divergence.diff}
 
     async def _listen(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> Turn:
         step = self._work.step

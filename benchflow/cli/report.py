@@ -9,10 +9,12 @@ from benchflow.cli import command
 from benchflow.cli.screen import (
     STATUS_SIGNS,
     STATUS_STYLES,
+    dollars,
     plural,
     print_json,
     reward,
     seconds,
+    short_number,
     table,
 )
 
@@ -32,7 +34,9 @@ MAX_ROWS = 60
 MAX_ERRORS = 3
 
 MAX_ERROR_WIDTH = 100
+MIN_ERROR_WIDTH = 8
 _OTHER_COLUMNS = 33
+_TOKENS_COLUMN, _COST_COLUMN = 8, 9
 
 
 def describe(config: JobConfig, tasks: int) -> str:
@@ -111,20 +115,36 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
 
     one_line: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
     right = one_line | {"justify": "right"}
-    rows = table(("task", one_line), ("agent", one_line), ("reward", right), "status", ("time", right), "error")
+    has_tokens = any(_tokens(result) is not None for result in results)
+    has_cost = any(result.cost_usd is not None for result in results)
     tasks = [f"{result.task_name} #{result.repeat}" if several else result.task_name for result in results]
     task_width = min(max(map(len, tasks)), max(16, width // 3))
     agent_width = min(max(len(agent_label(result)) for result in results), max(12, width // 5))
-    error_width = min(MAX_ERROR_WIDTH, width - task_width - agent_width - _OTHER_COLUMNS)
+    others = _OTHER_COLUMNS + has_tokens * _TOKENS_COLUMN + has_cost * _COST_COLUMN
+    if others > _OTHER_COLUMNS:
+        agent_width = min(agent_width, max(12, width - others - task_width))
+        task_width = min(task_width, max(16, width - others - agent_width))
+    error_width = min(MAX_ERROR_WIDTH, width - task_width - agent_width - others)
+    # The errors are told in full below the table.
+    has_error = error_width >= MIN_ERROR_WIDTH or others == _OTHER_COLUMNS
+    rows = table(
+        *(("task", one_line), ("agent", one_line), ("reward", right), "status", ("time", right)),
+        *([("tokens", right)] if has_tokens else []),
+        *([("cost", right)] if has_cost else []),
+        *(["error"] if has_error else []),
+    )
     for task, result in zip(tasks, results, strict=True):
         style = STATUS_STYLES[result.status]
+        error = _cut(_error_line(result), max(MIN_ERROR_WIDTH, error_width), "dim")
         rows.add_row(
             _cut(task, task_width),
             _cut(agent_label(result), agent_width),
             Text(reward(result.reward), f"bold {style}"),
             Text(f"{STATUS_SIGNS[result.status]} {result.status}", style, no_wrap=True),
             seconds((result.finished_at - result.started_at).total_seconds()),
-            _cut(_error_line(result), max(8, error_width), "dim"),
+            *([short_number(_tokens(result))] if has_tokens else []),
+            *([dollars(result.cost_usd)] if has_cost else []),
+            *([error] if has_error else []),
         )
     return rows
 
@@ -135,6 +155,12 @@ def _cut(text: str, width: int, style: str = "") -> Text:
     made = Text(text, style, no_wrap=True)
     made.truncate(width, overflow="ellipsis")
     return made
+
+
+def _tokens(result: RolloutResult) -> int | None:
+    """Of input and output, as far as they are known."""
+    known = [number for number in (result.n_input_tokens, result.n_output_tokens) if number is not None]
+    return sum(known) if known else None
 
 
 def agent_label(result: RolloutResult) -> str:
@@ -173,7 +199,7 @@ def show_errors(results: Sequence[RolloutResult], screen: Console) -> None:
 
 
 def show_totals(summary: Summary, screen: Console) -> None:
-    """`9 rollouts: 8 passed · 1 errored · mean reward 0.944 (95 % 0.8 to 1)`."""
+    """`9 rollouts: 8 passed · 1 errored · mean reward 0.944 (95 % 0.8 to 1) · 4.2k tokens · $0.12`."""
     from rich.text import Text
 
     text = Text.assemble((plural(summary.total, "rollout"), "bold"), ":  ")
@@ -186,6 +212,10 @@ def show_totals(summary: Summary, screen: Console) -> None:
         parts.append(Text(f"{summary.not_run} without a result", "magenta"))
     if summary.mean_reward is not None:
         parts.append(Text.assemble("mean reward ", (mean_and_interval(summary.reward_interval), "bold")))
+    if summary.n_input_tokens is not None:
+        parts.append(Text(f"{short_number(summary.n_input_tokens + (summary.n_output_tokens or 0))} tokens"))
+    if summary.cost_usd is not None:
+        parts.append(Text(dollars(summary.cost_usd)))
     screen.print(text.append_text(Text(" · ").join(parts)))
 
 

@@ -73,7 +73,8 @@ def plan_replay(chosen: Chosen, *, until: str | None, strict: bool, job_name: st
     return plan_job(
         JobConfig(
             paths=[Path(source)],
-            agents=[spec.agents[agent]],
+            # Its key was left with the job of before.
+            agents=[spec.agents[agent].model_copy(update={"credentials": ()})],
             retry=spec.retry,
             jobs_dir=chosen.job.root.parent,
             job_name=job_name or f"{chosen.job.root.name[:55]}-replay-{stamp}",

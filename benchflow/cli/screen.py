@@ -81,3 +81,23 @@ def reward(value: float | None) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def short_number(value: int | None) -> str:
+    """`980`, `4.2k`, `61k`, `1.3M`; `–` for what is not known."""
+    if value is None:
+        return "–"
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        # What would be rounded to 1000 belongs to the next unit.
+        if value >= 0.9995 * size:
+            return f"{value / size:.1f}{unit}" if value < 9.95 * size else f"{value / size:.0f}{unit}"
+    return str(value)
+
+
+def dollars(value: float | None) -> str:
+    """`$12.30`, and of a few cents or less as much as tells it from nothing: `$0.0006`; `–` for what is not known."""
+    if value is None:
+        return "–"
+    if 0 < value < 0.0001:
+        return "<$0.0001"
+    return f"${value:.2f}" if value == 0 or value >= 0.1 else f"${value:.4f}"

@@ -25,7 +25,7 @@ from benchflow.log import configure_logging
 from benchflow.paths import StatePaths
 from benchflow.store import storage_errors
 
-GRACE_SEC = 30.0
+GRACE_SEC = 10.0
 
 _TRIES, _LOOK_EVERY = 20, 0.02
 

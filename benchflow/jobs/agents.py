@@ -116,14 +116,20 @@ def _login(
     spec: AgentSpec, record: AgentRecord, env: dict[str, str], cluster: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """What the agent logs in with, by name, and the content of what are files."""
+    if spec.credentials and not any(name.startswith("~/") for name in spec.credentials):
+        # A job that is planned again: the values were left with it, by these names.
+        return spec.credentials, {}
     names = credentials_of(record, spec.model, spec.base_url)
-    for name in names:
-        if (given := _REFERENCE.fullmatch(env.get(name, ""))) is not None:
-            # What stands for the key: the agent's process need not have it.
-            del env[name]
-            return (given.group(1),), {}
-    if any(name in env for name in names):
-        return (), {}
+    keys = {name: env.pop(name) for name in names if name in env}
+    for name, value in keys.items():
+        # What stands for the key: the agent's process need not have it, nor any other one.
+        if (given := _REFERENCE.fullmatch(value)) is None:
+            raise ConfigError(
+                f"the value of {name} is not that of one variable",
+                key="--agent-env",
+                remedy=f"give {name}=VALUE, or {name}='${{VARIABLE}}'",
+            )
+        return (given.group(1),), {}
     if cluster:
         return names if spec.base_url is None else (), {}
     known = tuple(name for name in names if os.environ.get(name))[:1]

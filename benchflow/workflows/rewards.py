@@ -10,7 +10,7 @@ from benchflow.contracts.rollout import TRUNCATING, Failure, StepOutcome
 
 __all__ = ["TRUNCATING", "UNMEASURED", "reaches", "rewards_of"]
 
-UNMEASURED = frozenset({"sandbox_lost", "cancelled", "deadline"})
+UNMEASURED = frozenset({"sandbox_lost", "cancelled", "deadline", "replay_diverged"})
 """Errors after which no reward counts, even where an earlier step was scored."""
 
 

@@ -75,7 +75,6 @@ def test_a_task_without_a_network_is_for_agents_that_call_their_model_through_th
     assert bench("submit", task, "--agent", "nop", "--sandbox", "local", "--dry-run").status == 0
 
 
-
 def test_a_value_for_an_agent_is_shown_to_nobody(bench: Bench, task: Path) -> None:
     given = ["--agent-env", "ACME_TOKEN=s3cr3t-value", "--agent-env", "ACME_REGION"]
     request = ["submit", task, *CLAUDE, *given, "--sandbox", "noop", "--job-name", "j", "--dry-run"]

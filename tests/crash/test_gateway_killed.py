@@ -1,0 +1,202 @@
+"""A model call is under way, or an agent between two of them, and what it passes through dies, or its worker does.
+
+The model answers when it is told to. What it answered is not asked for again, and what it could not answer is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counted_task import BASE_IMAGE
+from embedded import EmbeddedStack, until
+from scored import assert_nothing_is_left, submit_job
+from worlds import on_local
+
+from benchflow import stack as stacks
+from benchflow.contracts.job import AgentSpec
+from benchflow.contracts.rollout import RolloutResult
+from benchflow.gateway.control import Info
+from benchflow.gateway.process import ensure_gateway, is_running
+from benchflow.jobs import Job
+from benchflow.paths import RolloutPaths, StatePaths
+from benchflow.planes.agent.registry import find_agent
+from benchflow.planes.agent.toolbox import ensure_runtime, ensure_toolbox
+from benchflow.planes.agent.toolbox.directory import link_tree
+from benchflow.testing.scripted_model import ScriptedModel
+from benchflow.trajectories.journal import read_journal
+
+pytestmark = [pytest.mark.crash, on_local]
+
+TEST = "#!/bin/sh\n[ -e /app/answer ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
+
+
+@pytest.fixture(scope="session")
+def kept_policy(tmp_path_factory: pytest.TempPathFactory) -> StatePaths:
+    """A state directory whose toolboxes all stacks here share, so that Node is fetched once."""
+
+    async def fetch(paths: StatePaths) -> None:
+        await ensure_runtime(paths)
+        await ensure_toolbox(find_agent("policy"), paths)
+
+    paths = StatePaths(tmp_path_factory.mktemp("toolboxes"))
+    asyncio.run(fetch(paths))
+    return paths
+
+
+@pytest.fixture(autouse=True)
+def toolboxes(kept_policy: StatePaths, state_root: Path) -> None:
+    link_tree(kept_policy.toolboxes, StatePaths(state_root).toolboxes)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    made = tmp_path / "tasks" / "asked"
+    for directory in ("environment", "tests"):
+        (made / directory).mkdir(parents=True)
+    (made / "environment" / "Dockerfile").write_text(f"FROM {BASE_IMAGE}\nWORKDIR /app\n")
+    (made / "task.toml").write_text('[environment]\nnetwork_mode = "no-network"\n')
+    (made / "instruction.md").write_text("Make the answer.\n")
+    (made / "tests" / "test.sh").write_text(TEST)
+    (made / "tests" / "test.sh").chmod(0o755)
+    return made
+
+
+def runs(command: str, **more: Any) -> dict[str, Any]:
+    return {"text": "So.", "tools": [{"tool": "shell", "arguments": {"command": command}}], **more}
+
+
+def script(*replies: Any) -> dict[str, Any]:
+    return {"follow": "conversation", "replies": list(replies)}
+
+
+@pytest.fixture
+def model() -> Iterator[ScriptedModel]:
+    """Answers the first call when it is let go, and then ends the turn."""
+    with ScriptedModel(script(runs("echo 42 > answer", hold="first"), "Done.")) as running:
+        yield running
+
+
+async def start(stack: EmbeddedStack, task: Path, jobs: Path, model: ScriptedModel) -> Job:
+    agent = AgentSpec(name="policy", model="openai/scripted", base_url=model.openai_base_url)
+    return await submit_job(stack, [task], jobs, agents=[agent], retry={"max_retries": 0})
+
+
+def result_of(job: Job) -> RolloutResult:
+    (result,) = job.results()
+    assert (result.error, result.status, result.rewards) == (None, "passed", {"reward": 1.0})
+    assert result.sandbox["provisions"] == 1
+    return result
+
+
+def record_of(result: RolloutResult) -> list[tuple[str | None, dict[str, Any]]]:
+    """Of each call: the kind of its error, and its request."""
+    lines = read_journal(RolloutPaths(Path(str(result.directory))).model_calls)
+    answers = {line["id"]: line for line in lines if line["type"] == "response"}
+    requests = [line for line in lines if line["type"] == "request" and line["api"] != "other"]
+    return [((answers[line["id"]]["error"] or {}).get("kind"), line) for line in requests]
+
+
+def restarts(stack: EmbeddedStack, name: str) -> int:
+    count: int = json.loads(stack.paths.stack_record.read_text())["restarts"].get(name, 0)
+    return count
+
+
+async def test_a_call_outlives_the_worker(
+    stack: EmbeddedStack, task: Path, tmp_path: Path, model: ScriptedModel
+) -> None:
+    job = await start(stack, task, tmp_path / "jobs", model)
+    await model.arrived(1)
+    gateway = await ensure_gateway(stack.paths)
+    await stack.worker(other_than=stack.kill("worker"))
+    assert len(model.in_flight) == 1
+    model.release("first")
+    await job.wait()
+    result = result_of(job)
+    assert len(model.calls) == 2
+    assert not [call for call in model.calls if call.client_left]
+    assert [(kind, line["node"], line["turn"]) for kind, line in record_of(result)] == [(None, "n1", 0)] * 2
+    turn = result.steps[0].turn
+    assert turn.usage is not None and (turn.usage.calls, turn.turn_end) == (2, "observed")
+    assert (await ensure_gateway(stack.paths)).pid == gateway.pid
+    assert_nothing_is_left(stack)
+
+
+async def killed(stack: EmbeddedStack) -> Info:
+    """Kill the gateway; the next one, which nobody but the supervisor has started."""
+    before = await ensure_gateway(stack.paths)
+    os.kill(before.pid, signal.SIGKILL)
+
+    async def counted() -> bool:
+        return restarts(stack, "gateway") > 0
+
+    await until(counted)
+    return await ensure_gateway(stack.paths)
+
+
+async def test_a_call_that_dies_with_the_gateway_is_made_again(
+    stack: EmbeddedStack, task: Path, tmp_path: Path, model: ScriptedModel
+) -> None:
+    job = await start(stack, task, tmp_path / "jobs", model)
+    await model.arrived(1)
+    await killed(stack)
+    await model.arrived(2)
+    model.release("first")
+    await job.wait()
+    result = result_of(job)
+    lost, again, last = record_of(result)
+    assert (lost[0], again[0], last[0]) == ("gateway_restarted", None, None)
+    assert again[1]["request"] == lost[1]["request"]
+    assert [line["seq"] for _, line in (lost, again, last)] == [0, 1, 2]
+    assert {(line["node"], line["role"], line["turn"]) for _, line in (lost, again, last)} == {("n1", "agent", 0)}
+    turn = result.steps[0].turn
+    # Two were answered; the one that was not was asked, too.
+    assert turn.usage is not None and (turn.usage.calls, turn.turn_end) == (3, "observed")
+    assert restarts(stack, "gateway") == 1
+    assert_nothing_is_left(stack)
+
+
+async def test_the_gateway_goes_and_comes_with_the_stack(stack: EmbeddedStack, task: Path, tmp_path: Path) -> None:
+    # The agent is at work meanwhile, and asks the model again when it has done it.
+    with ScriptedModel(script(runs("touch started; sleep 6; echo 42 > answer"), "Done.")) as model:
+        job = await start(stack, task, tmp_path / "jobs", model)
+        await model.arrived(1)
+        await until(lambda: stack.marked("/app/started"))
+        before = await ensure_gateway(stack.paths)
+        await asyncio.to_thread(stacks.stop, stack.paths)
+        assert not is_running(stack.paths)
+        await stack.start()
+        job = await start(stack, task, tmp_path / "jobs", model)
+        assert job.attached
+        await job.wait()
+        assert len(model.calls) == 2
+    assert (await ensure_gateway(stack.paths)).pid != before.pid
+    result = result_of(job)
+    assert [(kind, line["turn"]) for kind, line in record_of(result)] == [(None, 0)] * 2
+    usage = result.steps[0].turn.usage
+    assert usage is not None and usage.calls == 2
+    assert_nothing_is_left(stack)
+
+
+@pytest.mark.soak
+async def test_a_stack_stops_although_a_model_does_not_answer(
+    stack: EmbeddedStack, task: Path, tmp_path: Path, model: ScriptedModel
+) -> None:
+    """The call is broken off, and made again when the stack is back."""
+    job = await start(stack, task, tmp_path / "jobs", model)
+    await model.arrived(1)
+    await asyncio.to_thread(stacks.stop, stack.paths)
+    assert not is_running(stack.paths)
+    await stack.start()
+    await model.arrived(2)
+    model.release("first")
+    job = await start(stack, task, tmp_path / "jobs", model)
+    await job.wait()
+    assert [kind for kind, _ in record_of(result_of(job))] == ["gateway_stopped", None, None]
+    assert_nothing_is_left(stack)
