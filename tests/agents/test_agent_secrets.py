@@ -209,7 +209,8 @@ def files_with(root: Path, *words: str) -> list[Path]:
     for folder, directories, files in os.walk(root):
         # The disks of sandboxes that are gone, and programs from elsewhere.
         directories[:] = [name for name in directories if name not in ("local", "toolboxes")]
-        for path in (Path(folder) / name for name in files):
+        # A socket of the stack's is no file that could hold one.
+        for path in (Path(folder) / name for name in files if (Path(folder) / name).is_file()):
             content = path.read_bytes()
             found += [path for _ in range(any(word.encode() in content for word in words))]
     return found

@@ -45,7 +45,7 @@ _PASSING = re.compile(
 )
 _TEXTS = ("agent_message", "agent_thought")
 
-ASKS_MEANWHILE = ("claude-agent-acp",)
+ASKS_MEANWHILE = ("claude-agent-acp", "codex-acp")
 """Tells of a tool call and asks for permission at once, so that either may come first in any of its runs."""
 
 Json = dict[str, Any]

@@ -69,7 +69,9 @@ async def histories(job: Job) -> str:
 
 def files_with(root: Path, word: bytes) -> list[Path]:
     found = []
-    for folder, _, names in os.walk(root):
+    for folder, directories, names in os.walk(root):
+        # The disk of sandboxes, which may be larger than memory, and programs from elsewhere.
+        directories[:] = [name for name in directories if name not in ("local", "toolboxes")]
         for name in names:
             path = Path(folder) / name
             if path.is_file() and word in path.read_bytes():
