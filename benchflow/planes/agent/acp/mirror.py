@@ -13,7 +13,7 @@ import os
 import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 from benchflow.contracts.sandbox import ExecChunk, Sandbox
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
-from benchflow.planes.agent.acp.wire import QUICK, SLOW, Wire
+from benchflow.planes.agent.acp.wire import QUICK, SLOW, Wire, write_once
 from benchflow.store import storage_errors, write_all
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Mirror:
             how = None
         await self._stream(_REST)
         if how is not None:
-            _write_once(self._directory / "exit", how)
+            write_once(self._directory / "exit", how)
 
     # --- from the sandbox ----------------------------------------------------------------------------
 
@@ -241,12 +241,3 @@ def _append(file: Path, at: int, data: bytes) -> None:
             write_all(fd, data[max(0, size - at) :])
         finally:
             os.close(fd)
-
-
-def _write_once(file: Path, content: bytes) -> None:
-    part = file.with_name(f".{file.name}.{os.getpid()}")
-    with storage_errors(file):
-        part.write_bytes(content)
-        with suppress(FileExistsError):
-            file.hardlink_to(part)
-        part.unlink()

@@ -177,12 +177,8 @@ class Wire:
 
     def note_end(self, return_code: int) -> None:
         """Write down the end of what should have done it itself and could not."""
-        part = self.directory / f".exit.{os.getpid()}"
-        with storage_errors(part):
-            part.write_text(json.dumps({"error": f"what holds its files was ended ({return_code})"}))
-            with suppress(FileExistsError):
-                (self.directory / "exit").hardlink_to(part)
-            part.unlink()
+        how = {"error": f"what holds its files was ended ({return_code})"}
+        write_once(self.directory / "exit", json.dumps(how).encode())
 
     def log_tail(self) -> str | None:
         """The last lines of its error output."""
@@ -235,3 +231,13 @@ def _parsed(line: bytes | bytearray) -> Message | None:
     except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None
+
+
+def write_once(file: Path, content: bytes) -> None:
+    """Write a file whole, unless it is there: of several that do, the first counts."""
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    with storage_errors(file):
+        part.write_bytes(content)
+        with suppress(FileExistsError):
+            file.hardlink_to(part)
+        part.unlink()
