@@ -21,7 +21,8 @@ _RECORDED = ("content-type", "content-encoding", "retry-after")
 class Answer:
     """The answer to one request, and what is to be recorded of it. began: when the request was there (monotonic).
 
-    status: None until the agent was given one. error: why it is not what it should be.
+    status: None until the agent was given one. delivered: bytes of the body that were handed over while the agent was
+    there. error: why it is not what it should be.
     """
 
     def __init__(self, request: web.Request, began: float) -> None:
@@ -32,6 +33,7 @@ class Answer:
         self.status: int | None = None
         self.headers: dict[str, str] = {}
         self.body = bytearray()
+        self.delivered = 0
         self.error: CallError | None = None
 
     async def begin(self, status: int, reason: str | None, headers: Mapping[str, str], length: int | None) -> None:
@@ -48,6 +50,7 @@ class Answer:
             self._first_byte = time.monotonic()
         self.body += data
         await self._stream.write(data)
+        self.delivered = len(self.body)
 
     def break_off(self) -> None:
         """Close the connection in the middle of the body, so that nobody takes it for a whole one."""

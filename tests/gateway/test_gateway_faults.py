@@ -139,6 +139,25 @@ async def test_an_agent_that_leaves_ends_the_upstreams_call(house: House, begun:
     assert response["error"]["kind"] == "client_closed"
 
 
+async def test_an_agent_that_leaves_when_it_has_read_the_end_has_its_answer(house: House) -> None:
+    end = chunk(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n')
+
+    async def say_and_stay(visit: Visit) -> None:
+        await visit.send(SSE_HEAD + event("one") + end)
+        await visit.gone.wait()
+
+    async with raw_upstream(say_and_stay) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        async with agent.open_call() as response:
+            said = b""
+            while b"stop" not in said:
+                said += await response.content.readany()
+        assert await house.client.until_quiet(agent.id)
+    [(_, recorded)] = await agent.answered()
+    assert (recorded["error"], recorded["finish_reason"]) == (None, "stop")
+    assert recorded["response"].encode() == said
+
+
 async def test_an_agent_that_reads_slowly_slows_the_upstream_and_fills_no_memory(house: House) -> None:
     piece = chunk(b"data: " + b"x" * 65536 + b"\n\n")
     sent = 0
