@@ -216,6 +216,48 @@ class ReadinessError(SandboxError):
     category = "readiness"
 
 
+class WorldError(BenchFlowError):
+    """The environment plane."""
+
+    category = "environment"
+
+
+class ManifestError(WorldError, UsageError):
+    """An environment manifest is wrong, or does not fit the task."""
+
+    category = "manifest"
+
+
+class NoServiceError(WorldError):
+    """Of the services that a manifest declares, the image has none."""
+
+
+class PortInUseError(WorldError):
+    """A service's port belongs to another process of the sandbox."""
+
+
+class ServiceDiedError(WorldError):
+    """A part of the world ended while it was needed."""
+
+    category = "service"
+
+
+class StateError(WorldError):
+    """The world's state could not be captured or put back."""
+
+    category = "state"
+
+
+class StatelessError(StateError, builtins.RuntimeError):
+    """The environment declares no state, so that there is nothing to snapshot, restore or query."""
+
+
+class StateBusyError(StateError):
+    """A process holds a database of the world."""
+
+    retryable = True
+
+
 class AgentError(BenchFlowError):
     """The agent plane."""
 

@@ -7,7 +7,7 @@ memory that it could not find again from a `SandboxRef`, because workers die.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -38,7 +38,9 @@ class ImageConfig(Model):
 
     context: directory; dockerfile: path of the Dockerfile (inside or outside the context). digest: of the
     context's content and the Dockerfile; equal digests share one build. timeout_sec: for the build.
-    hidden: paths of this host that no step may see, for providers whose sandboxes see the host.
+    hidden: paths of this host that no step may see, for providers whose sandboxes see the host. bases: references of
+    images that the same provider made, by the names that FROM has for them. entrypoint: the image's ENTRYPOINT and CMD
+    are to be run.
     """
 
     image: str | None = None
@@ -48,6 +50,8 @@ class ImageConfig(Model):
     digest: str | None = None
     timeout_sec: float = 600.0
     hidden: tuple[str, ...] = ()
+    bases: dict[str, str] = {}
+    entrypoint: bool = False
 
 
 class ImageRef(Model):
@@ -77,7 +81,10 @@ class SandboxSpec(Model):
     """What to start. name: deterministic; starting twice finds the first. env: reaches PID 1, no secrets.
 
     labels: carried by everything the sandbox owns, for reaping. cpus: cores; memory_mb, storage_mb: MiB.
-    hidden: paths of this host that it must not show, for providers whose sandboxes see the host.
+    hidden: paths of this host that it must not show, for providers whose sandboxes see the host. entrypoint: what is
+    done with the image's ENTRYPOINT and CMD: `none`, the first process idles; `first`, they are the first process, and
+    the sandbox ends with them; `below`, they run below an idle one, and may end. A provider whose sandboxes have a
+    first process of its own runs them below that. ports: TCP ports that this host must be able to reach.
     """
 
     name: str
@@ -91,13 +98,16 @@ class SandboxSpec(Model):
     storage_mb: int | None = None
     hidden: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    entrypoint: Literal["none", "first", "below"] = "none"
+    ports: tuple[int, ...] = ()
 
 
 class SandboxRef(Model):
     """How any process finds a started sandbox again.
 
     handle: the provider's own id. workdir: the resolved workspace. queue: the task queue of its host.
-    warnings: limits that were asked for and cannot be enforced.
+    warnings: limits that were asked for and cannot be enforced. episode: put before the keys of `exec_once`, where
+    several rollouts use one sandbox after another.
     """
 
     provider: str
@@ -108,6 +118,7 @@ class SandboxRef(Model):
     generation: int = 0
     workdir: str
     warnings: tuple[str, ...] = ()
+    episode: str = ""
 
 
 class SandboxExecResult(Model):
@@ -257,6 +268,14 @@ class Sandbox(Protocol):
         ...
 
 
+class EntrypointState(Model):
+    """How the image's entrypoint fares. exit_code: when it has ended. log: the end of what it has printed."""
+
+    running: bool
+    exit_code: int | None = None
+    log: str = ""
+
+
 class OwnedSandbox(Model):
     """A sandbox found by its labels, for the reaper."""
 
@@ -285,8 +304,28 @@ class SandboxProvider(ImageBuilder, Protocol):
         """Raise `SandboxUnavailableError`, with the remedy, when no sandbox could be started here now."""
         ...
 
-    async def start(self, spec: SandboxSpec, *, host_id: str, queue: str, generation: int = 0) -> Sandbox:
-        """Find the sandbox of this name, else create and start it."""
+    async def start(
+        self,
+        spec: SandboxSpec,
+        *,
+        host_id: str,
+        queue: str,
+        generation: int = 0,
+        secrets: Mapping[str, str] | None = None,
+    ) -> Sandbox:
+        """Find the sandbox of this name, else create and start it.
+
+        secrets: for the environment of the image's entrypoint, and of nothing else; written to no record, and part of
+        no image.
+        """
+        ...
+
+    async def entrypoint_state(self, name: str) -> EntrypointState:
+        """Of a sandbox that runs its image's entrypoint, also when the sandbox ended with it."""
+        ...
+
+    async def end_entrypoint(self, name: str) -> None:
+        """End an entrypoint that runs `below`, with all that it started; the sandbox stays."""
         ...
 
     async def attach(self, ref: SandboxRef) -> Sandbox:

@@ -1,0 +1,316 @@
+"""The Environment plane's contract: the manifest, what a started world tells of itself, and its state as data.
+
+A manifest is the whole integration surface of a benchmark: which image the world is, which services make it up, when
+it is ready, and which files are its state. Fields and defaults are those of the published format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+from pydantic import Field
+
+from benchflow.contracts.base import ArtifactRef, Model
+
+DEFAULT_TASK_KEY = "BENCHFLOW_TASK_ID"
+BASELINE = "baseline"
+"""The name of the snapshot that `reset` goes back to; it is taken when the world is ready."""
+
+
+class TaskSelection(Model):
+    """How one world serves many tasks.
+
+    mechanism: `image`, the task's data is in the task's own image; `env_var`, the task's id is told at run time, in the
+    variable `key`: to the sandbox's first process and all others (`entrypoint`), or to all but the first (`exec`).
+    """
+
+    mechanism: Literal["env_var", "image"] = "env_var"
+    key: str = DEFAULT_TASK_KEY
+    inject_into: Literal["entrypoint", "exec"] = "entrypoint"
+
+
+class Service(Model):
+    """A service that the framework starts. command: a shell's; port: TCP; health_path: of its HTTP probe."""
+
+    name: str
+    command: str
+    port: int
+    health_path: str = "/health"
+
+
+class Readiness(Model):
+    """When the world is healthy. http: URLs, as the sandbox sees them; empty means those of the started services.
+
+    tcp: ports that must accept a connection. timeout_sec: one deadline for all of it.
+    """
+
+    http: tuple[str, ...] = ()
+    tcp: tuple[int, ...] = ()
+    timeout_sec: float = Field(default=120.0, gt=0)
+
+
+class ForwardEnv(Model):
+    """Variables of whoever submits the job that the world is given, by name."""
+
+    keys: tuple[str, ...] = ()
+
+
+class StateTable(Model):
+    """Which files are the world's state: absolute paths in the sandbox."""
+
+    kind: Literal["sqlite"] = "sqlite"
+    paths: tuple[str, ...] = ()
+
+
+class Manifest(Model):
+    """An environment: exactly one of `image` (the world itself) and `base_image` (what tasks build FROM).
+
+    ports: reachable from the host besides those of services. owns_lifecycle: the image's entrypoint starts the
+    services, else the framework does. keep_alive: the world stays up for the verifier. isolation: `persistent` means
+    that all episodes of a job share one sandbox. state: None for a stateless world.
+    """
+
+    name: str
+    image: str | None = None
+    base_image: str | None = None
+    ports: tuple[int, ...] = ()
+    owns_lifecycle: bool = True
+    keep_alive: bool = True
+    isolation: Literal["per_task", "persistent"] = "per_task"
+    task_selection: TaskSelection = TaskSelection()
+    services: tuple[Service, ...] = ()
+    readiness: Readiness = Readiness()
+    forward_env: ForwardEnv = ForwardEnv()
+    state: StateTable | None = None
+
+    @property
+    def is_stateful(self) -> bool:
+        return self.state is not None
+
+    def task_env(self, task: str, where: Literal["entrypoint", "exec"]) -> dict[str, str]:
+        """The variables by which the world learns its task, for the environment of the whole sandbox or of commands."""
+        chosen = self.task_selection
+        if chosen.mechanism != "env_var" or chosen.inject_into != where:
+            return {}
+        return {chosen.key: task}
+
+
+class EnvironmentRef(Model):
+    """A manifest as a job holds it. digest: of the manifest and its image's files; source: the file it was read from.
+
+    image: the build context (`image/` beside the manifest) of the image that the manifest names, if it comes with one.
+    """
+
+    manifest: Manifest
+    digest: str
+    source: str
+    image: ArtifactRef | None = None
+
+
+# --- a started world ------------------------------------------------------------------------------------
+
+
+class ServiceStatus(Model):
+    """A declared service. `left_out`: this image does not have it. exit_code: of one that ended, where it is known."""
+
+    name: str
+    port: int
+    state: Literal["running", "left_out", "ended"]
+    exit_code: int | None = None
+
+
+class ProbeAnswer(Model):
+    """A readiness probe. target: the URL, or `tcp://localhost:PORT`. answer: the last thing that it met.
+
+    seconds: from the start of the wait until it was healthy; None for one that never was.
+    """
+
+    target: str
+    healthy: bool
+    answer: str
+    seconds: float | None = None
+
+
+class ReadyWorld(Model):
+    """What is known of a world that became ready. services: all that were declared.
+
+    ports: where this host reaches each declared port, as `host:port`. seconds: from the start of its services, or of
+    its sandbox, until all probes were healthy.
+    """
+
+    services: tuple[ServiceStatus, ...] = ()
+    probes: tuple[ProbeAnswer, ...] = ()
+    ports: dict[int, str] = {}
+    seconds: float = 0.0
+
+
+# --- its state ------------------------------------------------------------------------------------------
+
+
+class StateFile(Model):
+    """One database in a snapshot. path: where the world has it; file: its name in the snapshot's directory.
+
+    present: False for one that was not there, and that a restore removes. sha256, size: of the copy, bytes.
+    mode, uid, gid: of the original.
+    """
+
+    path: str
+    present: bool
+    file: str | None = None
+    sha256: str | None = None
+    size: int = 0
+    mode: int = 0o644
+    uid: int = 0
+    gid: int = 0
+
+
+class StateSnapshot(Model):
+    """The declared files at one moment. directory: in the sandbox. fence: a value that only these copies hold, by
+    which a restore proves that the world sees them. taken_at: seconds since the epoch. seconds: how long it took.
+    """
+
+    name: str
+    directory: str
+    fence: str
+    files: tuple[StateFile, ...]
+    taken_at: float
+    seconds: float
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+class TableState(Model):
+    """A table. digest: of its rows, whatever their order. values: rows as lists, in the order of the key; a BLOB is
+    `{"blob": <hex>}`. Left out (None) where there are more than were asked for.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: int
+    digest: str
+    values: list[list[Any]] | None = None
+
+
+class DatabaseState(Model):
+    path: str
+    present: bool
+    tables: tuple[TableState, ...] = ()
+
+
+class WorldState(Model):
+    """The whole state, as verifiers and rewards read it. digest: equal for equal rows in all tables."""
+
+    databases: tuple[DatabaseState, ...]
+    digest: str
+
+    def table(self, path: str, name: str) -> TableState:
+        """One table of one database. Raises `KeyError`."""
+        for database in self.databases:
+            for table in database.tables:
+                if (database.path, table.name) == (path, name):
+                    return table
+        raise KeyError(f"{path}: {name}")
+
+
+class RowChange(Model):
+    """A row of the same key with other values."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+class TableDiff(Model):
+    """What differs in a table. Rows are matched by the primary key, else as a whole. change: of the table itself.
+
+    left_out: rows beyond the limit that was asked for; the counts are of all.
+    """
+
+    name: str
+    change: Literal["added", "removed", "columns"] | None = None
+    n_added: int = 0
+    n_removed: int = 0
+    n_changed: int = 0
+    added: list[dict[str, Any]] = []
+    removed: list[dict[str, Any]] = []
+    changed: list[RowChange] = []
+    left_out: int = 0
+
+
+class DatabaseDiff(Model):
+    path: str
+    change: Literal["appeared", "disappeared"] | None = None
+    tables: tuple[TableDiff, ...] = ()
+
+
+class StateDiff(Model):
+    """What differs between two states; databases and tables without a difference are left out."""
+
+    databases: tuple[DatabaseDiff, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.databases
+
+
+class Environment(Protocol):
+    """A world in a sandbox. Any process that has the manifest and the sandbox can make one and go on.
+
+    Every method may be called again after a crash in the middle of it. What needs state raises `StatelessError`, a
+    `RuntimeError`, where the manifest declares none.
+    """
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    async def provision(self) -> tuple[ServiceStatus, ...]:
+        """Start the services that this image has, unless they were. Raises `NoServiceError`, `PortInUseError`."""
+        ...
+
+    async def readiness(self) -> ReadyWorld:
+        """Return when all probes are healthy. Raises `ReadinessError` at the deadline, `ServiceDiedError` as soon as a
+        service ends.
+        """
+        ...
+
+    async def check(self) -> None:
+        """Raise `ServiceDiedError` if a part of the world that should run has ended."""
+        ...
+
+    async def snapshot(self, name: str) -> StateSnapshot:
+        """Keep the state as of one moment; a snapshot of this name that is there already is the one meant."""
+        ...
+
+    async def restore(self, snapshot: StateSnapshot) -> None:
+        """Put the state back, and prove it. Services are ready again when it returns."""
+        ...
+
+    async def reset(self, baseline: StateSnapshot, *, hard: bool = False) -> bool:
+        """Back to the baseline; whether anything was done."""
+        ...
+
+    async def query(self, *, rows: int | None = None) -> WorldState:
+        """The state now. rows: the most whose values are given, a table; None for none."""
+        ...
+
+    async def logs(self, *, tail: int | None = None) -> dict[str, str]:
+        """What each service has printed, its last `tail` characters."""
+        ...
+
+    async def teardown(self) -> None:
+        """End what was started; the sandbox stays."""
+        ...
+
+
+class StateStore(Protocol):
+    """Captures and puts back files of state in a sandbox. What `Environment` leaves to it."""
+
+    async def snapshot(self, name: str, paths: Sequence[str]) -> StateSnapshot: ...
+
+    async def restore(self, snapshot: StateSnapshot, *, live: bool) -> None:
+        """live: into files that processes have open, through the database's own backup interface; else in their place,
+        with nobody at them.
+        """
+        ...
