@@ -24,7 +24,6 @@ from benchflow.tasks.text import parse_yaml_mapping, read_text
 M = TypeVar("M", bound=Model)
 
 NOT_CARRIED_OUT = {
-    "environment_manifest": "an environment manifest",
     "user": "a simulated user",
     "max_user_rounds": "a simulated user",
     "oracle_access": "a simulated user",
@@ -36,8 +35,8 @@ NOT_CARRIED_OUT = {
 
 _JOB_SPELLINGS = {"tasks_dir": "paths", "agent": "agents", "environment": "sandbox"}
 _ROLLOUT_SPELLINGS = {"sandbox": "environment"}
-_JOB_PATHS = ("paths", "jobs_dir", "context_root")
-_ROLLOUT_PATHS = ("task_path", "jobs_dir", "context_root")
+_JOB_PATHS = ("paths", "jobs_dir", "context_root", "environment_manifest")
+_ROLLOUT_PATHS = ("task_path", "jobs_dir", "context_root", "environment_manifest")
 _FIELDS_OF: dict[str, Sequence[str]] = {
     "limits": list(ModelLimits.model_fields),
     "sampling": list(Sampling.model_fields),

@@ -208,6 +208,11 @@ class RolloutPaths:
         return self.root / "verifier"
 
     @property
+    def environment(self) -> Path:
+        """Of the world: the logs of its services, and snapshots of its state."""
+        return self.root / "environment"
+
+    @property
     def artifacts(self) -> Path:
         return self.root / "artifacts"
 

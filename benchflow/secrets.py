@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchflow.contracts.environment import EnvironmentRef, Manifest
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.task import Task
@@ -107,6 +108,21 @@ class Secrets:
                 key="agent",
                 remedy=f"export {' or '.join(agent.credentials)} there, or name an endpoint of your own: --base-url",
             )
+
+    def check_world(self, environment: EnvironmentRef) -> None:
+        """Raise `MissingSecretError` for a variable that a world is to be given and nobody has set."""
+        for name in environment.manifest.forward_env.keys:
+            if name not in self._values:
+                raise MissingSecretError(
+                    f"{name} is not set {self._where}",
+                    file=environment.source,
+                    key="environment.forward_env.keys",
+                    remedy=f"export {name}=… there (it may be empty), or take it out of the manifest",
+                )
+
+    def forwarded(self, manifest: Manifest) -> dict[str, str]:
+        """The variables that a world is given."""
+        return {name: self._values[name] for name in manifest.forward_env.keys if name in self._values}
 
     def value(self, name: str) -> str | None:
         return self._values.get(name)

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchflow.activities.context import WorkerContext
+from benchflow.activities.environments import command_env
 from benchflow.activities.models import Model, access_of, gateway_mount
 from benchflow.contracts import base
+from benchflow.contracts.activities import ConnectInput, StepInput
 from benchflow.contracts.agent import AgentRecord
-from benchflow.contracts.job import ConnectInput, RolloutSpec, StepInput
+from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import AgentSession, Failure, ModelAccess
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxRef, SandboxSpec
 from benchflow.contracts.task import McpServer, Task
 from benchflow.errors import BenchFlowError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.connect import Connection, Start, prepare_home
@@ -54,6 +56,8 @@ def acts_by_itself(record: AgentRecord) -> bool:
 def redactor_for(context: WorkerContext, spec: RolloutSpec, task: Task) -> Redactor:
     """Takes the agent's and the task's secrets out of what comes back from a sandbox."""
     named = {*references(task), *agent_references(spec.agent)}
+    if spec.task.environment is not None:
+        named |= set(spec.task.environment.manifest.forward_env.keys)
     return Secrets.of_job(context.paths, spec.job_id).redactor(named)
 
 
@@ -122,7 +126,8 @@ async def fit_out(
         mounts = [run_mount(directory), *(toolbox.mount for toolbox in toolboxes)]
         if outfit.access == "gateway":
             mounts.append(gateway_mount(context))
-        return wanted.model_copy(update={"mounts": tuple(mounts)})
+        # The world may have asked for one of them already.
+        return wanted.model_copy(update={"mounts": tuple(dict.fromkeys([*wanted.mounts, *mounts]))})
     return wanted.model_copy(update={"image": await image_with_toolboxes(provider, wanted.image, toolboxes, log=log)})
 
 
@@ -135,6 +140,11 @@ async def _toolboxes(context: WorkerContext, record: AgentRecord, libc: Libc) ->
 def sessions_of(context: WorkerContext, sandbox: Sandbox) -> Path:
     """Where this host has the files of a sandbox's sessions."""
     return context.paths.sessions / sandbox.ref.name
+
+
+def model_of(context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox) -> Model:
+    """The gateway's side of a rollout; its notes are the rollout's own, also where several share a sandbox."""
+    return Model(context, spec, sessions_of(context, sandbox) / sandbox.ref.episode)
 
 
 def connection_to(context: WorkerContext, sandbox: Sandbox) -> Connection:
@@ -156,7 +166,7 @@ async def start_of(
     key = next((value for name in spec.agent.credentials if (value := secrets.value(name))), None)
     if outfit.access == "gateway":
         # The key itself stays outside.
-        model = Model(context, spec, sessions_of(context, sandbox))
+        model = model_of(context, spec, sandbox)
         base_url, key = model.base_url, model.token
     files = {name.removeprefix("~/"): key for name in spec.agent.credentials if name.startswith("~/") and key}
     settings = settings_for(
@@ -175,7 +185,7 @@ async def start_of(
         argv=(*(toolbox.argv(record) if toolbox else record.launch), *settings.argv),
         account=account,
         cwd=workspace,
-        env=secrets.resolve(task.sandbox.env) | settings.env | secrets.resolve(spec.agent.env),
+        env=command_env(context, spec, task) | settings.env | secrets.resolve(spec.agent.env),
         secret_files=files,
         mcp_servers=[_resolved(server, secrets) for server in task.sandbox.mcp_servers],
         effort=spec.agent.effort,
@@ -185,10 +195,12 @@ async def start_of(
 
 async def open_model(context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox) -> None:
     """Have the rollout's agents reach their model, if that is by way of the gateway."""
-    directory = sessions_of(context, sandbox)
-    outfit = Outfit.of(directory)
+    outfit = Outfit.of(sessions_of(context, sandbox))
     if outfit.access == "gateway":
-        await Model(context, spec, directory).open(sandbox, await ensure_runtime(context.paths, outfit.libc))
+        (sessions_of(context, sandbox) / sandbox.ref.episode).mkdir(exist_ok=True, mode=0o700)
+        # The relay is the sandbox's, whichever rollout comes first.
+        whole = await context.sandbox(sandbox.ref.model_copy(update={"episode": ""}))
+        await model_of(context, spec, sandbox).open(whole, await ensure_runtime(context.paths, outfit.libc))
 
 
 async def open_session(
@@ -206,7 +218,7 @@ async def open_session(
         return opened.model_copy(update={"model_access": outfit.access})
     assert toolbox is not None
     await prepare_home(sandbox, start)
-    name = f"{here.session}.0"
+    name = f"{sandbox.ref.episode}{here.session}.0"
     session = _acpx(context, here.spec, sandbox, start, toolbox, name)
     return AgentSession(
         index=here.session,
@@ -274,19 +286,19 @@ def _resolved(server: McpServer, secrets: Secrets) -> McpServer:
 async def end_agent(context: WorkerContext, sandbox: Sandbox, spec: RolloutSpec, session: AgentSession) -> None:
     """End the agent's process with all it started, and its way to a model."""
     if session.model_access == "gateway":
-        await Model(context, spec, sessions_of(context, sandbox)).hold()
+        await model_of(context, spec, sandbox).hold()
     if record_for(spec.agent).protocol == "acpx":
         await end_session(sandbox, sessions_of(context, sandbox) / session.directory)
     else:
         await connection_to(context, sandbox).process(session.directory).kill()
 
 
-def keep_journals(context: WorkerContext, name: str, target: Path, redact: Redactor) -> list[str]:
-    """Copy what a sandbox's agents were sent and said. Returns what was left out, as warnings."""
-    root = context.paths.sessions / name
+def keep_journals(context: WorkerContext, ref: SandboxRef, target: Path, redact: Redactor) -> list[str]:
+    """Copy what a rollout's agents were sent and said. Returns what was left out, as warnings."""
+    root = context.paths.sessions / ref.name
     warnings = []
     for journal, kept in _JOURNALS.items():
-        for source in sorted(root.rglob(journal)):
+        for source in sorted(root.glob(f"{ref.episode}*/**/{journal}")):
             # Of a session of several processes, each has a directory of its own.
             session = source.parent.relative_to(root)
             copy = target / session / kept

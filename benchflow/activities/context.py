@@ -36,7 +36,7 @@ class WorkerContext:
     slots: Slots
     _jobs: dict[str, JobSpec] = field(default_factory=dict)
     _tasks: dict[str, Task] = field(default_factory=dict)
-    _sandboxes: dict[str, Sandbox] = field(default_factory=dict)
+    _sandboxes: dict[tuple[str, str], Sandbox] = field(default_factory=dict)
     _unpacking: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def job(self, ref: ArtifactRef) -> JobSpec:
@@ -85,20 +85,25 @@ class WorkerContext:
             if len(self._tasks) > 256:
                 self._tasks.clear()
             context = await self.directory(ref.context) if ref.context else None
-            self._tasks[ref.digest] = await asyncio.to_thread(load_task, directory, context_root=context, name=ref.name)
+            self._tasks[ref.digest] = await asyncio.to_thread(
+                load_task, directory, context_root=context, name=ref.name, has_manifest=ref.environment is not None
+            )
         return self._tasks[ref.digest], directory
 
     async def sandbox(self, ref: SandboxRef) -> Sandbox:
         """The running sandbox of a reference, attached once per process. Raises `SandboxLostError`."""
-        if ref.name not in self._sandboxes:
-            self._sandboxes[ref.name] = await get_provider(ref.provider).attach(ref)
-        return self._sandboxes[ref.name]
+        key = (ref.name, ref.episode)
+        if key not in self._sandboxes:
+            self._sandboxes[key] = await get_provider(ref.provider).attach(ref)
+        return self._sandboxes[key]
 
     def keep(self, sandbox: Sandbox) -> None:
-        self._sandboxes[sandbox.ref.name] = sandbox
+        self._sandboxes[(sandbox.ref.name, sandbox.ref.episode)] = sandbox
 
-    def forget(self, name: str) -> Sandbox | None:
-        return self._sandboxes.pop(name, None)
+    def forget(self, name: str, *, episode: str | None = None) -> Sandbox | None:
+        """Let go of a sandbox, or of one episode in it."""
+        keys = [key for key in self._sandboxes if key[0] == name and episode in (None, key[1])]
+        return [self._sandboxes.pop(key) for key in keys][-1] if keys else None
 
     def results(self, spec: RolloutSpec) -> RolloutPaths:
         """Where the rollout's results are written on this host."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -15,28 +16,28 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from benchflow import secrets
 from benchflow.activities.context import WorkerContext
+from benchflow.activities.sandboxes import release_sandbox, shared_sandbox
 from benchflow.contracts import names
-from benchflow.contracts.job import (
+from benchflow.contracts.activities import (
     Batch,
     BatchInput,
     FinishJob,
     HostQuery,
     HostStatus,
-    JobSpec,
     OpenRollouts,
-    Origin,
-    RolloutSpec,
     RolloutState,
     RolloutStates,
 )
+from benchflow.contracts.job import JobSpec, Origin, RolloutSpec
 from benchflow.contracts.rollout import RolloutOutcome
-from benchflow.errors import ServerUnavailableError
+from benchflow.errors import SandboxUnavailableError, ServerUnavailableError
 from benchflow.paths import JobPaths
+from benchflow.planes.sandbox import get_provider
 from benchflow.results.summary import write_summary
 
 
-def rollout_spec(spec: JobSpec, job_id: str, origin: Origin, index: int) -> RolloutSpec:
-    """The rollout number `index` of a job."""
+def rollout_spec(spec: JobSpec, job_id: str, origin: Origin, index: int, *, run_id: str = "") -> RolloutSpec:
+    """The rollout number `index` of a job. run_id: of the first run of the job's workflow."""
     task_index, agent_index, repeat = spec.coordinates(index)
     task, agent = spec.tasks[task_index], spec.agents[agent_index]
     return RolloutSpec(
@@ -50,6 +51,7 @@ def rollout_spec(spec: JobSpec, job_id: str, origin: Origin, index: int) -> Roll
         repeat=repeat,
         run=spec.run,
         origin=origin,
+        job_run_id=run_id if spec.is_persistent else None,
     )
 
 
@@ -72,7 +74,8 @@ class JobActivities:
     async def name_rollouts(self, batch: BatchInput) -> Batch:
         spec = await self.context.job(batch.spec)
         indices = [index for first, end in batch.indices for index in range(first, end)]
-        return Batch(rollouts=[rollout_spec(spec, batch.job_id, batch.origin, index) for index in indices])
+        named = [rollout_spec(spec, batch.job_id, batch.origin, index, run_id=batch.run_id) for index in indices]
+        return Batch(rollouts=named)
 
     @activity.defn(name=names.ROLLOUT_STATES)
     async def rollout_states(self, asked: OpenRollouts) -> RolloutStates:
@@ -109,9 +112,19 @@ class JobActivities:
 
     @activity.defn(name=names.FINISH_JOB)
     async def finish_job(self, finish: FinishJob) -> None:
-        """The summary, where the results are; the job's secrets are removed."""
+        """The summary, where the results are; the job's secrets and the sandbox of its own are removed."""
+        await self._remove_sandbox(await self.context.job(finish.spec), finish)
         if self.context.is_origin(finish.origin):
             spec = await self.context.job(finish.spec)
             paths = JobPaths(Path(finish.origin.job_dir))
             await asyncio.to_thread(write_summary, paths, finish.job_name, spec.total)
         secrets.remove(self.context.paths, finish.job_id)
+
+    async def _remove_sandbox(self, spec: JobSpec, finish: FinishJob) -> None:
+        """The sandbox that the rollouts have shared, if it is on this host; on another, its reaper does it."""
+        name = shared_sandbox(self.context.stack, finish.run_id, spec.tasks[0])
+        if not spec.is_persistent or name not in self.context.slots.taken():
+            return
+        with suppress(SandboxUnavailableError):
+            await get_provider(spec.run.sandbox).remove(name)
+        release_sandbox(self.context, name)

@@ -24,11 +24,11 @@ from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import ModelAccess, Step, Usage
 from benchflow.contracts.sandbox import Mount, Sandbox
 from benchflow.errors import BenchFlowError, UnknownRolloutError, UnsupportedFeatureError
-from benchflow.planes.agent.acp.process import start_once
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import endpoint_of
 from benchflow.planes.agent.toolbox import RELAY, Toolbox
+from benchflow.planes.sandbox.background import start_once
 from benchflow.trajectories.tree import node_id
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from benchflow.activities.agents import remove_sessions
 from benchflow.activities.context import WorkerContext
+from benchflow.activities.sandboxes import release_sandbox
 from benchflow.contracts.sandbox import OwnedSandbox
 from benchflow.errors import BenchFlowError, GatewayError
 from benchflow.planes.sandbox import get_provider, provider_names
@@ -46,9 +47,7 @@ class Reaper:
                 over = [sandbox for sandbox in owned if await self._is_over(sandbox)]
                 for sandbox in over:
                     await provider.remove(sandbox.name)
-                    self.context.forget(sandbox.name)
-                    await asyncio.to_thread(remove_sessions, self.context, sandbox.name)
-                    self.context.slots.free(sandbox.name)
+                    await asyncio.to_thread(release_sandbox, self.context, sandbox.name)
                     log.info("removed a sandbox whose workflow is over", sandbox=sandbox.name)
                 removed += len(over)
                 living |= {sandbox.name for sandbox in owned} - {sandbox.name for sandbox in over}

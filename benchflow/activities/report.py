@@ -12,8 +12,10 @@ from temporalio import activity
 
 from benchflow.activities.agents import keep_journals, redactor_for
 from benchflow.activities.context import WorkerContext
+from benchflow.activities.environments import keep_logs, world_of
 from benchflow.contracts import names
-from benchflow.contracts.job import LostRollout, ReportInput, ReportResult, RolloutSpec
+from benchflow.contracts.activities import LostRollout, ReportInput, ReportResult
+from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import TRUNCATING, RolloutOutcome, RolloutResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec
@@ -38,10 +40,11 @@ class ReportActivities:
         assert report.sandbox is not None
         warnings = list(report.warnings)
         redact = await self._redactor(report.spec)
-        warnings += await asyncio.to_thread(keep_journals, self.context, report.sandbox.name, paths.sessions, redact)
+        warnings += await asyncio.to_thread(keep_journals, self.context, report.sandbox, paths.sessions, redact)
         try:
             sandbox = await self.context.sandbox(report.sandbox)
             warnings += await self._collect(report, sandbox, paths)
+            warnings += await self._collect_world(report, paths)
         except SandboxError as error:
             # The rewards are known already; only logs and artifacts are missing, and the result says so.
             warnings.append(f"logs and artifacts could not be collected: {error.message}")
@@ -91,6 +94,15 @@ class ReportActivities:
                 warnings.append(f"artifact {artifact.source} does not exist")
         return warnings
 
+    async def _collect_world(self, report: ReportInput, paths: RolloutPaths) -> list[str]:
+        assert report.sandbox is not None
+        task, _ = await self.context.task(report.spec.task)
+        try:
+            world = await world_of(self.context, report.spec, task, report.sandbox)
+            return await keep_logs(world, paths) if world is not None else []
+        except FileNotFoundError:
+            return ["the world was never started"]
+
     async def _collect_artifact(self, sandbox: Sandbox, artifact: ArtifactSpec, root: Path) -> bool:
         source = PurePosixPath(sandbox.ref.workdir) / artifact.source
         relative = PurePosixPath(artifact.destination or str(source).lstrip("/"))
@@ -99,7 +111,7 @@ class ReportActivities:
     async def _write(self, report: ReportInput, paths: RolloutPaths) -> ReportResult:
         spec = report.spec
         # A verifier may print what the agent has written.
-        collected = (paths.agent, paths.artifacts, paths.verifier, paths.root / "steps")
+        collected = (paths.agent, paths.artifacts, paths.verifier, paths.root / "steps", paths.environment / "logs")
         await asyncio.to_thread(_clean, await self._redactor(report.spec), collected)
         events = await asyncio.to_thread(read_journal, paths.trajectory)
         tree = build_tree(spec.id, report.steps, events)
@@ -150,6 +162,7 @@ class ReportActivities:
             finished_at=datetime.now(UTC),
             timing=report.timing,
             sandbox=about,
+            environment=_world(report),
             tree={"nodes": nodes, "leaves": leaves},
             directory=str(paths.root) if self.context.is_origin(spec.origin) else None,
         )
@@ -180,6 +193,15 @@ def _totals(report: ReportInput) -> dict[str, Any]:
         "n_output_tokens": sum(usage.output_tokens for usage in told),
         "cost_usd": sum(costs) if costs else None,
     }
+
+
+def _world(report: ReportInput) -> dict[str, Any]:
+    """Which world it was, and what is known of it."""
+    environment = report.spec.task.environment
+    if environment is None:
+        return {}
+    about = environment.model_dump(mode="json", include={"digest", "source"}) | {"name": environment.manifest.name}
+    return about | (report.readied.model_dump(mode="json") if report.readied is not None else {})
 
 
 def _clean(redact: Redactor, directories: tuple[Path, ...]) -> None:

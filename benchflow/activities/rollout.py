@@ -5,30 +5,38 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from temporalio import activity
 
-from benchflow.activities.agents import end_agent, fit_out, redacted_errors, redactor_for, remove_sessions
+from benchflow.activities.agents import end_agent, fit_out, redacted_errors, redactor_for
 from benchflow.activities.context import WorkerContext
-from benchflow.activities.models import forget_model
-from benchflow.activities.turns import is_unwanted
-from benchflow.activities.world import check_health, image_config, run_setup_commands
-from benchflow.contracts import ids, names
-from benchflow.contracts.job import (
-    ProvisionInput,
-    RolloutPlan,
-    RolloutSpec,
-    SandboxInput,
-    VerifyInput,
+from benchflow.activities.environments import (
+    build_image,
+    command_env,
+    entrypoint_env,
+    fit_out_world,
+    keep_logs,
+    keep_state,
+    take_baseline,
+    world_of,
 )
+from benchflow.activities.models import forget_model
+from benchflow.activities.sandboxes import enter, leave, release_sandbox, sandbox_name
+from benchflow.activities.turns import is_unwanted
+from benchflow.activities.world import check_health, run_setup_commands
+from benchflow.contracts import names
+from benchflow.contracts.activities import ProvisionInput, Readied, RolloutPlan, SandboxInput, VerifyInput
+from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.rollout import Step
 from benchflow.contracts.sandbox import Sandbox, SandboxRef, SandboxSpec
 from benchflow.contracts.task import Healthcheck, Task, VerifierConfig
 from benchflow.errors import BenchFlowError, SandboxStartError, SandboxUnavailableError
 from benchflow.planes.agent.registry import record_for
+from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.reward.verify import ScriptVerifier
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.write import set_aside, without_events, write_rewards
@@ -37,6 +45,9 @@ from benchflow.tasks import require_supported
 
 INSTALL_SEC = 1800.0
 """The most that an agent's toolbox may take to be built."""
+
+WORLD_SEC = 300.0
+"""What a world may take beyond its own readiness: to start its services, and to capture its baseline."""
 
 
 def lower(task: Task, spec: RolloutSpec) -> list[Step]:
@@ -95,6 +106,9 @@ class RolloutActivities:
         warnings = require_supported(task, provider.capabilities())
         self._secrets(spec).check(task)
         self._secrets(spec).check_agent(spec.agent)
+        environment = spec.task.environment
+        if environment is not None:
+            self._secrets(spec).check_world(environment)
         setup = task.sandbox.setup_commands
         return RolloutPlan(
             steps=lower(task, spec),
@@ -104,13 +118,14 @@ class RolloutActivities:
             setup_timeout_sec=sum(command.timeout_sec for command in setup),
             install_timeout_sec=INSTALL_SEC if record_for(spec.agent).install is not None else 0.0,
             healthcheck_timeout_sec=health_limit(task.sandbox.healthcheck or Healthcheck(command="true")),
+            readiness_timeout_sec=environment.manifest.readiness.timeout_sec + WORLD_SEC if environment else 0.0,
             warnings=warnings,
         )
 
     @activity.defn(name=names.PROVISION)
     async def provision(self, request: ProvisionInput) -> SandboxRef:
         spec, context = request.spec, self.context
-        name = ids.sandbox_name(context.stack, request.run_id, spec.task.name, request.generation)
+        name = sandbox_name(context.stack, request)
         paths = await asyncio.to_thread(context.make_results_directory, spec)
         identity = {"run_id": request.run_id, "generation": request.generation}
         await asyncio.to_thread(set_aside, paths, identity | spec.model_dump(mode="json"))
@@ -119,15 +134,17 @@ class RolloutActivities:
             task, _ = await context.task(spec.task)
             with redacted_errors(redactor_for(context, spec, task)):
                 sandbox = await self._start(request, name, paths.build_log)
-                await run_setup_commands(sandbox, task, self._secrets(spec))
+                await run_setup_commands(sandbox, task, command_env(context, spec, task), self._secrets(spec))
+                world = await world_of(context, spec, task, sandbox.ref)
+                if world is not None:
+                    await world.provision()
         except asyncio.CancelledError:
             if is_unwanted():
-                await asyncio.shield(self._discard(spec.run.sandbox, name))
+                await asyncio.shield(self._discard(spec, name))
             raise
         except Exception:
-            await self._discard(spec.run.sandbox, name)
+            await self._discard(spec, name)
             raise
-        context.keep(sandbox)
         return sandbox.ref
 
     async def _start(self, request: ProvisionInput, name: str, build_log: Path) -> Sandbox:
@@ -138,7 +155,9 @@ class RolloutActivities:
         # What a sandbox that sees its host must not see of it, besides what its provider hides anyway.
         jobs_dir = context.results(spec).root.parent.parent
         hidden = tuple(str(path) for path in (directory, external, spec.task.source, jobs_dir) if path)
-        image = await provider.build(await image_config(task, directory, external, hidden), log=build_log)
+        image = await build_image(
+            context, provider, spec, task, directory, external=external, hidden=hidden, log=build_log
+        )
         config = task.sandbox
         wanted = SandboxSpec(
             name=name,
@@ -153,10 +172,18 @@ class RolloutActivities:
             storage_mb=config.storage_mb if provider.capabilities().storage_limit else None,
             hidden=hidden,
         )
+        wanted = await fit_out_world(context, spec, provider, wanted, build_log)
         wanted = await fit_out(context, spec, provider, wanted, build_log)
-        start = provider.start(wanted, host_id=context.host_id, queue=context.queue, generation=request.generation)
+        start = provider.start(
+            wanted,
+            host_id=context.host_id,
+            queue=context.queue,
+            generation=request.generation,
+            secrets=entrypoint_env(context, spec),
+        )
         try:
-            return await asyncio.wait_for(start, spec.run.sandbox_setup_timeout)
+            started = await asyncio.wait_for(start, spec.run.sandbox_setup_timeout)
+            return await enter(context, spec, request.run_id, started)
         except TimeoutError as error:
             raise SandboxStartError(
                 f"the sandbox did not start within {spec.run.sandbox_setup_timeout:g} s",
@@ -168,33 +195,46 @@ class RolloutActivities:
         spec = request.spec
         return {
             "benchflow.stack": self.context.stack,
-            "benchflow.workflow": spec.id,
-            "benchflow.run": request.run_id,
+            # Whose end is the sandbox's.
+            "benchflow.workflow": spec.job_id if spec.job_run_id is not None else spec.id,
+            "benchflow.run": spec.job_run_id or request.run_id,
             "benchflow.job": spec.job_name,
             "benchflow.task": spec.task.name,
             "benchflow.generation": str(request.generation),
             "benchflow.deadline": str(int(time.time() + spec.run.deadline_sec)),
         }
 
-    async def _discard(self, provider: str, name: str) -> None:
+    async def _discard(self, spec: RolloutSpec, name: str) -> None:
         """What a failed provision leaves must not outlive it; the reaper finds what this misses.
 
-        An attempt that was given up as lost and lives on must not remove what its successor has found.
+        An attempt that was given up as lost and lives on must not remove what its successor has found, and no rollout
+        what its job owns.
         """
-        if not self.context.slots.is_current(name, activity.info().attempt):
+        if spec.job_run_id is not None or not self.context.slots.is_current(name, activity.info().attempt):
             return
         with suppress(BenchFlowError):
-            await get_provider(provider).remove(name)
-        await asyncio.to_thread(remove_sessions, self.context, name)
-        self.context.slots.free(name)
+            await get_provider(spec.run.sandbox).remove(name)
+        release_sandbox(self.context, name)
 
     @activity.defn(name=names.READINESS)
-    async def readiness(self, here: SandboxInput) -> None:
-        task, _ = await self.context.task(here.spec.task)
-        assert task.sandbox.healthcheck is not None
-        sandbox = await self.context.sandbox(here.sandbox)
-        with redacted_errors(redactor_for(self.context, here.spec, task)):
-            await check_health(sandbox, task.sandbox.healthcheck, self._env(here.spec, task))
+    async def readiness(self, here: SandboxInput) -> Readied | None:
+        """Return when the world is healthy, as its manifest and its task tell, with the state that it begins with."""
+        spec, context = here.spec, self.context
+        task, _ = await context.task(spec.task)
+        sandbox = await context.sandbox(here.sandbox)
+        readied = None
+        with redacted_errors(redactor_for(context, spec, task)):
+            world = await world_of(context, spec, task, here.sandbox)
+            if world is not None:
+                await world.provision()
+                ready = await world.readiness()
+                readied = Readied(world=ready)
+            if task.sandbox.healthcheck is not None:
+                await check_health(sandbox, task.sandbox.healthcheck, command_env(context, spec, task))
+            if world is not None and readied is not None:
+                baseline = await take_baseline(world, here.sandbox.episode)
+                readied = readied.model_copy(update={"baseline": baseline})
+        return readied
 
     @activity.defn(name=names.VERIFY)
     async def verify(self, work: VerifyInput) -> VerifyResult:
@@ -215,33 +255,51 @@ class RolloutActivities:
             sources=[directory / source for source in sources],
             target="/tests" if Path(sources[-1]).name == "tests" else "/verifier",
             key=f"verify-{step.index}",
-            env=self._env(spec, task, config.env),
+            env=command_env(self.context, spec, task, config.env),
             trusted=record_for(spec.agent).protocol == "oracle",
             clean=redact.clean,
         )
         if work.session is not None:
             await end_agent(self.context, sandbox, spec, work.session)
         with redacted_errors(redact):
+            notes: list[str] = []
+            world = await world_of(self.context, spec, task, work.sandbox)
+            if world is not None and not await sandbox.was_started(verifier.key):
+                evidence, notes = await self._leave_world(work, world, sandbox, trusted=verifier.trusted)
+                verifier = replace(verifier, evidence=evidence)
             result = await verifier.run(sandbox, logs)
         await asyncio.to_thread(write_rewards, paths, step.index, result.events)
-        return without_events(result)
+        return without_events(result.model_copy(update={"warnings": [*result.warnings, *notes]}))
+
+    async def _leave_world(
+        self, work: VerifyInput, world: ManifestEnvironment, sandbox: Sandbox, *, trusted: bool
+    ) -> tuple[Path | None, list[str]]:
+        """Between the agent and the verifier: the world must have lived until now, and tells its state."""
+        if not trusted:
+            await sandbox.kill_processes()
+        await world.check()
+        paths = self.context.results(work.spec)
+        label = work.step.name or "final"
+        evidence, notes = await keep_state(world, label, work.sandbox.episode, work.baseline, paths)
+        if work.is_last and not world.manifest.keep_alive:
+            notes += await keep_logs(world, paths)
+            await world.teardown()
+        return evidence, notes
 
     @activity.defn(name=names.TEARDOWN)
     async def teardown(self, here: SandboxInput) -> None:
         name = here.sandbox.name
+        await forget_model(self.context, here.spec)
+        if here.spec.job_run_id is not None:
+            await leave(self.context, here.sandbox)
+            return
         sandbox = self.context.forget(name)
         if sandbox is not None:
             await sandbox.stop()
         else:
             with suppress(SandboxUnavailableError):
                 await get_provider(here.sandbox.provider).remove(name)
-        await forget_model(self.context, here.spec)
-        await asyncio.to_thread(remove_sessions, self.context, name)
-        self.context.slots.free(name)
+        await asyncio.to_thread(release_sandbox, self.context, name)
 
     def _secrets(self, spec: RolloutSpec) -> Secrets:
         return Secrets.of_job(self.context.paths, spec.job_id)
-
-    def _env(self, spec: RolloutSpec, task: Task, *tables: dict[str, str]) -> dict[str, str]:
-        """The environment of a command: the sandbox's, then the phase's own, with values put in for names."""
-        return self._secrets(spec).resolve(task.sandbox.env, *tables)

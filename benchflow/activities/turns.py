@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,8 @@ from temporalio import activity
 
 from benchflow.activities.agents import (
     acts_by_itself,
+    end_agent,
+    model_of,
     open_model,
     open_session,
     redacted,
@@ -21,12 +24,12 @@ from benchflow.activities.agents import (
     without_secrets,
 )
 from benchflow.activities.context import WorkerContext
-from benchflow.activities.models import Model
+from benchflow.activities.environments import command_env, died, world_of
 from benchflow.activities.world import check_health, run_step_setup
 from benchflow.contracts import names
+from benchflow.contracts.activities import ConnectInput, StepInput
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.gateway import ReplayStatus, UsageTotals
-from benchflow.contracts.job import ConnectInput, RolloutSpec, StepInput
 from benchflow.contracts.rollout import AgentSession, Failure, Question, TurnResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import Task
@@ -36,6 +39,7 @@ from benchflow.errors import (
     BenchFlowError,
     BudgetExhaustedError,
     ReplayDivergedError,
+    ServiceDiedError,
 )
 from benchflow.planes.agent.account import prepare_account
 from benchflow.planes.agent.acp.events import Reading
@@ -44,7 +48,7 @@ from benchflow.planes.agent.acp.talk import AcpTalk
 from benchflow.planes.agent.acpx.session import AcpxSession
 from benchflow.planes.agent.oracle import run_oracle
 from benchflow.planes.agent.registry import record_for
-from benchflow.secrets import Redactor, Secrets
+from benchflow.secrets import Redactor
 from benchflow.tasks import prompt_for
 from benchflow.trajectories.journal import NodeWriter
 from benchflow.trajectories.tree import node_id
@@ -102,13 +106,52 @@ class TurnActivities:
             prompt = prompt_for(task, step.name)
             writer.add([{"type": "user_message", "text": prompt}])
             if talk is not None:
-                turn = await _AgentTurn(self, work, task, sandbox, prompt, redact).take(talk, writer)
-            elif record_for(spec.agent).protocol == "oracle":
-                turn = await self._run_oracle(work, sandbox, task, directory, writer)
+                acting = _AgentTurn(self, work, task, sandbox, prompt, redact).take(talk, writer)
             else:
-                turn = TurnResult(stop_reason="end_turn")
+                acting = self._act(work, sandbox, task, directory, writer)
+            try:
+                turn = await self._while_the_world_lives(work, task, acting)
+            except ServiceDiedError as error:
+                await self._end_turn(work, sandbox)
+                failure = redacted(failure_of(error), redact)
+                writer.add([{"type": "service_died", "message": failure.message}])
+                turn = TurnResult(stop_reason="error", failure=failure)
             first, last = writer.events
         return turn.model_copy(update={"events": last - first})
+
+    async def _act(
+        self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path, writer: NodeWriter
+    ) -> TurnResult:
+        """A turn of one of the engine's own agents."""
+        if record_for(work.spec.agent).protocol == "oracle":
+            return await self._run_oracle(work, sandbox, task, directory, writer)
+        return TurnResult(stop_reason="end_turn")
+
+    async def _while_the_world_lives(
+        self, work: StepInput, task: Task, acting: Coroutine[Any, Any, TurnResult]
+    ) -> TurnResult:
+        """The turn's result. Raises `ServiceDiedError` when the world breaks before the turn ends."""
+        world = await world_of(self.context, work.spec, task, work.sandbox)
+        if world is None:
+            return await acting
+        turn = asyncio.ensure_future(acting)
+        watch = asyncio.ensure_future(died(world))
+        try:
+            await asyncio.wait([turn, watch], return_when=asyncio.FIRST_COMPLETED)
+            if not turn.done():
+                watch.result()
+            return await turn
+        finally:
+            for task_ in (turn, watch):
+                task_.cancel()
+            await asyncio.gather(turn, watch, return_exceptions=True)
+
+    async def _end_turn(self, work: StepInput, sandbox: Sandbox) -> None:
+        """End whoever acts: nobody waits for it any more."""
+        if work.session is not None:
+            await end_agent(self.context, sandbox, work.spec, work.session)
+        else:
+            await sandbox.kill_once(f"turn-{work.step.index}")
 
     def writer(self, work: StepInput, redact: Redactor) -> NodeWriter:
         """Of the trajectory that a step adds to."""
@@ -122,7 +165,7 @@ class TurnActivities:
         if step.name is None:
             return
         files = task.step_files[step.name]
-        env = self._env(work.spec, task)
+        env = command_env(self.context, work.spec, task)
         if files.workdir_dir:
             source = directory / files.workdir_dir
             await sandbox.upload(source, sandbox.ref.workdir)
@@ -131,9 +174,6 @@ class TurnActivities:
         config = task.steps[step.index]
         if config.healthcheck is not None:
             await check_health(sandbox, config.healthcheck, env)
-
-    def _env(self, spec: RolloutSpec, task: Task, *tables: dict[str, str]) -> dict[str, str]:
-        return Secrets.of_job(self.context.paths, spec.job_id).resolve(task.sandbox.env, *tables)
 
     # --- the oracle ----------------------------------------------------------------------------------
 
@@ -149,7 +189,7 @@ class TurnActivities:
                 key=key,
                 source=directory / source if source else None,
                 target="/solution" if source and Path(source).name == "solution" else "/oracle",
-                env=self._env(work.spec, task, task.oracle.env),
+                env=command_env(self.context, work.spec, task, task.oracle.env),
                 timeout=step.timeout_sec,
             )
         except asyncio.CancelledError:
@@ -177,8 +217,7 @@ class _AgentTurn:
         self._reading = Reading()
         session = work.session
         by_gateway = session is not None and session.model_access == "gateway"
-        directory = sessions_of(activities.context, sandbox)
-        self._model = Model(activities.context, work.spec, directory) if by_gateway else None
+        self._model = model_of(activities.context, work.spec, sandbox) if by_gateway else None
 
     async def take(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
         try:

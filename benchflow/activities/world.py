@@ -45,13 +45,13 @@ async def image_config(task: Task, directory: Path, external: Path | None, hidde
     )
 
 
-async def run_setup_commands(sandbox: Sandbox, task: Task, secrets: Secrets) -> None:
+async def run_setup_commands(sandbox: Sandbox, task: Task, env: dict[str, str], secrets: Secrets) -> None:
     """Run the task's setup commands in order, each once. Raises `SetupCommandError` at the first that fails."""
     for number, command in enumerate(task.sandbox.setup_commands):
         result = await sandbox.exec_once(
             f"setup-{number}",
             ["sh", "-c", command.command],
-            env=secrets.resolve(task.sandbox.env, command.env),
+            env=env | secrets.resolve(command.env),
             cwd=command.cwd or sandbox.ref.workdir,
             user=command.user,
             timeout=command.timeout_sec,

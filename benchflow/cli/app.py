@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from benchflow import __version__
-from benchflow.cli import agent, job, question, results, stack, submit, tasks, worker
+from benchflow.cli import agent, env, job, question, results, stack, submit, tasks, worker
 from benchflow.cli.command import Command, Verbose
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.add_typer(job.app, name="job")
 app.add_typer(question.app, name="rollout")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(agent.app, name="agent")
+app.add_typer(env.app, name="env")
 app.add_typer(evaluations, name="eval")
 app.add_typer(stack.app, name="stack")
 app.command("worker", cls=Command)(worker.worker)

@@ -41,6 +41,7 @@ def plan_again(name: str, jobs_dir: Path, *, concurrency: int, context_root: Pat
             job_name=name,
             concurrency=concurrency,
             context_root=context_root or (Path(spec.context_root) if spec.context_root else None),
+            environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
             **spec.run.model_dump(),
         )
     )
@@ -80,6 +81,7 @@ def plan_replay(chosen: Chosen, *, until: str | None, strict: bool, job_name: st
             job_name=job_name or f"{chosen.job.root.name[:55]}-replay-{stamp}",
             concurrency=1,
             context_root=Path(spec.context_root) if spec.context_root else None,
+            environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
             **{**spec.run.model_dump(), "replay": replay},
         )
     )

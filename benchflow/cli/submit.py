@@ -13,6 +13,7 @@ from benchflow.cli.command import Json
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from benchflow.contracts.task import Task
     from benchflow.jobs import Job, JobPlan
 
 _JOB = "The job"
@@ -45,7 +46,11 @@ def submit(
     ] = None,
     environment_manifest: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Not in this release: refused.", rich_help_panel=_TASKS),
+        typer.Option(
+            metavar="FILE",
+            help="The world of all tasks, instead of the one that they or their package name.",
+            rich_help_panel=_TASKS,
+        ),
     ] = None,
     agent: Annotated[
         list[str] | None,
@@ -190,12 +195,7 @@ def submit(
     Exit status: 0 all scored, 1 some errored, 2 bad request, 130 detached.
     """
     from benchflow.cli.request import job_config
-    from benchflow.config_file import refuse
 
-    if environment_manifest is not None:
-        error = refuse("environment_manifest")
-        error.key, error.remedy = "--environment-manifest", "leave it away"
-        raise error
     request = job_config(
         paths=[*(paths or []), *(tasks_dir or [])],
         config=config,
@@ -216,6 +216,7 @@ def submit(
         include=include,
         exclude=exclude,
         context_root=context_root,
+        environment_manifest=environment_manifest,
         sandbox_setup_timeout=sandbox_setup_timeout,
         agent_timeout_sec=agent_timeout,
     )
@@ -314,14 +315,16 @@ def show_plan(plan: JobPlan, as_json: bool) -> None:
     screen.print(f"[bold]{plan.name}[/bold]  {describe(plan.config, len(plan.tasks))}", soft_wrap=True)
     if plan.sandbox_reason:
         screen.print(f"[dim]sandbox {plan.config.sandbox}: {plan.sandbox_reason}[/dim]", soft_wrap=True)
-    rows = table("task", "steps", "agent timeout", "image", ("path", {"overflow": "fold"}))
+    worlds = ["world"] if plan.worlds else []
+    rows = table("task", "steps", "agent timeout", "image", *worlds, ("path", {"overflow": "fold"}))
     for path, task in plan.tasks:
         limit = plan.config.agent_timeout_sec or task.agent.timeout_sec
         rows.add_row(
             task.name,
             str(len(task.steps) or 1),
             f"{limit:g} s" if limit else "none",
-            task.sandbox.docker_image or task.dockerfile or "",
+            _image(plan, task),
+            *([plan.worlds[task.name].manifest.name if task.name in plan.worlds else ""] if worlds else []),
             str(path),
         )
     screen.print(rows)
@@ -331,10 +334,20 @@ def show_plan(plan: JobPlan, as_json: bool) -> None:
     screen.print(f"{plural(plan.total, 'rollout')} would be run. Nothing was started.")
 
 
+def _image(plan: JobPlan, task: Task) -> str:
+    world = plan.worlds.get(task.name)
+    own = world.manifest.image if world else None
+    return own or task.sandbox.docker_image or task.dockerfile or ""
+
+
 def _plan_document(plan: JobPlan, missing: list[str]) -> dict[str, Any]:
     return {
         "job": {"id": plan.id, "name": plan.name, "directory": str(plan.directory.root)},
-        "tasks": [{"name": task.name, "path": str(path.absolute())} for path, task in plan.tasks],
+        "tasks": [
+            {"name": task.name, "path": str(path.absolute())}
+            | ({"environment": str(plan.worlds[task.name].source.absolute())} if task.name in plan.worlds else {})
+            for path, task in plan.tasks
+        ],
         "agents": [
             {"name": agent.name, "model": agent.model}
             | agent.model_dump(mode="json", exclude={"record"}, exclude_defaults=True)

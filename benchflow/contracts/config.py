@@ -59,11 +59,13 @@ class RunOptions(Model):
     `environment/`. agent_timeout_sec: instead of the tasks' own. agent_idle_timeout_sec: how long an agent may be
     silent. permissions: who answers what an agent asks of its user. agent_env, base_url, effort: for every agent that
     says nothing else. limits, sampling: of its model's calls. replay: a record from which they are answered.
+    environment_manifest: the world of all tasks, instead of the ones that they or their package name.
     """
 
     jobs_dir: Path = Path("jobs")
     job_name: str | None = None
     context_root: Path | None = None
+    environment_manifest: Path | None = None
     sandbox_setup_timeout: float = Field(default=120.0, gt=0)
     agent_timeout_sec: float | None = Field(default=None, gt=0)
     agent_idle_timeout_sec: float = Field(default=600.0, gt=0)

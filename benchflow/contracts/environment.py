@@ -7,6 +7,7 @@ it is ready, and which files are its state. Fields and defaults are those of the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pydantic import Field
@@ -281,6 +282,10 @@ class Environment(Protocol):
 
     async def snapshot(self, name: str) -> StateSnapshot:
         """Keep the state as of one moment; a snapshot of this name that is there already is the one meant."""
+        ...
+
+    async def fetch(self, snapshot: StateSnapshot, target: Path, limit_bytes: int) -> bool:
+        """Bring a snapshot to this host, as the directory `target`; False, and nothing done, for one of more bytes."""
         ...
 
     async def restore(self, snapshot: StateSnapshot) -> None:

@@ -60,6 +60,11 @@ def rollout_name(task: str, rollout: str) -> str:
     return f"{cut(slug(task), 80)}__{short_hash(rollout, 12)}"
 
 
+def shared_sandbox_name(stack: str, run: str, environment: str) -> str:
+    """The name of a sandbox that all rollouts of a job share: of one run of the job, on one stack."""
+    return f"bf-{cut(slug(environment), 24).lower()}-{short_hash(f'{stack}/{run}', 12)}-shared"
+
+
 def sandbox_name(stack: str, run: str, task: str, generation: int) -> str:
     """The name of a sandbox: of one run of one rollout, on one stack."""
     return f"bf-{cut(slug(task), 24).lower()}-{short_hash(f'{stack}/{run}', 12)}-{generation}"

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 from pydantic import Field
 
 from benchflow.contracts import ids
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
+from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.rollout import (
-    AgentSession,
-    Answer,
-    Failure,
     Permissions,
     Phase,
     Question,
     RolloutOutcome,
-    Step,
-    StepOutcome,
 )
-from benchflow.contracts.sandbox import SandboxRef
 
 MAX_WINDOW = 500
 """Most rollouts of one job that are open at a time."""
@@ -88,7 +82,7 @@ class TaskRef(Model):
     """A task frozen at submit: its files by digest, in the store.
 
     context: the build context, when it is not the task's own `environment/` (`context_root`). source: where the
-    task lay when it was submitted; no part of what the task is.
+    task lay when it was submitted; no part of what the task is. environment: the world that it is set in.
     """
 
     name: str
@@ -96,6 +90,7 @@ class TaskRef(Model):
     pack: ArtifactRef
     context: ArtifactRef | None = None
     source: str | None = None
+    environment: EnvironmentRef | None = None
 
 
 class RunConfig(Model):
@@ -127,7 +122,8 @@ class Origin(Model):
 class JobSpec(Model):
     """All that decides what a job does. Its digest decides whether two submits are the same job.
 
-    context_root: where the build context lay when the job was submitted; its content counts, its place does not.
+    context_root, environment_manifest: where the build context and the manifest lay that were given for all tasks;
+    their content counts, their place does not.
     """
 
     name: str
@@ -137,10 +133,16 @@ class JobSpec(Model):
     run: RunConfig = RunConfig()
     retry: RetryConfig = RetryConfig()
     context_root: str | None = None
+    environment_manifest: str | None = None
 
     @property
     def total(self) -> int:
         return len(self.tasks) * len(self.agents) * self.repeats
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether all rollouts share one sandbox, one after another."""
+        return any(task.environment and task.environment.manifest.isolation == "persistent" for task in self.tasks)
 
     def coordinates(self, index: int) -> tuple[int, int, int]:
         """(task, agent, repeat) indices of the rollout number `index`: repeats outermost, then tasks, then agents."""
@@ -160,7 +162,10 @@ class JobSpec(Model):
 
 
 class RolloutSpec(Model):
-    """One rollout of a job. id: its workflow id. name: its directory's name."""
+    """One rollout of a job. id: its workflow id. name: its directory's name.
+
+    job_run_id: of the first run of the job's workflow, where the job owns the sandbox and not the rollout.
+    """
 
     id: str
     job_id: str
@@ -173,6 +178,7 @@ class RolloutSpec(Model):
     repeat: int
     run: RunConfig
     origin: Origin
+    job_run_id: str | None = None
 
 
 # --- what the job workflow exchanges ---------------------------------------------------------------------
@@ -218,7 +224,8 @@ class Counts(Model):
 class JobInput(Model):
     """What a JobWorkflow starts from, and all that it carries across continue-as-new.
 
-    spec: the JobSpec in the store. pending: half-open ranges of rollout indices still to be started.
+    spec: the JobSpec in the store. pending: half-open ranges of rollout indices still to be started. one_at_a_time: its
+    rollouts share a sandbox, whatever concurrency somebody asks for.
     """
 
     id: str
@@ -228,6 +235,7 @@ class JobInput(Model):
     total: int
     pending: list[tuple[int, int]]
     concurrency: int = Field(ge=1, le=MAX_WINDOW)
+    one_at_a_time: bool = False
     retry: RetryConfig = RetryConfig()
     open: list[OpenRollout] = []
     retries: list[Retry] = []
@@ -279,137 +287,3 @@ class JobOutcome(Model):
     id: str
     counts: Counts
     not_started: int = 0
-
-
-# --- what the activities exchange ------------------------------------------------------------------------
-
-
-class BatchInput(Model):
-    """Which rollouts of a job's specification to name."""
-
-    job_id: str
-    job_name: str
-    spec: ArtifactRef
-    origin: Origin
-    indices: list[tuple[int, int]]
-
-
-class Batch(Model):
-    rollouts: list[RolloutSpec]
-
-
-class OpenRollouts(Model):
-    ids: list[str]
-
-
-class RolloutState(Model):
-    """What the server knows of a rollout's workflow; outcome: its result, when it completed."""
-
-    id: str
-    status: Literal["running", "completed", "failed", "cancelled", "terminated", "unknown"]
-    outcome: RolloutOutcome | None = None
-
-
-class RolloutStates(Model):
-    states: list[RolloutState]
-
-
-class RolloutPlan(Model):
-    """What the workflow needs to know of the task: the steps with their times. Bulk stays in the store."""
-
-    steps: list[Step]
-    strategy: Literal["mean", "final"] = "mean"
-    has_healthcheck: bool = False
-    build_timeout_sec: float = 600.0
-    setup_timeout_sec: float = 0.0
-    install_timeout_sec: float = 0.0
-    healthcheck_timeout_sec: float = 0.0
-    warnings: list[str] = []
-
-
-class ProvisionInput(Model):
-    """run_id: of the workflow's first execution; sandbox names derive from it, so that no run finds another's."""
-
-    spec: RolloutSpec
-    run_id: str
-    generation: int = 0
-
-
-class SandboxInput(Model):
-    """For the activities that work in a sandbox."""
-
-    spec: RolloutSpec
-    sandbox: SandboxRef
-
-
-class ConnectInput(SandboxInput):
-    """session: which of the rollout's sessions is to be opened; `generation` of the sandbox is in its reference."""
-
-    session: int = 0
-
-
-class StepInput(Model):
-    """answers: to what the agent asked in this turn before."""
-
-    spec: RolloutSpec
-    sandbox: SandboxRef
-    step: Step
-    session: AgentSession | None = None
-    answers: list[Answer] = []
-
-
-class ReportInput(Model):
-    """All that is known of a rollout when it ends. sandbox: None when there never was one or it is lost."""
-
-    spec: RolloutSpec
-    run_id: str
-    sandbox: SandboxRef | None
-    status: Literal["passed", "failed", "errored", "cancelled"]
-    rewards: dict[str, float] | None = None
-    error: Failure | None = None
-    verifier_error: Failure | None = None
-    steps: list[StepOutcome] = []
-    sessions: list[AgentSession] = []
-    warnings: list[str] = []
-    timing: dict[str, float] = {}
-    started_at: float
-    generations: int = 1
-
-
-class ReportResult(Model):
-    directory: str | None = None
-    pack: ArtifactRef | None = None
-
-
-class VerifyInput(Model):
-    """session: the agent's, which ends before the verifier begins."""
-
-    spec: RolloutSpec
-    sandbox: SandboxRef
-    step: Step
-    session: AgentSession | None = None
-    is_last: bool = True
-
-
-class HostQuery(Model):
-    queue: str
-
-
-class HostStatus(Model):
-    """last_poll_sec: seconds since a worker of the host asked for work; None when none is known."""
-
-    last_poll_sec: float | None
-
-
-class LostRollout(Model):
-    """A rollout whose workflow ended without reporting."""
-
-    spec: RolloutSpec
-    failure: Failure
-
-
-class FinishJob(Model):
-    job_id: str
-    job_name: str
-    spec: ArtifactRef
-    origin: Origin

@@ -209,7 +209,8 @@ class RolloutResult(Model):
     """One scored rollout, as `result.json` holds it and the Python API returns it. Alias: `RunResult`.
 
     rewards: `{"reward": x, …}`, None when nothing was measured (never a 0 that nobody measured). error: how the
-    agent or the engine failed; verifier_error: how the verifier failed. timing: seconds a phase.
+    agent or the engine failed; verifier_error: how the verifier failed. timing: seconds a phase. environment: the
+    manifest's name, source and digest, and what its world was; empty for a task without one.
     trajectory: the lines of `acp_trajectory.jsonl`; empty in the file itself.
     """
 
@@ -239,6 +240,7 @@ class RolloutResult(Model):
     finished_at: datetime
     timing: dict[str, float] = {}
     sandbox: dict[str, Any] = {}
+    environment: dict[str, Any] = {}
     n_input_tokens: int | None = None
     n_output_tokens: int | None = None
     cost_usd: float | None = None

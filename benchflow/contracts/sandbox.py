@@ -235,8 +235,11 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def mark_baseline(self) -> None:
-        """Remember the processes that belong to the world, not to the agent."""
+    async def mark_baseline(self, key: str | None = None) -> None:
+        """Remember the processes that belong to the world, not to the agent: all that run now.
+
+        With `key`, those of an `exec_once` belong to it, too, besides what was remembered before.
+        """
         ...
 
     async def expose_port(self, port: int) -> tuple[str, int]:

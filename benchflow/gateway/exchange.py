@@ -265,10 +265,10 @@ class Exchange:
         answered = self._answered(body)
         usage = self._priced(answered.usage)
         is_whole = answer.status is not None and answer.status < 300
-        if is_whole and answer.error is not None and answer.error.kind == "client_closed":
-            # Some close the connection as soon as they have read the end, without waiting for the upstream to do so.
-            if self._answered(body[: answer.delivered]).finish is not None:
-                answer.error = None
+        left = is_whole and answer.error is not None and answer.error.kind == "client_closed"
+        # Some close the connection as soon as they have read the end, without waiting for the upstream to do so.
+        if left and self._answered(body[: answer.delivered]).finish is not None:
+            answer.error = None
         if self._counted:
             self._rollout.meter.end(usage, answered=is_whole)
         elif self._source == "replay":

@@ -315,6 +315,7 @@ async def _start(
         total=spec.total,
         pending=pending,
         concurrency=concurrency,
+        one_at_a_time=spec.is_persistent,
         retry=spec.retry,
     )
     agents = ", ".join(agent.label for agent in spec.agents)

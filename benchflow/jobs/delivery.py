@@ -7,8 +7,8 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError
 
 from benchflow.contracts import names
+from benchflow.contracts.activities import ReportResult
 from benchflow.contracts.base import ArtifactRef
-from benchflow.contracts.job import ReportResult
 from benchflow.contracts.rollout import RolloutOutcome
 
 

@@ -29,6 +29,8 @@ def _comparable(spec: JobSpec) -> dict[str, Any]:
         flat[f"task {task.name}"] = task.digest
         if task.context is not None:
             flat[f"build context of {task.name}"] = task.context.sha256
+        if task.environment is not None:
+            flat[f"world of {task.name}"] = task.environment.digest
     flat["agents"] = [agent.label for agent in spec.agents]
     for agent in spec.agents:
         about = agent.model_dump(mode="json", exclude={"name", "model", "record"})

@@ -15,16 +15,18 @@ from benchflow import secrets
 from benchflow.contracts import ids
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.config import JobConfig
+from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.job import AgentSpec, JobSpec, RunConfig, TaskRef
 from benchflow.contracts.task import Task
-from benchflow.errors import ConfigError, TaskError, UnsupportedFeatureError
+from benchflow.errors import ConfigError, TaskError
 from benchflow.jobs.agents import for_all, prepare_agent, require_reachable
+from benchflow.jobs.worlds import World, Worlds
 from benchflow.paths import JobPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.choice import AUTO, Choice, choose
 from benchflow.results.summary import read_spec
 from benchflow.store import Store
-from benchflow.tasks import digest_tree, find_tasks, is_package, load_task, require_supported, write_pack
+from benchflow.tasks import digest_tree, find_tasks, load_task, require_supported, write_pack
 from benchflow.temporal import cluster_target
 
 
@@ -32,14 +34,16 @@ from benchflow.temporal import cluster_target
 class JobPlan:
     """A job that was checked: nothing of it has been started or written.
 
-    variables: names of values that are taken from this process's environment; values: those that were given, by the
-    names that the specification has for them. sandbox_reason: why this sandbox, when it was not asked for by name.
+    worlds: of the tasks that have one, by task name. variables: names of values that are taken from this process's
+    environment; values: those that were given, by the names that the specification has for them. sandbox_reason: why
+    this sandbox, when it was not asked for by name.
     """
 
     config: JobConfig
     name: str
     directory: JobPaths
     tasks: list[tuple[Path, Task]]
+    worlds: dict[str, World]
     warnings: list[str]
     variables: set[str]
     values: dict[str, str] = field(default_factory=dict, repr=False)
@@ -63,13 +67,14 @@ def plan_job(config: JobConfig) -> JobPlan:
     chosen = _choose_sandbox(config, directory)
     provider = get_provider(chosen.sandbox)
     found = [path for given in config.paths for path in find_tasks(given)]
-    for given in config.paths:
-        _refuse_manifest(given)
     paths = _select(found, config)
     _refuse_twins([path.name for path in paths], "task name")
     tasks, warnings, variables = [], [], set()
+    worlds = Worlds(config.environment_manifest)
     for path in paths:
-        task = load_task(path, context_root=config.context_root)
+        given = config.environment_manifest is not None
+        task = load_task(path, context_root=config.context_root, has_manifest=given)
+        variables |= worlds.add(path, task)
         warnings += [f"{task.name}: {note}" for note in require_supported(task, provider.capabilities())]
         if any(agent.name == "oracle" for agent in agents):
             _require_oracle(task)
@@ -81,7 +86,12 @@ def plan_job(config: JobConfig) -> JobPlan:
         variables |= secrets.agent_references(agent)
         warnings += [] if provider.capabilities().mounts else _local_address(agent)
     checked = config.model_copy(update={"agents": agents, "sandbox": chosen.sandbox})
-    return JobPlan(checked, name, directory, tasks, warnings, variables - set(values), values, chosen.reason or None)
+    shared = worlds.shared(agents)
+    if shared is not None and config.concurrency > 1:
+        checked = checked.model_copy(update={"concurrency": 1})
+        warnings.append(f"{shared.manifest.name} is persistent: its rollouts share a sandbox, one after another")
+    names = variables - set(values)
+    return JobPlan(checked, name, directory, tasks, worlds.found, warnings, names, values, chosen.reason or None)
 
 
 def _prepare(agents: Sequence[AgentSpec], salt: str) -> tuple[list[AgentSpec], dict[str, str]]:
@@ -129,17 +139,6 @@ def _select(found: list[Path], config: JobConfig) -> list[Path]:
     return chosen
 
 
-def _refuse_manifest(path: Path) -> None:
-    """A package's world would be missing from its tasks: that is no run of this benchmark."""
-    if is_package(path):
-        raise UnsupportedFeatureError(
-            "environment manifests are not carried out in this release",
-            file=str(path / "environment.toml"),
-            key="environment",
-            remedy=f"tasks that need no manifest can be submitted as {path / 'tasks'}",
-        )
-
-
 def _refuse_twins(names_: Sequence[str], what: str) -> None:
     for name in names_:
         if names_.count(name) > 1:
@@ -166,6 +165,7 @@ def _default_name(path: Path) -> str:
 async def freeze(plan: JobPlan, store: Store) -> JobSpec:
     """Put the job's tasks into the store, by digest, and name them in a specification."""
     context = await _pack(plan.config.context_root, store) if plan.config.context_root else None
+    worlds: dict[Path, EnvironmentRef] = {}
     refs = []
     for path, task in plan.tasks:
         digest = await asyncio.to_thread(digest_tree, path)
@@ -173,7 +173,14 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
         if external is None and task.context_root is not None:
             external = await _pack(Path(task.context_root), store)
         pack, source = await _pack(path, store), str(path.absolute())
-        refs.append(TaskRef(name=task.name, digest=digest, pack=pack, context=external, source=source))
+        world = plan.worlds.get(task.name)
+        if world is not None and world.source not in worlds:
+            image = await _pack(world.image, store) if world.image else None
+            worlds[world.source] = world.ref(image)
+        environment = worlds[world.source] if world is not None else None
+        refs.append(
+            TaskRef(name=task.name, digest=digest, pack=pack, context=external, source=source, environment=environment)
+        )
     config = plan.config
     return JobSpec(
         name=plan.name,
@@ -193,6 +200,7 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
         ),
         retry=config.retry,
         context_root=str(config.context_root.absolute()) if config.context_root else None,
+        environment_manifest=str(config.environment_manifest.absolute()) if config.environment_manifest else None,
     )
 
 

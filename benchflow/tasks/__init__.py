@@ -1,7 +1,8 @@
 """Tasks: a directory on disk becomes a `Task`; found, checked, frozen, made and migrated here."""
 
 from benchflow.tasks.check import check
-from benchflow.tasks.find import find_tasks, is_package
+from benchflow.tasks.environments import manifest_of
+from benchflow.tasks.find import find_tasks
 from benchflow.tasks.load import TaskReading, load_task, read_task
 from benchflow.tasks.migrate import MigrationReport, migrate_task
 from benchflow.tasks.pack import digest_tree, unpack, write_pack
@@ -18,8 +19,8 @@ __all__ = [
     "digest_tree",
     "find_tasks",
     "init_task",
-    "is_package",
     "load_task",
+    "manifest_of",
     "migrate_task",
     "prompt_for",
     "read_task",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchflow.contracts.task import Task
-from benchflow.errors import BenchFlowError, TaskError
+from benchflow.errors import BenchFlowError, ManifestError, TaskError
+from benchflow.tasks.environments import manifest_of
 from benchflow.tasks.find import find_tasks
 from benchflow.tasks.layout import check_shebang
 from benchflow.tasks.load import read_task
@@ -44,9 +45,17 @@ def _check_task(root: Path, context_root: Path | None) -> list[Problem]:
         problems.warn("unknown-key", root / "evidence", "is known and not used")
     if reading.task is not None:
         _check_oracle(reading.task, root, problems)
+        _check_manifest(reading.task, root, problems)
         for missing in unsupported_features(reading.task):
             _unsupported(missing, reading.task, root, problems)
     return list(problems)
+
+
+def _check_manifest(task: Task, root: Path, problems: Problems) -> None:
+    try:
+        manifest_of(root, task)
+    except ManifestError as error:
+        problems.error("not-found", root / task.config_file, error.message, key=error.key, suggestion=error.remedy)
 
 
 def _unsupported(missing: Missing, task: Task, root: Path, problems: Problems) -> None:

@@ -31,11 +31,6 @@ def find_tasks(path: Path) -> list[Path]:
     )
 
 
-def is_package(path: Path) -> bool:
-    """Whether `path` holds tasks that share an environment."""
-    return (path / "environment.toml").is_file() and (path / "tasks").is_dir()
-
-
 def _children(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []

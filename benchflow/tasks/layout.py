@@ -47,12 +47,21 @@ class Parts(Model):
 
 
 def find_parts(
-    root: Path, problems: Problems, *, file: Path, verifier: str | None = None, oracle: str | None = None
+    root: Path,
+    problems: Problems,
+    *,
+    file: Path,
+    verifier: str | None = None,
+    oracle: str | None = None,
+    needs_environment: bool = True,
 ) -> Parts:
-    """The parts of the task in `root`. `verifier` and `oracle` are directories that the document names."""
+    """The parts of the task in `root`. `verifier` and `oracle` are directories that the document names.
+
+    needs_environment: nothing else can bring the image.
+    """
     environment = root / "environment"
     has_environment = environment.is_dir()
-    if not has_environment:
+    if needs_environment and not has_environment:
         problems.error(
             "not-found",
             environment,

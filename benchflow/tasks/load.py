@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.task import SceneSpec, StepConfig, Task, UserSpec, VerifierDocument
+from benchflow.tasks.environments import named_in, package_manifest
 from benchflow.tasks.layout import Parts, check_scripts, find_parts, is_dir, read_steps
 from benchflow.tasks.normalise import Spelling, normalise_tables
 from benchflow.tasks.problems import KeyPath, Problem, ProblemError, Problems, did_you_mean, dotted
@@ -41,13 +42,16 @@ class TaskReading(Model):
     problems: list[Problem]
 
 
-def load_task(path: Path, *, context_root: Path | None = None, name: str | None = None) -> Task:
+def load_task(
+    path: Path, *, context_root: Path | None = None, name: str | None = None, has_manifest: bool = False
+) -> Task:
     """The task in `path`. Raises the first of its errors as `TaskError`.
 
     context_root: the build context, instead of the one that the task names. name: of the task, when the
-    directory's own name isn't it.
+    directory's own name isn't it. has_manifest: an environment manifest was given for it, that may bring its image; of
+    one that the task or its package has, the reader knows by itself.
     """
-    reading = read_task(path, context_root=context_root, name=name)
+    reading = read_task(path, context_root=context_root, name=name, has_manifest=has_manifest)
     for problem in reading.problems:
         if problem.severity == "error":
             raise problem.as_error()
@@ -55,13 +59,15 @@ def load_task(path: Path, *, context_root: Path | None = None, name: str | None 
     return reading.task
 
 
-def read_task(path: Path, *, context_root: Path | None = None, name: str | None = None) -> TaskReading:
+def read_task(
+    path: Path, *, context_root: Path | None = None, name: str | None = None, has_manifest: bool = False
+) -> TaskReading:
     """The task in `path` together with every problem it has."""
     problems = Problems()
     task: Task | None = None
     try:
         _expect_directory(path)
-        task = _read(path, problems, context_root, name or path.resolve().name)
+        task = _read(path, problems, context_root, name or path.resolve().name, has_manifest)
     except ProblemError as error:
         problems.extend([error.problem])
     return TaskReading(task=task if problems.first_error is None else None, problems=list(problems))
@@ -90,12 +96,20 @@ class _Definition(NamedTuple):
     oracle: str | None
 
 
-def _read(root: Path, problems: Problems, context_root: Path | None, name: str) -> Task | None:
+def _read(root: Path, problems: Problems, context_root: Path | None, name: str, has_manifest: bool) -> Task | None:
     definition = _definition(root, problems)
     if definition is None:
         return None
     tables, file = definition.tables, definition.file
-    parts = find_parts(root, problems, file=file, verifier=definition.verifier, oracle=definition.oracle)
+    has_manifest = has_manifest or named_in(definition.extension) is not None or package_manifest(root) is not None
+    parts = find_parts(
+        root,
+        problems,
+        file=file,
+        verifier=definition.verifier,
+        oracle=definition.oracle,
+        needs_environment=not has_manifest,
+    )
     steps = [_inherit(tables, step) for step in tables.steps]
     task = Task(
         name=name,
@@ -126,7 +140,8 @@ def _read(root: Path, problems: Problems, context_root: Path | None, name: str) 
         compat_extra=definition.compat_extra,
         **parts.model_dump(),
     )
-    _check_image(task, root, file, problems)
+    if not has_manifest:
+        _check_image(task, root, file, problems)
     check_scripts(task, root, problems)
     return task
 

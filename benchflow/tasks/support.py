@@ -112,11 +112,6 @@ FEATURES: tuple[Feature, ...] = (
         _when("benchflow.prompt", lambda task: "prompt" in task.extension),
         "remove `benchflow.prompt`",
     ),
-    Feature(
-        "an environment manifest",
-        _when("benchflow.environment.manifest", lambda task: task.extension.get("environment")),
-        "remove `benchflow.environment`, and start services in the image's entrypoint",
-    ),
     Feature("a reward table", _when("reward", lambda task: task.reward), _USE_SCRIPT),
     Feature("a model as judge", _in_verifier("type", lambda table: table.type == "llm-judge"), _USE_SCRIPT),
     Feature("this kind of verifier strategy", _strategy, "choose a `script` strategy as the default"),

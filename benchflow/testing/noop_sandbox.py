@@ -6,12 +6,13 @@ reward reads as 1.0, because the engine needs a reward to finish a rollout. A sc
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from benchflow.contracts.sandbox import (
     Capabilities,
+    EntrypointState,
     ExecChunk,
     ImageConfig,
     ImageRef,
@@ -108,7 +109,7 @@ class NoopSandbox:
     async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
         return 0
 
-    async def mark_baseline(self) -> None:
+    async def mark_baseline(self, key: str | None = None) -> None:
         return None
 
     async def expose_port(self, port: int) -> tuple[str, int]:
@@ -150,7 +151,15 @@ class NoopProvider:
     async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
         return ImageRef(reference=config.image or "noop", workdir="/app")
 
-    async def start(self, spec: SandboxSpec, *, host_id: str, queue: str, generation: int = 0) -> NoopSandbox:
+    async def start(
+        self,
+        spec: SandboxSpec,
+        *,
+        host_id: str,
+        queue: str,
+        generation: int = 0,
+        secrets: Mapping[str, str] | None = None,
+    ) -> NoopSandbox:
         return NoopSandbox(
             SandboxRef(
                 provider=self.name,
@@ -162,6 +171,12 @@ class NoopProvider:
                 workdir=spec.workdir or spec.image.workdir or "/app",
             )
         )
+
+    async def entrypoint_state(self, name: str) -> EntrypointState:
+        return EntrypointState(running=True)
+
+    async def end_entrypoint(self, name: str) -> None:
+        return None
 
     async def attach(self, ref: SandboxRef) -> NoopSandbox:
         return NoopSandbox(ref)

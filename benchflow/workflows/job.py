@@ -27,20 +27,15 @@ from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
+    from benchflow.contracts.activities import Batch, BatchInput, FinishJob, LostRollout, OpenRollouts, RolloutStates
     from benchflow.contracts.job import (
-        Batch,
-        BatchInput,
         CancelRollout,
-        FinishJob,
         JobInput,
         JobOutcome,
         JobProgress,
-        LostRollout,
         OpenRollout,
-        OpenRollouts,
         Retry,
         RolloutSpec,
-        RolloutStates,
         SetConcurrency,
     )
     from benchflow.contracts.rollout import Failure, RolloutOutcome
@@ -93,7 +88,8 @@ class JobWorkflow:
 
     async def _finish(self) -> None:
         job = self._job
-        finish = FinishJob(job_id=job.id, job_name=job.name, spec=job.spec, origin=job.origin)
+        run = workflow.info().first_execution_run_id
+        finish = FinishJob(job_id=job.id, job_name=job.name, spec=job.spec, origin=job.origin, run_id=run)
         try:
             await workflow.execute_activity(names.FINISH_JOB, finish, **options.shared(total=options.REPORT_TOTAL))
         except ActivityError as error:
@@ -182,7 +178,8 @@ class JobWorkflow:
 
     def _room(self) -> int:
         """How many rollouts may be started now."""
-        return self._concurrency - len(self._open)
+        window = 1 if self._job.one_at_a_time else self._concurrency
+        return window - len(self._open)
 
     def _has_room(self) -> bool:
         return self._goes_on() and not self._paused and self._room() > 0
@@ -250,7 +247,14 @@ class JobWorkflow:
         job = self._job
         batch: Batch = await workflow.execute_activity(
             names.NAME_ROLLOUTS,
-            BatchInput(job_id=job.id, job_name=job.name, spec=job.spec, origin=job.origin, indices=indices),
+            BatchInput(
+                job_id=job.id,
+                job_name=job.name,
+                spec=job.spec,
+                origin=job.origin,
+                indices=indices,
+                run_id=workflow.info().first_execution_run_id,
+            ),
             result_type=Batch,
             **options.shared(),
         )

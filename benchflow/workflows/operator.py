@@ -8,6 +8,7 @@ from typing import Any
 from temporalio.common import SearchAttributeKey, SearchAttributePair
 
 from benchflow.contracts import names
+from benchflow.contracts.environment import ReadyWorld
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import Failure, Question, StepOutcome
 from benchflow.contracts.sandbox import SandboxRef
@@ -31,6 +32,7 @@ def rollout_details(
     *,
     phase: str,
     sandbox: SandboxRef | None,
+    world: ReadyWorld | None,
     steps: Sequence[StepOutcome],
     question: Question | None,
     error: Failure | None,
@@ -44,6 +46,8 @@ def rollout_details(
     ]
     if sandbox is not None:
         lines.append(f"\nsandbox: `{sandbox.name}` on `{sandbox.host_id}`")
+    if world is not None:
+        lines.append(f"\nworld: {_world(world)}")
     if question is not None:
         lines += ["", f"the agent asks (`{question.id}`): {question.text}", ""]
         lines += [f"- `{option.id}` {option.name}" for option in question.options]
@@ -56,3 +60,10 @@ def rollout_details(
         lines += ["", f"error: `{error.category}` {error.message}"]
     lines += [""] + [f"- {name}: {seconds:.2f} s" for name, seconds in timing.items()]
     return "\n".join(lines)
+
+
+def _world(world: ReadyWorld) -> str:
+    """Its services, and where its ports are reached."""
+    services = [f"{service.name} {service.state}" for service in world.services if service.state != "left_out"]
+    ports = [f"port {port} at `{address}`" for port, address in world.ports.items()]
+    return ", ".join([*services, *ports, f"ready in {world.seconds:.2f} s"])

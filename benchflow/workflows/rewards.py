@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchflow.contracts.job import RolloutPlan
+from benchflow.contracts.activities import RolloutPlan
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.rollout import TRUNCATING, Failure, StepOutcome
 
 __all__ = ["TRUNCATING", "UNMEASURED", "reaches", "rewards_of"]
 
-UNMEASURED = frozenset({"sandbox_lost", "cancelled", "deadline", "replay_diverged"})
+UNMEASURED = frozenset({"sandbox_lost", "service", "cancelled", "deadline", "replay_diverged"})
 """Errors after which no reward counts, even where an earlier step was scored."""
 
 

@@ -17,20 +17,20 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
-    from benchflow.contracts.job import (
+    from benchflow.contracts.activities import (
         ConnectInput,
         HostQuery,
         HostStatus,
         ProvisionInput,
+        Readied,
         ReportInput,
         ReportResult,
         RolloutPlan,
-        RolloutProgress,
-        RolloutSpec,
         SandboxInput,
         StepInput,
         VerifyInput,
     )
+    from benchflow.contracts.job import RolloutProgress, RolloutSpec
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rollout import (
         AgentSession,
@@ -70,6 +70,7 @@ class RolloutWorkflow:
         self._plan: RolloutPlan | None = None
         self._sandbox: SandboxRef | None = None
         self._provisions = 0
+        self._readied: Readied | None = None
         self._steps: list[StepOutcome] = []
         self._sessions: list[AgentSession] = []
         self._connected: int | None = None
@@ -150,7 +151,7 @@ class RolloutWorkflow:
                 lost = self._sandbox
                 assert lost is not None
                 self._warnings.append(f"host {lost.host_id} was lost in {self._phase}; provisioned again")
-                self._sandbox = None
+                self._sandbox = self._readied = None
                 self._steps, self._sessions, self._connected = [], [], None
         raise ApplicationError(
             "the host was lost too often",
@@ -177,9 +178,10 @@ class RolloutWorkflow:
         )
         self._warnings += self._sandbox.warnings
         here = SandboxInput(spec=spec, sandbox=self._sandbox)
-        if plan.has_healthcheck:
+        if plan.has_healthcheck or plan.readiness_timeout_sec:
             self._begin("readiness")
-            await self._on_host(names.READINESS, here, None, plan.healthcheck_timeout_sec)
+            limit = plan.healthcheck_timeout_sec + plan.readiness_timeout_sec
+            self._readied = await self._on_host(names.READINESS, here, Readied | None, limit)
         for step in plan.steps:
             if step.session != self._connected:
                 await self._connect(step.session)
@@ -227,9 +229,18 @@ class RolloutWorkflow:
         turn = await self._take_turn(step)
         if turn.failure is not None and self._error is None:
             self._error = turn.failure
+        if turn.failure is not None and turn.failure.category == "service":
+            # What a verifier finds in a broken world is not what the agent did.
+            return StepOutcome(step=step, turn=turn)
         self._begin("verify")
-        session = self._sessions[-1] if self._sessions else None
-        verify_input = VerifyInput(spec=spec, sandbox=sandbox, step=step, is_last=is_last, session=session)
+        verify_input = VerifyInput(
+            spec=spec,
+            sandbox=sandbox,
+            step=step,
+            is_last=is_last,
+            session=self._sessions[-1] if self._sessions else None,
+            baseline=self._readied.baseline if self._readied else None,
+        )
         limit = step.verify_timeout_sec + 120
         try:
             verify = await self._on_host(names.VERIFY, verify_input, VerifyResult, limit, step.name)
@@ -319,6 +330,7 @@ class RolloutWorkflow:
             verifier_error=verifier_error,
             steps=self._steps,
             sessions=self._sessions,
+            readied=self._readied,
             warnings=self._warnings,
             timing=self._timing,
             started_at=started.timestamp(),
@@ -397,6 +409,7 @@ class RolloutWorkflow:
             self._spec,
             phase=f"**{self._phase}** {self._phase_detail()}",
             sandbox=self._sandbox,
+            world=self._readied.world if self._readied else None,
             steps=self._steps,
             question=self._question,
             error=self._error,

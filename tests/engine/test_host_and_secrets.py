@@ -13,7 +13,7 @@ import pytest
 from task_writer import write_task
 
 from benchflow import secrets
-from benchflow.contracts.job import OpenRollouts
+from benchflow.contracts.activities import OpenRollouts
 from benchflow.errors import ConfigError, HostFullError, MissingSecretError, PayloadTooLargeError
 from benchflow.host import Slots, capacity, host_id, is_alive, start_time
 from benchflow.paths import StatePaths

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import TaskNotFoundError
-from benchflow.tasks import find_tasks, is_package, load_task
+from benchflow.tasks import find_tasks, load_task
 
 Builder = Callable[..., Path]
 
@@ -29,9 +29,7 @@ def test_a_directory_of_tasks_is_its_tasks_sorted(native: Builder, split: Builde
 def test_a_package_is_the_tasks_inside(native: Builder, tmp_path: Path) -> None:
     task = native(name="package/tasks/one")
     package = tmp_path / "package"
-    assert not is_package(package)
     (package / "environment.toml").write_text("[environment]\n")
-    assert is_package(package)
     assert find_tasks(package) == [task]
 
 

@@ -101,7 +101,6 @@ IN_DOCUMENT = [
     ("user", "user: {model: scripted}\n"),
     ("benchflow.nudges", "benchflow: {nudges: {mode: x}}\n"),
     ("benchflow.prompt", "benchflow: {prompt: {composition: append}}\n"),
-    ("benchflow.environment.manifest", "benchflow: {environment: {manifest: e.toml}}\n"),
     ("benchflow.agent_policy", "benchflow: {agent_policy: {search: disabled}}\n"),
     ("benchflow.runtime_policy", "benchflow: {runtime_policy: {x: 1}}\n"),
     ("benchflow.teams", "benchflow: {teams: {x: 1}}\n"),

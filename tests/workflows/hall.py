@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchflow.contracts.sandbox import SandboxExecResult, SandboxRef, SandboxSpec
@@ -54,7 +54,15 @@ class Hall(NoopProvider):
         self.held = False
         self.release(*self.in_turn)
 
-    async def start(self, spec: SandboxSpec, *, host_id: str, queue: str, generation: int = 0) -> NoopSandbox:
+    async def start(
+        self,
+        spec: SandboxSpec,
+        *,
+        host_id: str,
+        queue: str,
+        generation: int = 0,
+        secrets: Mapping[str, str] | None = None,
+    ) -> NoopSandbox:
         if self.stubborn_start is not None:
             self.starting += 1
             await _despite_cancellation(self.stubborn_start)

@@ -10,7 +10,7 @@ from temporalio.worker import Worker
 from theatre import Theatre, until
 
 from benchflow.activities.job import JobActivities
-from benchflow.contracts.job import HostQuery
+from benchflow.contracts.activities import HostQuery
 from benchflow.temporal import connect
 from benchflow.worker import make_workers
 from benchflow.workflows import options

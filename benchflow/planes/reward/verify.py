@@ -19,6 +19,10 @@ from benchflow.planes.reward.script import parse_rewards
 
 LOGS = "/logs/verifier"
 OUTPUT = f"{LOGS}/test-stdout.txt"
+EVIDENCE = f"{LOGS}/environment"
+"""Where a verifier finds the world's state, and what has changed in it."""
+
+EVIDENCE_VARIABLE = "BENCHFLOW_ENVIRONMENT"
 _TAIL = 4000
 
 # $1 the verifier's directory, $2 its user, then files that must not be there when it starts.
@@ -40,7 +44,8 @@ class ScriptVerifier:
     the sandbox.
 
     key: names the run, so that it happens once; trusted: what ran before was the oracle, whose services stay. clean:
-    takes out of a file what nobody may read, before it is read.
+    takes out of a file what nobody may read, before it is read. evidence: a directory of this host that the verifier
+    finds as `$BENCHFLOW_ENVIRONMENT`.
     """
 
     config: VerifierConfig
@@ -51,6 +56,7 @@ class ScriptVerifier:
     env: dict[str, str]
     trusted: bool
     clean: Callable[[Path], None] = lambda file: None
+    evidence: Path | None = None
 
     @property
     def command(self) -> str:
@@ -71,7 +77,7 @@ class ScriptVerifier:
         result = await sandbox.exec_once(
             self.key,
             ["sh", "-c", script],
-            env=self.env,
+            env={EVIDENCE_VARIABLE: EVIDENCE} | self.env,
             cwd=self.target,
             user=self.config.user,
             timeout=self.config.timeout_sec,
@@ -105,12 +111,15 @@ class ScriptVerifier:
             raise VerifierError("the sandbox could not be made ready for the verifier", log_tail=result.stderr[-_TAIL:])
         for source in self.sources:
             await sandbox.upload(source, self.target)
+        if self.evidence is not None:
+            await sandbox.upload(self.evidence, EVIDENCE)
 
     async def _collect(self, sandbox: Sandbox, logs: Path) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         for old in ("reward.txt", "reward.json"):
             (logs / old).unlink(missing_ok=True)
-        await sandbox.download(LOGS, logs)
+        # What it was shown is kept elsewhere.
+        await sandbox.download(LOGS, logs, exclude=[EVIDENCE.removeprefix(f"{LOGS}/")])
         if self.document is not None:
             await self._collect_declared(sandbox, self.document, logs)
         # A verifier may print what it found, and that is read into events and errors.

@@ -37,7 +37,8 @@ _BUILDKIT_ONLY = (
 class Context:
     """A directory to build from.
 
-    dockerfile: its name inside; text: its content; files: the relative paths that are sent.
+    dockerfile: its name inside; text: its content; files: the relative paths that are sent; sent: the content that is
+    sent instead, if any.
     """
 
     root: Path
@@ -45,6 +46,7 @@ class Context:
     dockerfile: str
     text: str
     files: tuple[str, ...]
+    sent: str | None = None
 
     @property
     def shown(self) -> str:
@@ -67,8 +69,9 @@ class Context:
 
     def archive(self) -> IO[bytes]:
         """The context as a tar in a temporary file, at its beginning."""
-        extra = [(self.dockerfile, self.text)] if self.dockerfile == OUTSIDE else []
-        if extra:
+        outside = self.dockerfile == OUTSIDE
+        extra = [(self.dockerfile, self.sent or self.text)] if outside or self.sent else []
+        if outside:
             # The daemon takes its Dockerfile out of the context again if the ignore file names it.
             own = self.root / ".dockerignore"
             ignore = own.read_text(encoding="utf-8") if own.is_file() else ""
@@ -77,7 +80,8 @@ class Context:
 
         packed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         try:
-            create_archive(str(self.root), list(self.files), packed, extra_files=extra)
+            files = [name for name in self.files if not extra or name != self.dockerfile]
+            create_archive(str(self.root), files, packed, extra_files=extra)
         except (OSError, tarfile.TarError) as error:
             packed.close()
             raise ImageBuildError(

@@ -38,7 +38,7 @@ import pytest
 
 THEMES = (
     *("borders", "builds", "commands", "endings", "files", "fixtures", "lifecycle", "networks", "once", "others"),
-    *("processes", "snapshots", "transfers"),
+    *("processes", "snapshots", "transfers", "worlds"),
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{theme}" for theme in THEMES))
 
@@ -54,11 +54,12 @@ from benchflow.testing.sandbox_conformance.once import ExactlyOnce  # noqa: E402
 from benchflow.testing.sandbox_conformance.processes import Processes  # noqa: E402
 from benchflow.testing.sandbox_conformance.snapshots import Forks, Refusing, Snapshots  # noqa: E402
 from benchflow.testing.sandbox_conformance.transfers import Downloads, Uploads  # noqa: E402
+from benchflow.testing.sandbox_conformance.worlds import Bases, Episodes, Ports, Worlds  # noqa: E402
 
 __all__ = [
-    *("Builds", "Commands", "Control", "Downloads", "Ending", "Endings", "ExactlyOnce", "Files", "Finding", "Forks"),
-    *("Limits", "Networks", "Privacy", "Processes", "Refusing", "SandboxConformance", "Snapshots", "Starting"),
-    *("Streams", "Uploads"),
+    *("Bases", "Builds", "Commands", "Control", "Downloads", "Ending", "Endings", "Episodes", "ExactlyOnce", "Files"),
+    *("Finding", "Forks", "Limits", "Networks", "Ports", "Privacy", "Processes", "Refusing", "SandboxConformance"),
+    *("Snapshots", "Starting", "Streams", "Uploads", "Worlds"),
 ]
 
 
@@ -83,5 +84,9 @@ class SandboxConformance(
     Refusing,
     Snapshots,
     Forks,
+    Bases,
+    Worlds,
+    Episodes,
+    Ports,
 ):
     """All of it. Subclass it under a name that pytest collects, and give it the provider."""

@@ -19,8 +19,17 @@ from benchflow.testing.sandbox_conformance.lifecycle import on_this_host
 class BuildContext:
     """A directory to build from, unlike any before; its images are removed when the test is over."""
 
-    def __init__(self, root: Path, base_image: str, provider: SandboxProvider, discard: list[ImageRef]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        base_image: str,
+        provider: SandboxProvider,
+        discard: list[ImageRef],
+        *,
+        entrypoint: bool = False,
+    ) -> None:
         self.root = root
+        self._entrypoint = entrypoint
         self._from = f"FROM {base_image}"
         self._provider = provider
         self._discard = discard
@@ -31,7 +40,7 @@ class BuildContext:
         """Write the Dockerfile: FROM the base image, then the nonce, then these steps."""
         lines = [self._from, "COPY nonce /nonce", *steps]
         (self.root / "Dockerfile").write_text("\n".join(lines) + "\n")
-        return ImageConfig(context=str(self.root), timeout_sec=120)
+        return ImageConfig(context=str(self.root), timeout_sec=120, entrypoint=self._entrypoint)
 
     async def build(self, *steps: str, log: Path | None = None) -> ImageRef:
         return await self.build_config(self.write(*steps), log=log)

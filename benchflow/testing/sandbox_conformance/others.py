@@ -54,9 +54,11 @@ def call(provider_path: str, ref: SandboxRef, method: str, *args: Any, **options
     return _launch(_call, provider_path, ref.model_dump_json(), method, args, options)
 
 
-def start(provider_path: str, spec: SandboxSpec, then: list[str] | None = None) -> Caller:
+def start(
+    provider_path: str, spec: SandboxSpec, then: list[str] | None = None, secrets: dict[str, str] | None = None
+) -> Caller:
     """Let another process start a sandbox and, if asked, run a command in it; the answer is its ref."""
-    return _launch(_start, provider_path, spec.model_dump_json(), then)
+    return _launch(_start, provider_path, spec.model_dump_json(), then, secrets)
 
 
 def build(provider_path: str, config: ImageConfig) -> Caller:
@@ -89,11 +91,19 @@ def _call(
     _run(env, answers, work)
 
 
-def _start(env: dict[str, str], answers: Connection, path: str, spec: str, then: list[str] | None) -> None:
+def _start(
+    env: dict[str, str],
+    answers: Connection,
+    path: str,
+    spec: str,
+    then: list[str] | None,
+    secrets: dict[str, str] | None,
+) -> None:
     async def work() -> None:
         provider = make_provider(path)
         answers.send("begun")
-        sandbox = await provider.start(SandboxSpec.model_validate_json(spec), host_id="host", queue="queue")
+        wanted = SandboxSpec.model_validate_json(spec)
+        sandbox = await provider.start(wanted, host_id="host", queue="queue", secrets=secrets)
         if then:
             await sandbox.exec(then)
         answers.send(sandbox.ref.model_dump(mode="json"))

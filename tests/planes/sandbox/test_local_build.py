@@ -22,7 +22,7 @@ from benchflow.contracts.sandbox import ExecChunk, ImageConfig, ImageRef, Sandbo
 from benchflow.errors import ImageBuildError, SandboxLostError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker import DockerProvider
 from benchflow.planes.sandbox.local.build.builder import Builder
-from benchflow.planes.sandbox.local.build.dockerfile import LayerConfig
+from benchflow.planes.sandbox.local.build.recipe import LayerConfig
 from benchflow.planes.sandbox.local.provider import LocalProvider
 
 QUICKSTART = Path(__file__).parents[3] / "benchmarks" / "quickstart" / "tasks"
@@ -106,6 +106,10 @@ class PlainWorkshop:
             return None
         config = LayerConfig.model_validate_json(record.read_text())
         return ImageRef(reference=key, workdir=config.workdir, built=True, warnings=config.warnings)
+
+    async def describe(self, reference: str) -> LayerConfig | None:
+        record = self.layers / f"{reference}.json"
+        return LayerConfig.model_validate_json(record.read_text()) if record.exists() else None
 
     async def open(self, base: str | None, name: str, hidden: tuple[str, ...]) -> PlainSandbox:
         self.opened.append(base)

@@ -13,14 +13,8 @@ from benchflow.contracts.sandbox import ImageConfig
 from benchflow.errors import ImageBuildError, UnsupportedFeatureError
 from benchflow.planes.sandbox.context import read_context
 from benchflow.planes.sandbox.local.build.copies import Copy
-from benchflow.planes.sandbox.local.build.dockerfile import (
-    DEFAULT_PATH,
-    MakeDirectory,
-    Recipe,
-    Run,
-    host_system,
-    read_recipe,
-)
+from benchflow.planes.sandbox.local.build.dockerfile import DEFAULT_PATH, host_system, read_recipe
+from benchflow.planes.sandbox.local.build.recipe import MakeDirectory, Recipe, Run
 
 Read = Callable[..., Recipe]
 

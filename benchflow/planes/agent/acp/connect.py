@@ -91,7 +91,7 @@ class Connection:
         """
         deadline = time.monotonic() + within
         for attempt in range(STARTS):
-            name = f"{index}.{attempt}"
+            name = f"{self._sandbox.ref.episode}{index}.{attempt}"
             wire = self.wire(name)
             wire.make()
             if wire.noted(_FAILED) and attempt + 1 < STARTS:

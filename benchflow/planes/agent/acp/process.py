@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchflow.contracts.sandbox import Mount, Sandbox, SandboxExecResult
+from benchflow.contracts.sandbox import Mount, Sandbox
 from benchflow.errors import AgentExitError, SandboxError
 from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.sandbox.background import held, leave, start_once
 
 T = TypeVar("T")
 
 RUN_DIRECTORY = "/run/benchflow/agent"
 """Where the pump finds the session's files in the sandbox. Root alone may enter it."""
-
-_LOOK_EVERY = 0.02
 
 # $1: user. Numbers and the home, from the sandbox's own tables.
 _ACCOUNT = """id -u -- "$1" && id -g -- "$1" || exit 1
@@ -84,49 +83,22 @@ class AgentProcess:
         catch_up: what makes this host's files equal to the sandbox's, where they are not the same.
         """
         # The command is not looked at again: it was started.
-        held = _attached(self._sandbox, self._key, ["true"], {})
+        waiting = held(self._sandbox, self._key, ["true"], {})
         task = asyncio.ensure_future(work)
         try:
-            both: list[asyncio.Future[Any]] = [held, task]
+            both: list[asyncio.Future[Any]] = [waiting, task]
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                how = held.result()
+                how = waiting.result()
                 if catch_up is not None:
                     await catch_up()
                 if self._wire.ended() is None:
                     self._wire.note_end(how.return_code)
             return await task
         finally:
-            await _leave(held)
-            await _leave(task)
+            await leave(waiting)
+            await leave(task)
 
     async def kill(self) -> None:
         """End it with all that it started."""
         await self._sandbox.kill_once(self._key)
-
-
-async def start_once(
-    sandbox: Sandbox, key: str, command: Sequence[str], env: Mapping[str, str] | None = None
-) -> SandboxExecResult | None:
-    """Start a command as root under a key, unless it was, and leave it running; how it ended, if it has already."""
-    running = _attached(sandbox, key, command, env or {})
-    try:
-        while not await sandbox.was_started(key):
-            await asyncio.wait([running], timeout=_LOOK_EVERY)
-            if running.done() and not await sandbox.was_started(key):
-                running.result()
-        return running.result() if running.done() else None
-    finally:
-        await _leave(running)
-
-
-def _attached(
-    sandbox: Sandbox, key: str, command: Sequence[str], env: Mapping[str, str]
-) -> asyncio.Future[SandboxExecResult]:
-    """Waits for a command's end, which is nobody's business who only starts it: leaving it leaves the command."""
-    return asyncio.ensure_future(sandbox.exec_once(key, command, env=dict(env), cwd="/", user="root"))
-
-
-async def _leave(task: asyncio.Future[Any]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

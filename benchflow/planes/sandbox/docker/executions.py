@@ -27,19 +27,12 @@ from typing import Any
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound
+from benchflow.planes.sandbox.docker.output import Output
 from benchflow.planes.sandbox.docker.processes import MARKER, Processes
 from benchflow.planes.sandbox.docker.records import container_records
-from benchflow.planes.sandbox.docker.shell import RootShell
+from benchflow.planes.sandbox.docker.shell import MARK_AGENT, RootShell
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
-from benchflow.planes.sandbox.outcome import (
-    KILLED,
-    LEFT_OUT,
-    NOT_STARTED,
-    OUTPUT_CAP,
-    OUTPUT_ON_DISK,
-    TIMED_OUT,
-    WATCH_EVERY,
-)
+from benchflow.planes.sandbox.outcome import KILLED, NOT_STARTED, TIMED_OUT, WATCH_EVERY
 from benchflow.planes.sandbox.records import file_lock, write_record
 
 ROOM = "/run/benchflow"
@@ -48,40 +41,21 @@ KILL_PATIENCE = 20.0
 # $1: directory; the rest: the command. The wrapper's output stays the daemon's stream and carries nothing, not even
 # the shell's remark that its child was killed: what arrives there is the daemon's reason not to start.
 _WRAPPER = (
-    'exec 2>/dev/null; d=$1; shift; (exec "$@") </dev/null >>"$d/out" 2>>"$d/err"; c=$?; echo $c >"$d/exit"; exit $c'
+    "exec 2>/dev/null; {mark}d=$1; shift; "
+    '(exec "$@") </dev/null >>"$d/out" 2>>"$d/err"; c=$?; echo $c >"$d/exit"; exit $c'
 )
-
-_SHOW = """
-show() {{
-  s=$(wc -c <"$1"); h=0
-  if [ -f "$1.head" ]; then cat "$1.head"; h=1; fi
-  if [ "$s" -le {cap} ] && [ $h = 0 ]; then cat "$1"; return 0; fi
-  [ $h = 1 ] || head -c {half} "$1"
-  printf '{left_out}'
-  tail -c {half} "$1"; return 1
-}}
-cd {room} || exit 9
-t=0; show out || t=1; show err >&2 || t=1; exit $t
-"""
-
-_TRIM = """
-cd {room} || exit 0
-for f in out err; do
-  [ "$(wc -c <$f)" -gt {limit} ] || continue
-  [ -f $f.head ] || head -c {half} $f >$f.head
-  tail -c {half} $f >$f.tail; cat $f.tail >$f; rm -f $f.tail
-done
-"""
+_STREAMED = f'{MARK_AGENT}exec "$@"'
 
 
 @dataclass(frozen=True)
 class Command:
-    """What to run, as which user, where. user: a name or id, root when None."""
+    """What to run, as which user, where. user: a name or id, root when None. world: what it starts is the world's."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
     cwd: str
     user: str
+    world: bool = False
 
 
 class Executions:
@@ -92,6 +66,7 @@ class Executions:
         self._shell = shell
         self._processes = processes
         self._container = container
+        self._output = Output(shell)
         self._background: set[asyncio.Task[None]] = set()
 
     async def run(self, command: Command, timeout: float | None) -> SandboxExecResult:
@@ -108,13 +83,13 @@ class Executions:
                 code = await self._exit_code(exec_id)
         except TimeoutError:
             await self._end(exec_id, nonce, starting)
-            return await self._collect(room, TIMED_OUT, timed_out=True, remove=True)
+            return await self._output.collect(room, TIMED_OUT, timed_out=True, remove=True)
         except asyncio.CancelledError:
             self._later(self._end(exec_id, nonce, starting))
             raise
         if said:
             return SandboxExecResult(return_code=NOT_STARTED, stderr=said)
-        return await self._collect(room, code, remove=True)
+        return await self._output.collect(room, code, remove=True)
 
     async def run_once(self, key: str, command: Command, timeout: float | None) -> SandboxExecResult:
         """Run under a key, or attach to what runs or ran under it. Cancelling leaves it running."""
@@ -133,7 +108,31 @@ class Executions:
                 await self._end(record["exec_id"], record["nonce"])
         if "message" in record:
             return SandboxExecResult(return_code=NOT_STARTED, stderr=record["message"])
-        return await self._collect(room, record["return_code"], timed_out=record.get("timed_out", False))
+        return await self._output.collect(room, record["return_code"], timed_out=record.get("timed_out", False))
+
+    async def begin(self, key: str, command: Command) -> None:
+        """Start under a key unless it was, and return without waiting for the end."""
+        file = self._record_of(key)
+        async with file_lock(file.with_suffix(".lock")):
+            _, stream = await self._started(file, f"{ROOM}/exec/{file.stem}", command)
+        if stream is not None:
+            stream.close()
+
+    async def look(self, key: str, limit: int) -> tuple[bool, int | None, str]:
+        """Of what runs or ran under a key: whether it runs, its exit status, the end of its output (bytes)."""
+        file = self._record_of(key)
+        if not file.exists():
+            return False, None, ""
+        room = f"{ROOM}/exec/{file.stem}"
+        async with file_lock(file.with_suffix(".lock")):
+            record = json.loads(file.read_text())
+            code, began = record.get("return_code"), True
+            if code is None:
+                code, began = await self._state(record, room)
+                if code is not None:
+                    self._settled(file, record | {"return_code": code})
+        await self._output.trim(room)
+        return began and code is None, code, await self._output.tail(room, limit)
 
     async def was_started(self, key: str) -> bool:
         """Whether the execution of a key ever began."""
@@ -145,6 +144,11 @@ class Executions:
             if "return_code" in record:
                 return True
             return (await self._state(record, f"{ROOM}/exec/{file.stem}"))[1]
+
+    def nonce_of(self, key: str) -> str | None:
+        """What marks the processes of a key's execution; None when there is none."""
+        file = self._record_of(key)
+        return str(json.loads(file.read_text())["nonce"]) if file.exists() else None
 
     async def kill_once(self, key: str) -> None:
         """Kill the execution of a key with all it started. One that never was, or ended, is success."""
@@ -161,7 +165,7 @@ class Executions:
         made = await self._engine.call(
             lambda client: client.exec_create(
                 self._container,
-                list(command.argv),
+                ["/bin/sh", "-c", _STREAMED, "benchflow-exec", *command.argv],
                 user=command.user,
                 environment=command.env | {MARKER: nonce},
                 workdir=command.cwd,
@@ -222,10 +226,11 @@ class Executions:
             )
 
     async def _create(self, command: Command, room: str, nonce: str) -> str:
+        wrapper = _WRAPPER.format(mark="" if command.world else MARK_AGENT)
         made = await self._engine.call(
             lambda client: client.exec_create(
                 self._container,
-                ["/bin/sh", "-c", _WRAPPER, "benchflow-exec", room, *command.argv],
+                ["/bin/sh", "-c", wrapper, "benchflow-exec", room, *command.argv],
                 user=command.user,
                 environment=command.env | {MARKER: nonce},
                 workdir=command.cwd,
@@ -252,7 +257,7 @@ class Executions:
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 1.0)
             if time.monotonic() - trimmed > WATCH_EVERY:
-                await self._trim(room)
+                await self._output.trim(room)
                 trimmed = time.monotonic()
 
     async def _until_end(self, stream: Stream, room: str) -> str:
@@ -262,7 +267,7 @@ class Executions:
             while not reading.done():
                 await asyncio.wait([reading], timeout=WATCH_EVERY)
                 if not reading.done():
-                    await self._trim(room)
+                    await self._output.trim(room)
             return reading.result().decode(errors="replace").strip()
         finally:
             reading.cancel()
@@ -344,29 +349,7 @@ class Executions:
                 raise SandboxError("a command could not be killed")
             await asyncio.sleep(0.02)
 
-    # --- output --------------------------------------------------------------------------------------
-
-    async def _collect(
-        self, room: str, code: int, *, timed_out: bool = False, remove: bool = False
-    ) -> SandboxExecResult:
-        half = OUTPUT_CAP // 2
-        left_out = LEFT_OUT.replace("\n", "\\n")
-        script = _SHOW.format(room=room, cap=OUTPUT_CAP, half=half, left_out=left_out)
-        if remove:
-            script = f"(\n{script}\n)\nr=$?; rm -rf {room}; exit $r"
-        answer = await self._shell.run(script)
-        if answer.code > 1:
-            raise SandboxError(f"a command's output is gone from the sandbox: {answer.complaint}")
-        return SandboxExecResult(
-            return_code=code,
-            stdout=answer.out.decode(errors="replace"),
-            stderr=answer.err.decode(errors="replace"),
-            timed_out=timed_out,
-            truncated=answer.code == 1,
-        )
-
-    async def _trim(self, room: str) -> None:
-        await self._shell.run(_TRIM.format(room=room, limit=OUTPUT_ON_DISK, half=OUTPUT_CAP // 2))
+    # --- places --------------------------------------------------------------------------------------
 
     def _record_of(self, key: str) -> Path:
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", key)[-60:]

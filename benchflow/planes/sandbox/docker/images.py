@@ -14,12 +14,14 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from benchflow.contracts.sandbox import ImageConfig, ImageRef
 from benchflow.errors import ImageBuildError, ImagePullError, SandboxError, SandboxUnavailableError
 from benchflow.paths import state_dir
+from benchflow.planes.sandbox.bases import resolve
 from benchflow.planes.sandbox.context import Context, read_context
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
 from benchflow.planes.sandbox.records import file_lock
@@ -51,7 +53,9 @@ class Images:
         given = config.digest
         if given is None:
             given = await asyncio.to_thread(context.digest)
-        digest = given.removeprefix("sha256:")
+        resolved = resolve(context.text, config.bases)
+        digest = resolved.digest(given.removeprefix("sha256:"))
+        context = replace(context, sent=resolved.text if resolved.used else None)
         tag = f"{REPOSITORY}:{digest[:32]}"
         found = await self._find(tag, built=True)
         return found or await self._locked(tag, lambda: self._make(context, tag, digest, config, log))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+from urllib.parse import urlsplit
 
 import docker.types
 
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError, SandboxUnavailableError
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound
+from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
 
 MAIN = "trap 'exit 0' TERM INT; while :; do sleep 2147483647 & wait $!; done"
 """A main process that does nothing and ends at once on SIGTERM, so that stopping costs no grace period."""
@@ -33,6 +36,16 @@ CAPABILITIES = (
 
 PIDS_LIMIT = 4096
 LOG_TAIL = 30
+NOT_FOUND = 127
+LOG = {"type": "json-file", "config": {"max-size": "16m", "max-file": "2"}}
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+STAY = "mend the image's entrypoint, which must stay in the foreground and get all that it needs; its log says more"
+RUN_AND_STAY = (
+    "the image's ENTRYPOINT must run the command that it is given as arguments and stay; "
+    'end it with `exec "$@"`, or leave it out'
+)
+NO_SHELL = "the image needs /bin/sh and the usual small commands (coreutils or busybox)"
 
 
 def warnings_of(spec: SandboxSpec, info: dict[str, Any]) -> tuple[str, ...]:
@@ -47,14 +60,22 @@ def warnings_of(spec: SandboxSpec, info: dict[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-async def create(engine: Engine, spec: SandboxSpec, network: str, info: dict[str, Any], init: bool) -> str:
-    """Make the container, not started; its id. Raises `Conflict` when the name is taken."""
+async def create(
+    engine: Engine, spec: SandboxSpec, network: str, info: dict[str, Any], init: bool, first: dict[str, Any]
+) -> str:
+    """Make the container, not started; its id. first: what its first process is. Raises `Conflict` when the name is
+    taken.
+    """
+    ports = spec.ports if network != "none" else ()
     memory = f"{spec.memory_mb}m" if spec.memory_mb is not None else None
 
     def make(client: Any) -> str:
         host = client.create_host_config(
-            init=init,
+            init=init and spec.entrypoint != "first",
             network_mode=network,
+            port_bindings={port: (published_on(),) for port in ports},
+            # What the image itself prints is not looked after by anybody.
+            log_config=LOG if spec.entrypoint == "first" else None,
             nano_cpus=int(min(spec.cpus, info["NCPU"]) * 1e9) if spec.cpus is not None else None,
             mem_limit=memory,
             # Equal to the memory limit means no swap; without it, a task would get the same again in swap.
@@ -70,31 +91,47 @@ async def create(engine: Engine, spec: SandboxSpec, network: str, info: dict[str
         )
         made = client.create_container(
             spec.image.reference,
-            ["/bin/sh", "-c", MAIN],
             name=spec.name,
             hostname="sandbox",
-            # The image's USER is for its own programs; the engine needs root, and names a user per command.
-            user="0",
             environment=spec.env,
-            labels=spec.labels,
+            labels=spec.labels | ({ENTRYPOINT_LABEL: spec.entrypoint} if spec.entrypoint != "none" else {}),
+            ports=list(ports),
+            detach=True,
             working_dir=spec.workdir,
             healthcheck={"test": ["NONE"]},
             stop_signal="SIGTERM",
             host_config=host,
+            **first,
         )
         return str(made["Id"])
 
     try:
         return await engine.call(make)
     except NotFound as error:
-        raise SandboxStartError(
-            f"the image {spec.image.reference} is not on this host: {error.message}",
-            key="image",
-            remedy="pull or build it first",
-        ) from error
+        raise no_image(spec.image.reference, error) from error
 
 
-async def start_error(engine: Engine, container: str, cause: BenchFlowError) -> BenchFlowError:
+def no_image(reference: str, error: NotFound) -> SandboxStartError:
+    return SandboxStartError(
+        f"the image {reference} is not on this host: {error.message}", key="image", remedy="pull or build it first"
+    )
+
+
+def published_on() -> str:
+    """The address of the daemon's host at which ports are published: its own only, where this is that host."""
+    return "127.0.0.1" if daemon_host() in LOOPBACK else "0.0.0.0"
+
+
+def daemon_host() -> str:
+    """Where the published ports of containers are reached from here."""
+    address = os.environ.get("DOCKER_HOST") or "unix:"
+    host = None if address.startswith(("unix:", "npipe:", "fd:")) else urlsplit(address).hostname
+    return "127.0.0.1" if host is None or host in LOOPBACK else host
+
+
+async def start_error(
+    engine: Engine, container: str, cause: BenchFlowError, entrypoint: str = "none"
+) -> BenchFlowError:
     """The error for a container that did not come up: its own last words, if it had any."""
     if isinstance(cause, SandboxUnavailableError):
         return cause
@@ -104,15 +141,22 @@ async def start_error(engine: Engine, container: str, cause: BenchFlowError) -> 
     except (SandboxLostError, NotFound):
         return SandboxStartError("the container was removed while it started")
     if state["Running"] or state["Status"] == "created":
-        return SandboxStartError(f"the container did not come up: {cause.message}", remedy=cause.remedy)
+        remedy = NO_SHELL if '"/bin/sh"' in cause.message else cause.remedy or (STAY if entrypoint == "first" else None)
+        return SandboxStartError(f"the container did not come up: {cause.message}", remedy=remedy)
     return SandboxStartError(
         f"the container ended at once with exit status {state['ExitCode']}"
         + (f": {state['Error']}" if state["Error"] else "")
         + (" (out of memory)" if state["OOMKilled"] else ""),
-        remedy="the image's ENTRYPOINT must run the command that it is given as arguments and stay; "
-        'end it with `exec "$@"`, or leave it out',
+        remedy=_remedy(entrypoint, state["ExitCode"]),
         log_tail=log.decode(errors="replace").strip() or None,
     )
+
+
+def _remedy(entrypoint: str, code: int) -> str:
+    if entrypoint == "first":
+        return STAY
+    # Below an idle shell nothing else can be missing.
+    return NO_SHELL if entrypoint == "below" and code == NOT_FOUND else RUN_AND_STAY
 
 
 def no_init(error: BenchFlowError) -> bool:

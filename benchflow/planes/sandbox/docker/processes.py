@@ -3,6 +3,10 @@
 The table is read from /proc by the shell's own builtins, since an image may have no `ps`, and judged here. A
 command's processes are found by a marker in their environment, which survives a double fork and a new
 session, and by descent and session, which survive a changed environment.
+
+What an image's entrypoint has started is told from all else by a limit: every other way into the container lowers one
+that no kernel has kept for twenty years (of the resident set), and who has lowered it, or inherited that, cannot raise
+it again. Neither a double fork nor a new session nor a cleared environment hides that.
 """
 
 from __future__ import annotations
@@ -19,22 +23,28 @@ from benchflow.planes.sandbox.records import write_record
 
 MARKER = "BENCHFLOW_EXEC"
 
+ENTRYPOINT_LABEL = "benchflow.entrypoint"
+"""Of a container that runs its image's entrypoint: how."""
+
+FORMS = ("first", "below")
+
 INITS = (b"docker-init", b"tini", b"tini-static", b"catatonit", b"dumb-init")
 """What the daemon's init may be called; it is one of these only where we asked for it."""
 
 ROUNDS = 30
 """Looks at the table before giving up on processes that multiply faster than they are killed."""
 
-# A NUL-separated triple a process: stat line (its name may hold anything but NUL), uid:gid, marked (1, 0, or ? for
-# unreadable).
+# NUL-separated, four a process: stat line (its name may hold anything but NUL), uid:gid, marked (1, 0, or ? for
+# unreadable), hard limit of the resident set.
 _LIST = """
 for p in /proc/[0-9]*; do
   {{ while IFS= read -r l || [ -n "$l" ]; do printf '%s\\n' "$l"; done <$p/stat; }} 2>/dev/null
   u=; g=; {{ while read -r k v l; do
     case $k in Uid:) u=$v;; Gid:) g=$v; break;; esac; done <$p/status; }} 2>/dev/null
+  h=; {{ while read -r a b c s l r; do [ "$b" = resident ] && h=$l; done <$p/limits; }} 2>/dev/null
   m={unmarked}
   {look}
-  printf '\\0%s:%s\\0%s\\0' "$u" "$g" "$m"
+  printf '\\0%s:%s\\0%s\\0%s\\0' "$u" "$g" "$m" "$h"
 done
 """
 _LOOK = """{ m=0; while IFS= read -r e || [ -n "$e" ]; do
@@ -43,7 +53,9 @@ _LOOK = """{ m=0; while IFS= read -r e || [ -n "$e" ]; do
 
 @dataclass(frozen=True)
 class Process:
-    """A row of the table. start: clock ticks since boot, which tells two users of one pid apart."""
+    """A row of the table. start: clock ticks since boot, which tells two users of one pid apart. entered: by a command,
+    and not started by the entrypoint.
+    """
 
     pid: int
     parent: int
@@ -53,6 +65,7 @@ class Process:
     name: bytes
     user: str
     marked: bool | None
+    entered: bool
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -68,7 +81,7 @@ def parse(listing: bytes) -> dict[int, Process]:
     """The table by pid. Processes that ended while it was written are left out."""
     table = {}
     fields = listing.split(b"\0")
-    for stat, user, mark in zip(fields[0::3], fields[1::3], fields[2::3], strict=False):
+    for stat, user, mark, limit in zip(fields[0::4], fields[1::4], fields[2::4], fields[3::4], strict=False):
         # The name is in parentheses and may hold any byte; nothing after it holds one.
         head, _, tail = stat.strip().rpartition(b") ")
         pid, _, name = head.partition(b" (")
@@ -76,8 +89,9 @@ def parse(listing: bytes) -> dict[int, Process]:
         if not pid.isdigit() or len(rest) < 20 or user == b":":
             continue
         marked = None if mark == b"?" else mark == b"1"
+        entered = limit != b"unlimited"
         table[int(pid)] = Process(
-            int(pid), int(rest[1]), int(rest[3]), int(rest[19]), rest[0].decode(), name, user.decode(), marked
+            int(pid), int(rest[1]), int(rest[3]), int(rest[19]), rest[0].decode(), name, user.decode(), marked, entered
         )
     return table
 
@@ -105,6 +119,7 @@ class Processes:
         self._shell = shell
         self._container = container
         self._record = record
+        self._form: str | None = None
 
     async def mark_baseline(self) -> None:
         """Remember what runs. The record is on the host: an agent that is root could edit one inside."""
@@ -113,18 +128,28 @@ class Processes:
         world = [process.identity for process in table.values() if process.pid not in mine]
         write_record(self._record, {"baseline": world})
 
+    async def add_to_baseline(self, nonce: str) -> None:
+        """Remember what the execution with this marker started, too."""
+        _, table = await self._table(f"{MARKER}={nonce}")
+        seeds = [pid for pid, process in table.items() if process.marked]
+        world = {table[pid].identity for pid in closure(table, seeds, await self._main(table))}
+        write_record(self._record, {"baseline": sorted(self._baseline() | world)})
+
     async def kill_unknown(self, keep_services: bool) -> int:
-        """Kill all but PID 1, the main process and, if asked, the baseline; the number killed.
+        """Kill all but PID 1, the main process and, if asked, the baseline and the entrypoint's; the number killed.
 
         What a service of the baseline has started since is that service's business and stays.
         """
         baseline = self._baseline() if keep_services else set()
+        world = keep_services and await self._entrypoint() in FORMS
         killed: set[tuple[int, int]] = set()
         for _ in range(ROUNDS):
             shell, table = await self._table()
-            spared = closure(table, [shell], set()) | main_processes(table)
+            main = await self._main(table)
+            spared = closure(table, [shell], set()) | main
             spared |= {process.pid for process in table.values() if process.identity in baseline}
-            services = {p for p in spared if table[p].identity in baseline} | main_processes(table)
+            services = {p for p in spared if table[p].identity in baseline} | main
+            spared |= {process.pid for process in table.values() if world and not process.entered}
             spared |= closure(table, services - {1}, set())
             victims = {pid for pid, process in table.items() if pid not in spared and process.state != "Z"}
             if not victims:
@@ -141,7 +166,7 @@ class Processes:
         marker = f"{MARKER}={nonce}"
         for _ in range(ROUNDS):
             shell, table = await self._table(marker)
-            spared = closure(table, [shell], set()) | main_processes(table)
+            spared = closure(table, [shell], set()) | await self._main(table)
             # Root without CAP_SYS_PTRACE may not read the environment of another user's process; one of the same
             # user and group can.
             for user in {p.user for p in table.values() if p.marked is None and p.pid not in spared}:
@@ -161,6 +186,16 @@ class Processes:
         if user != "0":
             table |= await self._table_as(user, marker)
         return any(process.marked and process.state != "Z" for process in table.values())
+
+    async def _main(self, table: dict[int, Process]) -> set[int]:
+        return {1} if await self._entrypoint() == "first" else main_processes(table)
+
+    async def _entrypoint(self) -> str:
+        """How the container runs its image's entrypoint, which it was made with."""
+        if self._form is None:
+            found = await self._engine.call(lambda client: client.inspect_container(self._container))
+            self._form = (found["Config"]["Labels"] or {}).get(ENTRYPOINT_LABEL, "none")
+        return self._form
 
     async def _table(self, marker: str | None = None) -> tuple[int, dict[int, Process]]:
         answer = await self._shell.run(f"printf '%s\\0' $$\n{list_script(marker)}")

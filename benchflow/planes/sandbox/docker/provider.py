@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import logging
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.sandbox import (
     Capabilities,
+    EntrypointState,
     ImageConfig,
     ImageRef,
     OwnedSandbox,
@@ -29,12 +31,13 @@ from benchflow.errors import (
     SandboxUnavailableError,
     UnsupportedFeatureError,
 )
-from benchflow.planes.sandbox.docker import launch
+from benchflow.planes.sandbox.docker import entrypoint, launch
 from benchflow.planes.sandbox.docker.engine import Conflict, Engine
 from benchflow.planes.sandbox.docker.images import Images
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL, Networks
-from benchflow.planes.sandbox.docker.records import forget
+from benchflow.planes.sandbox.docker.records import container_records, forget
 from benchflow.planes.sandbox.docker.sandbox import Connection, DockerSandbox
+from benchflow.planes.sandbox.records import file_lock
 
 log = logging.getLogger(__name__)
 
@@ -90,22 +93,32 @@ class DockerProvider:
     async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
         return await self._images.build(config, log)
 
-    async def start(self, spec: SandboxSpec, *, host_id: str, queue: str, generation: int = 0) -> DockerSandbox:
+    async def start(
+        self,
+        spec: SandboxSpec,
+        *,
+        host_id: str,
+        queue: str,
+        generation: int = 0,
+        secrets: Mapping[str, str] | None = None,
+    ) -> DockerSandbox:
         if spec.network_mode not in self.capabilities().network_modes:
             raise UnsupportedFeatureError(
                 f"the docker sandbox has no network mode {spec.network_mode!r}",
                 key="network_mode",
                 remedy='use "public" or "no-network"',
             )
-        info = await self._daemon()
+        info, told = await self._daemon(), dict(secrets or {})
         lock = self._held().starting.setdefault(spec.name, asyncio.Lock())
         async with lock:
-            handle = await self._find(spec) or await self._create(spec, info)
+            handle = await self._find(spec) or await self._create(spec, info, told)
             connection = self._connection(handle)
             try:
                 workdir = await connection.prepare(spec)
+                if spec.entrypoint != "none":
+                    await self._begin(spec, handle, told)
             except SandboxError as error:
-                found = await launch.start_error(self._engine, handle, error)
+                found = await launch.start_error(self._engine, handle, error, spec.entrypoint)
                 await self.remove(handle)
                 raise found from error
         ref = SandboxRef(
@@ -119,6 +132,20 @@ class DockerProvider:
             warnings=launch.warnings_of(spec, info),
         )
         return DockerSandbox(self._engine, connection, ref, self.remove)
+
+    async def entrypoint_state(self, name: str) -> EntrypointState:
+        container = await self._engine.call(lambda client: client.inspect_container(name))
+        return await entrypoint.state_of(self._engine, self._connection(container["Id"]).executions, container)
+
+    async def end_entrypoint(self, name: str) -> None:
+        container = await self._engine.call(lambda client: client.inspect_container(name))
+        if entrypoint.form_of(container) == "first":
+            raise UnsupportedFeatureError(
+                "an entrypoint that is the sandbox's first process ends with the sandbox",
+                key="entrypoint",
+                remedy="remove the sandbox, or run the entrypoint below",
+            )
+        await self._connection(container["Id"]).executions.kill_once(entrypoint.KEY)
 
     async def attach(self, ref: SandboxRef) -> DockerSandbox:
         held = self._held().connections.get(ref.handle)
@@ -205,7 +232,17 @@ class DockerProvider:
         await self.remove(container)
         return None
 
-    async def _create(self, spec: SandboxSpec, info: dict[str, Any]) -> str:
+    async def _begin(self, spec: SandboxSpec, handle: str, told: dict[str, str]) -> None:
+        """Let the entrypoint go on with its secrets, or start it: once, whoever else does the same now."""
+        connection = self._connection(handle)
+        if spec.entrypoint == "below":
+            await entrypoint.begin_below(self._engine, connection.executions, spec, told)
+            return
+        async with file_lock(container_records(handle) / "entrypoint.lock"):
+            await entrypoint.tell(self._engine, connection.shell, handle, told)
+
+    async def _create(self, spec: SandboxSpec, info: dict[str, Any], told: dict[str, str]) -> str:
+        first = await entrypoint.first_process(self._engine, spec, told)
         stack = spec.labels.get(STACK_LABEL, "")
         init = True
         pause = 0.01
@@ -214,7 +251,7 @@ class DockerProvider:
                 public = spec.network_mode == "public"
                 network = await self._networks.ensure(stack) if public else "none"
                 try:
-                    container = await launch.create(self._engine, spec, network, info, init)
+                    container = await launch.create(self._engine, spec, network, info, init, first)
                 except Conflict:
                     # Another process was faster. A name is taken a moment before its container can be found.
                     if (found := await self._find(spec)) is not None:
@@ -226,7 +263,7 @@ class DockerProvider:
                     await self._engine.call(lambda client, it=container: client.start(it))  # type: ignore[misc]
                     return container
                 except BenchFlowError as error:
-                    wrong = await launch.start_error(self._engine, container, error)
+                    wrong = await launch.start_error(self._engine, container, error, spec.entrypoint)
                     await self.remove(container)
                     if init and launch.no_init(error):
                         init = False

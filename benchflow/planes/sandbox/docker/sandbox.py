@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow.contracts.sandbox import ExecChunk, ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
-from benchflow.errors import SandboxError, UnsupportedFeatureError
+from benchflow.errors import SandboxError, SandboxLostError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.executions import ROOM, Command, Executions
 from benchflow.planes.sandbox.docker.files import Files
+from benchflow.planes.sandbox.docker.launch import daemon_host
 from benchflow.planes.sandbox.docker.processes import Processes
 from benchflow.planes.sandbox.docker.records import container_records
 from benchflow.planes.sandbox.docker.shell import RootShell
@@ -107,13 +108,13 @@ class DockerSandbox:
         user: str | int | None = None,
         timeout: float | None = None,
     ) -> SandboxExecResult:
-        return await self._connection.executions.run_once(key, self._command(cmd, env, cwd, user), timeout)
+        return await self._connection.executions.run_once(self._key(key), self._command(cmd, env, cwd, user), timeout)
 
     async def was_started(self, key: str) -> bool:
-        return await self._connection.executions.was_started(key)
+        return await self._connection.executions.was_started(self._key(key))
 
     async def kill_once(self, key: str) -> None:
-        await self._connection.executions.kill_once(key)
+        await self._connection.executions.kill_once(self._key(key))
 
     def exec_stream(
         self,
@@ -148,11 +149,18 @@ class DockerSandbox:
         self._connection.close()
         return killed
 
-    async def mark_baseline(self) -> None:
-        await self._connection.processes.mark_baseline()
+    async def mark_baseline(self, key: str | None = None) -> None:
+        if key is None:
+            await self._connection.processes.mark_baseline()
+        elif (nonce := self._connection.executions.nonce_of(key)) is not None:
+            await self._connection.processes.add_to_baseline(nonce)
 
     async def expose_port(self, port: int) -> tuple[str, int]:
         state = await self._engine.call(lambda client: client.inspect_container(self._ref.handle))
+        if not state["State"]["Running"]:
+            raise SandboxLostError(f"the sandbox {self._ref.name} no longer runs")
+        for published in state["NetworkSettings"]["Ports"].get(f"{port}/tcp") or ():
+            return daemon_host(), int(published["HostPort"])
         for network in state["NetworkSettings"]["Networks"].values():
             if network["IPAddress"]:
                 return str(network["IPAddress"]), port
@@ -173,6 +181,9 @@ class DockerSandbox:
 
     async def stop(self) -> None:
         await self._remove(self._ref.handle)
+
+    def _key(self, key: str) -> str:
+        return f"{self._ref.episode}/{key}" if self._ref.episode else key
 
     def _command(
         self,

@@ -8,6 +8,7 @@ answer's end unmistakable in binary data. The shell dies with its client, becaus
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import Callable
@@ -28,6 +29,9 @@ ENVIRONMENT = {
     "TAR_OPTIONS": "",
 }
 """The image's environment must not change what the engine's commands mean."""
+
+MARK_AGENT = "ulimit -m 9007199254740991 2>/dev/null; "
+"""What every shell begins with that enters a container, but not on the way to its entrypoint: see `processes`."""
 
 HOLD_BACK = 64
 """Bytes at the end of standard output that may be the marker: longer than a marker line."""
@@ -134,7 +138,11 @@ class RootShell:
                 self._container, ["/bin/sh"], stdin=True, user="0", environment=ENVIRONMENT, workdir="/"
             )
         )
-        return await self._engine.open_exec(made["Id"])
+        stream = await self._engine.open_exec(made["Id"])
+        with contextlib.suppress(OSError):
+            # A shell that has ended by now is found out by what it is asked next.
+            await stream.send(f"{MARK_AGENT}\n".encode())
+        return stream
 
     async def _listen(self, stream: Stream, marker: bytes, sink: Callable[[bytes], None] | None) -> Answer:
         out, err = bytearray(), bytearray()

@@ -92,7 +92,7 @@ class Executions:
     async def run_once(self, key: str, command: Command, timeout: float | None) -> SandboxExecResult:
         """Run under a key, or attach to what runs or ran under it. Cancelling leaves it running."""
         room = self._room(key)
-        leaf = _leaf(key)
+        leaf = leaf_of(key)
         async with file_lock(room.with_suffix(".lock")):
             await self._ensure_started(room, leaf, command)
         mark = _read_json(room / STARTED)
@@ -120,7 +120,7 @@ class Executions:
     async def kill_once(self, key: str) -> None:
         """Kill the command of a key with all it started. One that never was, or ended, is success."""
         if await self.was_started(key):
-            await self._kill(_leaf(key))
+            await self._kill(leaf_of(key))
 
     async def stream(self, command: Command) -> AsyncIterator[ExecChunk]:
         """Run and yield output as it comes. Leaving the iteration early kills what was started."""
@@ -290,10 +290,11 @@ class Executions:
         return os.open(self._records, os.O_TMPFILE | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def _room(self, key: str) -> Path:
-        return self._records / "exec" / _leaf(key)
+        return self._records / "exec" / leaf_of(key)
 
 
-def _leaf(key: str) -> str:
+def leaf_of(key: str) -> str:
+    """The control group of a key's command."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", key)[:40]
     return f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 

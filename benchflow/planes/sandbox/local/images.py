@@ -19,21 +19,29 @@ from benchflow.errors import SandboxError, SandboxStartError
 BARE = "host"
 """The reference of the host as it is."""
 
-_PREFIX = "local/"
+PREFIX = "local/"
+
+SHELL = ("/bin/sh", "-c")
 
 
 class Image(Model):
-    """What `image.json` says. base: the layer below a snapshot. env, workdir: what its sandboxes' commands get."""
+    """What `image.json` says. base: the layer below a snapshot. env, workdir: what its sandboxes' commands get. user,
+    shell: what those built upon it begin with. entrypoint, command: what it runs by itself, as `user`.
+    """
 
     kind: Literal["layer", "snapshot"] = "layer"
     fingerprint: str
     base: str | None = None
     env: dict[str, str] = {}
     workdir: str | None = None
+    user: str | None = None
+    shell: tuple[str, ...] = SHELL
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def ref(self, key: str) -> ImageRef:
-        return ImageRef(reference=f"{_PREFIX}{key}", workdir=self.workdir, built=True, warnings=self.warnings)
+        return ImageRef(reference=f"{PREFIX}{key}", workdir=self.workdir, built=True, warnings=self.warnings)
 
     def write(self, volume: Path) -> None:
         """Into a volume that is about to become an image."""
@@ -44,13 +52,13 @@ def key_of(image: ImageRef) -> str | None:
     """The key of a layer or snapshot; None for the bare host. Raises `SandboxStartError` for anything else."""
     if image.reference == BARE:
         return None
-    if not image.reference.startswith(_PREFIX):
+    if not image.reference.startswith(PREFIX):
         raise SandboxStartError(
             f"{image.reference} is not an image of the local sandbox",
             key="image",
             remedy="build it with this provider, or use --sandbox docker",
         )
-    return image.reference.removeprefix(_PREFIX)
+    return image.reference.removeprefix(PREFIX)
 
 
 def read_image(store: Path, key: str) -> Image | None:
@@ -65,10 +73,10 @@ def require_image(store: Path, key: str, fingerprint: str) -> Image:
     """The image of a key. Raises `SandboxError` when it is not here or was made on another host."""
     image = read_image(store, key)
     if image is None:
-        raise SandboxStartError(f"the image {_PREFIX}{key} is not on this host", key="image", remedy="build it again")
+        raise SandboxStartError(f"the image {PREFIX}{key} is not on this host", key="image", remedy="build it again")
     if image.fingerprint != fingerprint:
         raise SandboxError(
-            f"this machine's programs have changed since {_PREFIX}{key} was made, and would change below its files",
+            f"this machine's programs have changed since {PREFIX}{key} was made, and would change below its files",
             key="image",
             remedy="build the task again; a snapshot cannot be restored over a changed machine, start from the task",
         )

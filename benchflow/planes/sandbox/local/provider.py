@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchflow.contracts.sandbox import (
     Capabilities,
+    EntrypointState,
     ImageConfig,
     ImageRef,
     OwnedSandbox,
@@ -69,7 +71,15 @@ class LocalProvider:
     async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
         return await self._builder.build(config, log=log)
 
-    async def start(self, spec: SandboxSpec, *, host_id: str, queue: str, generation: int = 0) -> LocalSandbox:
+    async def start(
+        self,
+        spec: SandboxSpec,
+        *,
+        host_id: str,
+        queue: str,
+        generation: int = 0,
+        secrets: Mapping[str, str] | None = None,
+    ) -> LocalSandbox:
         if spec.network_mode not in self.capabilities().network_modes:
             raise UnsupportedFeatureError(
                 f"the local sandbox has no network mode {spec.network_mode!r}",
@@ -87,6 +97,12 @@ class LocalProvider:
 
         ref = ref_of(spec, running, host_id=host_id, queue=queue, generation=generation)
         return LocalSandbox(self._machine, ref, self._env(spec))
+
+    async def entrypoint_state(self, name: str) -> EntrypointState:
+        return EntrypointState(running=True)
+
+    async def end_entrypoint(self, name: str) -> None:
+        return None
 
     async def attach(self, ref: SandboxRef) -> LocalSandbox:
         from benchflow.planes.sandbox.local.sandbox import LocalSandbox

@@ -10,7 +10,7 @@ from typing import Literal
 
 from benchflow.contracts.sandbox import ExecChunk, ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.local.executions import Command, Executions
+from benchflow.planes.sandbox.local.executions import Command, Executions, leaf_of
 from benchflow.planes.sandbox.local.files import Files
 from benchflow.planes.sandbox.local.machine import INIT, Machine
 from benchflow.planes.sandbox.local.records import Baseline, Running
@@ -115,9 +115,13 @@ class LocalSandbox:
             self._cgroup.drop_leaf(leaf)
         return number
 
-    async def mark_baseline(self) -> None:
+    async def mark_baseline(self, key: str | None = None) -> None:
         self._init()
-        self._records.baseline = Baseline(leaves=tuple(sorted(await asyncio.to_thread(self._cgroup.leaves))))
+        if key is None:
+            leaves = set(await asyncio.to_thread(self._cgroup.leaves))
+        else:
+            leaves = {*self._records.baseline.leaves, leaf_of(key)}
+        self._records.baseline = Baseline(leaves=tuple(sorted(leaves)))
 
     async def expose_port(self, port: int) -> tuple[str, int]:
         self._init()

@@ -22,23 +22,18 @@ from urllib.parse import urlsplit
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox
 from benchflow.errors import (
     ImageBuildError,
+    ImagePullError,
     SandboxError,
     SandboxLostError,
     SandboxUnavailableError,
     UnsupportedFeatureError,
 )
 from benchflow.paths import state_dir
+from benchflow.planes.sandbox.bases import resolve
 from benchflow.planes.sandbox.context import Context, read_context
 from benchflow.planes.sandbox.local.build.copies import Copy
-from benchflow.planes.sandbox.local.build.dockerfile import (
-    PROXY_ARGS,
-    LayerConfig,
-    MakeDirectory,
-    Recipe,
-    Run,
-    Step,
-    read_recipe,
-)
+from benchflow.planes.sandbox.local.build.dockerfile import PROXY_ARGS, read_recipe
+from benchflow.planes.sandbox.local.build.recipe import Base, LayerConfig, MakeDirectory, Recipe, Run, Step
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.transcript import Transcript
 
@@ -75,8 +70,12 @@ class Workshop(Protocol):
         """A kept layer."""
         ...
 
+    async def describe(self, reference: str) -> LayerConfig | None:
+        """What a kept image is that others may be built upon."""
+        ...
+
     async def open(self, base: str | None, name: str, hidden: tuple[str, ...]) -> Sandbox:
-        """A new root sandbox with a network on the layer `base`, or on the bare host."""
+        """A new root sandbox with a network on the layer or image `base`, or on the bare host."""
         ...
 
     async def keep(self, sandbox: Sandbox, key: str, config: LayerConfig) -> ImageRef:
@@ -101,15 +100,29 @@ class Builder:
         context = await asyncio.to_thread(read_context, config)
         given = config.digest
         digest = given if given is not None else await asyncio.to_thread(context.digest)
+        used = await asyncio.to_thread(resolve, context.text, config.bases)
         host = await asyncio.to_thread(self._workshop.fingerprint)
-        key = _key("image", host, digest.removeprefix("sha256:"))
+        what = used.digest(digest.removeprefix("sha256:"))
+        key = _key("image", host, what, *(["entrypoint"] if config.entrypoint else []))
         if found := await self._workshop.find(key):
             return found
         async with file_lock(_lock(key)):
             if found := await self._workshop.find(key):
                 return found
-            recipe = await asyncio.to_thread(read_recipe, context)
+            bases = {name: await self._base(context, name, reference) for name, reference in used.used.items()}
+            recipe = await asyncio.to_thread(lambda: read_recipe(context, bases=bases, entrypoint=config.entrypoint))
             return await _Build(self._workshop, config, context, recipe, host, key, Transcript(log)).run()
+
+    async def _base(self, context: Context, name: str, reference: str) -> Base:
+        known = await self._workshop.describe(reference)
+        if known is None:
+            raise ImagePullError(
+                f"an image that the build starts from cannot be had ({name}): {reference} is not on this host",
+                file=context.shown,
+                key="FROM",
+                remedy="build it again",
+            )
+        return Base(reference, known)
 
 
 class _Build:
@@ -134,7 +147,7 @@ class _Build:
         self._transcript = transcript
         self._plain = LayerConfig(base=recipe.config.base)
         self._sandbox: Sandbox | None = None
-        self._base: str | None = None
+        self._base: str | None = recipe.upon
         self._step: Step | None = None
 
     async def run(self) -> ImageRef:
@@ -179,7 +192,7 @@ class _Build:
     def _layer_keys(self) -> list[str | None]:
         """The key of the layer that each step makes; None for steps that make none."""
         keys: list[str | None] = []
-        below = ""
+        below = self._recipe.upon or ""
         for step in self._recipe.steps:
             if step.action is None:
                 keys.append(None)

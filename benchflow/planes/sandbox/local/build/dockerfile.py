@@ -9,13 +9,13 @@ from __future__ import annotations
 import platform
 import posixpath
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
-from benchflow.contracts.base import Model
 from benchflow.errors import ImageBuildError, UnsupportedFeatureError
+from benchflow.planes.sandbox.bases import find_base
 from benchflow.planes.sandbox.context import Context
 from benchflow.planes.sandbox.local.build.copies import Copy, Tree, is_remote
+from benchflow.planes.sandbox.local.build.recipe import Base, LayerConfig, MakeDirectory, Recipe, Run, Step
 from benchflow.planes.sandbox.local.build.syntax import (
     Instruction,
     Mistake,
@@ -28,10 +28,10 @@ from benchflow.planes.sandbox.local.build.syntax import (
     json_list,
     words,
 )
+from benchflow.planes.sandbox.local.images import SHELL
 
 OTHER_SANDBOX = "use --sandbox docker"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-SHELL = ("/bin/sh", "-c")
 
 PROXY_ARGS = tuple(
     name
@@ -62,70 +62,22 @@ _PORT = re.compile(r"(\d+)(?:-(\d+))?(?:/(tcp|udp|sctp))?", re.I)
 _NAME = re.compile(r"[^\s=]+")
 
 
-class LayerConfig(Model):
-    """What an image is besides its files.
-
-    env: only what ENV sets. workdir: None when unset or `/`. user: `name` or `uid`, either with `:group`. ports: as
-    `80/tcp`. base: the FROM that the host stands for. warnings: in what the image is not quite what was asked for.
-    """
-
-    env: dict[str, str] = {}
-    workdir: str | None = None
-    user: str | None = None
-    labels: dict[str, str] = {}
-    ports: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    base: str
-
-
-@dataclass(frozen=True)
-class Run:
-    """A command. env: what ENV and ARG set. workdir: absolute. user: root if None."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    workdir: str
-    user: str | None
-
-
-@dataclass(frozen=True)
-class MakeDirectory:
-    """A working directory, made if it is missing."""
-
-    path: str
-
-
-@dataclass(frozen=True)
-class Step:
-    """An instruction of the file. action: what it does to files; None for what only describes the image."""
-
-    line: int
-    word: str
-    rest: str
-    action: Run | Copy | MakeDirectory | None
-
-    @property
-    def title(self) -> str:
-        return f"{self.word} {self.rest}"
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A Dockerfile that can be carried out. shown: its name in errors. config: of the finished image."""
-
-    shown: str
-    steps: tuple[Step, ...]
-    config: LayerConfig
-    tree: Tree
-
-
-def read_recipe(context: Context, *, host: str | None = None, machine: str | None = None) -> Recipe:
-    """Read the Dockerfile of a context.
+def read_recipe(
+    context: Context,
+    *,
+    bases: Mapping[str, Base] | None = None,
+    entrypoint: bool = False,
+    host: str | None = None,
+    machine: str | None = None,
+) -> Recipe:
+    """Read the Dockerfile of a context. bases: images that FROM may name. entrypoint: ENTRYPOINT and CMD count.
 
     Raises `ImageBuildError` for what no builder could carry out, `UnsupportedFeatureError` for what is not carried
     out here. host, machine: the system's name and its architecture, this one's if None.
     """
-    reader = _Reader(Tree(context), host or host_system(), _architecture(machine or platform.machine()))
+    reader = _Reader(
+        Tree(context), bases or {}, entrypoint, host or host_system(), _architecture(machine or platform.machine())
+    )
     steps = []
     where: Instruction | None = None
     try:
@@ -133,7 +85,7 @@ def read_recipe(context: Context, *, host: str | None = None, machine: str | Non
         for where in instructions(context.text):
             steps.append(Step(where.line, where.word, where.rest, reader.take(where)))
         where = None
-        return Recipe(context.shown, tuple(steps), reader.config(), reader.tree)
+        return Recipe(context.shown, tuple(steps), reader.config(), reader.tree, reader.upon)
     except Mistake as error:
         said = f"line {where.line}: {where.word}: {error}" if where else str(error)
         remedy = "mend the Dockerfile" if where is None else f"mend line {where.line}"
@@ -166,8 +118,10 @@ def host_system() -> str:
 class _Reader:
     """The state that instructions leave to those that follow."""
 
-    def __init__(self, tree: Tree, host: str, architecture: str) -> None:
+    def __init__(self, tree: Tree, bases: Mapping[str, Base], entrypoint: bool, host: str, architecture: str) -> None:
         self.tree = tree
+        self.upon: str | None = None
+        self._bases = bases
         self._host = host
         self._architecture = architecture
         # What Docker's builder defines for whoever declares it; FROM sees it undeclared.
@@ -185,6 +139,9 @@ class _Reader:
         self._user: str | None = None
         self._labels: dict[str, str] = {}
         self._ports: list[str] = []
+        self._entrypoint: tuple[str, ...] = ()
+        self._command: tuple[str, ...] = ()
+        self._own_command = False
         self._warnings: list[str] = []
         self._line = 0
         self._handlers: dict[str, Callable[[str], Run | Copy | MakeDirectory | None]] = {
@@ -201,13 +158,15 @@ class _Reader:
             "LABEL": self._take_label,
             "MAINTAINER": self._take_maintainer,
         }
+        if entrypoint:
+            self._handlers |= {"ENTRYPOINT": self._take_entrypoint, "CMD": self._take_command}
 
     def take(self, instruction: Instruction) -> Run | Copy | MakeDirectory | None:
         word, rest = instruction.word, instruction.rest
         self._line = instruction.line
-        if word in _REFUSED:
-            raise Unsupported(word, _REFUSED[word])
         handler = self._handlers.get(word)
+        if handler is None and word in _REFUSED:
+            raise Unsupported(word, _REFUSED[word])
         if handler is None:
             raise Unsupported(f"the unknown instruction {word}", "correct the word")
         if word in ("RUN", "COPY", "ADD") and has_here_document(rest):
@@ -229,6 +188,9 @@ class _Reader:
             user=self._user,
             labels=self._labels,
             ports=tuple(self._ports),
+            shell=self._shell,
+            entrypoint=self._entrypoint,
+            command=self._command,
             warnings=tuple(dict.fromkeys(self._warnings)),
             base=self._base,
         )
@@ -252,7 +214,19 @@ class _Reader:
         if base == "scratch":
             raise Unsupported("FROM scratch", "name the image whose place this machine's system can take")
         self._base = base
-        self._warnings.append(f"the host ({self._host}) stands for {base}")
+        found = find_base(self._bases, base)
+        if found is None:
+            self._warnings.append(f"the host ({self._host}) stands for {base}")
+        else:
+            self._begin_with(found)
+
+    def _begin_with(self, base: Base) -> None:
+        known = base.config
+        self.upon = base.reference
+        self._env, self._user, self._shell = dict(known.env), known.user, known.shell
+        self._workdir = known.workdir or "/"
+        self._entrypoint, self._command = known.entrypoint, known.command
+        self._labels, self._ports, self._warnings = dict(known.labels), list(known.ports), list(known.warnings)
 
     def _check_platform(self, wanted: str) -> None:
         system, _, architecture = wanted.lower().partition("/")
@@ -344,6 +318,20 @@ class _Reader:
             raise Mistake('the shell must be a JSON list, like ["/bin/bash", "-c"]')
         self._shell = tuple(listed)
 
+    def _take_entrypoint(self, rest: str) -> None:
+        self._entrypoint = self._program(rest)
+        if not self._own_command:
+            # A command of the image below was meant for that one's entrypoint.
+            self._command = ()
+
+    def _take_command(self, rest: str) -> None:
+        self._command = self._program(rest)
+        self._own_command = True
+
+    def _program(self, rest: str) -> tuple[str, ...]:
+        listed = json_list(rest)
+        return tuple(listed) if listed is not None else (*self._shell, rest)
+
     def _take_expose(self, rest: str) -> None:
         for port in self._expand(rest).split():
             match = _PORT.fullmatch(port)
@@ -381,7 +369,7 @@ class _Reader:
         return expand(text, self._values() if values is None else values, self._note_unset)
 
     def _note_unset(self, name: str) -> None:
-        if self._base is not None:
+        if self._base is not None and self.upon is None:
             self._warnings.append(
                 f"line {self._line}: ${name} is empty: nothing here sets it, and what {self._base} sets is not known"
             )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxSpec
-from benchflow.planes.sandbox.local.build.dockerfile import LayerConfig
+from benchflow.planes.sandbox.local.build.recipe import LayerConfig
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
-from benchflow.planes.sandbox.local.images import BARE, Image, read_image
+from benchflow.planes.sandbox.local.images import BARE, PREFIX, Image, read_image
 from benchflow.planes.sandbox.local.machine import Machine, owned_by_this_process
 from benchflow.planes.sandbox.local.mask import policy as mask_policy
 from benchflow.planes.sandbox.local.sandbox import LocalSandbox, ref_of
@@ -27,8 +27,25 @@ class LocalWorkshop:
         found = await asyncio.to_thread(read_image, self._machine.store.root, key)
         return found.ref(key) if found else None
 
+    async def describe(self, reference: str) -> LayerConfig | None:
+        await asyncio.to_thread(self._machine.store.open)
+        found = await asyncio.to_thread(read_image, self._machine.store.root, reference.removeprefix(PREFIX))
+        if found is None or found.kind != "layer" or found.fingerprint != host_fingerprint():
+            return None
+        return LayerConfig(
+            env=found.env,
+            workdir=found.workdir,
+            user=found.user,
+            shell=found.shell,
+            entrypoint=found.entrypoint,
+            command=found.command,
+            warnings=found.warnings,
+            base=reference,
+        )
+
     async def open(self, base: str | None, name: str, hidden: tuple[str, ...]) -> LocalSandbox:
-        image = Image(fingerprint="").ref(base) if base else ImageRef(reference=BARE)
+        known = Image(fingerprint="").ref(base.removeprefix(PREFIX)) if base else None
+        image = known or ImageRef(reference=BARE)
         spec = SandboxSpec(name=name, image=image, workdir="/", hidden=hidden, labels=owned_by_this_process())
         running = await self._machine.start(spec, copy=True)
         # What the layers below say of environment and user is the builder's to apply.
@@ -40,6 +57,10 @@ class LocalWorkshop:
             fingerprint=host_fingerprint(),
             env=config.env,
             workdir=config.workdir,
+            user=config.user,
+            shell=config.shell,
+            entrypoint=config.entrypoint,
+            command=config.command,
             warnings=config.warnings,
         )
         return await self._machine.keep_layer(sandbox.ref.name, key, image)

@@ -1,0 +1,268 @@
+"""The world of a rollout, where a manifest describes one: its image, what its sandbox is started with, and its life.
+
+What knows how a world is started, watched, captured and put back is the environment plane; here it is told which
+sandbox, which variables and which directories are the rollout's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchflow.activities.context import WorkerContext
+from benchflow.activities.world import image_config
+from benchflow.contracts import base
+from benchflow.contracts.environment import BASELINE, EnvironmentRef, Manifest, StateSnapshot
+from benchflow.contracts.ids import short_hash
+from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider, SandboxRef, SandboxSpec
+from benchflow.contracts.task import Task
+from benchflow.errors import WorldError
+from benchflow.paths import RolloutPaths
+from benchflow.planes.agent.toolbox import ensure_runtime, image_with_toolboxes, libc_of
+from benchflow.planes.environment.environment import ManifestEnvironment
+from benchflow.planes.environment.interpreter import Kind, interpreter_of, program_of
+from benchflow.planes.environment.keeper import Keeper
+from benchflow.planes.environment.state import diff_snapshots, read_state
+from benchflow.planes.sandbox import get_provider
+from benchflow.secrets import Secrets
+from benchflow.store import storage_errors, write_atomic
+from benchflow.tasks import digest_tree
+
+MOST_STATE = 256 * 1024 * 1024
+"""Bytes of a snapshot that are fetched from a sandbox, to be read and kept with the results."""
+
+MOST_ROWS = 10_000
+"""Rows of a table whose values a verifier is shown."""
+
+MOST_LOG = 4 * 1024 * 1024
+"""Characters of a service's log that are kept with the results."""
+
+LOOK_EVERY = 2.0
+"""Seconds between two looks at whether the world still lives, while an agent acts in it."""
+
+_OUTFIT = "world.json"
+
+
+def manifest_of(spec: RolloutSpec) -> Manifest | None:
+    return spec.task.environment.manifest if spec.task.environment else None
+
+
+def command_env(context: WorkerContext, spec: RolloutSpec, task: Task, *tables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command: the task's id, if worlds learn it so, the sandbox's variables, the phase's own,
+    with values put in for names.
+    """
+    manifest = manifest_of(spec)
+    told = manifest.task_env(task.name, "exec") if manifest else {}
+    return Secrets.of_job(context.paths, spec.job_id).resolve(
+        told, task.sandbox.env, *(dict(table) for table in tables)
+    )
+
+
+def entrypoint_env(context: WorkerContext, spec: RolloutSpec) -> dict[str, str]:
+    """What the image's entrypoint alone is given."""
+    manifest = manifest_of(spec)
+    if manifest is None or not manifest.owns_lifecycle:
+        return {}
+    return Secrets.of_job(context.paths, spec.job_id).forwarded(manifest)
+
+
+# --- its image ------------------------------------------------------------------------------------------
+
+
+async def build_image(
+    context: WorkerContext,
+    provider: SandboxProvider,
+    spec: RolloutSpec,
+    task: Task,
+    directory: Path,
+    *,
+    external: Path | None,
+    hidden: tuple[str, ...],
+    log: Path,
+) -> ImageRef:
+    """The image that a rollout's sandbox starts from: the task's, or the world's."""
+    environment = spec.task.environment
+    if environment is None:
+        return await provider.build(await image_config(task, directory, external, hidden), log=log)
+    manifest = environment.manifest
+    if manifest.image is not None:
+        return await provider.build(await _own_image(context, environment, task, hidden), log=log)
+    config = await image_config(task, directory, external, hidden)
+    assert manifest.base_image is not None
+    if environment.image is not None:
+        below = await _own_image(context, environment, task, hidden)
+        made = await provider.build(below, log=log.with_name("base-image.log"))
+        config = config.model_copy(update={"bases": {manifest.base_image: made.reference}})
+    return await provider.build(config, log=log)
+
+
+async def _own_image(
+    context: WorkerContext, environment: EnvironmentRef, task: Task, hidden: tuple[str, ...]
+) -> ImageConfig:
+    """The image that the manifest names: made from its `image/`, or one that is there."""
+    timeout = task.sandbox.build_timeout_sec
+    if environment.image is None:
+        return ImageConfig(image=environment.manifest.image, timeout_sec=timeout)
+    directory = await context.directory(environment.image)
+    digest = await asyncio.to_thread(digest_tree, directory)
+    return ImageConfig(
+        context=str(directory),
+        dockerfile=str(directory / "Dockerfile"),
+        digest=short_hash(digest, 32),
+        timeout_sec=timeout,
+        hidden=hidden,
+        entrypoint=True,
+    )
+
+
+# --- its sandbox ----------------------------------------------------------------------------------------
+
+
+class WorldOutfit(base.Model):
+    """How a sandbox was made fit for its world: what runs the engine's helper in it, and how that is started."""
+
+    kind: Kind
+    program: tuple[str, ...]
+
+
+async def fit_out_world(
+    context: WorkerContext, spec: RolloutSpec, provider: SandboxProvider, wanted: SandboxSpec, log: Path
+) -> SandboxSpec:
+    """What a sandbox must be started with for its world."""
+    manifest = manifest_of(spec)
+    if manifest is None:
+        return wanted
+    wanted, outfit = await _fit_helper(context, provider, wanted, log)
+    directory = context.paths.sessions / wanted.name
+    with storage_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomic(directory / _OUTFIT, outfit.model_dump_json().encode())
+    reachable = wanted.network_mode != "no-network"
+    ports = {*manifest.ports, *(service.port for service in manifest.services)} if reachable else set()
+    entrypoint = ("first" if manifest.keep_alive else "below") if manifest.owns_lifecycle else "none"
+    return wanted.model_copy(
+        update={
+            "env": wanted.env | manifest.task_env(spec.task.name, "entrypoint"),
+            "entrypoint": entrypoint,
+            "ports": tuple(sorted(ports)),
+        }
+    )
+
+
+async def _fit_helper(
+    context: WorkerContext, provider: SandboxProvider, wanted: SandboxSpec, log: Path
+) -> tuple[SandboxSpec, WorldOutfit]:
+    """What the engine's helper needs, where the image cannot run it."""
+    kind = await interpreter_of(provider, wanted.image, context.paths, labels=wanted.labels)
+    if kind == "python3":
+        return wanted, WorldOutfit(kind=kind, program=program_of(kind))
+    runtime = await ensure_runtime(context.paths, await libc_of(provider, wanted.image, labels=wanted.labels))
+    if provider.capabilities().mounts:
+        wanted = wanted.model_copy(update={"mounts": (*wanted.mounts, runtime.mount)})
+    else:
+        image = await image_with_toolboxes(provider, wanted.image, [runtime], log=log)
+        wanted = wanted.model_copy(update={"image": image})
+    return wanted, WorldOutfit(kind=kind, program=program_of(kind, runtime))
+
+
+def episode_of(spec: RolloutSpec, run_id: str) -> str:
+    """What marks a rollout's own things in a sandbox that several use; empty in a sandbox of its own."""
+    return f"e{short_hash(run_id)}-" if spec.job_run_id is not None else ""
+
+
+async def world_of(
+    context: WorkerContext, spec: RolloutSpec, task: Task, ref: SandboxRef
+) -> ManifestEnvironment | None:
+    """The world that a rollout is set in, None for a task without one."""
+    environment = spec.task.environment
+    if environment is None:
+        return None
+    # The sandbox as such: a world outlives the episodes in it.
+    whole = await context.sandbox(ref.model_copy(update={"episode": ""}))
+    outfit = WorldOutfit.model_validate_json((context.paths.sessions / ref.name / _OUTFIT).read_bytes())
+    forwarded = Secrets.of_job(context.paths, spec.job_id).forwarded(environment.manifest)
+    return ManifestEnvironment(
+        environment.manifest,
+        whole,
+        get_provider(ref.provider),
+        keeper=Keeper(whole, outfit.program, outfit.kind),
+        task=task.name,
+        env=command_env(context, spec, task) | forwarded,
+        source=environment.source,
+    )
+
+
+async def died(world: ManifestEnvironment) -> None:
+    """Raise `ServiceDiedError` as soon as the world breaks; never returns."""
+    while True:
+        await world.check()
+        await asyncio.sleep(LOOK_EVERY)
+
+
+# --- its state ------------------------------------------------------------------------------------------
+
+
+async def take_baseline(world: ManifestEnvironment, episode: str) -> StateSnapshot | None:
+    """The state that an agent begins with."""
+    return await world.snapshot(f"{episode}{BASELINE}") if world.manifest.is_stateful else None
+
+
+async def keep_state(
+    world: ManifestEnvironment, label: str, episode: str, baseline: StateSnapshot | None, paths: RolloutPaths
+) -> tuple[Path | None, list[str]]:
+    """Capture the state after a step, with what has changed in it, into the results.
+
+    Returns the directory that is the verifier's evidence, None where there is none, and warnings.
+    """
+    if not world.manifest.is_stateful:
+        return None, []
+    snapshot = await world.snapshot(f"{episode}{label}")
+    root = paths.environment / "snapshots"
+    evidence = paths.environment / "state" / label
+    kept = [(BASELINE, baseline), (label, snapshot)]
+    for name, one in kept:
+        if one is not None and not await _fetch(world, one, root / name):
+            shutil.rmtree(root / label, ignore_errors=True)
+            return None, [f"the state is larger than {MOST_STATE} bytes: it is not kept, nor shown to the verifier"]
+
+    def write() -> None:
+        with storage_errors(evidence):
+            evidence.mkdir(parents=True, exist_ok=True)
+            state = read_state(root / label, rows=MOST_ROWS)
+            (evidence / "state.json").write_text(state.model_dump_json() + "\n")
+            if baseline is not None:
+                diff = diff_snapshots(root / BASELINE, root / label)
+                (evidence / "diff.json").write_text(diff.model_dump_json() + "\n")
+
+    await asyncio.to_thread(write)
+    return evidence, []
+
+
+async def _fetch(world: ManifestEnvironment, snapshot: StateSnapshot, target: Path) -> bool:
+    """Have a snapshot's files on this host; a whole copy that is there already will do."""
+    try:
+        known = json.loads((target / "snapshot.json").read_bytes())
+    except (FileNotFoundError, ValueError):
+        known = {}
+    if known.get("fence") == snapshot.fence:
+        return True
+    return await world.fetch(snapshot, target, MOST_STATE)
+
+
+async def keep_logs(world: ManifestEnvironment, paths: RolloutPaths) -> list[str]:
+    """What the services have printed, into the results. Returns warnings."""
+    directory = paths.environment / "logs"
+    try:
+        logs = await world.logs(tail=MOST_LOG)
+    except WorldError as error:
+        return [f"the logs of the world could not be collected: {error.message}"]
+    with storage_errors(directory), contextlib.suppress(FileExistsError):
+        directory.mkdir(parents=True, exist_ok=True)
+    for name, text in logs.items():
+        (directory / f"{name}.log").write_text(text)
+    return []

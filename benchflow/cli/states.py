@@ -1,0 +1,177 @@
+"""Which two states `bench env diff` compares, and what differs between them, on a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from rich.console import Console
+from rich.text import Text
+
+from benchflow.cli.plain import brief, one_line
+from benchflow.cli.rollout import choose
+from benchflow.contracts.environment import BASELINE, DatabaseDiff, RowChange, StateDiff, StateSnapshot, TableDiff
+from benchflow.errors import UsageError
+from benchflow.paths import RolloutPaths
+
+RECORD = "snapshot.json"
+
+_LONGEST = 60
+_ADDED, _REMOVED, _CHANGED = ("+", "green"), ("-", "red"), ("~", "yellow")
+
+
+# --- which ones ----------------------------------------------------------------------------------------------
+
+
+def choose_states(before: str, after: str | None, jobs_dir: Path) -> tuple[Path, Path]:
+    """The directories of two snapshots. Raises `UsageError`, with the choices.
+
+    after: None for the first and the last state of the rollout that `before` names.
+    """
+    if after is not None:
+        return _last_of(before, "A", jobs_dir), _last_of(after, "B", jobs_dir)
+    if (Path(before) / RECORD).is_file():
+        beside = [each.name for each in sorted(Path(before).absolute().parent.iterdir()) if (each / RECORD).is_file()]
+        raise UsageError(
+            f"{before} is one snapshot, and nothing is named to compare it with",
+            key="B",
+            remedy=f"name another; beside it are: {', '.join(beside)}",
+        )
+    root = _snapshots(before, "A", jobs_dir)
+    found = _in_order(root)
+    first = root / BASELINE
+    others = [each for each in found if each != first]
+    if first not in found or not others:
+        there = ", ".join(each.name for each in found) or "none"
+        raise UsageError(
+            f"the rollout has not kept two states: there is {there}", key="A", remedy="name two snapshots: A and B"
+        )
+    return first, others[-1]
+
+
+def _last_of(given: str, key: str, jobs_dir: Path) -> Path:
+    if (Path(given) / RECORD).is_file():
+        return Path(given)
+    root = _snapshots(given, key, jobs_dir)
+    found = _in_order(root)
+    if not found:
+        raise UsageError("the rollout has kept no state", key=key, remedy=f"its snapshots would be in {root}")
+    return found[-1]
+
+
+def _snapshots(given: str, key: str, jobs_dir: Path) -> Path:
+    """Where a rollout keeps its snapshots."""
+    directory = Path(given)
+    for root in (directory, RolloutPaths(directory).environment / "snapshots"):
+        if root.is_dir() and any(root.glob(f"*/{RECORD}")):
+            return root
+    if directory.is_dir() and (directory / "result.json").is_file():
+        root = RolloutPaths(directory).environment / "snapshots"
+    elif directory.is_absolute() or given.startswith("."):
+        raise UsageError(
+            f"{given} is neither a snapshot nor a rollout",
+            key=key,
+            remedy=f"a snapshot is a directory with a {RECORD}; of a rollout, in environment/snapshots/",
+        )
+    else:
+        root = choose(given, jobs_dir).paths.environment / "snapshots"
+    if not root.is_dir():
+        raise UsageError(
+            f"{given} has kept no state", key=key, remedy="only rollouts in a stateful world do: [environment.state]"
+        )
+    return root
+
+
+def _in_order(root: Path) -> list[Path]:
+    """The snapshots in a directory, as they were taken."""
+    taken = {each: _read(each) for each in root.iterdir() if (each / RECORD).is_file()}
+    return sorted(taken, key=lambda each: (taken[each].taken_at, each.name))
+
+
+def _read(directory: Path) -> StateSnapshot:
+    try:
+        return StateSnapshot.model_validate_json((directory / RECORD).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UsageError(
+            "is no record of a snapshot", file=str(directory / RECORD), remedy="name a snapshot that is whole"
+        ) from error
+
+
+# --- what differs --------------------------------------------------------------------------------------------
+
+
+def show_diff(before: Path, after: Path, diff: StateDiff, screen: Console) -> None:
+    """Every row that is in one of two states only, or has changed."""
+    screen.print(Text.assemble((one_line(_name(before)), "bold"), " → ", (one_line(_name(after)), "bold")))
+    if diff.is_empty:
+        screen.print("no difference")
+    for database in diff.databases:
+        _show_database(database, screen)
+
+
+def _name(directory: Path) -> str:
+    return directory.absolute().name
+
+
+def _show_database(database: DatabaseDiff, screen: Console) -> None:
+    screen.print()
+    heading = Text(one_line(database.path), "bold")
+    if database.change is not None:
+        sign, style = _ADDED if database.change == "appeared" else _REMOVED
+        heading = Text.assemble((f"{sign} ", style), heading, (f"  {database.change}", style))
+    screen.print(heading, soft_wrap=True)
+    for table in database.tables:
+        _show_table(table, screen)
+
+
+def _show_table(table: TableDiff, screen: Console) -> None:
+    counts = [
+        (f"  {sign}{count}", style)
+        for count, (sign, style) in ((table.n_added, _ADDED), (table.n_removed, _REMOVED), (table.n_changed, _CHANGED))
+        if count
+    ]
+    change = [(f"  {_CHANGES[table.change]}", "bold")] if table.change is not None else []
+    screen.print(Text.assemble(f"  {one_line(table.name)}", *change, *counts), soft_wrap=True)
+    for row in table.added:
+        _show_row(_ADDED, _fields(row), screen)
+    for row in table.removed:
+        _show_row(_REMOVED, _fields(row), screen)
+    for changed in table.changed:
+        _show_row(_CHANGED, _changed_fields(changed), screen)
+    if table.left_out:
+        screen.print(Text(f"    and {table.left_out} more; --rows shows more of them", "dim"))
+
+
+_CHANGES = {"added": "new table", "removed": "table is gone", "columns": "other columns"}
+
+
+def _show_row(kind: tuple[str, str], fields: Text, screen: Console) -> None:
+    sign, style = kind
+    screen.print(Text.assemble((f"    {sign} ", style), fields), soft_wrap=True)
+
+
+def _fields(row: dict[str, Any]) -> Text:
+    return Text("  ").join(Text.assemble((f"{one_line(name)}=", "dim"), _shown(value)) for name, value in row.items())
+
+
+def _changed_fields(row: RowChange) -> Text:
+    """What tells the row, then what is not the same any more."""
+    same = {name: value for name, value in row.after.items() if name in row.before and row.before[name] == value}
+    told = dict(list(same.items())[:1])
+    parts = [_fields(told)] if told else []
+    for name in dict.fromkeys([*row.before, *row.after]):
+        if name not in same:
+            old, new = (_shown(side[name]) if name in side else "–" for side in (row.before, row.after))
+            parts.append(Text.assemble((f"{one_line(name)}: ", "dim"), (old, "red"), " → ", (new, "green")))
+    return Text("  ").join(parts)
+
+
+def _shown(value: Any) -> str:
+    """A value in at most a few words; NULL for one that is none."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, dict) and isinstance(value.get("blob"), str):
+        return f"<{len(value['blob']) // 2} bytes>"
+    text = brief(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,0 +1,164 @@
+"""What `bench env check` tries a world in: the manifest and the task read, the image, the sandbox, the variables."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets as randomness
+import signal
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from benchflow.activities.world import image_config, run_setup_commands
+from benchflow.contracts.ids import short_hash
+from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.task import SandboxConfig, Task
+from benchflow.errors import BenchFlowError, ImagePullError
+from benchflow.jobs.worlds import World
+from benchflow.planes.environment.fit import check_task_fits
+from benchflow.planes.environment.manifest import read_manifest
+from benchflow.planes.environment.trial import EnvironmentCheck, Setting, try_world
+from benchflow.planes.environment.writing import parse_post
+from benchflow.planes.sandbox import close_providers, get_provider
+from benchflow.planes.sandbox.choice import AUTO, choose
+from benchflow.planes.sandbox.local.machine import owned_by_this_process
+from benchflow.secrets import Secrets, is_literal
+from benchflow.tasks import digest_tree, load_task, require_supported
+
+OWNER = "bench-env-check"
+"""Whose these sandboxes are, in place of a stack: no worker knows them."""
+
+LIFETIME_SEC = 3600.0
+"""When a sandbox that is still there has been left by a check that was killed."""
+
+NO_TASK = "check"
+"""The task's id that a world is told where no task was given."""
+
+_DEADLINE = "benchflow.deadline"
+
+
+def setting_of(manifest: Path, task_directory: Path | None, sandbox: str, write: str | None) -> Setting:
+    """Everything that can be said before a sandbox is started. Raises the typed error of the first thing wrong."""
+    post = parse_post(write) if write is not None else None
+    world = World(read_manifest(manifest), manifest)
+    task = None
+    if task_directory is not None:
+        task = load_task(task_directory, has_manifest=True)
+        check_task_fits(world.manifest, task, source=manifest, directory=task_directory)
+    provider = get_provider(choose().sandbox if sandbox == AUTO else sandbox)
+    secrets = Secrets(os.environ, "here")
+    secrets.check_world(world.ref(None))
+    if task is not None:
+        require_supported(task, provider.capabilities())
+        secrets.check(task)
+    wanted = task.sandbox if task is not None else SandboxConfig()
+    forwarded = secrets.forwarded(world.manifest)
+    hidden = (str(task_directory.absolute()),) if task_directory is not None else ()
+    return Setting(
+        manifest=world.manifest,
+        source=str(manifest),
+        provider=provider,
+        build=lambda: _build(provider, world, task, task_directory, hidden),
+        wanted=SandboxSpec(
+            name=f"bf-env-check-{randomness.token_hex(6)}",
+            image=ImageRef(reference=""),
+            labels={
+                "benchflow.stack": OWNER,
+                _DEADLINE: str(int(time.time() + LIFETIME_SEC)),
+                **owned_by_this_process(),
+            },
+            env={key: value for key, value in wanted.env.items() if is_literal(value)},
+            workdir=wanted.workdir,
+            network_mode=wanted.network_mode,
+            cpus=wanted.cpus,
+            memory_mb=wanted.memory_mb,
+            storage_mb=wanted.storage_mb if provider.capabilities().storage_limit else None,
+            hidden=hidden,
+        ),
+        task=task.name if task is not None else NO_TASK,
+        env=secrets.resolve(wanted.env) | forwarded,
+        secrets=forwarded if world.manifest.owns_lifecycle else {},
+        prepare=_setup_of(task, world, secrets) if task is not None else None,
+        post=post,
+    )
+
+
+def _setup_of(task: Task, world: World, secrets: Secrets) -> Callable[[Sandbox], Awaitable[None]]:
+    """The task's own setup commands, which a rollout runs before its world is started."""
+    env = secrets.resolve(world.manifest.task_env(task.name, "exec"), task.sandbox.env)
+
+    async def prepare(sandbox: Sandbox) -> None:
+        await run_setup_commands(sandbox, task, env, secrets)
+
+    return prepare
+
+
+def run_to_its_end(work: Coroutine[Any, Any, EnvironmentCheck]) -> EnvironmentCheck:
+    """Carry it out; a request to end (SIGTERM) is an interrupt, after which it may tidy up."""
+
+    async def whole() -> EnvironmentCheck:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(whole())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def tried(setting: Setting, tell: Callable[[str], None]) -> EnvironmentCheck:
+    """Try the world, and let go of its provider."""
+    try:
+        await _remove_left(setting.provider)
+        return await try_world(setting, tell)
+    finally:
+        await close_providers(OWNER)
+
+
+async def _remove_left(provider: SandboxProvider) -> None:
+    """What checks that were killed have left."""
+    try:
+        for sandbox in await provider.owned(OWNER):
+            if time.time() > float(sandbox.labels.get(_DEADLINE) or 0):
+                await provider.remove(sandbox.name)
+    except BenchFlowError:
+        # Whether the provider works is for the trial to say.
+        return
+
+
+async def _build(
+    provider: SandboxProvider, world: World, task: Task | None, directory: Path | None, hidden: tuple[str, ...]
+) -> ImageRef:
+    """The image that a rollout's sandbox would start from; without a task, the one that the manifest names."""
+    own = await _own_image(world, hidden)
+    if world.manifest.image is not None or task is None or directory is None:
+        try:
+            return await provider.build(own)
+        except ImagePullError as error:
+            error.file = str(world.source)
+            error.key = "environment.image" if world.manifest.image is not None else "environment.base_image"
+            raise
+    external = Path(task.context_root) if task.context_root is not None else None
+    config = await image_config(task, directory, external, hidden)
+    if own.context is not None and world.manifest.base_image is not None:
+        made = await provider.build(own)
+        config = config.model_copy(update={"bases": {world.manifest.base_image: made.reference}})
+    return await provider.build(config)
+
+
+async def _own_image(world: World, hidden: tuple[str, ...]) -> ImageConfig:
+    directory = world.image
+    if directory is None:
+        return ImageConfig(image=world.manifest.image or world.manifest.base_image, entrypoint=True)
+    digest = await asyncio.to_thread(digest_tree, directory)
+    return ImageConfig(
+        context=str(directory),
+        dockerfile=str(directory / "Dockerfile"),
+        digest=short_hash(digest, 32),
+        hidden=hidden,
+        entrypoint=True,
+    )

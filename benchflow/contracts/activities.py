@@ -1,0 +1,162 @@
+"""What workflows hand to activities and get back: one model in and one out of each. Bulk travels by reference."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from benchflow.contracts.base import ArtifactRef, Model
+from benchflow.contracts.environment import ReadyWorld, StateSnapshot
+from benchflow.contracts.job import Origin, RolloutSpec
+from benchflow.contracts.rollout import AgentSession, Answer, Failure, RolloutOutcome, Step, StepOutcome
+from benchflow.contracts.sandbox import SandboxRef
+
+
+class BatchInput(Model):
+    """Which rollouts of a job's specification to name. run_id: of the first run of the job's workflow."""
+
+    job_id: str
+    job_name: str
+    spec: ArtifactRef
+    origin: Origin
+    indices: list[tuple[int, int]]
+    run_id: str = ""
+
+
+class Batch(Model):
+    rollouts: list[RolloutSpec]
+
+
+class OpenRollouts(Model):
+    ids: list[str]
+
+
+class RolloutState(Model):
+    """What the server knows of a rollout's workflow; outcome: its result, when it completed."""
+
+    id: str
+    status: Literal["running", "completed", "failed", "cancelled", "terminated", "unknown"]
+    outcome: RolloutOutcome | None = None
+
+
+class RolloutStates(Model):
+    states: list[RolloutState]
+
+
+class RolloutPlan(Model):
+    """What the workflow needs to know of the task: the steps with their times. Bulk stays in the store.
+
+    readiness_timeout_sec: for the world of a manifest, 0 for a task without one.
+    """
+
+    steps: list[Step]
+    strategy: Literal["mean", "final"] = "mean"
+    has_healthcheck: bool = False
+    readiness_timeout_sec: float = 0.0
+    build_timeout_sec: float = 600.0
+    setup_timeout_sec: float = 0.0
+    install_timeout_sec: float = 0.0
+    healthcheck_timeout_sec: float = 0.0
+    warnings: list[str] = []
+
+
+class ProvisionInput(Model):
+    """run_id: of the workflow's first execution; sandbox names derive from it, so that no run finds another's."""
+
+    spec: RolloutSpec
+    run_id: str
+    generation: int = 0
+
+
+class SandboxInput(Model):
+    """For the activities that work in a sandbox."""
+
+    spec: RolloutSpec
+    sandbox: SandboxRef
+
+
+class ConnectInput(SandboxInput):
+    """session: which of the rollout's sessions is to be opened; `generation` of the sandbox is in its reference."""
+
+    session: int = 0
+
+
+class Readied(Model):
+    """A world that is healthy. baseline: its state at that moment, where it has any."""
+
+    world: ReadyWorld | None = None
+    baseline: StateSnapshot | None = None
+
+
+class StepInput(Model):
+    """answers: to what the agent asked in this turn before."""
+
+    spec: RolloutSpec
+    sandbox: SandboxRef
+    step: Step
+    session: AgentSession | None = None
+    answers: list[Answer] = []
+
+
+class ReportInput(Model):
+    """All that is known of a rollout when it ends. sandbox: None when there never was one or it is lost.
+
+    readied: its world, if a manifest describes one and it became ready.
+    """
+
+    spec: RolloutSpec
+    run_id: str
+    sandbox: SandboxRef | None
+    status: Literal["passed", "failed", "errored", "cancelled"]
+    rewards: dict[str, float] | None = None
+    error: Failure | None = None
+    verifier_error: Failure | None = None
+    steps: list[StepOutcome] = []
+    sessions: list[AgentSession] = []
+    readied: Readied | None = None
+    warnings: list[str] = []
+    timing: dict[str, float] = {}
+    started_at: float
+    generations: int = 1
+
+
+class ReportResult(Model):
+    directory: str | None = None
+    pack: ArtifactRef | None = None
+
+
+class VerifyInput(Model):
+    """session: the agent's, which ends before the verifier begins. baseline: the state that the agent began with."""
+
+    spec: RolloutSpec
+    sandbox: SandboxRef
+    step: Step
+    session: AgentSession | None = None
+    baseline: StateSnapshot | None = None
+    is_last: bool = True
+
+
+class HostQuery(Model):
+    queue: str
+
+
+class HostStatus(Model):
+    """last_poll_sec: seconds since a worker of the host asked for work; None when none is known."""
+
+    last_poll_sec: float | None
+
+
+class LostRollout(Model):
+    """A rollout whose workflow ended without reporting."""
+
+    spec: RolloutSpec
+    failure: Failure
+
+
+class FinishJob(Model):
+    """run_id: of the first run of the job's workflow."""
+
+    job_id: str
+    job_name: str
+    spec: ArtifactRef
+    origin: Origin
+    run_id: str = ""

@@ -1,0 +1,93 @@
+"""Which worlds a job's tasks are set in: manifests read, and held against the tasks, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.environment import EnvironmentRef, Manifest
+from benchflow.contracts.job import AgentSpec
+from benchflow.contracts.task import Task
+from benchflow.errors import ManifestError
+from benchflow.planes.environment.fit import check_task_fits
+from benchflow.planes.environment.manifest import manifest_digest, read_manifest
+from benchflow.tasks import digest_tree, manifest_of
+
+IMAGE = "image"
+"""The directory beside a manifest that the image it names is made from, if the manifest comes with one."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A manifest that was read. source: its file."""
+
+    manifest: Manifest
+    source: Path
+
+    @cached_property
+    def image(self) -> Path | None:
+        """The build context of the image that the manifest names, if it comes with one."""
+        directory = self.source.absolute().parent / IMAGE
+        return directory if (directory / "Dockerfile").is_file() else None
+
+    def ref(self, image: ArtifactRef | None) -> EnvironmentRef:
+        """As a job holds it. image: the packed build context."""
+        files = digest_tree(self.image) if self.image else None
+        digest = manifest_digest(self.manifest, files)
+        return EnvironmentRef(manifest=self.manifest, digest=digest, source=str(self.source.absolute()), image=image)
+
+
+class Worlds:
+    """The worlds of a job's tasks. option: the manifest that was given for all of them."""
+
+    def __init__(self, option: Path | None) -> None:
+        self._option = option
+        self._read: dict[Path, World] = {}
+        self._base: dict[str, tuple[str, str]] = {}
+        self.found: dict[str, World] = {}
+
+    def add(self, path: Path, task: Task) -> set[str]:
+        """Find the world of the task in `path`; the names of the variables that it is given. Raises `ManifestError`."""
+        source = manifest_of(path, task, self._option)
+        if source is None:
+            return set()
+        if source not in self._read:
+            self._read[source] = World(read_manifest(source), source)
+        world = self._read[source]
+        check_task_fits(world.manifest, task, source=source, directory=path)
+        self.found[task.name] = world
+        if world.manifest.base_image is not None and task.dockerfile is not None:
+            context = path / (task.environment_dir or "environment")
+            self._base[task.name] = (digest_tree(context), (path / task.dockerfile).read_text(encoding="utf-8"))
+        return set(world.manifest.forward_env.keys)
+
+    def shared(self, agents: Sequence[AgentSpec]) -> World | None:
+        """The persistent world that all rollouts of the job share. Raises `ManifestError` where they cannot."""
+        worlds = {world.source: world for world in self.found.values()}
+        shared = next((world for world in worlds.values() if world.manifest.isolation == "persistent"), None)
+        if shared is None:
+            return None
+        problem = self._why_not(shared, len(worlds), agents)
+        if problem is not None:
+            raise ManifestError(
+                f'isolation = "persistent" means one sandbox for the whole job, and {problem[0]}',
+                file=str(shared.source),
+                key="environment.isolation",
+                remedy=problem[1],
+            )
+        return shared
+
+    def _why_not(self, world: World, n_worlds: int, agents: Sequence[AgentSpec]) -> tuple[str, str] | None:
+        chosen = world.manifest.task_selection
+        if n_worlds > 1:
+            return "its tasks have several manifests", "submit the tasks of each manifest by themselves"
+        if len(agents) > 1:
+            return f"{len(agents)} agents would act in it", "submit a job for each agent"
+        if len(set(self._base.values())) > 1:
+            return "its tasks have images of their own", "give all tasks one Dockerfile, or name an `image`"
+        if len(self.found) > 1 and (chosen.mechanism, chosen.inject_into) == ("env_var", "entrypoint"):
+            return "its entrypoint would learn of the first task only", 'write inject_into = "exec"'
+        return None

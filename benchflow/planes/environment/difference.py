@@ -1,0 +1,198 @@
+"""What differs between two states of the world, row by row.
+
+Both sides are read in one order and merged, so that a table of any size needs no more memory than its differences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from benchflow.contracts.environment import DatabaseDiff, RowChange, StateDiff, StateFile, TableDiff
+from benchflow.planes.environment.rows import (
+    Row,
+    Table,
+    opened,
+    order_of,
+    quoted,
+    shown,
+    snapshot_at,
+    tables_of,
+    written,
+)
+
+_Placed: TypeAlias = tuple[tuple[Any, ...], Row]
+"""A row behind what it is sorted by."""
+
+
+def diff_snapshots(before: Path, after: Path, *, limit: int = 1000) -> StateDiff:
+    """What differs between two fetched snapshots. before, after: directories as `SqliteStore.fetch` has made them.
+
+    Rows are matched by the primary key; those of a table without one, or with NULL in it, as a whole, so that none of
+    them is `changed`. A table whose columns have other names, types or another key is told with the change `columns`.
+    limit: the most rows that are listed, a table. Values are as in `read_state`. Raises `StateError`.
+    """
+    old = {file.path: file for file in snapshot_at(before).files}
+    new = {file.path: file for file in snapshot_at(after).files}
+    found = []
+    for path in sorted(old | new):
+        with _reading(before, old.get(path)) as one, _reading(after, new.get(path)) as other:
+            found.append(_compare(path, one, other, limit))
+    return StateDiff(databases=tuple(each for each in found if each.change or each.tables))
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One database at one of the two times. database: None where it was not there."""
+
+    database: sqlite3.Connection | None
+    tables: dict[str, Table]
+
+    def rows(self, table: Table, columns: tuple[str, ...], key: tuple[str, ...], where: str = "") -> Iterator[_Placed]:
+        """The rows of a table in the order of the key; without one, of all their values and these values' types.
+
+        where: a condition on them.
+        """
+        assert self.database is not None
+        places = [columns.index(name) for name in key]
+        sql = f"SELECT {_listed(columns)} FROM {quoted(table.name)} {where}"
+        if key:
+            order = ", ".join(f"{quoted(name)} COLLATE BINARY" for name in key)
+        else:
+            order = ", ".join(f"{quoted(name)} COLLATE BINARY, typeof({quoted(name)})" for name in columns)
+
+        def placed(row: Row) -> _Placed:
+            if key:
+                return order_of(tuple(row[at] for at in places)), row
+            kinds = tuple(type(value) is float for value in row)
+            return tuple(zip(order_of(row), kinds, strict=True)), row
+
+        if self.database.execute("PRAGMA encoding").fetchone()[0] == "UTF-8":
+            yield from map(placed, self.database.execute(f"{sql} ORDER BY {order}"))
+        else:
+            # In another encoding the bytes of text, by which SQLite sorts, have another order.
+            yield from sorted(map(placed, self.database.execute(sql)), key=lambda each: each[0])
+
+
+@contextlib.contextmanager
+def _reading(directory: Path, file: StateFile | None) -> Iterator[_Side]:
+    if file is None or not file.present:
+        yield _Side(None, {})
+        return
+    with opened(directory, file.path, file.file) as database:
+        yield _Side(database, {table.name: table for table in tables_of(database)})
+
+
+def _compare(path: str, old: _Side, new: _Side, limit: int) -> DatabaseDiff:
+    change: Literal["appeared", "disappeared"] | None = None
+    if (old.database is None) != (new.database is None):
+        change = "appeared" if old.database is None else "disappeared"
+    tables = (_TableComparison(name, limit).run(old, new) for name in sorted(old.tables | new.tables))
+    return DatabaseDiff(path=path, change=change, tables=tuple(table for table in tables if table is not None))
+
+
+class _TableComparison:
+    """Counts the differences of a table, and lists as many as may be listed."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        self._name = name
+        self._room = limit
+        self._counts = {"added": 0, "removed": 0, "changed": 0}
+        self._added: list[dict[str, Any]] = []
+        self._removed: list[dict[str, Any]] = []
+        self._changed: list[RowChange] = []
+
+    def run(self, old: _Side, new: _Side) -> TableDiff | None:
+        """The difference; None where there is none."""
+        one, other = old.tables.get(self._name), new.tables.get(self._name)
+        sides = (old, one), (new, other)
+        change: Literal["added", "removed", "columns"] | None = None
+        if one is None or other is None:
+            change = "added" if one is None else "removed"
+            columns = one.columns if one else (), other.columns if other else ()
+            rows = [side.rows(table, table.columns, table.key) if table else iter(()) for side, table in sides]
+            self._merge(columns, *rows)
+        else:
+            change = None if _shape(one) == _shape(other) else "columns"
+            self._both(old, one, new, other)
+        total = sum(self._counts.values())
+        if not change and not total:
+            return None
+        return TableDiff(
+            name=self._name,
+            change=change,
+            n_added=self._counts["added"],
+            n_removed=self._counts["removed"],
+            n_changed=self._counts["changed"],
+            added=self._added,
+            removed=self._removed,
+            changed=self._changed,
+            left_out=total - len(self._added) - len(self._removed) - len(self._changed),
+        )
+
+    def _both(self, old: _Side, one: Table, new: _Side, other: Table) -> None:
+        same = set(one.columns) == set(other.columns)
+        columns = one.columns, one.columns if same else other.columns
+        key = one.key if one.key == other.key else ()
+        if not key and not same:
+            self._merge(columns, old.rows(one, columns[0], ()), iter(()))
+            self._merge(columns, iter(()), new.rows(other, columns[1], ()))
+            return
+        keyed = f"WHERE NOT ({_has_null(key)})" if key else ""
+        self._merge(columns, old.rows(one, columns[0], key, keyed), new.rows(other, columns[1], key, keyed))
+        if key and same:
+            # SQLite lets a key be NULL, and any number of them.
+            rest = f"WHERE {_has_null(key)}"
+            self._merge(columns, old.rows(one, columns[0], (), rest), new.rows(other, columns[1], (), rest))
+        elif key:
+            self._merge(columns, old.rows(one, columns[0], (), f"WHERE {_has_null(key)}"), iter(()))
+            self._merge(columns, iter(()), new.rows(other, columns[1], (), f"WHERE {_has_null(key)}"))
+
+    def _merge(self, columns: tuple[tuple[str, ...], ...], old: Iterator[_Placed], new: Iterator[_Placed]) -> None:
+        one, other = next(old, None), next(new, None)
+        while one is not None or other is not None:
+            if other is None or (one is not None and one[0] < other[0]):
+                assert one is not None
+                self._note("removed", _named(columns[0], one[1]), None)
+                one = next(old, None)
+            elif one is None or other[0] < one[0]:
+                self._note("added", None, _named(columns[1], other[1]))
+                other = next(new, None)
+            else:
+                if columns[0] != columns[1] or written(one[1]) != written(other[1]):
+                    self._note("changed", _named(columns[0], one[1]), _named(columns[1], other[1]))
+                one, other = next(old, None), next(new, None)
+
+    def _note(self, kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+        self._counts[kind] += 1
+        if not self._room:
+            return
+        self._room -= 1
+        if before is None:
+            assert after is not None
+            self._added.append(after)
+        elif after is None:
+            self._removed.append(before)
+        else:
+            self._changed.append(RowChange(before=before, after=after))
+
+
+def _named(columns: tuple[str, ...], row: Row) -> dict[str, Any]:
+    return dict(zip(columns, map(shown, row), strict=True))
+
+
+def _shape(table: Table) -> tuple[Any, ...]:
+    """What makes two tables of a name the same table; the order of their columns does not."""
+    return sorted(zip(table.columns, table.types, strict=True)), table.key
+
+
+def _has_null(key: tuple[str, ...]) -> str:
+    return " OR ".join(f"{quoted(name)} IS NULL" for name in key)
+
+
+def _listed(columns: tuple[str, ...]) -> str:
+    return ", ".join(map(quoted, columns))

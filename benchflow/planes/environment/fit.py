@@ -1,0 +1,98 @@
+"""Whether a task fits a manifest: a `base_image` must be what the task's own Dockerfile builds FROM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchflow.contracts.environment import Manifest
+from benchflow.contracts.task import Task
+from benchflow.errors import ManifestError
+from benchflow.planes.sandbox.local.build.syntax import (
+    Mistake,
+    Unsupported,
+    check_directives,
+    expand,
+    flags,
+    instructions,
+    words,
+)
+
+
+def check_task_fits(manifest: Manifest, task: Task, *, source: Path, directory: Path) -> str | None:
+    """The name that the task's Dockerfile has for the manifest's `base_image`; None where the manifest has an `image`.
+
+    source: the manifest's file. directory: the task's. Raises `ManifestError`, naming both files.
+    """
+    wanted = manifest.base_image
+    if wanted is None:
+        return None
+    definition = directory / task.config_file
+    if task.sandbox.docker_image is not None:
+        raise ManifestError(
+            f"{definition} names a docker_image of its own, and base_image means that tasks build FROM {wanted}",
+            file=str(source),
+            key="environment.base_image",
+            remedy="remove docker_image and add environment/Dockerfile, or write `image` into the manifest",
+        )
+    if task.dockerfile is None:
+        raise ManifestError(
+            f"{directory} has no environment/Dockerfile, and base_image means that tasks build FROM {wanted}",
+            file=str(source),
+            key="environment.base_image",
+            remedy=f"add environment/Dockerfile with `FROM {wanted}`, or write `image` into the manifest",
+        )
+    dockerfile = directory / task.dockerfile
+    try:
+        base = base_of(dockerfile.read_text(encoding="utf-8-sig", errors="replace"))
+    except (Mistake, Unsupported, OSError) as error:
+        raise ManifestError(
+            f"what {dockerfile} builds FROM cannot be told: {error}",
+            file=str(source),
+            key="environment.base_image",
+            remedy=f"mend the Dockerfile, and begin its last stage with `FROM {wanted}`",
+        ) from error
+    if with_tag(base) != with_tag(wanted):
+        raise ManifestError(
+            f"{dockerfile} builds FROM {base}, not FROM {wanted}",
+            file=str(source),
+            key="environment.base_image",
+            remedy=f"write `FROM {wanted}` into the Dockerfile, or name {base} in the manifest",
+        )
+    return base
+
+
+def base_of(dockerfile: str) -> str:
+    """The image that a Dockerfile's last stage comes from, through stages that have names, as it is written there.
+
+    Raises `Mistake` or `Unsupported` (of the Dockerfile reader) where that cannot be told.
+    """
+    check_directives(dockerfile)
+    stages: dict[str, str] = {}
+    defaults: dict[str, str] = {}
+    base: str | None = None
+    for instruction in instructions(dockerfile):
+        if instruction.word == "ARG" and base is None:
+            for word in words(instruction.rest):
+                name, given, value = word.partition("=")
+                if given:
+                    defaults[name] = expand(value, defaults, lambda _: None)
+        elif instruction.word == "FROM":
+            image, *more = words(flags(instruction.rest)[1]) or [""]
+            name = expand(image, defaults, _unset)
+            if not name:
+                raise Mistake(f"line {instruction.line}: the image's name is empty")
+            base = stages.get(name.lower(), name)
+            if len(more) == 2 and more[0].upper() == "AS":
+                stages[more[1].lower()] = base
+    if base is None:
+        raise Mistake("it has no FROM")
+    return base
+
+
+def with_tag(image: str) -> str:
+    """The name with `:latest` where it has neither tag nor digest."""
+    return image if ":" in image.rpartition("/")[2] or "@" in image else f"{image}:latest"
+
+
+def _unset(name: str) -> None:
+    raise Mistake(f"${name} has no default")

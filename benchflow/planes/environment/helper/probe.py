@@ -1,0 +1,145 @@
+"""Asks the services of a sandbox whether they are healthy, all at once, until they are. Run inside it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchflow.planes.environment.helper.shared import run
+
+TRY = 5.0
+LAST_WORDS = 0.2
+SHOWN = 200
+READ = 4096
+
+
+class Probe(threading.Thread):
+    """One target, tried until it is healthy. answer: the last thing that was met."""
+
+    def __init__(self, target: str, every: float, began: float, deadline: float) -> None:
+        super().__init__(daemon=True)
+        self.target, self.every, self.began, self.deadline = target, every, began, deadline
+        self.healthy = False
+        self.answer = "was not tried"
+        self.seconds: float | None = None
+
+    def run(self) -> None:
+        while not self.healthy and time.monotonic() < self.deadline:
+            try:
+                self.healthy, self.answer = self.ask()
+            except Exception as error:
+                self.answer = told(error)
+            if self.healthy:
+                self.seconds = time.monotonic() - self.began
+            else:
+                time.sleep(self.every)
+
+    def ask(self) -> tuple[bool, str]:
+        url = urlsplit(self.target)
+        port = url.port or {"http": 80, "https": 443}[url.scheme]
+        with connected(url.hostname or "", port, min(TRY, max(0.05, self.deadline - time.monotonic()))) as link:
+            if url.scheme == "tcp":
+                return True, "connected"
+            if url.scheme == "https":
+                # A world's certificate is its own; what counts is that somebody answers.
+                context = ssl._create_unverified_context()
+                with context.wrap_socket(link, server_hostname=url.hostname) as secure:
+                    return answer_of(secure, url.netloc, url.path or "/", url.query)
+            return answer_of(link, url.netloc, url.path or "/", url.query)
+
+
+def connected(host: str, port: int, timeout: float) -> socket.socket:
+    """A connection to whichever of the host's addresses takes it: `localhost` is two, and services listen on one."""
+    hosts = ["127.0.0.1", "::1"] if host == "localhost" else [host]
+    refused: Exception | None = None
+    for name in hosts:
+        try:
+            return socket.create_connection((name, port), timeout)
+        except OSError as error:
+            # That this machine has no second address is not what keeps a service from answering.
+            refused = refused or error
+    assert refused
+    raise refused
+
+
+def answer_of(link: Any, host: str, path: str, query: str) -> tuple[bool, str]:
+    place = path + ("?" + query if query else "")
+    link.sendall(f"GET {place} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\nConnection: close\r\n\r\n".encode())
+    said = b""
+    while len(said) < READ and not healthy(status_of(said)):
+        try:
+            piece = link.recv(READ)
+        except socket.timeout:  # noqa: UP041
+            if not status_of(said):
+                raise
+            break
+        if not piece:
+            break
+        said += piece
+        if status_of(said):
+            # The reason is worth a moment; not every server closes when it is asked to.
+            link.settimeout(LAST_WORDS)
+    status = status_of(said)
+    if not status:
+        return False, "no HTTP answer: " + said[:SHOWN].decode(
+            "utf-8", "replace"
+        ) if said else "closed without an answer"
+    if healthy(status):
+        return True, f"HTTP {status}"
+    head, _, body = said.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" in head.lower():
+        body = body.partition(b"\r\n")[2].partition(b"\r\n")[0]
+    shown = " ".join(body[: 4 * SHOWN].decode("utf-8", "replace").split())[:SHOWN]
+    return False, f"HTTP {status}" + (f": {shown}" if shown else "")
+
+
+def status_of(said: bytes) -> int:
+    """The status of an answer as far as it has come; 0 for none yet, and for what is no HTTP."""
+    words = said.partition(b"\r\n")
+    line = words[0].split() if words[1] else []
+    return int(line[1]) if len(line) > 1 and line[0].startswith(b"HTTP/") and line[1].isdigit() else 0
+
+
+def healthy(status: int) -> bool:
+    return 200 <= status < 400
+
+
+def told(error: Exception) -> str:
+    if isinstance(error, (socket.timeout, TimeoutError)):
+        return "timed out"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, ConnectionResetError):
+        return "connection reset"
+    return str(getattr(error, "strerror", None) or error).lower()
+
+
+def probe(request: dict[str, Any]) -> dict[str, Any]:
+    began = time.monotonic()
+    deadline = began + request["deadline"]
+    targets = [*request["http"], *(f"tcp://localhost:{port}" for port in request["tcp"])]
+    probes = [Probe(target, request["every"], began, deadline) for target in targets]
+    for each in probes:
+        each.start()
+    ended: list[str] = []
+    while not ended and time.monotonic() < deadline and not all(each.healthy for each in probes):
+        ended = [path for path in request["exits"] if os.path.exists(path)]
+        time.sleep(min(request["every"], 0.01))
+    for each in probes if not ended else ():
+        # A try that was cut short by the deadline is about to say so.
+        each.join(LAST_WORDS)
+    ended = ended or [path for path in request["exits"] if os.path.exists(path)]
+    told_all = [
+        {"target": each.target, "healthy": each.healthy, "answer": each.answer, "seconds": each.seconds}
+        for each in probes
+    ]
+    return {"answers": told_all, "ended": ended}
+
+
+if __name__ == "__main__":
+    run(probe)

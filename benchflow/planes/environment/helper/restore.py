@@ -1,0 +1,215 @@
+"""Puts the databases of a snapshot back, and proves it. Run inside the sandbox, as root.
+
+A process that dies here, at any point, leaves what the next call with the same request completes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import time
+from typing import Any, NoReturn
+
+from benchflow.planes.environment.helper.shared import (
+    PIECE,
+    Failure,
+    about,
+    alone,
+    connect,
+    digest,
+    kind_of,
+    real,
+    run,
+    sync,
+)
+
+SIDECARS = ("-wal", "-shm", "-journal")
+ATTEMPT = 2.0
+FICLONE = 0x40049409
+
+
+def restore(request: dict[str, Any]) -> dict[str, Any]:
+    taken, patience = request["snapshot"], request["patience"]
+    directory = os.path.dirname(taken["directory"])
+    if not os.path.isdir(taken["directory"]):
+        raise Failure("changed", f"the snapshot {taken['name']!r} is not in the sandbox", taken["directory"])
+    with alone(directory, patience):
+        plan = [(file, real(file["path"], request["foreign"])) for file in taken["files"]]
+        if request["live"]:
+            put_live(plan, taken["directory"], patience)
+        else:
+            put(plan, taken["directory"])
+        for file, place in plan:
+            with about(file["path"]):
+                prove(file, place, request["fence_table"], taken["fence"], patience)
+        for file, place in plan:
+            with about(file["path"]):
+                remove_fence(file, place, request["fence_table"], patience)
+    return {}
+
+
+def changed(file: dict[str, Any]) -> NoReturn:
+    raise Failure("changed", "its copy in the snapshot is not the one that was taken", file["path"])
+
+
+def put(plan: list[tuple[dict[str, Any], str]], base: str) -> None:
+    """Put closed files in place. Until all copies are made and proven, nothing of the world is touched."""
+    refuse_open(plan, "busy")
+    made: dict[str, str] = {}
+    try:
+        for file, place in plan:
+            if file["present"]:
+                with about(file["path"]):
+                    os.makedirs(os.path.dirname(place), exist_ok=True)
+                    made[place] = os.path.join(os.path.dirname(place), f".{os.path.basename(place)}.benchflow")
+                    duplicate(file, os.path.join(base, file["file"]), made[place])
+        for file, place in plan:
+            with about(file["path"]):
+                # A log that outlived its database would be played into the new one.
+                for name in SIDECARS:
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                        os.unlink(place + name)
+                if file["present"]:
+                    os.rename(made[place], place)
+                else:
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                        os.unlink(place)
+                if os.path.isdir(os.path.dirname(place)):
+                    sync(os.path.dirname(place))
+    except BaseException:
+        for part in made.values():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part)
+        raise
+
+
+def duplicate(file: dict[str, Any], source: str, target: str) -> None:
+    try:
+        given = open(source, "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        changed(file)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(target)
+    with given, open(target, "xb") as made:
+        try:
+            fcntl.ioctl(made.fileno(), FICLONE, given.fileno())
+        except OSError:
+            for piece in iter(lambda: given.read(PIECE), b""):
+                made.write(piece)
+        made.flush()
+        os.fsync(made.fileno())
+        os.fchown(made.fileno(), file["uid"], file["gid"])
+        os.fchmod(made.fileno(), file["mode"])
+    if digest(target) != file["sha256"]:
+        changed(file)
+
+
+def put_live(plan: list[tuple[dict[str, Any], str]], base: str, patience: float) -> None:
+    """Write into files that processes have open, so that their next read sees it."""
+    away = [(file, place) for file, place in plan if not (file["present"] and os.path.exists(place))]
+    there = [(file, place) for file, place in plan if file["present"] and os.path.exists(place)]
+    for file, _ in there:
+        source = os.path.join(base, file["file"])
+        if not os.path.exists(source) or digest(source) != file["sha256"]:
+            changed(file)
+    refuse_open(away, "live")
+    deadline = time.monotonic() + patience
+
+    def give_up(status: int, remaining: int, total: int) -> None:
+        if time.monotonic() > deadline:
+            raise sqlite3.OperationalError("database is locked")
+
+    for file, place in there:
+        with about(file["path"]):
+            given = connect(os.path.join(base, file["file"]), 0, "immutable=1")
+            taken = connect(place, min(patience, ATTEMPT))
+            try:
+                given.backup(taken, pages=-1, progress=give_up, sleep=0.01)
+            finally:
+                taken.close()
+                given.close()
+            os.chown(place, file["uid"], file["gid"])
+            os.chmod(place, file["mode"])
+    put(away, base)
+
+
+def prove(file: dict[str, Any], place: str, table: str, fence: str, patience: float) -> None:
+    if not file["present"]:
+        if os.path.lexists(place):
+            raise Failure("state", "is there again after it was removed", file["path"])
+        return
+    seen = connect(place, patience)
+    try:
+        told = seen.execute(f"SELECT nonce FROM {table}").fetchall()
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
+        told = []
+    finally:
+        seen.close()
+    if told != [(fence,)]:
+        raise Failure("state", "what was put in place is not what a process sees there", file["path"])
+
+
+def remove_fence(file: dict[str, Any], place: str, table: str, patience: float) -> None:
+    if file["present"]:
+        world = connect(place, patience)
+        try:
+            world.execute(f"DROP TABLE {table}")
+        finally:
+            world.close()
+
+
+def refuse_open(plan: list[tuple[dict[str, Any], str]], kind: str) -> None:
+    """Raise if a process has a database open: it would go on with a file that is not there any more."""
+    names = {place + name: file["path"] for file, place in plan for name in ("", *SIDECARS)}
+    holder = find_holder(names)
+    if holder:
+        raise Failure(kind, f"process {holder[1]} has it open", holder[0])
+    for file, place in plan:
+        if not os.path.isfile(place):
+            continue
+        probe = connect(place, 0.2)
+        try:
+            # The processes of other users do not show their files to everybody, but their locks.
+            probe.execute("PRAGMA locking_mode=EXCLUSIVE")
+            probe.execute("BEGIN EXCLUSIVE")
+        except sqlite3.Error as error:
+            # What is no database any more is nobody's, and will be one again.
+            if kind_of(error) == "busy":
+                raise Failure(kind, "a process has it open", file["path"]) from error
+        finally:
+            probe.close()
+
+
+def find_holder(names: dict[str, str]) -> tuple[str, str] | None:
+    """The path that some process has open, and which process that is."""
+    files: dict[tuple[int, int], str] = {}
+    for place, path in names.items():
+        with contextlib.suppress(OSError):
+            status = os.stat(place)
+            files[status.st_dev, status.st_ino] = path
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit() or int(pid) == os.getpid():
+            continue
+        seen: set[str] = set()
+        with contextlib.suppress(OSError):
+            seen.update(os.listdir(f"/proc/{pid}/fd"))
+        for fd in seen:
+            with contextlib.suppress(OSError):
+                link = f"/proc/{pid}/fd/{fd}"
+                leads = os.readlink(link)
+                holds = names.get(leads[: -len(" (deleted)")] if leads.endswith(" (deleted)") else leads)
+                if holds is None and leads.startswith("/"):
+                    status = os.stat(link)
+                    holds = files.get((status.st_dev, status.st_ino))
+                if holds is not None:
+                    with open(f"/proc/{pid}/cmdline", errors="replace") as file:
+                        return holds, f"{pid} ({file.read().replace(chr(0), ' ').strip()[:120]})"
+    return None
+
+
+if __name__ == "__main__":
+    run(restore)

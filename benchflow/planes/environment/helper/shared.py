@@ -1,0 +1,117 @@
+"""What the helper's programs have in common: their one form of request, answer and failure, files, and SQLite.
+
+Its text is sent before that of the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import signal
+import sqlite3
+import sys
+from typing import Any, Callable, Iterator  # noqa: UP035
+from urllib.parse import quote
+
+NEVER = ("/proc", "/sys", "/dev", "/run/benchflow", "/var/lib/benchflow")
+PIECE = 1 << 20
+
+
+class Failure(Exception):
+    """kind: what the engine knows it by. path: the declared one that it is about."""
+
+    def __init__(self, kind: str, message: str, path: str | None = None) -> None:
+        super().__init__(message)
+        self.kind, self.message, self.path = kind, message, path
+
+
+def kind_of(error: BaseException) -> str:
+    """What a failure of the file system or of SQLite means. SQLite is known by its words: old Pythons tell no codes."""
+    if isinstance(error, OSError):
+        full, fixed = error.errno in (errno.ENOSPC, errno.EDQUOT), error.errno == errno.EROFS
+        return "full" if full else "read-only" if fixed else "state"
+    words = str(error)
+    kinds = {"locked": "busy", "is full": "full", "not a database": "not-a-database", "malformed": "not-a-database"}
+    return next((kind for word, kind in {**kinds, "readonly": "read-only"}.items() if word in words), "state")
+
+
+@contextlib.contextmanager
+def about(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        kind = kind_of(error)
+        words = {"full": "the sandbox's disk is full", "busy": "a process holds the database"}
+        raise Failure(kind, words.get(kind, str(error)), path) from error
+
+
+def connect(path: str, patience: float, mode: str = "mode=rw") -> sqlite3.Connection:
+    uri = f"file:{quote(path)}?{mode}"
+    return sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None)
+
+
+def real(path: str, foreign: list[str]) -> str:
+    """Where a declared path leads, if that is the world's own."""
+    place = os.path.realpath(path)
+    never = () if place.startswith("/dev/shm/") else NEVER
+    for root in (*never, *map(os.path.realpath, foreign)):
+        if place == root or place.startswith(root.rstrip("/") + "/"):
+            raise Failure("foreign", f"leads to {place}, which is not the sandbox's own", path)
+    return place
+
+
+def sync(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remove_tree(directory: str) -> None:
+    for at, names, files in os.walk(directory, topdown=False):
+        for name in files:
+            os.unlink(os.path.join(at, name))
+        for name in names:
+            place = os.path.join(at, name)
+            os.unlink(place) if os.path.islink(place) else os.rmdir(place)
+    if os.path.isdir(directory):
+        os.rmdir(directory)
+
+
+@contextlib.contextmanager
+def alone(directory: str, patience: float) -> Iterator[None]:
+    """Keep out the helper of a caller that died. The kernel drops the lock of a process that ends."""
+    lock = sqlite3.connect(os.path.join(directory, ".lock"), timeout=patience, isolation_level=None)
+    try:
+        with about(directory):
+            lock.execute("BEGIN EXCLUSIVE")
+        yield
+    finally:
+        lock.close()
+
+
+def digest(path: str) -> str:
+    seen = hashlib.sha256()
+    with open(path, "rb") as file:
+        for piece in iter(lambda: file.read(PIECE), b""):
+            seen.update(piece)
+    return seen.hexdigest()
+
+
+def run(operation: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Carry out the request that the arguments are the pieces of, and print the answer as one line."""
+    request = json.loads("".join(sys.argv[1:]))
+    # Whoever has asked does not wait any longer.
+    signal.alarm(int(request["timeout"]) + 1)
+    os.umask(0o077)
+    try:
+        answer = operation(request)
+    except Failure as failure:
+        answer = {"error": {"kind": failure.kind, "message": failure.message, "path": failure.path}}
+    except (OSError, sqlite3.Error) as error:
+        answer = {"error": {"kind": kind_of(error), "message": str(error), "path": None}}
+    print("benchflow " + json.dumps(answer), flush=True)

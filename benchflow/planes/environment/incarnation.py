@@ -1,0 +1,221 @@
+"""What a sandbox tells of its world: which incarnation of the services is the last, and how each service fares.
+
+An incarnation is one run of the supervisor. They are numbered within one boot of the sandbox, so that a sandbox that
+was restored or forked, which has the files of its parent but not its processes, begins anew. All of it is read and
+changed by small scripts, because any process may come and go on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
+from benchflow.errors import WorldError
+from benchflow.planes.sandbox.outcome import LEFT_OUT
+
+WORLD = "/run/benchflow/world"
+"""Where the files of the services lie in the sandbox. Root alone may enter it."""
+
+_LEFT_OUT = LEFT_OUT.replace("\n", "\\n")
+
+State = Literal["waiting", "running", "ended", "left_out", "taken", "lost"]
+
+# Sets `d`, the directory of the last incarnation, and `n`, its number, 0 if there was none; `boot` of this boot.
+_FIND = f"""
+birth() {{
+  born=0; state=
+  {{ IFS= read -r row <"/proc/$1/stat"; }} 2>/dev/null || return 1
+  set -- ${{row##*) }}
+  state=$1 born=${{20}}
+}}
+lives() {{ birth "$1" && [ "$born" = "$2" ] && [ "$state" != Z ]; }}
+birth 1; boot={WORLD}/$born n=0
+for d in "$boot"/[0-9]*; do
+  [ -d "$d" ] && [ "${{d##*/}}" -gt $n ] && n=${{d##*/}}
+done
+d=$boot/$n
+"""
+
+# The rest: names of services. A line for the incarnation, then one for each service.
+_LOOK = f"""{_FIND}
+stage=open
+[ $n = 0 ] && stage=none
+[ -e "$d/stopping" ] && stage=stopping
+[ -e "$d/stopped" ] && stage=stopped
+up=0; read -r up _ </proc/uptime
+alive=no; pid=; at=
+[ -e "$d/supervisor" ] && {{ alive=gone; read -r pid at <"$d/supervisor"; lives "$pid" "$at" && alive=yes; }}
+echo "$boot $n $stage $alive $up"
+for name; do
+  f=$d/$name code=- began=- ended=-
+  [ -e "$f.pid" ] && read -r pid at began <"$f.pid"
+  if [ -e "$f.exit" ]; then read -r code ended <"$f.exit"; now=ended
+  elif [ -e "$f.pid" ]; then now=running; lives $pid $at || now=lost
+  elif [ -e "$f.left_out" ]; then read -r code <"$f.left_out"; now=left_out
+  elif [ -e "$f.taken" ]; then now=taken
+  else now=waiting; fi
+  echo "$now $code $began $ended"
+done
+"""
+
+_UP = f"""{_FIND}
+read -r up _ </proc/uptime; echo "${{boot##*/}} $up"
+"""
+
+# A second, as the kernel counts time for everybody but itself.
+_TICKS = 100
+
+_CLAIM = f"""{_FIND}
+if [ $n = 0 ] || [ -e "$d/stopped" ]; then
+  n=$((n + 1)); d=$boot/$n
+  mkdir -p {WORLD} && chmod 0700 {WORLD} && mkdir -p "$d" || exit 1
+fi
+echo $n
+"""
+
+# $1: number. Prints `pid start-time` of each process that was told to end.
+_TELL = f"""{_FIND}
+d=$boot/$1
+: >"$d/stopping" || exit 1
+family=
+for f in "$d"/*.pid "$d"/*.probing "$d/supervisor"; do
+  {{ read -r pid at _ <"$f"; }} 2>/dev/null || continue
+  [ -z "$at" ] || lives "$pid" "$at" || continue
+  family="$family $pid "
+done
+keeper=; {{ read -r keeper _ <"$d/supervisor"; }} 2>/dev/null
+grown=yes
+while [ $grown = yes ]; do
+  grown=no
+  for p in /proc/[0-9]*; do
+    p=${{p#/proc/}}
+    case $family in *" $p "*) continue ;; esac
+    parent=
+    {{ while read -r key value; do [ "$key" = PPid: ] && parent=$value && break; done <"/proc/$p/status"; }} 2>/dev/null
+    case $family in *" $parent "*) family="$family $p " grown=yes ;; esac
+  done
+done
+for p in $family; do
+  [ "$p" = "$keeper" ] && continue
+  lives "$p" "$(birth "$p"; echo $born)" || continue
+  echo "$p $born"
+  kill -TERM "$p"
+done 2>/dev/null
+exit 0
+"""
+
+# $1: `pid start-time` lines. Success if one of them still runs.
+_ANY = f"""{_FIND}
+set -- $1
+while [ $# -gt 1 ]; do lives "$1" "$2" && exit 0; shift 2; done
+exit 1
+"""
+
+_STOPPED = f"""{_FIND}
+[ -d "$boot/$1" ] && : >"$boot/$1/stopped"
+"""
+
+# $1: bytes, or `all`; the rest: files of the log directory. Each after a NUL.
+_LOGS = f"""{_FIND}
+many=$1; shift
+show() {{
+  if [ "$many" != all ]; then tail -c "$many" "$1"; return; fi
+  [ -e "$1.head" ] && cat "$1.head" && printf '{_LEFT_OUT}'
+  cat "$1"
+}}
+for name; do
+  printf '\\0'
+  if [ -e "$boot/logs/$name" ]; then show "$boot/logs/$name" | tr -d '\\000'; fi
+done
+"""
+
+
+@dataclass(frozen=True)
+class Fate:
+    """How a service fares. ran: seconds, of one that was started."""
+
+    state: State
+    code: int | None = None
+    ran: float | None = None
+    ended_ago: float | None = None
+
+
+@dataclass(frozen=True)
+class Incarnation:
+    """The last one. number: 0 when there was none. supervised: None when its supervisor has not yet begun."""
+
+    boot: str
+    number: int
+    stage: Literal["none", "open", "stopping", "stopped"]
+    supervised: bool | None
+    fates: tuple[Fate, ...]
+
+    def key(self, number: int) -> str:
+        """Of `exec_once`, for an incarnation of this boot."""
+        return f"world-{self.boot.rpartition('/')[2]}-{number}"
+
+
+async def look(sandbox: Sandbox, names: Sequence[str]) -> Incarnation:
+    """The last incarnation, and the fate of each of these services in it."""
+    said = await _control(sandbox, _LOOK, *names)
+    first, *rows = said.stdout.splitlines()
+    boot, number, stage, alive, up = first.split()
+    fates = []
+    for row in rows:
+        state, code, began, ended = row.split()
+        finish = float(ended) if ended != "-" else float(up)
+        fates.append(
+            Fate(
+                state=state,  # type: ignore[arg-type]
+                code=int(code) if code.isdigit() else None,
+                ran=finish - float(began) if began != "-" else None,
+                ended_ago=float(up) - float(ended) if ended != "-" else None,
+            )
+        )
+    supervised = {"no": None, "yes": True, "gone": False}[alive]
+    return Incarnation(boot, int(number), stage, supervised, tuple(fates))  # type: ignore[arg-type]
+
+
+async def seconds_up(sandbox: Sandbox) -> float:
+    """How long the sandbox has been running."""
+    born, up = (await _control(sandbox, _UP)).stdout.split()
+    return max(0.0, float(up) - int(born) / _TICKS)
+
+
+async def claim(sandbox: Sandbox) -> int:
+    """The number of the incarnation that runs, or that is to: a new one if the last was stopped."""
+    return int((await _control(sandbox, _CLAIM)).stdout)
+
+
+async def tell_to_end(sandbox: Sandbox, number: int) -> str:
+    """Send SIGTERM to all that descends from an incarnation's supervisor; who they are, for `any_left`."""
+    return (await _control(sandbox, _TELL, str(number))).stdout
+
+
+async def any_left(sandbox: Sandbox, told: str) -> bool:
+    return bool(told.strip()) and (await sandbox.control(_ANY, told)).return_code == 0
+
+
+async def mark_stopped(sandbox: Sandbox, number: int) -> None:
+    await _control(sandbox, _STOPPED, str(number))
+
+
+async def read_logs(sandbox: Sandbox, files: Sequence[str], tail: int | None) -> list[str]:
+    """Files of the log directory, whole or their last `tail` bytes; one that is not there is empty."""
+    if not files:
+        return []
+    said = await _control(sandbox, _LOGS, "all" if tail is None else str(tail), *files)
+    return said.stdout.split("\0")[1:]
+
+
+async def _control(sandbox: Sandbox, script: str, *args: str) -> SandboxExecResult:
+    said = await sandbox.control(script, *args)
+    if said.return_code != 0:
+        raise WorldError(
+            "the services' records in the sandbox cannot be read or written",
+            file=WORLD,
+            log_tail=(said.stderr or said.stdout)[-2000:] or None,
+        )
+    return said

@@ -1,0 +1,287 @@
+"""The services that the framework starts: each if this image has it, all at once, watched, their logs kept, ended.
+
+One supervisor, a shell script, starts them; there is nothing that it needs from the image but a shell. It runs as an
+`exec_once` of the sandbox, so that it is started once and is killed with all that it started, wherever that forked to.
+Which run of it is meant, and how its services fare, is in `incarnation`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from benchflow.contracts.environment import Service, ServiceStatus
+from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
+from benchflow.errors import NoServiceError, PortInUseError, ServiceDiedError, WorldError
+from benchflow.planes.environment import incarnation
+from benchflow.planes.environment.incarnation import Fate, Incarnation
+from benchflow.planes.sandbox.background import start_once
+
+_SUPERVISOR = Path(__file__).with_name("supervisor.sh").read_text()
+
+PROBE_SEC = 30
+"""A service whose `--help` takes longer is not taken for installed."""
+
+LOG_CAP = 8 * 1024 * 1024
+"""Bytes of a service's log; of a longer one, the first and the last half are kept."""
+
+GRACE_SEC = 3.0
+"""What services have between SIGTERM and SIGKILL."""
+
+LATE_SEC = 2.0
+"""How long after the exit, with status 0, of a service that has not yet been healthy its port may come up: it may have
+gone into the background.
+"""
+
+_TAIL = 4000
+_LAST_WORDS = 400
+_FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.25
+_REAPED_SEC = 1.0
+
+
+class Ports(Protocol):
+    """Tells which TCP ports are listened on in a sandbox, and by whom, where that can be seen."""
+
+    async def ports_in_use(self, ports: Sequence[int]) -> Mapping[int, str]: ...
+
+
+class Services:
+    """The services of one sandbox.
+
+    env: what they have in their environment. source: the manifest's file, for errors. probed: what the probes of this
+    image are known to say, by name.
+    """
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        sandbox: Sandbox,
+        *,
+        ports: Ports,
+        env: Mapping[str, str] | None = None,
+        source: str = "",
+        probed: Mapping[str, bool] | None = None,
+    ) -> None:
+        self._services = tuple(services)
+        self._names = [service.name for service in services]
+        self._sandbox = sandbox
+        self._ports = ports
+        self._env = dict(env or {})
+        self._source = source
+        self._probed = dict(probed or {})
+
+    # --- starting ------------------------------------------------------------------------------------
+
+    async def start(self) -> tuple[ServiceStatus, ...]:
+        """Start what this image has, unless that was done; how each fares as soon as all probes have answered.
+
+        Raises `NoServiceError`, and `PortInUseError` for a port that was listened on before. After either, nothing
+        runs, and the next call tries again.
+        """
+        seen = await self._look()
+        if seen.stage == "stopping":
+            await self._end(seen)
+        known = self._known_from(seen)
+        number = await incarnation.claim(self._sandbox)
+        key = seen.key(number)
+        said = await self._launch(seen, number, key, self._probed | known)
+        seen = await self._decided(said)
+        await self._sandbox.mark_baseline(key)
+        await self._require_startable(seen)
+        return await self._statuses(seen)
+
+    def _known_from(self, seen: Incarnation) -> dict[str, bool]:
+        """What the probes said in an earlier incarnation, if that one came up."""
+        decided = {
+            name: fate.state != "left_out"
+            for name, fate in zip(self._names, seen.fates, strict=True)
+            if fate.state in ("running", "ended", "lost", "left_out")
+        }
+        return decided if any(decided.values()) else {}
+
+    async def _launch(
+        self, seen: Incarnation, number: int, key: str, known: Mapping[str, bool]
+    ) -> SandboxExecResult | None:
+        """Start the supervisor, unless it was; how it ended, if it has."""
+        taken: Mapping[int, str] = {}
+        if not await self._sandbox.was_started(key):
+            taken = await self._ports.ports_in_use([service.port for service in self._services])
+        rows: list[str] = []
+        for service in self._services:
+            verdict = {None: "ask", True: "yes", False: "no"}[known.get(service.name)]
+            if service.port in taken and verdict != "no":
+                verdict = "taken"
+            rows += [service.name, verdict, _first_word(service.command), service.command]
+        place = self._sandbox.ref.workdir or "/"
+        command = ["/bin/sh", "-c", _SUPERVISOR, "benchflow-world", seen.boot, str(number), place]
+        command += [str(PROBE_SEC), str(LOG_CAP), *rows]
+        return await start_once(self._sandbox, key, command, self._env)
+
+    async def _decided(self, said: SandboxExecResult | None) -> Incarnation:
+        """The incarnation, when each service was started or left out. said: how its supervisor ended, if it has."""
+        deadline, pause = time.monotonic() + PROBE_SEC * 2, _FIRST_LOOK
+        while True:
+            seen = await self._look()
+            if seen.supervised is not None and not any(fate.state == "waiting" for fate in seen.fates):
+                return seen
+            if said is not None or seen.supervised is False or time.monotonic() > deadline:
+                raise WorldError(
+                    "the services' supervisor ended" if said or seen.supervised is False else "the services hang",
+                    remedy="the image needs /bin/sh and the usual small commands (coreutils or busybox)",
+                    log_tail=(said.stderr or said.stdout)[-_TAIL:] or None if said else None,
+                )
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.3, _LONGEST_LOOK)
+
+    async def _require_startable(self, seen: Incarnation) -> None:
+        both = list(zip(self._services, seen.fates, strict=True))
+        for service, fate in both:
+            if fate.state == "taken":
+                who = (await self._ports.ports_in_use([service.port])).get(service.port) or "another process"
+                await self._end(seen)
+                raise PortInUseError(
+                    f"port {service.port} of the service {service.name!r} belongs to {who}",
+                    file=self._source or None,
+                    key=f"services.{service.name}.port",
+                    remedy="choose another port, or see what the image starts by itself",
+                )
+        if all(fate.state == "left_out" for _, fate in both):
+            words = await incarnation.read_logs(self._sandbox, [f"{name}.probe" for name in self._names], _LAST_WORDS)
+            await self._end(seen)
+            answers = (_answer(one, fate, said) for (one, fate), said in zip(both, words, strict=True))
+            raise NoServiceError(
+                "this image has none of the services: `--help` succeeded for none of them",
+                file=self._source or None,
+                key="services",
+                remedy="install at least one of them in the image, or mend the commands",
+                log_tail="\n".join(answers),
+            )
+
+    # --- watching ------------------------------------------------------------------------------------
+
+    async def statuses(self) -> tuple[ServiceStatus, ...]:
+        """How each declared service fares."""
+        return await self._statuses(await self._settled())
+
+    async def exit_files(self) -> tuple[str, ...]:
+        """Files of the sandbox that appear when services end."""
+        seen = await self._look()
+        return tuple(f"{seen.boot}/{seen.number}/{name}.exit" for name in self._names)
+
+    async def age(self) -> float:
+        """Seconds since the first of the services was started."""
+        return max((fate.ran or 0.0 for fate in (await self._look()).fates), default=0.0)
+
+    async def require_running(self, *, starting: bool = False) -> None:
+        """Raise `ServiceDiedError` if one that was started has ended. starting: it need not have been healthy yet.
+
+        One that ended with status 0 while its port is served has gone into the background, and lives.
+        """
+        seen = await self._settled()
+        ended = [
+            (service, fate)
+            for service, fate in zip(self._services, seen.fates, strict=True)
+            if fate.state in ("ended", "lost") or (fate.state == "waiting" and not starting)
+        ]
+        behind = await self._in_background(seen)
+        for service, fate in ended:
+            if service.name in behind:
+                continue
+            if fate.code == 0 and starting and (fate.ended_ago or 0.0) < LATE_SEC:
+                continue
+            raise await self._death(service, fate)
+
+    async def _death(self, service: Service, fate: Fate) -> ServiceDiedError:
+        after = f" after {fate.ran:.1f} s" if fate.ran is not None else ""
+        if fate.code is not None:
+            how = f"ended with exit status {fate.code}{after}"
+        else:
+            how = f"was killed{after}" if fate.state == "lost" else "is not there any more"
+        tail = (await self.logs(tail=_TAIL))[service.name]
+        return ServiceDiedError(
+            f"the service {service.name!r} {how}",
+            file=self._source or None,
+            key=f"services.{service.name}",
+            remedy="its log says why; it must stay for as long as the rollout",
+            log_tail=tail or "(its log is empty)",
+        )
+
+    async def logs(self, *, tail: int | None = None) -> dict[str, str]:
+        """What each service has printed in all incarnations, its last `tail` characters."""
+        texts = await incarnation.read_logs(self._sandbox, [f"{name}.log" for name in self._names], tail)
+        return dict(zip(self._names, texts, strict=True))
+
+    # --- ending --------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """End the services, with all that they started. None running is success."""
+        seen = await self._look()
+        if seen.stage in ("open", "stopping"):
+            await self._end(seen)
+
+    async def _end(self, seen: Incarnation) -> None:
+        """Written down before it begins and after it is done, so that whoever comes after a crash can finish it."""
+        told = await incarnation.tell_to_end(self._sandbox, seen.number)
+        deadline, pause = time.monotonic() + GRACE_SEC, _FIRST_LOOK
+        while await incarnation.any_left(self._sandbox, told) and time.monotonic() < deadline:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.3, _LONGEST_LOOK)
+        await self._sandbox.kill_once(seen.key(seen.number))
+        await incarnation.mark_stopped(self._sandbox, seen.number)
+
+    # --- looking -------------------------------------------------------------------------------------
+
+    async def _look(self) -> Incarnation:
+        return await incarnation.look(self._sandbox, self._names)
+
+    async def _settled(self) -> Incarnation:
+        """How they fare; one that has just ended may need a moment until its exit status is written."""
+        deadline = time.monotonic() + _REAPED_SEC
+        while True:
+            seen = await self._look()
+            lost = any(fate.state == "lost" for fate in seen.fates)
+            if not lost or not seen.supervised or time.monotonic() > deadline:
+                return seen
+            await asyncio.sleep(_FIRST_LOOK)
+
+    async def _in_background(self, seen: Incarnation) -> set[str]:
+        """Those that ended with status 0 while their port is served: they have left somebody behind who serves it."""
+        quiet = {
+            service.port: service.name
+            for service, fate in zip(self._services, seen.fates, strict=True)
+            if fate.state == "ended" and fate.code == 0
+        }
+        return {quiet[port] for port in await self._ports.ports_in_use(list(quiet))} if quiet else set()
+
+    async def _statuses(self, seen: Incarnation) -> tuple[ServiceStatus, ...]:
+        behind = await self._in_background(seen)
+        return tuple(
+            _status(service, Fate("running") if service.name in behind else fate)
+            for service, fate in zip(self._services, seen.fates, strict=True)
+        )
+
+
+def _status(service: Service, fate: Fate) -> ServiceStatus:
+    state = fate.state if fate.state in ("left_out", "running") else "ended"
+    code = fate.code if fate.state == "ended" else None
+    return ServiceStatus(name=service.name, port=service.port, state=state, exit_code=code)
+
+
+def _first_word(command: str) -> str:
+    """What a shell would take for the program."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    return words[0] if words else ""
+
+
+def _answer(service: Service, fate: Fate, said: str) -> str:
+    """What a probe came to, in a line."""
+    words = " ".join(said.split()) or "it said nothing"
+    how = f"exit status {fate.code}" if fate.code is not None else "known from before"
+    return f"{service.name}: `{_first_word(service.command)} --help`: {how}: {words}"

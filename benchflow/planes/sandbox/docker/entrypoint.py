@@ -1,0 +1,174 @@
+"""The image's own entrypoint: as the first process, or below an idle one; what it is told, and how it fares.
+
+Its secrets go to a first process that waits for them on its standard input and then becomes the entrypoint. So they
+are in no file, no image and no configuration, and however often they are sent (whoever sends may die, and another
+sends again), the entrypoint begins once. That it has begun shows in a limit that the shell sets just before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchflow.contracts.sandbox import EntrypointState, SandboxSpec
+from benchflow.errors import ConfigError, SandboxError, SandboxLostError, SandboxStartError
+from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
+from benchflow.planes.sandbox.docker.executions import Command, Executions
+from benchflow.planes.sandbox.docker.launch import MAIN, NO_SHELL, no_image
+from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
+from benchflow.planes.sandbox.docker.shell import RootShell
+
+KEY = "benchflow/entrypoint"
+LOG_BYTES = 64 * 1024
+LOG_LINES = 4000
+
+_PATIENCE = 60.0
+_SEND_AGAIN = 5.0
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+# One message: `begin N`, lines of shell behind a bar, `end N`. Of one that was cut off nothing counts.
+_WAIT = """s=; n=
+while IFS= read -r l; do case $l in
+"begin "*) n=${l#begin }; s=;;
+"end $n") [ -z "$n" ] || break;;
+"|"*) s="$s${l#?}
+";;
+esac; done
+[ -n "$n" ] || exit 125
+ulimit -S -m 9007199254740991
+eval "$s"
+unset s n l
+exec "$@" </dev/null
+"""
+# The soft limit of the first process's resident set is that of the script above from when it goes on.
+_BEGAN = 'while read -r a b c s l; do [ "$b" != resident ] || [ "$s" = unlimited ] || echo yes; done </proc/1/limits'
+
+_TOGETHER = 'exec "$@" 2>&1'
+
+
+@dataclass(frozen=True)
+class Program:
+    """What an image runs by itself. argv: ENTRYPOINT, then CMD."""
+
+    argv: tuple[str, ...]
+    user: str
+    workdir: str
+
+
+async def program_of(engine: Engine, reference: str) -> Program:
+    """Raises `SandboxStartError` for an image that is not here, or has nothing to run."""
+    try:
+        image = await engine.call(lambda client: client.inspect_image(reference))  # type: ignore[no-untyped-call]
+    except NotFound as error:
+        raise no_image(reference, error) from error
+    config = image.get("Config") or {}
+    argv = (*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ()))
+    if not argv:
+        raise SandboxStartError(
+            f"the image {reference} has neither ENTRYPOINT nor CMD, so that nothing starts its world",
+            key="image",
+            remedy="write what starts the services as ENTRYPOINT or CMD in its Dockerfile, or declare the services",
+        )
+    return Program(argv, config.get("User") or "0", config.get("WorkingDir") or "/")
+
+
+async def first_process(engine: Engine, spec: SandboxSpec, told: Mapping[str, str]) -> dict[str, Any]:
+    """What a container's first process is, as the daemon is to be asked for it. told: the entrypoint's secrets."""
+    idle = ["/bin/sh", "-c", MAIN]
+    # The image's USER is for its own programs; the engine needs root, and names a user per command.
+    if spec.entrypoint == "none":
+        return {"command": idle, "user": "0"}
+    program = await program_of(engine, spec.image.reference)
+    if spec.entrypoint == "below":
+        return {"entrypoint": idle, "user": "0"}
+    for name in told:
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"{name!r} cannot be told to an entrypoint: it is not a name of letters, digits and underscores",
+                key="forward_env",
+                remedy="give the variable another name",
+            )
+    if not told:
+        return {}
+    return {"entrypoint": ["/bin/sh", "-c", _WAIT, "benchflow-entrypoint", *program.argv], "stdin_open": True}
+
+
+async def tell(engine: Engine, shell: RootShell, container: str, told: Mapping[str, str]) -> None:
+    """See to it that a first process that waits for its secrets has them, and became the entrypoint."""
+    found = await engine.call(lambda client: client.inspect_container(container))
+    if not found["Config"]["OpenStdin"]:
+        return
+    script = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items())
+    nonce = secrets.token_hex(8)
+    lines = ["", f"begin {nonce}", *(f"|{line}" for line in script.split("\n")), f"end {nonce}", ""]
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            while not await _began(shell, 0.0):
+                await engine.call(lambda client: _send(client, container, "\n".join(lines)))
+                if await _began(shell, _SEND_AGAIN):
+                    return
+    except TimeoutError as error:
+        raise SandboxError("the container's entrypoint did not begin", remedy=NO_SHELL) from error
+
+
+async def _began(shell: RootShell, within: float) -> bool:
+    deadline = asyncio.get_running_loop().time() + within
+    while True:
+        if (await shell.run(_BEGAN)).out:
+            return True
+        if asyncio.get_running_loop().time() >= deadline:
+            return False
+        await asyncio.sleep(0.01)
+
+
+def _send(client: RecordingClient, container: str, text: str) -> None:
+    raw = client.attach_socket(container, params={"stdin": 1, "stream": 1})
+    try:
+        getattr(raw, "_sock", raw).sendall(text.encode(errors="surrogateescape"))
+    finally:
+        raw.close()
+
+
+async def begin_below(engine: Engine, executions: Executions, spec: SandboxSpec, told: Mapping[str, str]) -> None:
+    """Start the entrypoint below the idle first process, unless that was done."""
+    program = await program_of(engine, spec.image.reference)
+    command = Command(
+        ("/bin/sh", "-c", _TOGETHER, "benchflow-entrypoint", *program.argv),
+        dict(told),
+        spec.workdir or program.workdir,
+        program.user,
+        world=True,
+    )
+    await executions.begin(KEY, command)
+
+
+async def state_of(engine: Engine, executions: Executions, container: dict[str, Any]) -> EntrypointState:
+    """How the entrypoint fares. container: as the daemon describes it."""
+    form, state = form_of(container), container["State"]
+    if form == "first":
+        log = await engine.call(lambda client: client.logs(container["Id"], tail=LOG_LINES))
+        ended = not state["Running"] and state["Status"] != "created"
+        return EntrypointState(
+            running=state["Running"],
+            exit_code=state["ExitCode"] if ended else None,
+            log=log[-LOG_BYTES:].decode(errors="replace"),
+        )
+    if not state["Running"]:
+        raise SandboxLostError(f"the sandbox {container['Name'].lstrip('/')} no longer runs")
+    running, code, text = await executions.look(KEY, LOG_BYTES)
+    return EntrypointState(running=running, exit_code=code, log=text)
+
+
+def form_of(container: dict[str, Any]) -> str:
+    """How a container runs its entrypoint. Raises `SandboxError` when it does not."""
+    form = (container["Config"]["Labels"] or {}).get(ENTRYPOINT_LABEL)
+    if form is None:
+        raise SandboxError(
+            f"the sandbox {container['Name'].lstrip('/')} does not run its image's entrypoint", key="entrypoint"
+        )
+    return str(form)

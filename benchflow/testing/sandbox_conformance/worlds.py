@@ -1,0 +1,371 @@
+"""Worlds: an image's own entrypoint, images upon images, ports, and one sandbox for several episodes."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.errors import SandboxError, SandboxStartError
+from benchflow.testing.sandbox_conformance import others
+from benchflow.testing.sandbox_conformance.builds import BuildContext
+from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Start, asleep, leave, nap, napping, until
+
+Begin = Callable[..., Awaitable[Sandbox]]
+
+FORMS = ("first", "below")
+# Says what it is, keeps a note of each beginning, starts a worker anew whenever it ends (in a session of its own, and
+# with no parent), and stays.
+WORLD = """#!/bin/sh
+echo "$$ $(id -un) $(pwd) $1 $PLAIN $SECRET" >>/world/begun
+echo "the world says $1"
+mkfifo /world/ended
+while :; do
+  sh -c 'setsid sh -c "sleep $WORKER; echo >/world/ended" &'
+  echo >>/world/workers
+  read it </world/ended
+done
+"""
+
+
+class Worlds(Fixtures):
+    """`SandboxSpec.entrypoint`, `start(secrets=)`, `entrypoint_state` and `end_entrypoint`."""
+
+    @pytest.fixture
+    def plan(self, tmp_path: Path, provider: SandboxProvider, discard: list[ImageRef]) -> BuildContext:
+        """A context to build a world from."""
+        if not provider.capabilities().dockerfile:
+            pytest.skip("this provider carries out no Dockerfile")
+        context = BuildContext(tmp_path / "world", self.base_image, provider, discard, entrypoint=True)
+        (context.root / "world.sh").write_text(WORLD)
+        (context.root / "world.sh").chmod(0o755)
+        return context
+
+    @pytest.fixture
+    def begin(self, provider: SandboxProvider, spec: SandboxSpec, start: Start) -> Begin:
+        """Starts sandboxes with secrets; `start` removes them."""
+
+        async def begin(secrets: dict[str, str] | None = None, **wanted: Any) -> Sandbox:
+            fields = {"name": f"benchflow-test-{uuid.uuid4().hex[:12]}"} | wanted
+            asked = spec.model_copy(update=fields)
+            return await provider.start(asked, host_id="host", queue="queue", secrets=secrets)
+
+        return begin
+
+    async def image_of_a_world(self, plan: BuildContext) -> ImageRef:
+        return await plan.build(
+            "RUN useradd -m keeper && mkdir -m 1777 /world",
+            "COPY world.sh /usr/local/bin/world",
+            "WORKDIR /world",
+            "USER keeper",
+            'ENTRYPOINT ["world"]',
+            'CMD ["hello"]',
+        )
+
+    @pytest.mark.parametrize("form", FORMS)
+    async def test_an_entrypoint_runs_once_as_the_image_says_and_with_its_secrets(
+        self, plan: BuildContext, begin: Begin, provider: SandboxProvider, form: str
+    ) -> None:
+        worker, secret = nap(), 'it\'s\n"$HOME"\tend\n'
+        wanted: dict[str, Any] = {"name": "benchflow-test-" + nap(), "entrypoint": form}
+        wanted |= {"image": await self.image_of_a_world(plan), "env": {"WORKER": worker, "PLAIN": "plain"}}
+        sandbox = await begin({"SECRET": secret}, **wanted)
+        await asleep(sandbox, worker)
+        again = await begin({"SECRET": secret}, **wanted)
+        assert again.ref.handle == sandbox.ref.handle
+        said = (await sandbox.read_file("/world/begun")).decode()
+        assert said.partition(" ")[2] == f"keeper /world hello plain {secret}\n"
+        assert sandbox.ref.workdir == "/world"
+        state = await provider.entrypoint_state(sandbox.ref.name)
+        assert state.running and state.exit_code is None and state.log == "the world says hello\n"
+        # It is the entrypoint's, and no command's.
+        assert (await sandbox.exec(["sh", "-c", 'echo "$SECRET" "$PLAIN" "$(id -un)"'])).stdout == " plain root\n"
+        assert (await sandbox.control("ls -d /logs/agent")).return_code == 0
+
+    @pytest.mark.parametrize("form", FORMS)
+    async def test_what_an_entrypoint_starts_stays_and_what_the_agent_started_goes(
+        self, plan: BuildContext, begin: Begin, form: str
+    ) -> None:
+        worker, mine, others_, alike = nap(), nap(), nap(), nap()
+        sandbox = await begin(image=await self.image_of_a_world(plan), entrypoint=form, env={"WORKER": worker})
+        await asleep(sandbox, worker)
+        await sandbox.mark_baseline()
+        await sandbox.exec(["pkill", "-xf", f"sleep {worker}"])
+
+        async def anew() -> bool:
+            return await sandbox.read_file("/world/workers") == b"\n\n"
+
+        await until(anew)
+        await asleep(sandbox, worker)
+        await leave(sandbox, mine)
+        await leave(sandbox, others_, user="keeper")
+        await sandbox.exec(["sh", "-c", f"setsid setsid sh -c 'sleep {alike} &' >/dev/null 2>&1 &"], user="nobody")
+        await asleep(sandbox, alike)
+        before = await sandbox.exec(["pgrep", "-xf", f"sleep {worker}"])
+        assert await sandbox.kill_processes() == 3
+        assert await napping(sandbox, worker, mine, others_, alike) == [worker]
+        assert (await sandbox.exec(["pgrep", "-xf", f"sleep {worker}"])).stdout == before.stdout
+        assert await sandbox.kill_processes() == 0
+
+    async def test_an_entrypoint_may_end_and_says_how(
+        self, plan: BuildContext, begin: Begin, provider: SandboxProvider
+    ) -> None:
+        image = await plan.build('CMD echo "one $A"; echo two >&2; while [ ! -e /stop ]; do sleep 0.05; done; exit 7')
+        for form in FORMS:
+            sandbox = await begin({"A": "1"}, image=image, entrypoint=form)
+            assert (await provider.entrypoint_state(sandbox.ref.name)).running
+            await sandbox.write_file("/stop", "")
+
+            async def ended(name: str = sandbox.ref.name) -> bool:
+                return not (await provider.entrypoint_state(name)).running
+
+            await until(ended)
+            state = await provider.entrypoint_state(sandbox.ref.name)
+            assert (state.exit_code, state.log) == (7, "one 1\ntwo\n"), form
+        assert (await sandbox.exec(["echo", "here"])).stdout == "here\n"
+
+    async def test_an_entrypoint_below_can_be_ended_with_all_it_started(
+        self, plan: BuildContext, begin: Begin, provider: SandboxProvider
+    ) -> None:
+        worker = nap()
+        wanted = {"image": await self.image_of_a_world(plan), "entrypoint": "below", "env": {"WORKER": worker}}
+        sandbox = await begin(**wanted, name="benchflow-test-" + nap())
+        await asleep(sandbox, worker)
+        for _ in range(2):
+            await provider.end_entrypoint(sandbox.ref.name)
+            assert await napping(sandbox, worker) == []
+        state = await provider.entrypoint_state(sandbox.ref.name)
+        assert not state.running and state.exit_code == 137 and "the world says" in state.log
+        # Ended is not lost: it does not begin again.
+        await begin(**wanted, name=sandbox.ref.name)
+        assert await napping(sandbox, worker) == []
+
+    async def test_a_long_log_is_shown_from_its_end(
+        self, plan: BuildContext, begin: Begin, provider: SandboxProvider
+    ) -> None:
+        image = await plan.build("CMD seq 1 100000; echo done; exec sleep 1000")
+        for form in FORMS:
+            sandbox = await begin(image=image, entrypoint=form)
+
+            async def done(name: str = sandbox.ref.name) -> bool:
+                return (await provider.entrypoint_state(name)).log.endswith("100000\ndone\n")
+
+            await until(done)
+            assert len((await provider.entrypoint_state(sandbox.ref.name)).log) <= 64 * 1024
+
+    @pytest.mark.parametrize("form", FORMS)
+    async def test_a_process_that_starts_a_world_may_be_killed_at_any_moment(
+        self, plan: BuildContext, provider: SandboxProvider, spec: SandboxSpec, start: Start, form: str
+    ) -> None:
+        image = await plan.build('CMD echo "$SECRET" >>/begun; exec sleep 1000')
+        spec = spec.model_copy(update={"image": image, "entrypoint": form})
+        told = {"SECRET": "canary"}
+        whole = await _time_of(others.start(self.provider_path, spec, secrets=told))
+        await provider.remove(spec.name)
+        for step in range(6):
+            wanted = spec.model_copy(update={"name": f"{spec.name}-{step}"})
+            caller = others.start(self.provider_path, wanted, secrets=told)
+            await caller.begun()
+            await asyncio.sleep(whole * step / 6)
+            await caller.kill()
+            both = [provider.start(wanted, host_id="h", queue="q", secrets=told) for _ in range(2)]
+            sandbox, _ = await asyncio.gather(*both)
+
+            async def begun(sandbox: Sandbox = sandbox) -> bool:
+                return (await sandbox.control("cat /begun")).stdout == "canary\n"
+
+            await until(begun)
+            assert (await sandbox.exec(["pgrep", "-cxf", "sleep 1000"])).stdout == "1\n", step
+            assert await sandbox.read_file("/begun") == b"canary\n"
+            await provider.remove(wanted.name)
+
+    async def test_an_image_with_nothing_to_run_is_refused(self, plan: BuildContext, begin: Begin) -> None:
+        image = await plan.build("CMD []", "ENTRYPOINT []")
+        for form in FORMS:
+            with pytest.raises(SandboxStartError, match="neither ENTRYPOINT nor CMD") as caught:
+                await begin(image=image, entrypoint=form)
+            assert caught.value.remedy and caught.value.key == "image"
+
+    async def test_a_sandbox_without_an_entrypoint_has_no_state_of_one(
+        self, own: Sandbox, provider: SandboxProvider
+    ) -> None:
+        with pytest.raises(SandboxError, match="does not run its image's entrypoint"):
+            await provider.entrypoint_state(own.ref.name)
+
+    @pytest.mark.parametrize(
+        ("steps", "argv"),
+        [
+            (("CMD echo shell $A",), "shell a"),
+            (('CMD ["echo", "$A"]',), "$A"),
+            (('ENTRYPOINT ["echo", "e"]', "CMD c"), "e /bin/sh -c c"),
+            (('CMD ["c"]', 'ENTRYPOINT ["echo", "e"]'), "e c"),
+            (("ENTRYPOINT echo e", 'CMD ["c"]'), "e"),
+            (('SHELL ["/bin/sh", "-ec"]', "CMD false; echo no", "CMD echo yes"), "yes"),
+        ],
+    )
+    async def test_entrypoint_and_command_combine_as_in_docker(
+        self, plan: BuildContext, begin: Begin, provider: SandboxProvider, steps: tuple[str, ...], argv: str
+    ) -> None:
+        sandbox = await begin(image=await plan.build("ENV A=a", *steps), entrypoint="below")
+
+        async def log() -> str:
+            state = await provider.entrypoint_state(sandbox.ref.name)
+            return "" if state.running else state.log
+
+        assert await until(log) == f"{argv}\n"
+
+
+class Bases(Fixtures):
+    """`ImageConfig.bases`."""
+
+    @pytest_asyncio.fixture
+    async def base(
+        self, tmp_path: Path, provider: SandboxProvider, discard: list[ImageRef]
+    ) -> AsyncIterator[BuildContext]:
+        if not provider.capabilities().dockerfile:
+            pytest.skip("this provider carries out no Dockerfile")
+        yield BuildContext(tmp_path / "base", self.base_image, provider, discard, entrypoint=True)
+
+    @pytest.fixture
+    def upper(self, tmp_path: Path, provider: SandboxProvider, discard: list[ImageRef]) -> BuildContext:
+        return BuildContext(tmp_path / "upper", self.base_image, provider, discard)
+
+    def upon(self, upper: BuildContext, base: ImageRef, *lines: str, name: str = "world") -> ImageConfig:
+        (upper.root / "Dockerfile").write_text("\n".join(lines) + "\n")
+        return ImageConfig(context=str(upper.root), timeout_sec=120, bases={name: base.reference})
+
+    async def test_a_dockerfile_builds_upon_an_image_that_was_built_here(
+        self, base: BuildContext, upper: BuildContext, start: Start
+    ) -> None:
+        below = await base.build(
+            "ENV LOW=low BOTH=low", "RUN useradd keeper && echo base >/base", "WORKDIR /deep", "USER keeper", "CMD x"
+        )
+        config = self.upon(upper, below, "FROM world:latest AS it", "RUN echo $LOW$(id -un)$(cat /base) >/tmp/up")
+        image = await upper.build_config(config)
+        assert image.workdir == "/deep"
+        sandbox = await start(image=image)
+        assert await sandbox.read_file("/tmp/up") == b"lowkeeperbase\n"
+        assert (await sandbox.exec(["sh", "-c", "echo $LOW; pwd"])).stdout == "low\n/deep\n"
+        assert len([one for one in image.warnings if "stands for" in one]) <= 1
+        assert await upper.build_config(config) == image
+
+    async def test_the_name_may_be_an_argument_and_over_several_lines(
+        self, base: BuildContext, upper: BuildContext, start: Start
+    ) -> None:
+        below = await base.build("RUN echo base >/base")
+        config = self.upon(
+            upper, below, "ARG BASE=reg/world", "FROM \\", "  ${BASE}:1", "RUN cat /base", name="reg/world:1"
+        )
+        assert await (await start(image=await upper.build_config(config))).read_file("/base") == b"base\n"
+
+    async def test_an_image_upon_a_changed_one_is_another(self, base: BuildContext, upper: BuildContext) -> None:
+        one = await base.build("RUN echo 1 >/base")
+        two = await base.build("RUN echo 2 >/base")
+        digest = uuid.uuid4().hex
+        seen = set()
+        for below in (one, two):
+            config = self.upon(upper, below, "FROM world", "RUN cp /base /up")
+            for given in (None, digest):
+                seen.add((await upper.build_config(config.model_copy(update={"digest": given}))).reference)
+        assert len(seen) == 4
+
+    async def test_an_image_upon_another_runs_the_others_entrypoint_if_asked(
+        self, base: BuildContext, upper: BuildContext, start: Start, provider: SandboxProvider
+    ) -> None:
+        below = await base.build('ENTRYPOINT ["sleep"]', 'CMD ["1000"]')
+        image = await upper.build_config(self.upon(upper, below, "FROM world", "RUN true"))
+        await start(image=image, entrypoint="none") if provider.name == "local" else None
+        sandbox = await start(image=image, entrypoint="below")
+        await asleep(sandbox, "1000")
+
+    async def test_an_entrypoint_resets_the_command_of_the_image_below(
+        self, base: BuildContext, upper: BuildContext, start: Start, provider: SandboxProvider
+    ) -> None:
+        below = await base.build('CMD ["echo", "low"]')
+        config = self.upon(upper, below, "FROM world", 'ENTRYPOINT ["echo", "up"]')
+        image = await upper.build_config(config.model_copy(update={"entrypoint": True}))
+        sandbox = await start(image=image, entrypoint="below")
+
+        async def log() -> str:
+            return (await provider.entrypoint_state(sandbox.ref.name)).log
+
+        assert await until(log) == "up\n"
+
+
+class Episodes(Fixtures):
+    """`SandboxRef.episode`."""
+
+    async def test_each_episode_has_executions_of_its_own(self, own: Sandbox, other: SandboxProvider) -> None:
+        one, two = [await other.attach(own.ref.model_copy(update={"episode": name})) for name in ("e1", "e2")]
+        count = ["sh", "-c", "echo x >>/count; wc -l </count"]
+        assert (one.ref.episode, own.ref.episode) == ("e1", "")
+        assert (await own.exec_once("key", count)).stdout == "1\n"
+        assert not await one.was_started("key")
+        assert [(await sandbox.exec_once("key", count)).stdout for sandbox in (one, two, one)] == ["2\n", "3\n", "2\n"]
+        assert await two.was_started("key")
+
+    async def test_an_episodes_kill_is_not_anothers(self, own: Sandbox, other: SandboxProvider) -> None:
+        one, two = [await other.attach(own.ref.model_copy(update={"episode": name})) for name in ("e1", "e2")]
+        first, second = nap(), nap()
+        tasks = [
+            asyncio.create_task(sandbox.exec_once("key", ["sleep", length]))
+            for sandbox, length in ((one, first), (two, second))
+        ]
+        await asleep(own, first, second)
+        await two.kill_once("key")
+        assert (await tasks[1]).return_code == 137
+        assert await napping(own, first, second) == [first]
+        await one.kill_once("key")
+        assert (await tasks[0]).return_code == 137
+
+
+SERVE = "import http.server as h; h.HTTPServer(('0.0.0.0', 8123), h.SimpleHTTPRequestHandler).serve_forever()"
+
+
+class Ports(Fixtures):
+    """`SandboxSpec.ports` and `expose_port`."""
+
+    async def test_a_port_of_each_of_two_sandboxes_is_reached_from_this_host(self, start: Start) -> None:
+        sandboxes = [await start(network_mode="public", ports=(8123,)) for _ in range(2)]
+        for number, sandbox in enumerate(sandboxes):
+            await sandbox.write_file("/served/it", f"sandbox {number}")
+            await sandbox.exec(["sh", "-c", f'cd /served && python3 -c "{SERVE}" >/dev/null 2>&1 &'])
+        for number, sandbox in enumerate(sandboxes):
+            address = await sandbox.expose_port(8123)
+
+            async def answer(address: tuple[str, int] = address) -> bytes:
+                return await _get(*address)
+
+            assert (await until(answer)).endswith(f"sandbox {number}".encode())
+
+    async def test_without_a_network_a_port_is_refused(self, start: Start) -> None:
+        sandbox = await start(network_mode="no-network", ports=(8123,))
+        with pytest.raises(SandboxError, match="no network") as caught:
+            await sandbox.expose_port(8123)
+        assert caught.value.remedy
+
+
+async def _get(host: str, port: int) -> bytes:
+    """What HTTP says; nothing as long as nobody answers."""
+    try:
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET /it HTTP/1.0\r\n\r\n")
+        said = await reader.read()
+        writer.close()
+    except OSError:
+        return b""
+    return said
+
+
+async def _time_of(caller: others.Caller) -> float:
+    loop = asyncio.get_running_loop()
+    await caller.begun()
+    began = loop.time()
+    await caller.answer()
+    return loop.time() - began

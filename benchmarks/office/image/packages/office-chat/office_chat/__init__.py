@@ -1,0 +1,1 @@
+"""The chat service of the office world: channels, messages, threads, reactions, direct messages."""

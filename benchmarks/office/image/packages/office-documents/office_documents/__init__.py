@@ -1,0 +1,1 @@
+"""The documents service of the office world: texts with revisions, comments, and people to share them with."""

@@ -1,0 +1,1 @@
+"""The mail service of the office world: accounts, messages, folders, labels, drafts."""

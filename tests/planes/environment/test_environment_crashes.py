@@ -1,0 +1,100 @@
+"""Whoever works on a world may be killed at any moment; whoever comes next finishes what was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from world_callers import call
+from worlds import DATABASE, MakeWorld, OnDocker, OnLocal, Worlds, ask, notes, running
+
+from benchflow.contracts.environment import StateTable
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.planes.environment.incarnation import WORLD
+from benchflow.testing.sandbox_conformance.fixtures import until
+
+MOMENTS = 12
+STATE = StateTable(paths=(DATABASE, "/data/more.db"))
+
+
+async def only_once(sandbox: Sandbox) -> None:
+    """Each service runs, and is served by one process."""
+    assert await running(sandbox, "/usr/local/bin/notes --db /data/notes.db") == 1
+    assert await running(sandbox, "/usr/local/bin/notes --db /data/more.db") == 1
+    assert await running(sandbox, "benchflow-world") >= 1
+
+
+class CrashesAroundAWorld(Worlds):
+    async def test_starting_a_world_may_be_interrupted_at_any_moment(self, place: Sandbox, world: MakeWorld) -> None:
+        mine = world(notes(), notes("more", 9102))
+        caller = call(self.provider_path, place.ref, mine.manifest, "provision")
+        await caller.begun()
+        began = time.monotonic()
+        await caller.answer()
+        whole = time.monotonic() - began
+        for step in range(MOMENTS):
+            await mine.teardown()
+            caller = call(self.provider_path, place.ref, mine.manifest, "provision")
+            await caller.begun()
+            await asyncio.sleep(whole * step / MOMENTS)
+            await caller.kill()
+            await call(self.provider_path, place.ref, mine.manifest, "provision").answer()
+            await mine.readiness()
+            await only_once(place)
+        assert (await mine.logs())["notes"].count("notes begins") == MOMENTS + 1
+
+    async def test_rolling_back_may_be_interrupted_at_any_moment(self, place: Sandbox, world: MakeWorld) -> None:
+        mine = world(notes(), notes("more", 9102), state=STATE)
+        await mine.provision()
+        await mine.readiness()
+        await ask(place, note="kept")
+        snapshot = await mine.snapshot("kept")
+        caller = call(self.provider_path, place.ref, mine.manifest, "restore", snapshot)
+        await caller.begun()
+        began = time.monotonic()
+        await caller.answer()
+        whole = time.monotonic() - began
+        for step in range(MOMENTS):
+            await ask(place, note="rolled back")
+            await ask(place, port=9102, note="rolled back, too")
+            caller = call(self.provider_path, place.ref, mine.manifest, "restore", snapshot)
+            await caller.begun()
+            await asyncio.sleep(whole * step / MOMENTS)
+            await caller.kill()
+            await call(self.provider_path, place.ref, mine.manifest, "restore", snapshot).answer()
+            assert await ask(place) == ["kept"], f"killed at moment {step}"
+            assert await ask(place, port=9102) == [], f"killed at moment {step}"
+            await only_once(place)
+            await mine.check()
+
+    async def test_a_rollback_that_died_between_the_stop_and_the_files_is_completed(
+        self, place: Sandbox, world: MakeWorld
+    ) -> None:
+        mine = world(notes(), state=STATE)
+        await mine.provision()
+        await mine.readiness()
+        snapshot = await mine.snapshot("empty")
+        await ask(place, note="rolled back")
+        caller = call(self.provider_path, place.ref, mine.manifest, "restore", snapshot)
+
+        async def stopped() -> bool:
+            return (await place.control(f"test -e {WORLD}/*/1/stopped")).return_code == 0
+
+        await until(stopped)
+        await caller.kill()
+        await mine.restore(snapshot)
+        assert await ask(place) == []
+        await mine.check()
+
+
+@pytest.mark.docker
+@pytest.mark.crash
+class TestCrashesOnDocker(OnDocker, CrashesAroundAWorld):
+    pass
+
+
+@pytest.mark.local
+@pytest.mark.crash
+class TestCrashesOnLocal(OnLocal, CrashesAroundAWorld):
+    pass

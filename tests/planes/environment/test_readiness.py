@@ -1,0 +1,127 @@
+"""Waiting until a world is healthy, in real sandboxes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from worlds import PORT, Fresh, MakeWorld, OnDocker, OnLocal, Worlds, ask, notes, running
+
+from benchflow.contracts.environment import Manifest, Readiness, Service
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.errors import ReadinessError, ServiceDiedError
+from benchflow.planes.environment.readiness import targets_of
+
+
+def manifest(**fields: object) -> Manifest:
+    return Manifest.model_validate({"name": "world", "image": "image"} | fields)
+
+
+def test_without_urls_those_of_the_started_services_are_probed() -> None:
+    started = [notes(), notes("more", 9102, health_path="/up?deep=1")]
+    found = targets_of(manifest(readiness={"tcp": [5, 6]}), started)
+    assert found.names == (
+        f"http://localhost:{PORT}/health",
+        "http://localhost:9102/up?deep=1",
+        "tcp://localhost:5",
+        "tcp://localhost:6",
+    )
+
+
+def test_urls_of_the_manifest_stand_for_those_of_the_services() -> None:
+    found = targets_of(manifest(readiness={"http": ["http://localhost:1/a"] * 2}), [notes()])
+    assert found.names == ("http://localhost:1/a",)
+
+
+class ReadinessOfAWorld(Worlds):
+    async def test_a_world_is_ready_when_all_of_it_is_healthy(self, place: Sandbox, world: MakeWorld) -> None:
+        slow, absent = notes("slow", 9102, "--late 0.7"), Service(name="absent", command="absent", port=9199)
+        mine = world(notes(), slow, absent, readiness=Readiness(tcp=(PORT,)))
+        await mine.provision()
+        ready = await mine.readiness()
+        assert [(probe.target, probe.healthy, probe.answer) for probe in ready.probes] == [
+            (f"http://localhost:{PORT}/health", True, "HTTP 200"),
+            ("http://localhost:9102/health", True, "HTTP 200"),
+            (f"tcp://localhost:{PORT}", True, "connected"),
+        ]
+        assert [status.state for status in ready.services] == ["running", "running", "left_out"]
+        assert 0.7 <= ready.seconds < 20
+        assert ready.ports == {}
+        assert await ask(place, port=9102) == []
+
+    async def test_ports_are_told_as_this_host_reaches_them(self, fresh: Fresh, world: MakeWorld) -> None:
+        sandbox = await fresh(network_mode="public", ports=(PORT, 9102))
+        mine = world(notes(), sandbox=sandbox, ports=(9102,))
+        await mine.provision()
+        ready = await mine.readiness()
+        assert set(ready.ports) == {PORT, 9102}
+        host, port = await sandbox.expose_port(PORT)
+        assert ready.ports[PORT] == f"{host}:{port}"
+
+    async def test_a_service_that_is_never_healthy_is_told_with_all_answers_and_logs(self, world: MakeWorld) -> None:
+        mine = world(notes(), notes("ill", 9102, "--ill"), readiness=Readiness(tcp=(9103,), timeout_sec=1.5))
+        await mine.provision()
+        began = time.monotonic()
+        with pytest.raises(ReadinessError, match=r"not healthy in 1.5 s: 2 of 3 probes failed") as caught:
+            await mine.readiness()
+        assert 1.4 < time.monotonic() - began < 6
+        said = (caught.value.log_tail or "").splitlines()
+        assert said[0] == f"http://localhost:{PORT}/health: HTTP 200"
+        assert said[1].startswith("http://localhost:9102/health: HTTP 503")
+        assert said[2] == "tcp://localhost:9103: connection refused"
+        assert "notes:" in said and "ill:" in said
+        assert sum("notes begins" in line for line in said) == 2
+
+    async def test_a_slow_answer_is_an_answer(self, world: MakeWorld) -> None:
+        mine = world(notes(more="--slow 3"), readiness=Readiness(timeout_sec=30))
+        await mine.provision()
+        ready = await mine.readiness()
+        assert ready.probes[0].answer == "HTTP 200" and 3 <= (ready.probes[0].seconds or 0) < 20
+
+    async def test_a_service_that_ends_is_not_waited_for(self, world: MakeWorld) -> None:
+        broken = Service(name="broken", command="notes --nonsense", port=9102)
+        mine = world(notes(), broken, readiness=Readiness(timeout_sec=60))
+        await mine.provision()
+        began = time.monotonic()
+        with pytest.raises(ServiceDiedError, match="'broken' ended with exit status 2") as caught:
+            await mine.readiness()
+        assert time.monotonic() - began < 10
+        assert "the following arguments are required" in (caught.value.log_tail or "")
+
+    async def test_a_service_that_ends_while_others_start_is_not_waited_for(
+        self, place: Sandbox, world: MakeWorld
+    ) -> None:
+        command = f"sh -c 'sleep 1; echo out of luck; exit 9' --port {PORT}"
+        await place.write_file("/usr/local/bin/sh", '#!/bin/sh\n[ "$1" = --help ] || exec /bin/sh "$@"\n', mode=0o755)
+        mine = world(
+            Service(name="unlucky", command=command, port=PORT),
+            notes("late", 9102, "--late 30"),
+            readiness=Readiness(timeout_sec=60),
+        )
+        await mine.provision()
+        began = time.monotonic()
+        with pytest.raises(ServiceDiedError, match="'unlucky' ended with exit status 9") as caught:
+            await mine.readiness()
+        assert time.monotonic() - began < 10
+        assert caught.value.log_tail == "out of luck\n"
+
+    async def test_a_service_that_goes_into_the_background_is_waited_for(
+        self, place: Sandbox, world: MakeWorld
+    ) -> None:
+        mine = world(notes(more="--daemon --late 0.8"), readiness=Readiness(timeout_sec=30))
+        await mine.provision()
+        ready = await mine.readiness()
+        assert ready.services[0].state == "running"
+        await mine.check()
+        await mine.teardown()
+        assert await running(place, "notes --db") == 0
+
+
+@pytest.mark.docker
+class TestReadinessOnDocker(OnDocker, ReadinessOfAWorld):
+    pass
+
+
+@pytest.mark.local
+class TestReadinessOnLocal(OnLocal, ReadinessOfAWorld):
+    pass

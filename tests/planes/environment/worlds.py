@@ -1,0 +1,138 @@
+"""What the tests of worlds stand on: sandboxes of both kinds with a small service in them, and ways to talk to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from benchflow.contracts.environment import Manifest, Service
+from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
+from benchflow.planes.environment.environment import ManifestEnvironment
+from benchflow.planes.environment.keeper import Keeper
+from benchflow.planes.environment.services import Services
+from benchflow.testing.sandbox_conformance.fixtures import Fixtures
+
+PROGRAM = "/usr/local/bin/notes"
+DATABASE = "/data/notes.db"
+PORT = 9101
+
+MakeServices = Callable[..., Services]
+MakeWorld = Callable[..., ManifestEnvironment]
+Fresh = Callable[..., Awaitable[Sandbox]]
+
+
+def notes(name: str = "notes", port: int = PORT, more: str = "", **fields: Any) -> Service:
+    """A service that every sandbox of these tests has."""
+    return Service(name=name, command=f"notes --db /data/{name}.db --port {port} {more}".strip(), port=port, **fields)
+
+
+def keeper_of(sandbox: Sandbox) -> Keeper:
+    return Keeper(sandbox, ("python3",), "python3")
+
+
+async def ask(sandbox: Sandbox, path: str = "/", port: int = PORT, note: str | None = None) -> Any:
+    """What a service answers to somebody in the sandbox. note: is posted. Raises `AssertionError` without an answer."""
+    script = (
+        "import sys, urllib.request as r; "
+        "print(r.urlopen(sys.argv[1], sys.argv[2].encode() if sys.argv[2:] else None, 10).read().decode())"
+    )
+    words = [] if note is None else [note]
+    said = await sandbox.exec(["python3", "-c", script, f"http://localhost:{port}{path}", *words], cwd="/")
+    assert said.return_code == 0, said.stderr
+    return json.loads(said.stdout)
+
+
+async def running(sandbox: Sandbox, words: str) -> int:
+    """How many processes have these words in their command line."""
+    said = await sandbox.exec(["ps", "-eo", "args"], cwd="/")
+    return sum(words in line and "ps -eo" not in line for line in said.stdout.splitlines())
+
+
+class Worlds(Fixtures):
+    """The fixtures of the tests of worlds, on any provider."""
+
+    @pytest_asyncio.fixture
+    async def fresh(self, start: Any) -> Fresh:
+        """Starts sandboxes that have the service's program."""
+
+        async def begin(**wanted: Any) -> Sandbox:
+            sandbox: Sandbox = await start(**wanted)
+            await equip(sandbox)
+            return sandbox
+
+        return begin
+
+    @pytest_asyncio.fixture
+    async def place(self, fresh: Fresh) -> Sandbox:
+        """A sandbox with the service's program, for this test alone."""
+        return await fresh()
+
+    @pytest.fixture
+    def services(self, place: Sandbox) -> MakeServices:
+        """Makes the services of a sandbox, as any process would."""
+
+        def make(*declared: Service, sandbox: Sandbox | None = None, **options: Any) -> Services:
+            where = sandbox or place
+            return Services(declared, where, ports=keeper_of(where), source="world.toml", **options)
+
+        return make
+
+    @pytest.fixture
+    def world(self, place: Sandbox, provider: SandboxProvider) -> MakeWorld:
+        """Makes a world of services that the framework starts. Keyword arguments are those of `Manifest`."""
+
+        def make(
+            *declared: Service, sandbox: Sandbox | None = None, env: dict[str, str] | None = None, **fields: Any
+        ) -> ManifestEnvironment:
+            where = sandbox or place
+            wanted = {"name": "world", "base_image": "base", "owns_lifecycle": False, "services": declared} | fields
+            manifest = Manifest(**wanted)
+            return ManifestEnvironment(
+                manifest, where, provider, keeper=keeper_of(where), task="task-1", env=env or {}, source="world.toml"
+            )
+
+        return make
+
+
+async def equip(sandbox: Sandbox) -> None:
+    """Install the service's program."""
+    text = Path(__file__).with_name("notes_service.py").read_text()
+    await sandbox.write_file(PROGRAM, text, mode=0o755)
+    await sandbox.control("mkdir -p /data")
+
+
+class OnDocker:
+    provider_path = "benchflow.planes.sandbox.docker:DockerProvider"
+    base_image = os.environ.get("BENCHFLOW_TEST_IMAGE", "debian:bookworm-slim")
+
+
+class OnLocal:
+    """Over the bare host, of which nothing may be left: no mount, no loop device."""
+
+    provider_path = "benchflow.planes.sandbox.local.provider:LocalProvider"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def state_directory(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+        directory = tmp_path_factory.mktemp("state")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("BENCHFLOW_STATE_DIR", str(directory))
+            yield directory
+        left = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(directory) in line]
+        for line in left:
+            subprocess.run(["umount", "--lazy", line.split()[1]], check=True)
+        assert left == []
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def image(cls) -> ImageRef:
+        from benchflow.planes.sandbox.local.images import BARE
+
+        return ImageRef(reference=BARE)

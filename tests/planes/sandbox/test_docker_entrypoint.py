@@ -1,0 +1,185 @@
+"""What Docker alone shows of entrypoints: the first process itself, where secrets are not, and ports of the host."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import uuid
+from pathlib import Path
+
+import pytest
+
+from benchflow.contracts.sandbox import ImageConfig, SandboxSpec
+from benchflow.errors import ConfigError, SandboxError, SandboxLostError, SandboxStartError, UnsupportedFeatureError
+from benchflow.planes.sandbox.docker.launch import daemon_host, published_on
+
+pytestmark = pytest.mark.docker
+
+CANARY = "canary-8c1f"
+
+
+@pytest.fixture
+def world(tmp_path, base_image, provider, daemon, monkeypatch):
+    """Builds an image whose entrypoint the test writes; removed afterwards."""
+    made = []
+
+    async def build(*steps: str):
+        root = tmp_path / uuid.uuid4().hex
+        root.mkdir()
+        (root / "Dockerfile").write_text("\n".join([f"FROM {base_image}", f"ENV NONCE={root.name}", *steps]) + "\n")
+        made.append(await provider.build(ImageConfig(context=str(root), entrypoint=True)))
+        return made[-1]
+
+    yield build
+    for image in made:
+        daemon.images.remove(image.reference, force=True)
+
+
+@pytest.fixture
+def begin(provider, start, stack):
+    async def begin(image, secrets=None, **wanted):
+        name = f"benchflow-test-{uuid.uuid4().hex[:12]}"
+        fields = {"name": name, "image": image, "labels": {"benchflow.stack": stack}, "network_mode": "no-network"}
+        spec = SandboxSpec(**(fields | {"entrypoint": "first"} | wanted))
+        return await provider.start(spec, host_id="host", queue="queue", secrets=secrets)
+
+    return begin
+
+
+@pytest.mark.parametrize("secrets", [None, {"SECRET": CANARY}])
+async def test_the_entrypoint_is_the_first_process_itself(world, begin, daemon, secrets):
+    steps = ("RUN useradd -u 77 keeper", "USER keeper", "WORKDIR /srv", 'ENTRYPOINT ["sleep"]', 'CMD ["99"]')
+    image = await world(*steps)
+    sandbox = await begin(image, secrets)
+    said = await sandbox.control("tr '\\0' ' ' </proc/1/cmdline; grep -E 'Uid|NoNewPrivs|CapBnd|CapEff' /proc/1/status")
+    first, *rest = said.stdout.splitlines()
+    shown = dict(line.split(":\t", 1) for line in [first.removeprefix("sleep 99 "), *rest])
+    assert first.startswith("sleep 99 ") and shown["Uid"].split()[0] == "77" and shown["NoNewPrivs"] == "1"
+    assert int(shown["CapEff"], 16) == 0
+    plain = (await begin(image, entrypoint="below")).ref.handle
+    mine, other = (daemon.containers.get(one).attrs for one in (sandbox.ref.handle, plain))
+    for key in ("CapAdd", "CapDrop", "SecurityOpt", "PidsLimit", "Memory", "NetworkMode"):
+        assert mine["HostConfig"][key] == other["HostConfig"][key], key
+    assert mine["Config"]["StopSignal"] == other["Config"]["StopSignal"] == "SIGTERM"
+    assert mine["HostConfig"]["Init"] is False
+
+
+async def test_secrets_are_in_the_entrypoints_environment_and_nowhere_else(world, begin, daemon, state: Path):
+    image = await world("CMD exec sleep 1000")
+    sandbox = await begin(image, {"SECRET": CANARY})
+    assert f"SECRET={CANARY}" in (await sandbox.control("tr '\\0' '\\n' </proc/1/environ")).stdout.splitlines()
+    container = daemon.containers.get(sandbox.ref.handle)
+    assert CANARY not in str(container.attrs) and CANARY not in str(container.image.attrs)
+    assert CANARY not in container.logs().decode() and CANARY not in str(container.top())
+    whole = io.BytesIO(b"".join(container.export()))
+    assert CANARY.encode() not in whole.getvalue()
+    with tarfile.open(fileobj=whole) as files:
+        assert not [name for name in files.getnames() if CANARY in name]
+    said = await sandbox.control(
+        f"grep -rlE --devices=skip '[{CANARY[0]}]{CANARY[1:]}' /etc /run /tmp /var /root /dev/shm /logs; "
+        "for p in /proc/[0-9]*; do [ $p = /proc/1 ] || tr '\\0' '\\n' <$p/environ; done; cat /proc/*/cmdline"
+    )
+    assert CANARY not in said.stdout
+    for form in ("first", "below"):
+        await begin(image, {"SECRET": CANARY}, entrypoint=form)
+    records = [file for file in state.rglob("*") if file.is_file()]
+    assert records and not [file for file in records if CANARY.encode() in file.read_bytes()]
+
+
+async def test_a_secret_whose_name_no_shell_can_have_is_refused_by_name(world, begin):
+    with pytest.raises(ConfigError, match="'NOT-A-NAME'"):
+        await begin(await world("CMD exec sleep 1000"), {"NOT-A-NAME": "x"})
+
+
+async def test_a_container_that_ended_with_its_entrypoint_is_lost_but_for_its_last_words(world, begin, provider):
+    sandbox = await begin(await world("CMD echo last words; while [ ! -e /stop ]; do sleep 0.05; done; exit 3"))
+    await sandbox.write_file("/stop", "")
+    while (state := await provider.entrypoint_state(sandbox.ref.name)).running:
+        pass
+    assert (state.exit_code, state.log) == (3, "last words\n")
+    with pytest.raises(SandboxLostError):
+        await sandbox.exec(["true"])
+    with pytest.raises(SandboxLostError):
+        await provider.attach(sandbox.ref)
+    with pytest.raises(SandboxLostError):
+        await provider.entrypoint_state("benchflow-test-that-never-was")
+
+
+@pytest.mark.parametrize("secrets", [None, {"SECRET": CANARY}])
+async def test_an_entrypoint_that_ends_at_once_or_is_not_there_is_a_start_error(world, begin, provider, stack, secrets):
+    with pytest.raises(SandboxStartError, match="exit status 4") as caught:
+        await begin(await world("CMD echo why >&2; exit 4"), secrets)
+    assert caught.value.log_tail == "why" and "foreground" in caught.value.remedy
+    with pytest.raises(SandboxStartError, match=r"no-such-program|127") as caught:
+        await begin(await world('CMD ["no-such-program"]'), secrets)
+    assert caught.value.remedy
+    assert await provider.owned(stack) == []
+
+
+@pytest.mark.parametrize("secrets", [None, {"SECRET": CANARY}])
+@pytest.mark.parametrize("form", ["first", "below"])
+async def test_an_image_without_a_shell_is_refused_with_the_remedy(world, begin, provider, stack, form, secrets):
+    image = await world("RUN cp /bin/sleep /nap && rm /bin/sh", 'ENTRYPOINT ["/nap", "99"]')
+    with pytest.raises(SandboxStartError) as caught:
+        await begin(image, secrets, entrypoint=form)
+    assert "/bin/sh" in caught.value.remedy
+    assert await provider.owned(stack) == []
+
+
+async def test_an_entrypoint_that_is_the_first_process_cannot_be_ended_alone(world, begin, provider):
+    sandbox = await begin(await world("CMD exec sleep 1000"))
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        await provider.end_entrypoint(sandbox.ref.name)
+    assert caught.value.remedy
+
+
+async def test_a_base_that_was_removed_is_named_as_the_dockerfile_has_it(world, provider, tmp_path):
+    root = tmp_path / "upper"
+    root.mkdir()
+    (root / "Dockerfile").write_text("# a comment\nFROM the-world AS it\nRUN true\n")
+    with pytest.raises(SandboxError, match="the-world") as caught:
+        await provider.build(ImageConfig(context=str(root), bases={"the-world": "benchflow/task:no-such-image"}))
+    assert caught.value.file == "upper/Dockerfile"
+
+
+async def test_stages_and_copies_from_images_are_pointed_to_them_too(world, provider, start, daemon, tmp_path):
+    base = await world("RUN echo base >/base")
+    root = tmp_path / "upper"
+    root.mkdir()
+    (root / "Dockerfile").write_text(
+        "FROM --platform=linux world AS one\nRUN cat /base >/one\nFROM one AS two\n"
+        f"FROM {base.reference}\nCOPY --from=two /one /two\nCOPY --from=world:latest /base /three\nCOPY . /all\n"
+    )
+    image = await provider.build(ImageConfig(context=str(root), bases={"world": base.reference}))
+    try:
+        sandbox = await start(image=image)
+        assert (await sandbox.exec(["cat", "/two", "/three"])).stdout == "base\nbase\n"
+        assert await sandbox.read_file("/all/Dockerfile")
+        await sandbox.stop()
+    finally:
+        daemon.images.remove(image.reference, force=True)
+
+
+async def test_a_published_port_is_one_of_this_host_alone(start, daemon):
+    sandbox = await start(network_mode="public", ports=(8123,))
+    host, port = await sandbox.expose_port(8123)
+    bound = daemon.containers.get(sandbox.ref.handle).attrs["NetworkSettings"]["Ports"]["8123/tcp"]
+    assert (host, bound) == ("127.0.0.1", [{"HostIp": "127.0.0.1", "HostPort": str(port)}])
+    assert (await sandbox.expose_port(8124))[1] == 8124
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "bound"),
+    [
+        (None, "127.0.0.1", "127.0.0.1"),
+        ("unix:///run/docker.sock", "127.0.0.1", "127.0.0.1"),
+        ("tcp://localhost:2375", "127.0.0.1", "127.0.0.1"),
+        ("tcp://builder.example:2376", "builder.example", "0.0.0.0"),
+        ("ssh://me@builder.example", "builder.example", "0.0.0.0"),
+    ],
+)
+def test_with_a_daemon_elsewhere_its_host_is_answered(monkeypatch, address, host, bound):
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    if address:
+        monkeypatch.setenv("DOCKER_HOST", address)
+    assert (daemon_host(), published_on()) == (host, bound)
