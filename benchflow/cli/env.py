@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,8 +52,9 @@ def check(
     from benchflow.cli.world import run_to_its_end, setting_of, tried
 
     setting = setting_of(manifest, task, sandbox, write)
-    with console(stderr=True).status("") as status:
-        found = run_to_its_end(tried(setting, lambda what: status.update(f"{what} …")))
+    screen = console(stderr=True)
+    with screen.status("") if screen.is_terminal else nullcontext() as status:
+        found = run_to_its_end(tried(setting, lambda what: status.update(f"{what} …") if status else None))
     if as_json:
         print_json({"ok": found.ok, **found.model_dump(mode="json")})
     else:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
 from benchflow.cli.plain import brief, one_line
 from benchflow.cli.rollout import choose
-from benchflow.contracts.environment import BASELINE, DatabaseDiff, RowChange, StateDiff, StateSnapshot, TableDiff
+from benchflow.contracts.environment import BASELINE, DatabaseDiff, RowChange, StateDiff, TableDiff
 from benchflow.errors import UsageError
 from benchflow.paths import RolloutPaths
-
-RECORD = "snapshot.json"
+from benchflow.planes.environment.rows import RECORD, snapshot_at
 
 _LONGEST = 60
 _ADDED, _REMOVED, _CHANGED = ("+", "green"), ("-", "red"), ("~", "yellow")
@@ -85,17 +83,8 @@ def _snapshots(given: str, key: str, jobs_dir: Path) -> Path:
 
 def _in_order(root: Path) -> list[Path]:
     """The snapshots in a directory, as they were taken."""
-    taken = {each: _read(each) for each in root.iterdir() if (each / RECORD).is_file()}
+    taken = {each: snapshot_at(each) for each in root.iterdir() if (each / RECORD).is_file()}
     return sorted(taken, key=lambda each: (taken[each].taken_at, each.name))
-
-
-def _read(directory: Path) -> StateSnapshot:
-    try:
-        return StateSnapshot.model_validate_json((directory / RECORD).read_bytes())
-    except (OSError, ValidationError) as error:
-        raise UsageError(
-            "is no record of a snapshot", file=str(directory / RECORD), remedy="name a snapshot that is whole"
-        ) from error
 
 
 # --- what differs --------------------------------------------------------------------------------------------
@@ -171,7 +160,9 @@ def _shown(value: Any) -> str:
     """A value in at most a few words; NULL for one that is none."""
     if value is None:
         return "NULL"
-    if isinstance(value, dict) and isinstance(value.get("blob"), str):
-        return f"<{len(value['blob']) // 2} bytes>"
+    if isinstance(value, dict):
+        # What JSON has no value for: a blob, text that is no UTF-8, or a number beyond all others.
+        (kind, written), *_ = value.items()
+        return str(written) if kind == "real" else f"<{len(written) // 2} bytes>"
     text = brief(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

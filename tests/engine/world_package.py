@@ -4,57 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from task_writer import BASE_IMAGE, write_script, write_task
+from task_writer import BASE_IMAGE, write_task
 
-LEDGER = '''\
-#!/usr/bin/env python3
-"""A ledger: GET /health, /all, /environ; POST /add/TEXT, /die."""
-import json, os, sqlite3, sys, time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-if "--help" in sys.argv:
-    print(__doc__)
-    raise SystemExit(0)
-path, port = sys.argv[1], int(sys.argv[2])
-db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-db.execute("PRAGMA journal_mode = WAL")
-db.execute("CREATE TABLE IF NOT EXISTS entries (n INTEGER PRIMARY KEY, text TEXT)")
-print("the ledger is open", flush=True)
-slow = float(os.environ.get("SLOW", "0"))
-began = time.monotonic()
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def answer(self, status, value):
-        body = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self):
-        if self.path == "/health":
-            self.answer(503 if time.monotonic() - began < slow else 200, {})
-        elif self.path == "/environ":
-            self.answer(200, dict(os.environ))
-        else:
-            self.answer(200, [text for text, in db.execute("SELECT text FROM entries ORDER BY n")])
-
-    def do_POST(self):
-        if self.path == "/die":
-            print("somebody wants me to die", flush=True)
-            os._exit(7)
-        db.execute("INSERT INTO entries (text) VALUES (?)", [self.path.split("/")[-1]])
-        self.answer(200, {})
-
-    def log_message(self, *args):
-        pass
-
-
-ThreadingHTTPServer(("0.0.0.0", port), Handler).serve_forever()
-'''
+LEDGER = Path(__file__).parents[1] / "ledger.py"
 
 DOCKERFILE = f"""\
 FROM {BASE_IMAGE}
@@ -97,7 +49,6 @@ def write_package(root: Path, tasks: dict[str, dict[str, str]], text: str) -> Pa
     """A package directory. tasks: by name, the keyword arguments of `write_task`."""
     for name, options in tasks.items():
         task = write_task(root / "tasks", name, **({"dockerfile": DOCKERFILE} | options))
-        write_script(task / "environment" / "ledger", "")
-        (task / "environment" / "ledger").write_text(LEDGER)
+        (task / "environment" / "ledger").write_bytes(LEDGER.read_bytes())
     (root / "environment.toml").write_text(text)
     return root

@@ -138,19 +138,16 @@ class _TableComparison:
         same = set(one.columns) == set(other.columns)
         columns = one.columns, one.columns if same else other.columns
         key = one.key if one.key == other.key else ()
-        if not key and not same:
-            self._merge(columns, old.rows(one, columns[0], ()), iter(()))
-            self._merge(columns, iter(()), new.rows(other, columns[1], ()))
-            return
-        keyed = f"WHERE NOT ({_has_null(key)})" if key else ""
-        self._merge(columns, old.rows(one, columns[0], key, keyed), new.rows(other, columns[1], key, keyed))
-        if key and same:
-            # SQLite lets a key be NULL, and any number of them.
-            rest = f"WHERE {_has_null(key)}"
-            self._merge(columns, old.rows(one, columns[0], (), rest), new.rows(other, columns[1], (), rest))
-        elif key:
-            self._merge(columns, old.rows(one, columns[0], (), f"WHERE {_has_null(key)}"), iter(()))
-            self._merge(columns, iter(()), new.rows(other, columns[1], (), f"WHERE {_has_null(key)}"))
+        null = " OR ".join(f"{quoted(name)} IS NULL" for name in key)
+        # SQLite lets a key be NULL, in any number of rows.
+        parts = [(f"WHERE NOT ({null})", key), (f"WHERE {null}", ())] if key else [("", ())]
+        for where, by in parts:
+            rows = old.rows(one, columns[0], by, where), new.rows(other, columns[1], by, where)
+            if by or same:
+                self._merge(columns, *rows)
+            else:
+                self._merge(columns, rows[0], iter(()))
+                self._merge(columns, iter(()), rows[1])
 
     def _merge(self, columns: tuple[tuple[str, ...], ...], old: Iterator[_Placed], new: Iterator[_Placed]) -> None:
         one, other = next(old, None), next(new, None)
@@ -188,10 +185,6 @@ def _named(columns: tuple[str, ...], row: Row) -> dict[str, Any]:
 def _shape(table: Table) -> tuple[Any, ...]:
     """What makes two tables of a name the same table; the order of their columns does not."""
     return sorted(zip(table.columns, table.types, strict=True)), table.key
-
-
-def _has_null(key: tuple[str, ...]) -> str:
-    return " OR ".join(f"{quoted(name)} IS NULL" for name in key)
 
 
 def _listed(columns: tuple[str, ...]) -> str:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +28,7 @@ from benchflow.errors import (
 )
 from benchflow.planes.environment import incarnation
 from benchflow.planes.environment.keeper import Keeper
-from benchflow.planes.environment.readiness import Targets, targets_of, wait_until_healthy
+from benchflow.planes.environment.readiness import targets_of, wait_until_healthy
 from benchflow.planes.environment.services import Services
 from benchflow.planes.environment.state import SqliteStore, read_state
 
@@ -38,6 +40,7 @@ QUERY_BYTES = 8 * 2**30
 
 _TAIL = 4000
 _GLANCE_SEC = 3.0
+_LATE_SEC, _LOOK_EVERY = 3.0, 0.05
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,11 @@ class ManifestEnvironment:
     def manifest(self) -> Manifest:
         return self._manifest
 
+    @property
+    def sandbox(self) -> Sandbox:
+        """Where it is now: `reset(hard=True)` may have begun it anew."""
+        return self._place.sandbox
+
     # --- its life ------------------------------------------------------------------------------------
 
     async def provision(self) -> tuple[ServiceStatus, ...]:
@@ -98,37 +106,31 @@ class ManifestEnvironment:
 
     async def readiness(self) -> ReadyWorld:
         """Return when all probes are healthy. Raises `ReadinessError` at the deadline, `ServiceDiedError` at once."""
-        statuses = await self._statuses()
-        targets = self._targets(statuses)
-        age = await self._age()
-        exits = await (await self._services()).exit_files() if not self._manifest.owns_lifecycle else ()
-        try:
+        async with self._explaining_loss():
+            statuses = await self._statuses()
+            age = await self._age()
             probes = await wait_until_healthy(
                 self._place.keeper,
-                targets,
+                targets_of(self._manifest, self._started(statuses)),
                 self._manifest.readiness.timeout_sec,
-                exits=exits,
+                exits=() if self._manifest.owns_lifecycle else await (await self._services()).exit_files(),
                 look=self._look_while_starting,
                 logs=self.logs,
             )
-        except SandboxLostError:
-            await self._explain_loss()
-            raise
-        seconds = age + max((probe.seconds or 0.0 for probe in probes), default=0.0)
-        return ReadyWorld(
-            services=await self._statuses(), probes=probes, ports=await self._reachable(statuses), seconds=seconds
-        )
+            return ReadyWorld(
+                services=await self._statuses(),
+                probes=probes,
+                ports=await self._reachable(statuses),
+                seconds=age + max((probe.seconds or 0.0 for probe in probes), default=0.0),
+            )
 
     async def check(self) -> None:
         """Raise `ServiceDiedError` if a part of the world that should run has ended."""
-        try:
+        async with self._explaining_loss():
             if self._manifest.owns_lifecycle:
                 await self._check_entrypoint(starting=False)
             else:
                 await (await self._services()).require_running()
-        except SandboxLostError:
-            await self._explain_loss()
-            raise
 
     async def logs(self, *, tail: int | None = None) -> dict[str, str]:
         """What each service has printed, its last `tail` characters; of an entrypoint, the end of it."""
@@ -255,7 +257,7 @@ class ManifestEnvironment:
         if state.running:
             return
         if state.exit_code == 0:
-            targets = self._targets(())
+            targets = targets_of(self._manifest, ())
             if starting or not targets.names:
                 return
             probed = await self._place.keeper.probe(http=targets.http, tcp=targets.tcp, deadline=_GLANCE_SEC)
@@ -266,15 +268,19 @@ class ManifestEnvironment:
     async def _entrypoint(self) -> EntrypointState:
         return await self._provider.entrypoint_state(self._place.sandbox.ref.name)
 
-    async def _explain_loss(self) -> None:
-        """Raise that the entrypoint ended, if the sandbox ended with it."""
-        if self._manifest.owns_lifecycle:
-            try:
+    @asynccontextmanager
+    async def _explaining_loss(self) -> AsyncIterator[None]:
+        """Raise that the entrypoint ended, if the sandbox ended with it. Who runs the sandbox may say so a bit later."""
+        try:
+            yield
+        except SandboxLostError:
+            deadline = time.monotonic() + _LATE_SEC
+            while self._manifest.owns_lifecycle and time.monotonic() < deadline:
                 state = await self._entrypoint()
-            except SandboxError:
-                return
-            if not state.running:
-                raise self._death(state)
+                if not state.running:
+                    raise self._death(state) from None
+                await asyncio.sleep(_LOOK_EVERY)
+            raise
 
     def _death(self, state: EntrypointState) -> ServiceDiedError:
         status = "an unknown exit status" if state.exit_code is None else f"exit status {state.exit_code}"
@@ -291,9 +297,6 @@ class ManifestEnvironment:
     def _started(self, statuses: tuple[ServiceStatus, ...]) -> list[Service]:
         here = {status.name for status in statuses if status.state != "left_out"}
         return [service for service in self._manifest.services if service.name in here]
-
-    def _targets(self, statuses: tuple[ServiceStatus, ...]) -> Targets:
-        return targets_of(self._manifest, self._started(statuses))
 
     async def _age(self) -> float:
         """Seconds since the services, or the sandbox, were started."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.environment import BASELINE, Manifest, ReadyWorld, StateDiff, StateSnapshot
@@ -29,6 +29,7 @@ from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.state import SqliteStore, diff_snapshots, read_state
 from benchflow.planes.environment.writing import Post, Writer
 
+T = TypeVar("T")
 Outcome = Literal["holds", "fails", "not declared", "not tried"]
 
 START_SEC = 120.0
@@ -39,6 +40,7 @@ SEEN_SEC = 5.0
 
 _ROLLBACK = ("snapshot", "write", "restore", "reset")
 _ROWS = ("image", "sandbox", "services", "ready", *_ROLLBACK, "teardown", "removed")
+_TAIL = 2000
 _MOST_BYTES = 8 * 2**30
 
 
@@ -122,6 +124,7 @@ class _Trial:
         self._world: ManifestEnvironment | None = None
         self._ready: ReadyWorld | None = None
         self._writer: Writer | None = None
+        self._took: float | None = None
 
     def result(self) -> EnvironmentCheck:
         for what in _ROWS:
@@ -142,8 +145,12 @@ class _Trial:
         )
 
     async def _step(self, what: str, work: Callable[[], Awaitable[str]]) -> None:
-        """Carry out one thing and record what came of it. Raises `_Ended` when it fails."""
+        """Carry out one thing and record what came of it. Raises `_Ended` when it fails.
+
+        What took the time is the whole of it, or what was done by `took`: not how it was looked at afterwards.
+        """
         self._tell(what)
+        self._took = None
         started = time.monotonic()
         try:
             detail = await work()
@@ -151,7 +158,14 @@ class _Trial:
             self._failure = self._failure or failure_of(error)
             self._record(what, "fails", error.message, time.monotonic() - started)
             raise _Ended from error
-        self._record(what, "holds", detail, time.monotonic() - started)
+        self._record(what, "holds", detail, self._took or time.monotonic() - started)
+
+    async def took(self, work: Awaitable[T]) -> T:
+        """Carry out the part of a step whose time counts."""
+        started = time.monotonic()
+        done = await work
+        self._took = time.monotonic() - started
+        return done
 
     def _record(self, what: str, outcome: Outcome, detail: str, seconds: float | None = None) -> None:
         rounded = None if seconds is None else round(seconds, 4)
@@ -277,6 +291,10 @@ class _Trial:
         return self._writer
 
     @property
+    def source(self) -> str:
+        return self._setting.source
+
+    @property
     def post(self) -> Post | None:
         return self._setting.post
 
@@ -332,19 +350,21 @@ class _States:
         self.baseline: StateSnapshot
 
     async def take_baseline(self) -> str:
-        self.baseline = await self._take(BASELINE)
+        self.baseline = await self._trial.took(self._trial.world.snapshot(BASELINE))
+        await self._read(self.baseline)
         absent = [file.path for file in self.baseline.files if not file.present]
-        held = f"{len(self.baseline.files) - len(absent)} files, {_size(self.baseline.size)}"
+        count = len(self.baseline.files) - len(absent)
+        held = f"{count} database{'' if count == 1 else 's'}, {_size(self.baseline.size)}"
         return held + (f"; not in this image: {', '.join(absent)}" if absent else "")
 
     async def write(self) -> str:
-        done = await self._write()
+        done = await self._trial.took(self._write())
         until = time.monotonic() + SEEN_SEC
         while (await self._trial.world.query()).digest == self._digests[BASELINE]:
             if time.monotonic() > until:
                 raise StateError(
                     f"{done}, and the declared state is what it was before",
-                    file=self._trial.world.manifest.name,
+                    file=self._trial.source,
                     key="environment.state.paths",
                     remedy="declare the files that the services really write to",
                 )
@@ -352,21 +372,26 @@ class _States:
         return f"{done}; the state has changed"
 
     async def restore(self) -> str:
-        await self._trial.world.restore(self.baseline)
+        await self._trial.took(self._trial.world.restore(self.baseline))
         return await self._require_baseline("restored")
 
     async def reset(self) -> str:
         await self._write()
         world = self._trial.world
-        if await world.reset(self.baseline):
+        if await self._trial.took(world.reset(self.baseline)):
             return await self._require_baseline("reset")
-        await world.reset(self.baseline, hard=True)
+        await self._trial.took(world.reset(self.baseline, hard=True))
         return "a no-op: the entrypoint owns the services; hard: the sandbox was begun anew, and is ready"
 
     async def _write(self) -> str:
         place, writer, post = self._trial.place, self._trial.writer, self._trial.post
         if post is not None:
-            return await writer.send(place.sandbox, post)
+            try:
+                return await writer.send(place.sandbox, post)
+            except WorldError as error:
+                logs = await self._trial.world.logs(tail=_TAIL)
+                error.log_tail = error.log_tail or "\n".join(f"{name}:\n{text}" for name, text in logs.items() if text)
+                raise
         paths = [file.path for file in self.baseline.files if file.present]
         for path in paths:
             await writer.insert(place.sandbox, path)
@@ -375,7 +400,7 @@ class _States:
 
     async def _require_baseline(self, name: str) -> str:
         """The state now is the baseline's, and the world answers."""
-        await self._take(name)
+        await self._read(await self._trial.world.snapshot(name))
         if self._digests[name] != self._digests[BASELINE]:
             diff = diff_snapshots(self._directory / BASELINE, self._directory / name)
             raise StateError(
@@ -385,13 +410,12 @@ class _States:
         ready = await self._trial.world.readiness()
         return f"the state is the snapshot's; {_answers(ready)}"
 
-    async def _take(self, name: str) -> StateSnapshot:
-        snapshot = await self._trial.world.snapshot(name)
-        target = self._directory / name
+    async def _read(self, snapshot: StateSnapshot) -> None:
+        """Bring a snapshot to this host, and keep the digest of its rows."""
+        target = self._directory / snapshot.name
         if not await SqliteStore(self._trial.place.keeper).fetch(snapshot, target, _MOST_BYTES):
             raise StateError(f"the state is too large to be compared: {_size(snapshot.size)}")
-        self._digests[name] = (await asyncio.to_thread(read_state, target, rows=None)).digest
-        return snapshot
+        self._digests[snapshot.name] = (await asyncio.to_thread(read_state, target, rows=None)).digest
 
 
 def _answers(ready: ReadyWorld) -> str:

@@ -37,7 +37,7 @@ db.exec("COMMIT");
 db.close();
 """
 _PYTHON_POST = """
-import sys, urllib.error, urllib.request
+import http.client, sys, urllib.error, urllib.request
 url, kind, body = sys.argv[1:]
 request = urllib.request.Request(url, body.encode(), {"Content-Type": kind}, method="POST")
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -46,14 +46,20 @@ try:
         print(answer.status)
 except urllib.error.HTTPError as error:
     print(error.code, error.read(500).decode("utf-8", "replace"))
+except (OSError, http.client.HTTPException) as error:
+    print("-", getattr(error, "reason", error))
 """
 _NODE_POST = """
 const [url, kind, body] = process.argv.slice(1);
-const answer = await fetch(url, {
-  method: "POST", body, headers: { "Content-Type": kind }, signal: AbortSignal.timeout(30000),
-});
-const text = await answer.text();
-console.log(answer.status, answer.ok ? "" : text.slice(0, 500));
+try {
+  const answer = await fetch(url, {
+    method: "POST", body, headers: { "Content-Type": kind }, signal: AbortSignal.timeout(30000),
+  });
+  const text = await answer.text();
+  console.log(answer.status, answer.ok ? "" : text.slice(0, 500));
+} catch (error) {
+  console.log("-", error.cause?.message || error.message);
+}
 """
 _START = {"python3": ("-I", "-c"), "node": ("--no-warnings", "--input-type=module", "-e")}
 _GIVEN = re.compile(r"(https?://(?:\[[^\]\s]*\]|[^/?#:\s]+)(?::\d+)?(?:[/?][^:\s]*)?)(?::(.*))?", re.S)
@@ -100,12 +106,12 @@ class Writer:
         result = await sandbox.control('exec "$@"', *words)
         status, _, said = result.stdout.strip().partition(" ")
         if result.return_code != 0 or not status.startswith("2"):
-            why = f"HTTP {status}" if status else "no answer"
+            why = f"HTTP {status}" if status.isdigit() else "no answer"
             raise WorldError(
-                f"POST {post.url}: {why}",
+                f"POST {post.url}: {why}{': ' if said else ''}{said}",
                 key="--write",
-                remedy="give a request that this world's service takes",
-                log_tail=said or result.stderr[-2000:] or None,
+                remedy="give a request that a service of this world takes",
+                log_tail=result.stderr[-2000:] or None,
             )
         return f"POST {post.url}: HTTP {status}"
 

@@ -1,8 +1,9 @@
 """The image's own entrypoint: as the first process, or below an idle one; what it is told, and how it fares.
 
-Its secrets go to a first process that waits for them on its standard input and then becomes the entrypoint. So they
-are in no file, no image and no configuration, and however often they are sent (whoever sends may die, and another
-sends again), the entrypoint begins once. That it has begun shows in a limit that the shell sets just before.
+Its secrets go to a first process that waits for them on its standard input and then becomes the entrypoint (see
+`become`). So they are in no file, no image and no configuration, and however often they are sent (whoever sends may
+die, and another sends again), the entrypoint begins once. That it has begun shows in a limit that the shell sets just
+before.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from benchflow.contracts.sandbox import EntrypointState, SandboxSpec
 from benchflow.errors import ConfigError, SandboxError, SandboxLostError, SandboxStartError
+from benchflow.planes.sandbox.docker.become import BECOME, SCRIPT
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
 from benchflow.planes.sandbox.docker.executions import Command, Executions
 from benchflow.planes.sandbox.docker.launch import MAIN, NO_SHELL, no_image
@@ -27,24 +29,11 @@ KEY = "benchflow/entrypoint"
 LOG_BYTES = 64 * 1024
 LOG_LINES = 4000
 
+_ROOT = ("", "0", "root", "0:0", "root:root")
 _PATIENCE = 60.0
 _SEND_AGAIN = 5.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-# One message: `begin N`, lines of shell behind a bar, `end N`. Of one that was cut off nothing counts.
-_WAIT = """s=; n=
-while IFS= read -r l; do case $l in
-"begin "*) n=${l#begin }; s=;;
-"end $n") [ -z "$n" ] || break;;
-"|"*) s="$s${l#?}
-";;
-esac; done
-[ -n "$n" ] || exit 125
-ulimit -S -m 9007199254740991
-eval "$s"
-unset s n l
-exec "$@" </dev/null
-"""
 # The soft limit of the first process's resident set is that of the script above from when it goes on.
 _BEGAN = 'while read -r a b c s l; do [ "$b" != resident ] || [ "$s" = unlimited ] || echo yes; done </proc/1/limits'
 
@@ -53,11 +42,12 @@ _TOGETHER = 'exec "$@" 2>&1'
 
 @dataclass(frozen=True)
 class Program:
-    """What an image runs by itself. argv: ENTRYPOINT, then CMD."""
+    """What an image runs by itself. argv: ENTRYPOINT, then CMD. env: the names that ENV sets."""
 
     argv: tuple[str, ...]
     user: str
     workdir: str
+    env: frozenset[str]
 
 
 async def program_of(engine: Engine, reference: str) -> Program:
@@ -74,7 +64,8 @@ async def program_of(engine: Engine, reference: str) -> Program:
             key="image",
             remedy="write what starts the services as ENTRYPOINT or CMD in its Dockerfile, or declare the services",
         )
-    return Program(argv, config.get("User") or "0", config.get("WorkingDir") or "/")
+    env = frozenset(entry.partition("=")[0] for entry in config.get("Env") or ())
+    return Program(argv, config.get("User") or "0", config.get("WorkingDir") or "/", env)
 
 
 async def first_process(engine: Engine, spec: SandboxSpec, told: Mapping[str, str]) -> dict[str, Any]:
@@ -93,15 +84,18 @@ async def first_process(engine: Engine, spec: SandboxSpec, told: Mapping[str, st
                 key="forward_env",
                 remedy="give the variable another name",
             )
-    if not told:
-        return {}
-    return {"entrypoint": ["/bin/sh", "-c", _WAIT, "benchflow-entrypoint", *program.argv], "stdin_open": True}
+    if not told and program.user in _ROOT:
+        return {"user": "0"}
+    mode = ("wait" if told else "", "" if program.user in _ROOT else program.user)
+    home = "own" if "HOME" in program.env | spec.env.keys() else ""
+    argv = ["/bin/sh", "-c", BECOME, SCRIPT, *mode, home, *program.argv]
+    return {"entrypoint": argv, "user": "0", "stdin_open": bool(told)}
 
 
 async def tell(engine: Engine, shell: RootShell, container: str, told: Mapping[str, str]) -> None:
-    """See to it that a first process that waits for its secrets has them, and became the entrypoint."""
-    found = await engine.call(lambda client: client.inspect_container(container))
-    if not found["Config"]["OpenStdin"]:
+    """See to it that a first process that waits for its secrets has them, and becomes the entrypoint."""
+    config = (await engine.call(lambda client: client.inspect_container(container)))["Config"]
+    if SCRIPT not in (config["Entrypoint"] or ()):
         return
     script = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items())
     nonce = secrets.token_hex(8)
@@ -109,11 +103,12 @@ async def tell(engine: Engine, shell: RootShell, container: str, told: Mapping[s
     try:
         async with asyncio.timeout(_PATIENCE):
             while not await _began(shell, 0.0):
-                await engine.call(lambda client: _send(client, container, "\n".join(lines)))
+                if config["OpenStdin"]:
+                    await engine.call(lambda client: _send(client, container, "\n".join(lines)))
                 if await _began(shell, _SEND_AGAIN):
                     return
     except TimeoutError as error:
-        raise SandboxError("the container's entrypoint did not begin", remedy=NO_SHELL) from error
+        raise SandboxError("the image's entrypoint did not begin", remedy=NO_SHELL) from error
 
 
 async def _began(shell: RootShell, within: float) -> bool:

@@ -36,13 +36,16 @@ _PAGE = 4096
 
 @dataclass(frozen=True)
 class Command:
-    """What to run, as which user, where. user: `name`, `uid`, or either with `:group`. limited: by the task's own."""
+    """What to run, as which user, where. user: `name`, `uid`, or either with `:group`. limited: by the task's own.
+    together: both outputs as one.
+    """
 
     argv: tuple[str, ...]
     env: dict[str, str]
     cwd: str
     user: str
     limited: bool = True
+    together: bool = False
 
 
 class Executions:
@@ -112,6 +115,26 @@ class Executions:
             return await asyncio.to_thread(
                 _result, end["return_code"], out.fileno(), err.fileno(), end.get("timed_out", False)
             )
+
+    async def begin(self, key: str, command: Command) -> None:
+        """Start under a key unless it was, and return without waiting for the end."""
+        room = self._room(key)
+        async with file_lock(room.with_suffix(".lock")):
+            await self._ensure_started(room, leaf_of(key), command)
+
+    async def look(self, key: str, limit: int) -> tuple[bool, int | None, str]:
+        """Of what runs or ran under a key: whether it runs, its exit status, the end of its output (bytes)."""
+        room = self._room(key)
+        if not await self.was_started(key):
+            return False, None, ""
+        mark = _read_json(room / STARTED)
+        waiter = None if (room / "end").exists() else open_process(mark["pid"], mark["started"])
+        if waiter is not None:
+            os.close(waiter)
+        else:
+            await self._ended(room, leaf_of(key), mark)
+        code = None if waiter is not None else _read_json(room / "end").get("return_code")
+        return waiter is not None, code, await asyncio.to_thread(_tail, room / "out", limit)
 
     async def was_started(self, key: str) -> bool:
         """Whether a command of this key ever began."""
@@ -195,7 +218,9 @@ class Executions:
         while not (room / STARTED).exists():
             await asyncio.to_thread(room.mkdir, parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            fds = [os.open(room / name, flags, 0o600) for name in ("out", "err", "exit")]
+            (room / "err").touch(0o600)
+            names = ("out", "out" if command.together else "err", "exit")
+            fds = [os.open(room / name, flags, 0o600) for name in names]
             try:
                 await self._start(leaf, command, fds, room)
             except HelperDied:
@@ -347,6 +372,14 @@ def _trim(fd: int) -> None:
     # A file system that cannot do it keeps the whole.
     with contextlib.suppress(OSError):
         punch_hole(fd, first, last - first)
+
+
+def _tail(file: Path, limit: int) -> str:
+    """The last bytes of a file that may be growing, and is kept from growing too large."""
+    with file.open("r+b") as output:
+        _trim(output.fileno())
+        size = os.fstat(output.fileno()).st_size
+        return os.pread(output.fileno(), limit, max(0, size - limit)).decode(errors="replace")
 
 
 def _drained(pieces: asyncio.Queue[tuple[int, bytes]]) -> list[tuple[int, bytes]]:

@@ -18,11 +18,14 @@ from benchflow.contracts.sandbox import (
     SandboxSpec,
 )
 from benchflow.errors import SandboxLostError, SandboxStartError, UnsupportedFeatureError
+from benchflow.planes.sandbox.local.client import UnknownUserError
 from benchflow.planes.sandbox.local.images import key_of, read_image
 from benchflow.planes.sandbox.local.trial import require_machine
 
 if TYPE_CHECKING:
     from benchflow.planes.sandbox.local.build.builder import Builder
+    from benchflow.planes.sandbox.local.entrypoint import Entrypoint
+    from benchflow.planes.sandbox.local.executions import Command
     from benchflow.planes.sandbox.local.machine import Machine
     from benchflow.planes.sandbox.local.sandbox import LocalSandbox
 
@@ -92,17 +95,48 @@ class LocalProvider:
                 f"a sandbox named {spec.name} exists and does not belong to this stack",
                 remedy="choose another job name, or another state directory for one of the stacks",
             )
-        running = await self._machine.start(spec)
         from benchflow.planes.sandbox.local.sandbox import LocalSandbox, ref_of
 
+        command = await self._entrypoint_of(spec, secrets or {}) if spec.entrypoint != "none" else None
+        running = await self._machine.start(spec)
         ref = ref_of(spec, running, host_id=host_id, queue=queue, generation=generation)
-        return LocalSandbox(self._machine, ref, self._env(spec))
+        sandbox = LocalSandbox(self._machine, ref, self._env(spec))
+        if command is not None:
+            try:
+                await sandbox.entrypoint().begin(command)
+            except UnknownUserError as error:
+                await self.remove(spec.name)
+                raise SandboxStartError(
+                    f"the image's entrypoint cannot be started: {error.message}", key="USER", remedy=error.remedy
+                ) from error
+        return sandbox
+
+    async def _entrypoint_of(self, spec: SandboxSpec, told: Mapping[str, str]) -> Command | None:
+        """What is to run below the first process; None where the image is gone, which only a first start minds."""
+        from benchflow.planes.sandbox.local.entrypoint import entrypoint_of
+
+        key = key_of(spec.image)
+        async with self._machine.using():
+            await asyncio.to_thread(self._machine.store.open)
+            image = await asyncio.to_thread(read_image, self._machine.store.root, key) if key else None
+        return None if image is None and key else entrypoint_of(spec, image, told)
 
     async def entrypoint_state(self, name: str) -> EntrypointState:
-        return EntrypointState(running=True)
+        return await (await self._entrypoint(name)).state()
 
     async def end_entrypoint(self, name: str) -> None:
-        return None
+        await (await self._entrypoint(name)).end()
+
+    async def _entrypoint(self, name: str) -> Entrypoint:
+        from benchflow.planes.sandbox.local.entrypoint import require_entrypoint
+        from benchflow.planes.sandbox.local.sandbox import LocalSandbox, ref_of
+
+        running = await asyncio.to_thread(self._machine.running, name)
+        spec = self._machine.records(name).spec
+        if running is None or spec is None:
+            raise SandboxLostError(f"the sandbox {name} no longer runs")
+        require_entrypoint(spec)
+        return LocalSandbox(self._machine, ref_of(spec, running), {}).entrypoint()
 
     async def attach(self, ref: SandboxRef) -> LocalSandbox:
         from benchflow.planes.sandbox.local.sandbox import LocalSandbox

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow.contracts.sandbox import ExecChunk, ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
-from benchflow.errors import SandboxError
+from benchflow.errors import SandboxError, SandboxLostError
+from benchflow.planes.sandbox.local.entrypoint import Entrypoint, group_of
 from benchflow.planes.sandbox.local.executions import Command, Executions, leaf_of
 from benchflow.planes.sandbox.local.files import Files
 from benchflow.planes.sandbox.local.machine import INIT, Machine
@@ -59,13 +60,13 @@ class LocalSandbox:
         user: str | int | None = None,
         timeout: float | None = None,
     ) -> SandboxExecResult:
-        return await self._executions.run_once(key, self._command(cmd, env, cwd, user), timeout)
+        return await self._executions.run_once(self._key(key), self._command(cmd, env, cwd, user), timeout)
 
     async def was_started(self, key: str) -> bool:
-        return await self._executions.was_started(key)
+        return await self._executions.was_started(self._key(key))
 
     async def kill_once(self, key: str) -> None:
-        await self._executions.kill_once(key)
+        await self._executions.kill_once(self._key(key))
 
     def exec_stream(
         self,
@@ -96,7 +97,8 @@ class LocalSandbox:
 
     async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
         self._init()
-        kept = {INIT} | (set(self._records.baseline.leaves) if keep == "services" else set())
+        services = {*self._records.baseline.leaves, *group_of(self._records.running)}
+        kept = {INIT} | (services if keep == "services" else set())
         return await asyncio.to_thread(self._kill_all_but, kept)
 
     def _kill_all_but(self, kept: set[str]) -> int:
@@ -156,6 +158,17 @@ class LocalSandbox:
 
     async def stop(self) -> None:
         await self._machine.remove(self._ref.name)
+
+    def entrypoint(self) -> Entrypoint:
+        """The image's own, whether it runs or not. Raises `SandboxLostError`."""
+        self._init()
+        running = self._records.running
+        if running is None:
+            raise SandboxLostError(f"the sandbox {self._ref.name} no longer runs")
+        return Entrypoint(self._executions, running)
+
+    def _key(self, key: str) -> str:
+        return f"{self._ref.episode}/{key}" if self._ref.episode else key
 
     def _init(self) -> tuple[int, int]:
         return self._machine.init_of(self._ref.name, self._ref.handle)

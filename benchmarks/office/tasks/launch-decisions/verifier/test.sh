@@ -1,0 +1,2 @@
+#!/bin/sh
+exec office-check check.py

@@ -1,0 +1,100 @@
+"""Rollouts in a world, whose worker and server are killed at moments that nobody chose: one world each, and one of all.
+
+The solution writes into a service of the world; the verifier finds that entry once, by asking the service and in what
+the engine says has changed. The service's own log tells how often it was started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from counted_task import BASE_IMAGE, write_counted_task
+from embedded import EmbeddedStack, Role
+from scored import assert_each_scored_once, assert_nothing_is_left, submit_job
+
+from benchflow.contracts.rollout import Phase
+
+pytestmark = pytest.mark.crash
+
+LEDGER = Path(__file__).parents[1] / "ledger.py"
+MANIFEST = f"""\
+[environment]
+name = "ledger"
+base_image = "{BASE_IMAGE}"
+owns_lifecycle = false
+
+[environment.task_selection]
+mechanism = "image"
+
+[[environment.services]]
+name = "ledger"
+command = "ledger /data/ledger.db 9000"
+port = 9000
+
+[environment.state]
+paths = ["/data/ledger.db"]
+"""
+URL = "http://localhost:9000"
+POST = f'python3 -c \'import urllib.request as u; u.urlopen(u.Request("{URL}/add/solved", method="POST"))\'\n'
+CHECK = f"""\
+python3 - <<'END' || exit 1
+import json, os, urllib.request
+assert json.load(urllib.request.urlopen("{URL}/all")) == ["solved"]
+[database] = json.load(open(os.environ["BENCHFLOW_ENVIRONMENT"] + "/diff.json"))["databases"]
+assert database["tables"][0]["added"] == [{{"n": 1, "text": "solved"}}]
+END
+"""
+
+
+def write_package(root: Path, count: int, sandbox: str) -> Path:
+    for number in range(count):
+        task = write_counted_task(
+            root / "tasks", f"world-{number}", sandbox, setup_sec=0.2, solve_sec=1.0, verify_sec=0.3, build_sec=0
+        )
+        environment = task / "environment"
+        (environment / "ledger").write_bytes(LEDGER.read_bytes())
+        with (environment / "Dockerfile").open("a") as dockerfile:
+            dockerfile.write("COPY ledger /usr/local/bin/ledger\nRUN chmod 755 /usr/local/bin/ledger && mkdir /data\n")
+        for script, more in (("solution/solve.sh", POST), ("tests/test.sh", CHECK)):
+            head, _, rest = (task / script).read_text().partition("\n")
+            (task / script).write_text(f"{head}\n{more}{rest}")
+    (root / "environment.toml").write_text(MANIFEST)
+    return root
+
+
+def assert_one_world_each(results: list[Path]) -> None:
+    for directory in results:
+        assert (directory / "environment" / "logs" / "ledger.log").read_text().count("the ledger is open") == 1
+        diff = json.loads((directory / "environment" / "state" / "final" / "diff.json").read_text())
+        assert diff["databases"][0]["tables"][0]["n_added"] == 1
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(40, marks=pytest.mark.soak)])
+async def test_a_world_is_started_once_and_ends_as_if_nothing_had_happened(
+    stack: EmbeddedStack, tmp_path: Path, kills: int
+) -> None:
+    seed = random.randrange(10**6)
+    print(f"\nseed {seed}")
+    chance = random.Random(seed)
+    victims: list[tuple[Role, ...]] = [("worker",), ("worker", "server")]
+    package = write_package(tmp_path / "package", 4, stack.sandbox)
+    number = 0
+    while kills > 0:
+        job = await submit_job(stack, [package], tmp_path / "jobs", f"crash-{number}", concurrency=4)
+        number += 1
+        ended = asyncio.create_task(job.wait())
+        while not ended.done():
+            # Not a wait for anything: the moment of the crash is what is random.
+            await asyncio.wait({ended}, timeout=chance.uniform(0.2, 2))
+            if kills > 0 and not ended.done() and stack.kill(*chance.choice(victims)):
+                kills -= 1
+        await ended
+        assert_each_scored_once(job, stack)
+        assert_one_world_each([Path(str(result.directory)) for result in job.results()])
+        assert {"readiness", "execute"} <= {*job.results()[0].timing} <= {*get_args(Phase)}
+    assert_nothing_is_left(stack)

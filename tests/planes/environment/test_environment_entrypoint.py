@@ -1,0 +1,172 @@
+"""Worlds that the image's own entrypoint starts: their life and their state, in real sandboxes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from worlds import DATABASE, PORT, PROGRAM, OnDocker, OnLocal, Worlds, ask, keeper_of, running
+
+from benchflow.contracts.environment import Manifest
+from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider, SandboxSpec
+from benchflow.errors import ReadinessError, ServiceDiedError, StatelessError, UnsupportedFeatureError
+from benchflow.planes.environment.environment import ENTRYPOINT, ManifestEnvironment, Place
+
+Build = Callable[..., Awaitable[ImageRef]]
+Owned = Callable[..., Awaitable[ManifestEnvironment]]
+
+SERVE = f"{PROGRAM} --db {DATABASE} --port {PORT}"
+HEALTHY = {"http": [f"http://localhost:{PORT}/health"], "timeout_sec": 20}
+STATE = {"paths": [DATABASE]}
+
+
+class WorldOfAnEntrypoint(Worlds):
+    @pytest_asyncio.fixture
+    async def build(self, tmp_path: Path, provider: SandboxProvider, discard: list[ImageRef]) -> Build:
+        """Builds an image that runs a shell command by itself."""
+
+        async def make(command: str) -> ImageRef:
+            context = tmp_path / uuid.uuid4().hex
+            context.mkdir()
+            (context / "notes").write_text(Path(__file__).with_name("notes_service.py").read_text())
+            (context / "notes").chmod(0o755)
+            (context / "Dockerfile").write_text(
+                f"FROM {self.base_image}\nCOPY notes {PROGRAM}\nRUN mkdir -p /data\n"
+                f'ENTRYPOINT ["/bin/sh", "-c", "{command}"]\n'
+            )
+            image = await provider.build(ImageConfig(context=str(context), entrypoint=True, timeout_sec=120))
+            discard.append(image)
+            return image
+
+        return make
+
+    @pytest.fixture
+    def owned(self, build: Build, provider: SandboxProvider, spec: SandboxSpec, start: object) -> Owned:
+        """Starts a sandbox whose image starts the world; the world. Keyword arguments are those of `Manifest`."""
+
+        async def make(command: str = f"exec {SERVE}", form: str = "first", **fields: object) -> ManifestEnvironment:
+            wanted = spec.model_copy(update={"image": await build(command), "entrypoint": form})
+            declared = Manifest.model_validate({"name": "world", "image": "image", "readiness": HEALTHY} | fields)
+
+            async def begin() -> Place:
+                env = declared.task_env("task-1", "entrypoint")
+                sandbox = await provider.start(
+                    wanted.model_copy(update={"env": env}), host_id="host", queue="queue", secrets={"KEY": "value"}
+                )
+                return Place(sandbox, keeper_of(sandbox))
+
+            async def again() -> Place:
+                await provider.remove(wanted.name)
+                return await begin()
+
+            place = await begin()
+            return ManifestEnvironment(
+                declared, place.sandbox, provider, keeper=place.keeper, task="task-1", source="world.toml",
+                recycle=again if fields.get("state") else None,
+            )  # fmt: skip
+
+        return make
+
+    async def test_it_is_ready_when_its_probes_say_so(self, owned: Owned) -> None:
+        mine = await owned(ports=(PORT,), readiness=HEALTHY | {"tcp": [PORT]})
+        assert await mine.provision() == ()
+        ready = await mine.readiness()
+        assert [probe.answer for probe in ready.probes] == ["HTTP 200", "connected"]
+        assert ready.services == () and 0 < ready.seconds < 60
+        await mine.check()
+        assert "notes begins" in (await mine.logs())[ENTRYPOINT]
+        assert len((await mine.logs(tail=5))[ENTRYPOINT]) == 5
+
+    @pytest.mark.parametrize("form", ["first", "below"])
+    async def test_it_knows_its_task_and_its_secrets(self, owned: Owned, form: str) -> None:
+        mine = await owned(form=form)
+        await mine.readiness()
+        seen = await ask(mine.sandbox, "/env")
+        assert (seen["BENCHFLOW_TASK_ID"], seen["KEY"]) == ("task-1", "value")
+
+    async def test_one_that_is_never_healthy_is_told_with_its_log(self, owned: Owned) -> None:
+        mine = await owned(f"exec {SERVE} --ill", readiness=HEALTHY | {"timeout_sec": 1})
+        with pytest.raises(ReadinessError, match="1 of 1 probes") as caught:
+            await mine.readiness()
+        said = caught.value.log_tail or ""
+        assert "HTTP 503" in said and "entrypoint:" in said and "notes begins" in said
+
+    @pytest.mark.parametrize("form", ["first", "below"])
+    async def test_one_that_ends_is_not_waited_for(self, owned: Owned, form: str) -> None:
+        mine = await owned("sleep 2; echo out of luck; exit 9", form=form, readiness=HEALTHY | {"timeout_sec": 60})
+        with pytest.raises(ServiceDiedError, match="entrypoint ended with exit status 9") as caught:
+            await mine.readiness()
+        assert "out of luck" in (caught.value.log_tail or "")
+
+    @pytest.mark.parametrize("form", ["first", "below"])
+    async def test_one_that_dies_later_is_found_by_the_next_look(self, owned: Owned, form: str) -> None:
+        mine = await owned(form=form)
+        await mine.readiness()
+        await mine.check()
+        with pytest.raises(Exception):  # noqa: B017 the sandbox may end with it
+            await ask(mine.sandbox, note="die 7")
+        with pytest.raises(ServiceDiedError, match="entrypoint ended with exit status 7") as caught:
+            await mine.check()
+        assert "told to die" in (caught.value.log_tail or "")
+
+    async def test_one_that_leaves_its_services_in_the_background_lives_as_long_as_they_do(self, owned: Owned) -> None:
+        mine = await owned(f"{SERVE} --daemon --late 0.5", form="below")
+        await mine.readiness()
+        await mine.check()
+        await mine.sandbox.control("kill -9 $(pidof -x notes || pgrep -f bin/notes)")
+        with pytest.raises(ServiceDiedError, match="entrypoint ended with exit status 0"):
+            await mine.check()
+
+    async def test_restoring_goes_through_what_it_has_open(self, owned: Owned) -> None:
+        mine = await owned(state=STATE)
+        await mine.readiness()
+        await ask(mine.sandbox, note="one")
+        snapshot = await mine.snapshot("first")
+        await ask(mine.sandbox, note="two")
+        await mine.restore(snapshot)
+        assert await ask(mine.sandbox) == ["one"]
+        assert (await mine.logs())[ENTRYPOINT].count("notes begins") == 1
+
+    async def test_resetting_does_nothing_unless_it_is_hard(self, owned: Owned) -> None:
+        mine = await owned(state=STATE)
+        await mine.readiness()
+        baseline = await mine.snapshot("baseline")
+        await ask(mine.sandbox, note="one")
+        assert await mine.reset(baseline) is False
+        assert await ask(mine.sandbox) == ["one"]
+        assert await mine.reset(baseline, hard=True) is True
+        assert await ask(mine.sandbox) == []
+        await mine.check()
+
+    async def test_what_cannot_be_begun_anew_says_so(self, owned: Owned, provider: SandboxProvider) -> None:
+        mine = await owned(state=STATE)
+        await mine.readiness()
+        baseline = await mine.snapshot("baseline")
+        bare = ManifestEnvironment(
+            mine.manifest, mine.sandbox, provider, keeper=keeper_of(mine.sandbox), task="task-1", source="world.toml"
+        )
+        with pytest.raises(UnsupportedFeatureError, match="second time"):
+            await bare.reset(baseline, hard=True)
+        stateless = await owned()
+        with pytest.raises(StatelessError):
+            await stateless.reset(baseline, hard=True)
+
+    async def test_one_below_is_torn_down_and_its_sandbox_stays(self, owned: Owned) -> None:
+        mine = await owned(form="below")
+        await mine.readiness()
+        await mine.teardown()
+        await mine.teardown()
+        assert await running(mine.sandbox, "bin/notes") == 0
+
+
+@pytest.mark.docker
+class TestEntrypointOnDocker(OnDocker, WorldOfAnEntrypoint):
+    pass
+
+
+@pytest.mark.local
+class TestEntrypointOnLocal(OnLocal, WorldOfAnEntrypoint):
+    pass
