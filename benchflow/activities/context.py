@@ -18,6 +18,7 @@ from benchflow.contracts.task import Task
 from benchflow.errors import StoreError
 from benchflow.host import Slots, locked
 from benchflow.paths import JobPaths, RolloutPaths, StatePaths
+from benchflow.planes.environment.interpreter import Kind
 from benchflow.planes.sandbox import get_provider
 from benchflow.store import Store, storage_errors
 from benchflow.tasks import load_task, unpack
@@ -25,7 +26,10 @@ from benchflow.tasks import load_task, unpack
 
 @dataclass
 class WorkerContext:
-    """queue: the task queue of this host. stack: the identity that labels carry."""
+    """queue: the task queue of this host. stack: the identity that labels carry. installed: which services the image of
+    a task in its world has, as far as this process has seen them start; interpreters: what runs the engine's helper in
+    an image, by provider and reference.
+    """
 
     client: Client
     paths: StatePaths
@@ -34,6 +38,8 @@ class WorkerContext:
     queue: str
     stack: str
     slots: Slots
+    installed: dict[tuple[str, str], dict[str, bool]] = field(default_factory=dict)
+    interpreters: dict[tuple[str, str], Kind] = field(default_factory=dict)
     _jobs: dict[str, JobSpec] = field(default_factory=dict)
     _tasks: dict[str, Task] = field(default_factory=dict)
     _sandboxes: dict[tuple[str, str], Sandbox] = field(default_factory=dict)

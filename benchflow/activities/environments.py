@@ -158,15 +158,19 @@ async def _fit_helper(
     context: WorkerContext, provider: SandboxProvider, wanted: SandboxSpec, log: Path
 ) -> tuple[SandboxSpec, WorldOutfit]:
     """What the engine's helper needs, where the image cannot run it."""
-    kind = await interpreter_of(provider, wanted.image, context.paths, labels=wanted.labels)
+    image = (provider.name, wanted.image.reference)
+    kind = context.interpreters.get(image)
+    if kind is None:
+        kind = await interpreter_of(provider, wanted.image, context.paths, labels=wanted.labels)
+        context.interpreters[image] = kind
     if kind == "python3":
         return wanted, WorldOutfit(kind=kind, program=program_of(kind))
     runtime = await ensure_runtime(context.paths, await libc_of(provider, wanted.image, labels=wanted.labels))
     if provider.capabilities().mounts:
         wanted = wanted.model_copy(update={"mounts": (*wanted.mounts, runtime.mount)})
     else:
-        image = await image_with_toolboxes(provider, wanted.image, [runtime], log=log)
-        wanted = wanted.model_copy(update={"image": image})
+        fitted = await image_with_toolboxes(provider, wanted.image, [runtime], log=log)
+        wanted = wanted.model_copy(update={"image": fitted})
     return wanted, WorldOutfit(kind=kind, program=program_of(kind, runtime))
 
 
@@ -194,7 +198,17 @@ async def world_of(
         task=task.name,
         env=command_env(context, spec, task) | forwarded,
         source=environment.source,
+        probed=context.installed.get((spec.task.digest, environment.digest)),
     )
+
+
+async def start_world(context: WorkerContext, spec: RolloutSpec, task: Task, ref: SandboxRef) -> None:
+    """Start the services of a rollout's world; what was learned of its image spares the next one the probes."""
+    world = await world_of(context, spec, task, ref)
+    if world is not None and spec.task.environment is not None:
+        seen = await world.provision()
+        known = {status.name: True for status in seen if status.state == "running"}
+        context.installed[(spec.task.digest, spec.task.environment.digest)] = known
 
 
 async def died(world: ManifestEnvironment) -> None:

@@ -20,6 +20,7 @@ from benchflow.activities.environments import (
     fit_out_world,
     keep_logs,
     keep_state,
+    start_world,
     take_baseline,
     world_of,
 )
@@ -135,9 +136,7 @@ class RolloutActivities:
             with redacted_errors(redactor_for(context, spec, task)):
                 sandbox = await self._start(request, name, paths.build_log)
                 await run_setup_commands(sandbox, task, command_env(context, spec, task), self._secrets(spec))
-                world = await world_of(context, spec, task, sandbox.ref)
-                if world is not None:
-                    await world.provision()
+                await start_world(context, spec, task, sandbox.ref)
         except asyncio.CancelledError:
             if is_unwanted():
                 await asyncio.shield(self._discard(spec, name))
@@ -259,12 +258,17 @@ class RolloutActivities:
             trusted=record_for(spec.agent).protocol == "oracle",
             clean=redact.clean,
         )
-        if work.session is not None:
-            await end_agent(self.context, sandbox, spec, work.session)
         with redacted_errors(redact):
             notes: list[str] = []
             world = await world_of(self.context, spec, task, work.sandbox)
-            if world is not None and not await sandbox.was_started(verifier.key):
+            if world is not None and await sandbox.was_started(verifier.key):
+                world = None
+            if world is not None:
+                # First of all: where it was the sandbox's own process, all else would fail for want of it.
+                await world.check()
+            if work.session is not None:
+                await end_agent(self.context, sandbox, spec, work.session)
+            if world is not None:
                 evidence, notes = await self._leave_world(work, world, sandbox, trusted=verifier.trusted)
                 verifier = replace(verifier, evidence=evidence)
             result = await verifier.run(sandbox, logs)
@@ -274,10 +278,9 @@ class RolloutActivities:
     async def _leave_world(
         self, work: VerifyInput, world: ManifestEnvironment, sandbox: Sandbox, *, trusted: bool
     ) -> tuple[Path | None, list[str]]:
-        """Between the agent and the verifier: the world must have lived until now, and tells its state."""
+        """Between the agent and the verifier: the world tells its state."""
         if not trusted:
             await sandbox.kill_processes()
-        await world.check()
         paths = self.context.results(work.spec)
         label = work.step.name or "final"
         evidence, notes = await keep_state(world, label, work.sandbox.episode, work.baseline, paths)

@@ -39,11 +39,13 @@ from benchflow.errors import (
     BenchFlowError,
     BudgetExhaustedError,
     ReplayDivergedError,
+    SandboxLostError,
     ServiceDiedError,
 )
 from benchflow.planes.agent.account import prepare_account
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.session import Limits, Turn, Unanswered
+from benchflow.planes.agent.acp.limits import Limits
+from benchflow.planes.agent.acp.session import Turn, Unanswered
 from benchflow.planes.agent.acp.talk import AcpTalk
 from benchflow.planes.agent.acpx.session import AcpxSession
 from benchflow.planes.agent.oracle import run_oracle
@@ -141,6 +143,10 @@ class TurnActivities:
             if not turn.done():
                 watch.result()
             return await turn
+        except SandboxLostError:
+            # It may have ended with the process that the world was.
+            await world.check()
+            raise
         finally:
             for task_ in (turn, watch):
                 task_.cancel()
@@ -148,10 +154,11 @@ class TurnActivities:
 
     async def _end_turn(self, work: StepInput, sandbox: Sandbox) -> None:
         """End whoever acts: nobody waits for it any more."""
-        if work.session is not None:
-            await end_agent(self.context, sandbox, work.spec, work.session)
-        else:
-            await sandbox.kill_once(f"turn-{work.step.index}")
+        with suppress(SandboxLostError):
+            if work.session is not None:
+                await end_agent(self.context, sandbox, work.spec, work.session)
+            else:
+                await sandbox.kill_once(f"turn-{work.step.index}")
 
     def writer(self, work: StepInput, redact: Redactor) -> NodeWriter:
         """Of the trajectory that a step adds to."""

@@ -55,6 +55,8 @@ def call(prompt):
     request = urllib.request.Request(given["BASE_URL"] + "/chat/completions", body.encode(), headers)
     try:
         with urllib.request.urlopen(request, timeout=float(sys.argv[4]) if len(sys.argv) > 4 else 60) as answer:
+            # Whoever leaves before the end has no answer.
+            answer.read()
             return str(answer.status)
     except urllib.error.HTTPError as error:
         return str(error.code)

@@ -270,13 +270,16 @@ class ManifestEnvironment:
 
     @asynccontextmanager
     async def _explaining_loss(self) -> AsyncIterator[None]:
-        """Raise that the entrypoint ended, if the sandbox ended with it. Who runs the sandbox may say so a bit later."""
+        """Raise that the entrypoint ended, if the sandbox ended with it; who runs it may know a bit later."""
         try:
             yield
         except SandboxLostError:
             deadline = time.monotonic() + _LATE_SEC
             while self._manifest.owns_lifecycle and time.monotonic() < deadline:
-                state = await self._entrypoint()
+                try:
+                    state = await self._entrypoint()
+                except SandboxError:
+                    break
                 if not state.running:
                     raise self._death(state) from None
                 await asyncio.sleep(_LOOK_EVERY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, cast
@@ -24,21 +25,24 @@ _LOOK = (
 )
 
 
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
 async def interpreter_of(
     provider: SandboxProvider, image: ImageRef, paths: StatePaths | None = None, *, labels: Mapping[str, str]
 ) -> Kind:
     """What runs the helper in sandboxes of this image, kept by the image's reference once it is known.
 
     Asked of a sandbox that is started from it for a moment. labels: what the reaper knows its own by, should this
-    process die meanwhile. Where sandboxes show this host's own programs, the answer is asked for anew each time, since
-    these come and go. Where it is `node`, the sandbox needs the toolbox of `ensure_runtime`. Raises `SandboxError`
-    when the image does not start.
+    process die meanwhile. Where sandboxes show this host's own programs, it is asked for again when these have
+    changed. Where it is `node`, the sandbox needs the toolbox of `ensure_runtime`. Raises `SandboxError` when the image
+    does not start.
     """
-    if provider.capabilities().isolation == "process":
-        return await _ask(provider, image, labels)
     directory = (paths or StatePaths.default()).toolboxes
     file = directory / "interpreter.json"
     image_key = f"{provider.name} {image.reference}"
+    if provider.capabilities().isolation == "process":
+        image_key += f" {_hosts_own()}"
     known = _read(file)
     if image_key not in known:
         async with file_lock(directory / ".locks" / f"interpreter-{short_hash(image_key, 16)}.lock"):
@@ -67,6 +71,15 @@ async def _ask(provider: SandboxProvider, image: ImageRef, labels: Mapping[str, 
     finally:
         await provider.remove(name)
     return "python3" if answer.stdout.strip() == "python3" else "node"
+
+
+def _hosts_own() -> str:
+    """What tells this host's Python from another that comes to its place."""
+    program = shutil.which("python3", path=_PATH)
+    if program is None:
+        return "-"
+    status = Path(program).resolve().stat()
+    return f"{Path(program).resolve()} {status.st_mtime_ns}"
 
 
 def _read(file: Path) -> dict[str, str]:

@@ -32,7 +32,7 @@ LOG_CAP = 8 * 1024 * 1024
 GRACE_SEC = 3.0
 """What services have between SIGTERM and SIGKILL."""
 
-LATE_SEC = 2.0
+LATE_SEC = 10.0
 """How long after the exit, with status 0, of a service that has not yet been healthy its port may come up: it may have
 gone into the background.
 """

@@ -107,6 +107,8 @@ class SqliteStore:
 
     async def _ask(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
         common = {"foreign": list(self._foreign), "fence_table": FENCE_TABLE, "patience": self._patience}
+        # The helper of a worker that died goes on: what it makes may be what is asked for here.
+        common["wait"] = self._timeout / 2
         return await self._keeper.ask(operation, request | common, self._timeout)
 
 

@@ -13,35 +13,29 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from benchflow.contracts.base import Model
-from benchflow.contracts.environment import BASELINE, Manifest, ReadyWorld, StateDiff, StateSnapshot
+from benchflow.contracts.environment import Manifest, ReadyWorld
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.rollout import Failure
 from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider, SandboxSpec
-from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError, StateError, WorldError
+from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError, WorldError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import ensure_runtime, image_with_toolboxes, libc_of
 from benchflow.planes.environment.environment import ManifestEnvironment, Place
 from benchflow.planes.environment.interpreter import interpreter_of, program_of
 from benchflow.planes.environment.keeper import Keeper
-from benchflow.planes.environment.state import SqliteStore, diff_snapshots, read_state
+from benchflow.planes.environment.rollback import Rollback, Timed, answers_of
 from benchflow.planes.environment.writing import Post, Writer
 
-T = TypeVar("T")
 Outcome = Literal["holds", "fails", "not declared", "not tried"]
 
 START_SEC = 120.0
 """What a sandbox may take to start."""
 
-SEEN_SEC = 5.0
-"""How long a service may take until what it was sent is in its database."""
-
 _ROLLBACK = ("snapshot", "write", "restore", "reset")
 _ROWS = ("image", "sandbox", "services", "ready", *_ROLLBACK, "teardown", "removed")
-_TAIL = 2000
-_MOST_BYTES = 8 * 2**30
 
 
 class Finding(Model):
@@ -124,7 +118,6 @@ class _Trial:
         self._world: ManifestEnvironment | None = None
         self._ready: ReadyWorld | None = None
         self._writer: Writer | None = None
-        self._took: float | None = None
 
     def result(self) -> EnvironmentCheck:
         for what in _ROWS:
@@ -144,28 +137,19 @@ class _Trial:
             failure=self._failure,
         )
 
-    async def _step(self, what: str, work: Callable[[], Awaitable[str]]) -> None:
-        """Carry out one thing and record what came of it. Raises `_Ended` when it fails.
-
-        What took the time is the whole of it, or what was done by `took`: not how it was looked at afterwards.
-        """
+    async def _step(self, what: str, work: Callable[[], Awaitable[str | Timed]]) -> None:
+        """Carry out one thing and record what came of it. Raises `_Ended` when it fails."""
         self._tell(what)
-        self._took = None
         started = time.monotonic()
         try:
-            detail = await work()
+            done = await work()
         except BenchFlowError as error:
             self._failure = self._failure or failure_of(error)
             self._record(what, "fails", error.message, time.monotonic() - started)
             raise _Ended from error
-        self._record(what, "holds", detail, self._took or time.monotonic() - started)
-
-    async def took(self, work: Awaitable[T]) -> T:
-        """Carry out the part of a step whose time counts."""
-        started = time.monotonic()
-        done = await work
-        self._took = time.monotonic() - started
-        return done
+        whole = time.monotonic() - started
+        detail, seconds = (done, whole) if isinstance(done, str) else done
+        self._record(what, "holds", detail, seconds)
 
     def _record(self, what: str, outcome: Outcome, detail: str, seconds: float | None = None) -> None:
         rounded = None if seconds is None else round(seconds, 4)
@@ -257,46 +241,23 @@ class _Trial:
     async def _wait(self) -> str:
         assert self._world is not None
         self._ready = await self._world.readiness()
-        return _answers(self._ready)
+        return answers_of(self._ready)
 
     # --- back ----------------------------------------------------------------------------------------
 
     async def roll_back(self) -> None:
-        assert self._place is not None and self._world is not None
+        assert self._place is not None and self._world is not None and self._writer is not None
         with tempfile.TemporaryDirectory(prefix="benchflow-env-check-") as directory:
-            states = _States(self, Path(directory))
+            states = Rollback(
+                self._world, self._place, self._writer, Path(directory), self._setting.source, post=self._setting.post
+            )
             await self._step("snapshot", states.take_baseline)
-            if not any(file.present for file in states.baseline.files) and self._setting.post is None:
-                why = "no declared database is in this image"
+            if states.is_empty and self._setting.post is None:
                 for what in ("write", "restore", "reset"):
-                    self._record(what, "not tried", why)
+                    self._record(what, "not tried", "no declared database is in this image")
                 return
-            await self._step("write", states.write)
-            await self._step("restore", states.restore)
-            await self._step("reset", states.reset)
-
-    @property
-    def place(self) -> Place:
-        assert self._place is not None
-        return self._place
-
-    @property
-    def world(self) -> ManifestEnvironment:
-        assert self._world is not None
-        return self._world
-
-    @property
-    def writer(self) -> Writer:
-        assert self._writer is not None
-        return self._writer
-
-    @property
-    def source(self) -> str:
-        return self._setting.source
-
-    @property
-    def post(self) -> Post | None:
-        return self._setting.post
+            for what, work in (("write", states.write), ("restore", states.restore), ("reset", states.reset)):
+                await self._step(what, work)
 
     # --- down ----------------------------------------------------------------------------------------
 
@@ -316,9 +277,10 @@ class _Trial:
     async def _tear_down(self) -> str:
         if self._manifest.owns_lifecycle and self._manifest.keep_alive:
             return "the entrypoint ends with its sandbox"
-        await self.world.teardown()
+        assert self._place is not None and self._world is not None
+        await self._world.teardown()
         ports = {*self._manifest.ports, *(service.port for service in self._manifest.services)}
-        left = await self.place.keeper.ports_in_use(sorted(ports))
+        left = await self._place.keeper.ports_in_use(sorted(ports))
         if left:
             who = ", ".join(f"{port} ({by or 'unknown'})" for port, by in left.items())
             raise WorldError(
@@ -338,103 +300,3 @@ class _Trial:
         except SandboxLostError:
             return "nothing is left of the sandbox"
         raise SandboxStartError("the sandbox is still there", remedy=f"remove it by hand: {self._spec.name}")
-
-
-class _States:
-    """The states of one trial, by name, as directories on this host."""
-
-    def __init__(self, trial: _Trial, directory: Path) -> None:
-        self._trial = trial
-        self._directory = directory
-        self._digests: dict[str, str] = {}
-        self.baseline: StateSnapshot
-
-    async def take_baseline(self) -> str:
-        self.baseline = await self._trial.took(self._trial.world.snapshot(BASELINE))
-        await self._read(self.baseline)
-        absent = [file.path for file in self.baseline.files if not file.present]
-        count = len(self.baseline.files) - len(absent)
-        held = f"{count} database{'' if count == 1 else 's'}, {_size(self.baseline.size)}"
-        return held + (f"; not in this image: {', '.join(absent)}" if absent else "")
-
-    async def write(self) -> str:
-        done = await self._trial.took(self._write())
-        until = time.monotonic() + SEEN_SEC
-        while (await self._trial.world.query()).digest == self._digests[BASELINE]:
-            if time.monotonic() > until:
-                raise StateError(
-                    f"{done}, and the declared state is what it was before",
-                    file=self._trial.source,
-                    key="environment.state.paths",
-                    remedy="declare the files that the services really write to",
-                )
-            await asyncio.sleep(0.1)
-        return f"{done}; the state has changed"
-
-    async def restore(self) -> str:
-        await self._trial.took(self._trial.world.restore(self.baseline))
-        return await self._require_baseline("restored")
-
-    async def reset(self) -> str:
-        await self._write()
-        world = self._trial.world
-        if await self._trial.took(world.reset(self.baseline)):
-            return await self._require_baseline("reset")
-        await self._trial.took(world.reset(self.baseline, hard=True))
-        return "a no-op: the entrypoint owns the services; hard: the sandbox was begun anew, and is ready"
-
-    async def _write(self) -> str:
-        place, writer, post = self._trial.place, self._trial.writer, self._trial.post
-        if post is not None:
-            try:
-                return await writer.send(place.sandbox, post)
-            except WorldError as error:
-                logs = await self._trial.world.logs(tail=_TAIL)
-                error.log_tail = error.log_tail or "\n".join(f"{name}:\n{text}" for name, text in logs.items() if text)
-                raise
-        paths = [file.path for file in self.baseline.files if file.present]
-        for path in paths:
-            await writer.insert(place.sandbox, path)
-        where = paths[0] if len(paths) == 1 else f"each of {len(paths)} databases"
-        return f"SQLite in the sandbox, not a service, has put a row into {where}"
-
-    async def _require_baseline(self, name: str) -> str:
-        """The state now is the baseline's, and the world answers."""
-        await self._read(await self._trial.world.snapshot(name))
-        if self._digests[name] != self._digests[BASELINE]:
-            diff = diff_snapshots(self._directory / BASELINE, self._directory / name)
-            raise StateError(
-                f"the state is not that of the snapshot: {_differs(diff)}",
-                remedy="what a service writes by itself, as soon as it is started, is no state to roll back",
-            )
-        ready = await self._trial.world.readiness()
-        return f"the state is the snapshot's; {_answers(ready)}"
-
-    async def _read(self, snapshot: StateSnapshot) -> None:
-        """Bring a snapshot to this host, and keep the digest of its rows."""
-        target = self._directory / snapshot.name
-        if not await SqliteStore(self._trial.place.keeper).fetch(snapshot, target, _MOST_BYTES):
-            raise StateError(f"the state is too large to be compared: {_size(snapshot.size)}")
-        self._digests[snapshot.name] = (await asyncio.to_thread(read_state, target, rows=None)).digest
-
-
-def _answers(ready: ReadyWorld) -> str:
-    if not ready.probes:
-        return "no probe is declared"
-    return ", ".join(f"{probe.target} {probe.answer}" for probe in ready.probes)
-
-
-def _differs(diff: StateDiff) -> str:
-    parts = []
-    for database in diff.databases:
-        if database.change is not None:
-            parts.append(f"{database.path} has {database.change}")
-        for table in database.tables:
-            counts = ((table.n_added, "added"), (table.n_removed, "removed"), (table.n_changed, "changed"))
-            said = ", ".join(f"{count} {word}" for count, word in counts if count) or table.change or "differs"
-            parts.append(f"{database.path}: {table.name}: {said}")
-    return "; ".join(parts) or "in what is no row of a table"
-
-
-def _size(size: int) -> str:
-    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 1024:.0f} KiB"

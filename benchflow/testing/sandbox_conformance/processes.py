@@ -80,6 +80,20 @@ class Processes(Fixtures):
         assert await own.kill_processes() == 1
         assert await napping(own, first, second) == [first]
 
+    async def test_what_runs_under_a_key_can_be_added_to_the_baseline(self, own: Sandbox) -> None:
+        first, service, worker, agents = nap(), nap(), nap(), nap()
+        await leave(own, first)
+        await own.mark_baseline()
+        await leave(own, agents)
+        task = asyncio.create_task(own.exec_once("world", ["sh", "-c", f"setsid sleep {worker} & sleep {service}"]))
+        await asleep(own, service, worker)
+        await own.mark_baseline("world")
+        await own.mark_baseline("never started")
+        assert await own.kill_processes() == 1
+        assert await napping(own, first, service, worker, agents) == [first, service, worker]
+        await own.kill_once("world")
+        await task
+
     async def test_the_baseline_survives_the_process_that_marked_it(self, own: Sandbox, other: SandboxProvider) -> None:
         service, mine = nap(), nap()
         await leave(own, service)

@@ -21,8 +21,9 @@ import pytest
 
 from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxRef, SandboxSpec
 from benchflow.planes.agent.acp.client import Client
+from benchflow.planes.agent.acp.limits import Limits
 from benchflow.planes.agent.acp.process import AgentProcess, find_account, run_mount
-from benchflow.planes.agent.acp.session import Host, Limits, Session, Turn
+from benchflow.planes.agent.acp.session import Host, Session, Turn
 from benchflow.planes.agent.acp.wire import Message, Wire
 from benchflow.planes.agent.toolbox import PUMP, Toolbox
 from benchflow.testing import demo_agent

@@ -22,8 +22,9 @@ from small_agents import node_agent
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.sandbox import ImageRef, Mount, Sandbox, SandboxRef, SandboxSpec
 from benchflow.planes.agent.acp.events import Reading
+from benchflow.planes.agent.acp.limits import Limits
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, find_account, run_mount
-from benchflow.planes.agent.acp.session import Limits, Turn
+from benchflow.planes.agent.acp.session import Turn
 from benchflow.planes.agent.acp.wire import Message
 from benchflow.planes.agent.acpx import acpx_record
 from benchflow.planes.agent.acpx.session import AcpxSession

@@ -17,8 +17,8 @@ from benchflow.errors import ACPError, AgentError, AgentExitError, AgentTimeoutE
 from benchflow.planes.agent.acp import session as session_module
 from benchflow.planes.agent.acp.client import Client
 from benchflow.planes.agent.acp.events import Reading
+from benchflow.planes.agent.acp.limits import Limits
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
-from benchflow.planes.agent.acp.session import Limits
 from benchflow.planes.agent.acp.wire import Message, Wire
 from benchflow.planes.agent.toolbox import Toolbox
 from benchflow.testing.sandbox_conformance.fixtures import awake, nap

@@ -18,8 +18,8 @@ from benchflow.contracts.agent import Choice
 from benchflow.errors import ACPError, AgentExitError, ConfigError, UnsupportedFeatureError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.acp.events import Reading
+from benchflow.planes.agent.acp.limits import Limits
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
-from benchflow.planes.agent.acp.session import Limits
 from benchflow.planes.agent.acp.wire import Heard, Message
 from benchflow.planes.agent.acpx import Choices, choices_of
 from benchflow.planes.agent.acpx.session import AGENT_LOG

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from worlds import DATABASE, PORT, Fresh, MakeWorld, OnDocker, OnLocal, Worlds, ask, keeper_of, notes, running
+from small_worlds import DATABASE, PORT, Fresh, MakeWorld, OnDocker, OnLocal, Worlds, ask, keeper_of, notes, running
 
 from benchflow.contracts.environment import Environment, Manifest, Service, StateTable, TaskSelection
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider

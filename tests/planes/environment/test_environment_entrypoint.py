@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from worlds import DATABASE, PORT, PROGRAM, OnDocker, OnLocal, Worlds, ask, keeper_of, running
+from small_worlds import DATABASE, PORT, PROGRAM, OnDocker, OnLocal, Worlds, ask, keeper_of, running
 
 from benchflow.contracts.environment import Manifest
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider, SandboxSpec
@@ -19,7 +19,7 @@ Build = Callable[..., Awaitable[ImageRef]]
 Owned = Callable[..., Awaitable[ManifestEnvironment]]
 
 SERVE = f"{PROGRAM} --db {DATABASE} --port {PORT}"
-HEALTHY = {"http": [f"http://localhost:{PORT}/health"], "timeout_sec": 20}
+HEALTHY = {"http": [f"http://localhost:{PORT}/health"], "timeout_sec": 60}
 STATE = {"paths": [DATABASE]}
 
 
@@ -88,7 +88,7 @@ class WorldOfAnEntrypoint(Worlds):
         assert (seen["BENCHFLOW_TASK_ID"], seen["KEY"]) == ("task-1", "value")
 
     async def test_one_that_is_never_healthy_is_told_with_its_log(self, owned: Owned) -> None:
-        mine = await owned(f"exec {SERVE} --ill", readiness=HEALTHY | {"timeout_sec": 1})
+        mine = await owned(f"exec {SERVE} --ill", readiness=HEALTHY | {"timeout_sec": 4})
         with pytest.raises(ReadinessError, match="1 of 1 probes") as caught:
             await mine.readiness()
         said = caught.value.log_tail or ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from worlds import PORT, Fresh, MakeWorld, OnDocker, OnLocal, Worlds, ask, notes, running
+from small_worlds import PORT, Fresh, MakeWorld, OnDocker, OnLocal, Worlds, ask, notes, running
 
 from benchflow.contracts.environment import Manifest, Readiness, Service
 from benchflow.contracts.sandbox import Sandbox
@@ -45,7 +45,7 @@ class ReadinessOfAWorld(Worlds):
             (f"tcp://localhost:{PORT}", True, "connected"),
         ]
         assert [status.state for status in ready.services] == ["running", "running", "left_out"]
-        assert 0.7 <= ready.seconds < 20
+        assert 0.7 <= ready.seconds < 60
         assert ready.ports == {}
         assert await ask(place, port=9102) == []
 
@@ -59,12 +59,12 @@ class ReadinessOfAWorld(Worlds):
         assert ready.ports[PORT] == f"{host}:{port}"
 
     async def test_a_service_that_is_never_healthy_is_told_with_all_answers_and_logs(self, world: MakeWorld) -> None:
-        mine = world(notes(), notes("ill", 9102, "--ill"), readiness=Readiness(tcp=(9103,), timeout_sec=1.5))
+        mine = world(notes(), notes("ill", 9102, "--ill"), readiness=Readiness(tcp=(9103,), timeout_sec=4))
         await mine.provision()
         began = time.monotonic()
-        with pytest.raises(ReadinessError, match=r"not healthy in 1.5 s: 2 of 3 probes failed") as caught:
+        with pytest.raises(ReadinessError, match=r"not healthy in 4 s: 2 of 3 probes failed") as caught:
             await mine.readiness()
-        assert 1.4 < time.monotonic() - began < 6
+        assert time.monotonic() - began >= 4
         said = (caught.value.log_tail or "").splitlines()
         assert said[0] == f"http://localhost:{PORT}/health: HTTP 200"
         assert said[1].startswith("http://localhost:9102/health: HTTP 503")
@@ -73,10 +73,10 @@ class ReadinessOfAWorld(Worlds):
         assert sum("notes begins" in line for line in said) == 2
 
     async def test_a_slow_answer_is_an_answer(self, world: MakeWorld) -> None:
-        mine = world(notes(more="--slow 3"), readiness=Readiness(timeout_sec=30))
+        mine = world(notes(more="--slow 3"), readiness=Readiness(timeout_sec=60))
         await mine.provision()
         ready = await mine.readiness()
-        assert ready.probes[0].answer == "HTTP 200" and 3 <= (ready.probes[0].seconds or 0) < 20
+        assert ready.probes[0].answer == "HTTP 200" and (ready.probes[0].seconds or 0) >= 3
 
     async def test_a_service_that_ends_is_not_waited_for(self, world: MakeWorld) -> None:
         broken = Service(name="broken", command="notes --nonsense", port=9102)
@@ -85,7 +85,7 @@ class ReadinessOfAWorld(Worlds):
         began = time.monotonic()
         with pytest.raises(ServiceDiedError, match="'broken' ended with exit status 2") as caught:
             await mine.readiness()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 40
         assert "the following arguments are required" in (caught.value.log_tail or "")
 
     async def test_a_service_that_ends_while_others_start_is_not_waited_for(
@@ -102,13 +102,13 @@ class ReadinessOfAWorld(Worlds):
         began = time.monotonic()
         with pytest.raises(ServiceDiedError, match="'unlucky' ended with exit status 9") as caught:
             await mine.readiness()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 40
         assert caught.value.log_tail == "out of luck\n"
 
     async def test_a_service_that_goes_into_the_background_is_waited_for(
         self, place: Sandbox, world: MakeWorld
     ) -> None:
-        mine = world(notes(more="--daemon --late 0.8"), readiness=Readiness(timeout_sec=30))
+        mine = world(notes(more="--daemon --late 0.8"), readiness=Readiness(timeout_sec=60))
         await mine.provision()
         ready = await mine.readiness()
         assert ready.services[0].state == "running"

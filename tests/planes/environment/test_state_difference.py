@@ -120,7 +120,8 @@ def test_more_rows_than_may_be_listed_are_counted(tmp_path: Path) -> None:
 
 
 def test_databases_of_two_encodings_are_compared(tmp_path: Path) -> None:
-    script = "CREATE TABLE t (k TEXT PRIMARY KEY, v); INSERT INTO t VALUES ('é', 1), ('z', 2), ('\U0001f600', 3), ('\uffee', 4);"
+    script = "CREATE TABLE t (k TEXT PRIMARY KEY, v);"
+    script += "INSERT INTO t VALUES ('é', 1), ('z', 2), ('\U0001f600', 3), ('\uffee', 4);"
     assert compared(tmp_path / "1", script, "PRAGMA encoding='UTF-16le';" + script).is_empty
     after = "PRAGMA encoding='UTF-16be';" + script + "DELETE FROM t WHERE v = 3;"
     assert the_table(compared(tmp_path / "2", script, after)).removed == [{"k": "\U0001f600", "v": 3}]

@@ -97,7 +97,8 @@ def test_an_index_without_rows_or_of_an_unknown_kind_is_told_by_what_it_keeps(tm
     script = """
         CREATE VIRTUAL TABLE notes USING fts5(body, content=''); INSERT INTO notes(rowid, body) VALUES (1, 'hello');
         CREATE TABLE vectors_chunks (n); PRAGMA writable_schema=ON;
-        INSERT INTO sqlite_master VALUES ('table', 'vectors', 'vectors', 0, 'CREATE VIRTUAL TABLE vectors USING vec0(e)');
+        INSERT INTO sqlite_master
+            VALUES ('table', 'vectors', 'vectors', 0, 'CREATE VIRTUAL TABLE vectors USING vec0(e)');
     """
     names = {table.name for table in read_state(fetched(tmp_path, a=script), rows=9).databases[0].tables}
     assert {"notes_data", "vectors_chunks"} <= names

@@ -8,7 +8,7 @@ import os
 from multiprocessing.connection import Connection
 from typing import Any
 
-from worlds import keeper_of
+from small_worlds import keeper_of
 
 from benchflow.contracts.environment import Manifest, StateSnapshot
 from benchflow.contracts.sandbox import SandboxRef

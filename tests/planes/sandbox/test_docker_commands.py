@@ -83,10 +83,10 @@ async def test_an_execution_that_the_daemon_forgot_is_known_by_its_files(sandbox
 
 
 async def test_output_beyond_the_limit_on_disk_loses_its_middle(sandbox, monkeypatch):
-    from benchflow.planes.sandbox.docker import executions
+    from benchflow.planes.sandbox.docker import executions, output
 
-    monkeypatch.setattr(executions, "OUTPUT_ON_DISK", 1000)
-    monkeypatch.setattr(executions, "OUTPUT_CAP", 200)
+    monkeypatch.setattr(output, "OUTPUT_ON_DISK", 1000)
+    monkeypatch.setattr(output, "OUTPUT_CAP", 200)
     monkeypatch.setattr(executions, "WATCH_EVERY", 0.05)
     noisy = "echo first; i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done; sleep 1; echo last"
     result = await sandbox.exec_once("noise", ["sh", "-c", noisy])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import tarfile
 import uuid
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.contracts.sandbox import ImageConfig, SandboxSpec
-from benchflow.errors import ConfigError, SandboxError, SandboxLostError, SandboxStartError, UnsupportedFeatureError
+from benchflow.errors import ConfigError, SandboxLostError, SandboxStartError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker.launch import daemon_host, published_on
 
 pytestmark = pytest.mark.docker
@@ -93,7 +94,8 @@ async def test_a_secret_whose_name_no_shell_can_have_is_refused_by_name(world, b
 
 async def test_a_container_that_ended_with_its_entrypoint_is_lost_but_for_its_last_words(world, begin, provider):
     sandbox = await begin(await world("CMD echo last words; while [ ! -e /stop ]; do sleep 0.05; done; exit 3"))
-    await sandbox.write_file("/stop", "")
+    with contextlib.suppress(SandboxLostError):
+        await sandbox.write_file("/stop", "")
     while (state := await provider.entrypoint_state(sandbox.ref.name)).running:
         pass
     assert (state.exit_code, state.log) == (3, "last words\n")
@@ -131,15 +133,6 @@ async def test_an_entrypoint_that_is_the_first_process_cannot_be_ended_alone(wor
     with pytest.raises(UnsupportedFeatureError) as caught:
         await provider.end_entrypoint(sandbox.ref.name)
     assert caught.value.remedy
-
-
-async def test_a_base_that_was_removed_is_named_as_the_dockerfile_has_it(world, provider, tmp_path):
-    root = tmp_path / "upper"
-    root.mkdir()
-    (root / "Dockerfile").write_text("# a comment\nFROM the-world AS it\nRUN true\n")
-    with pytest.raises(SandboxError, match="the-world") as caught:
-        await provider.build(ImageConfig(context=str(root), bases={"the-world": "benchflow/task:no-such-image"}))
-    assert caught.value.file == "upper/Dockerfile"
 
 
 async def test_stages_and_copies_from_images_are_pointed_to_them_too(world, provider, start, daemon, tmp_path):

@@ -52,9 +52,13 @@ class PlainSandbox:
         )
         self.groups.append(process.pid)
         assert process.stdout is not None
-        while data := await process.stdout.read(1024):
-            yield ExecChunk(stream="stdout", data=data)
-        yield ExecChunk(stream="exit", return_code=await process.wait())
+        try:
+            while data := await process.stdout.read(1024):
+                yield ExecChunk(stream="stdout", data=data)
+            yield ExecChunk(stream="exit", return_code=await process.wait())
+        finally:
+            # Of a build that was given up; otherwise it is found open when its event loop is long gone.
+            process._transport.close()  # type: ignore[attr-defined]
 
     async def control(self, script: str, *args: str, timeout: float) -> SandboxExecResult:
         inside = [f"{self.root}{arg}" if arg.startswith("/") else arg for arg in args]

@@ -14,7 +14,7 @@ from benchflow.errors import ImageBuildError, UnsupportedFeatureError
 from benchflow.planes.sandbox.context import read_context
 from benchflow.planes.sandbox.local.build.copies import Copy
 from benchflow.planes.sandbox.local.build.dockerfile import DEFAULT_PATH, host_system, read_recipe
-from benchflow.planes.sandbox.local.build.recipe import MakeDirectory, Recipe, Run
+from benchflow.planes.sandbox.local.build.recipe import Base, LayerConfig, MakeDirectory, Recipe, Run
 
 Read = Callable[..., Recipe]
 
@@ -464,3 +464,60 @@ def test_the_digest_of_a_copy_goes_by_what_arrives(read, files):
         change()
         seen.add(digest("COPY d /x"))
     assert len(seen) == len(changes) + 1
+
+
+# --- worlds: images upon images, and what they run by themselves ----------------------------------------
+
+
+@pytest.fixture
+def upon(root: Path) -> Read:
+    """Reads a Dockerfile that begins with an image that is known, ENTRYPOINT and CMD included."""
+
+    def from_lines(*lines: str, entrypoint: bool = True, known: dict[str, object]) -> Recipe:
+        (root / "Dockerfile").write_text("\n".join(["FROM world", *lines]) + "\n")
+        base = Base("local/key", LayerConfig.model_validate({"base": "debian"} | known))
+        context = read_context(ImageConfig(context=str(root)))
+        return read_recipe(context, bases={"world:latest": base}, entrypoint=entrypoint, host="Host 1")
+
+    return from_lines
+
+
+def test_an_image_upon_another_begins_with_what_that_one_is(upon: Read) -> None:
+    known = {"env": {"A": "a"}, "workdir": "/deep", "user": "me", "shell": ("/bin/bash", "-c"), "warnings": ("w",)}
+    recipe = upon("RUN echo $A", "ENV B=$A$UNSET", "WORKDIR er", known=known)
+    run = recipe.steps[1].action
+    assert run == Run(("/bin/bash", "-c", "echo $A"), {"A": "a"}, "/deep", "me")
+    assert recipe.upon == "local/key"
+    assert (recipe.config.env, recipe.config.workdir) == ({"A": "a", "B": "a"}, "/deep/er")
+    # The host stands for the image below, as that one says itself; and what it sets is known.
+    assert recipe.config.warnings == ("w",)
+
+
+def test_an_image_upon_the_host_is_upon_no_other(read: Read) -> None:
+    assert read().upon is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "entrypoint", "command"),
+    [
+        ([], ("low",), ("l",)),
+        (['CMD ["c"]'], ("low",), ("c",)),
+        (['ENTRYPOINT ["e"]'], ("e",), ()),
+        (['CMD ["c"]', 'ENTRYPOINT ["e"]'], ("e",), ("c",)),
+        (["ENTRYPOINT []"], (), ()),
+        (["CMD run $A", 'SHELL ["/b", "-c"]', "ENTRYPOINT go"], ("/b", "-c", "go"), ("/bin/sh", "-c", "run $A")),
+        (["CMD [not json"], ("low",), ("/bin/sh", "-c", "[not json")),
+    ],
+)
+def test_entrypoint_and_command_are_those_that_docker_would_have(
+    upon: Read, lines: list[str], entrypoint: tuple[str, ...], command: tuple[str, ...]
+) -> None:
+    config = upon(*lines, known={"entrypoint": ("low",), "command": ("l",)}).config
+    assert (config.entrypoint, config.command) == (entrypoint, command)
+
+
+def test_what_an_image_runs_is_inherited_also_where_it_may_not_be_written(upon: Read) -> None:
+    known = {"entrypoint": ("low",)}
+    assert upon("RUN true", entrypoint=False, known=known).config.entrypoint == ("low",)
+    with pytest.raises(UnsupportedFeatureError):
+        upon("CMD x", entrypoint=False, known=known)

@@ -34,26 +34,26 @@ class WorldReadiness(Fixtures):
             SetupCommand(command='cat /first >second; echo "$MORE $(id -un)" >>second', cwd="/place", user="nobody",
                          env={"MORE": "more"}),
         )  # fmt: skip
-        await run_setup_commands(own, task, SECRETS)
+        await run_setup_commands(own, task, SECRETS.resolve(task.sandbox.env), SECRETS)
         assert await own.read_file("/place/second") == b"value of the key\nmore nobody\n"
 
     async def test_setup_commands_run_once_however_often_they_are_asked_for(self, own: Sandbox) -> None:
         task = task_with(SetupCommand(command="echo ran >>/count"))
         for _ in range(3):
-            await run_setup_commands(own, task, SECRETS)
+            await run_setup_commands(own, task, SECRETS.resolve(task.sandbox.env), SECRETS)
         assert await own.read_file("/count") == b"ran\n"
 
     async def test_a_setup_command_that_fails_is_told_with_its_last_words(self, own: Sandbox) -> None:
         task = task_with(SetupCommand(command="true"), SetupCommand(command="echo no such thing >&2; exit 3"))
         with pytest.raises(SetupCommandError, match="setup command 2 failed") as caught:
-            await run_setup_commands(own, task, SECRETS)
+            await run_setup_commands(own, task, SECRETS.resolve(task.sandbox.env), SECRETS)
         assert caught.value.log_tail == "no such thing\n"
 
     async def test_a_setup_command_that_takes_too_long_is_killed(self, own: Sandbox) -> None:
         length = nap()
         task = task_with(SetupCommand(command=f"setsid sleep {length} & sleep {length}", timeout_sec=0.5))
         with pytest.raises(SetupCommandError, match="longer than"):
-            await run_setup_commands(own, task, SECRETS)
+            await run_setup_commands(own, task, SECRETS.resolve(task.sandbox.env), SECRETS)
         assert await napping(own, length) == []
 
     async def test_a_world_is_healthy_as_soon_as_its_command_succeeds(self, own: Sandbox) -> None:

@@ -21,9 +21,10 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import McpServer
 from benchflow.errors import AgentExitError
 from benchflow.planes.agent.acp.client import Client
+from benchflow.planes.agent.acp.limits import Limits
 from benchflow.planes.agent.acp.mirror import Mirror
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
-from benchflow.planes.agent.acp.session import Limits, Session
+from benchflow.planes.agent.acp.session import Session
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.settings import AgentSettings
 

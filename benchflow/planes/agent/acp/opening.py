@@ -27,7 +27,8 @@ from benchflow import __version__
 from benchflow.contracts.agent import AgentRecord, Choice, texts
 from benchflow.contracts.task import McpServer
 from benchflow.errors import ACPError, ConfigError, UnsupportedFeatureError
-from benchflow.planes.agent.acp.session import Limits, Session
+from benchflow.planes.agent.acp.limits import Limits
+from benchflow.planes.agent.acp.session import Session
 from benchflow.planes.agent.acp.wire import Message
 
 if TYPE_CHECKING:

@@ -12,12 +12,13 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.rollout import Question
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError
 from benchflow.planes.agent.acp.events import Reading
+from benchflow.planes.agent.acp.limits import Limits, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.wire import Heard, Message, Wire
 
 SILENCE = 0.25
@@ -39,8 +40,6 @@ METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603
 
 Line = dict[str, Any]
-Stop = Literal["wall_clock", "idle", "cancelled"]
-_STOPS: tuple[Stop, ...] = ("wall_clock", "idle", "cancelled")
 
 
 class Host(Protocol):
@@ -71,16 +70,6 @@ class Unanswered(Exception):
     def __init__(self, question: Question) -> None:
         super().__init__(question.text)
         self.question = question
-
-
-@dataclass
-class Limits:
-    """Seconds a turn may take, counted from its prompt and without the time that a user took to answer, and may be
-    silent. None: no limit.
-    """
-
-    wall: float | None = None
-    idle: float | None = 600.0
 
 
 @dataclass
@@ -188,7 +177,7 @@ class Session:
 
     def cancel(self, request: str) -> None:
         """Have a turn end: whoever hears it asks the agent to stop, then kills it."""
-        self._wire.note(f"stop-{request}", {"why": "cancelled"})
+        note_stop(self._wire, _stop_of(request), "cancelled")
 
     def log_tail(self) -> str | None:
         """The last lines of the agent's error output."""
@@ -218,7 +207,7 @@ class Session:
         """Hear the agent until it has answered and then been silent for `quiet` seconds, or a limit is reached."""
         before = self._wire.said
         heard_at = noted_at = time.monotonic()
-        stop = self._noted_stop(exchange.request)
+        stop = noted_stop(self._wire, _stop_of(exchange.request))
         ended: str | None = None
         try:
             async for heard in self._wire.follow(offset):
@@ -268,19 +257,10 @@ class Session:
         raise AssertionError("the agent's output has no end")
 
     def _limit_reached(self, exchange: _Exchange, limits: Limits, elapsed: float, silent: float) -> Stop | None:
-        """Written down: whoever takes over must not believe that the agent ended the turn by itself."""
-        why: Stop | None = None
-        if limits.wall is not None and elapsed > limits.wall:
-            why = "wall_clock"
-        elif limits.idle is not None and silent > limits.idle:
-            why = "idle"
+        why = limits.reached(elapsed, silent)
         if why is not None:
-            self._wire.note(f"stop-{exchange.request}", {"why": why})
+            note_stop(self._wire, _stop_of(exchange.request), why)
         return why
-
-    def _noted_stop(self, request: str) -> Stop | None:
-        noted = self._wire.noted(f"stop-{request}")
-        return next((why for why in _STOPS if why == noted["why"]), None) if noted else None
 
     def _note_progress(self, exchange: _Exchange, offset: int) -> None:
         """Whoever takes over need not read all of the turn again. Not while we owe the agent an answer: its request
@@ -406,3 +386,8 @@ def _short(raw: bytes) -> str:
 def _shown(params: Message) -> Message:
     """What of a request goes into the trajectory: not the content of whole files."""
     return {key: value for key, value in params.items() if key != "content" or len(str(value)) < 10_000}
+
+
+def _stop_of(request: str) -> str:
+    """The name of the note of why a turn was ended."""
+    return f"stop-{request}"

@@ -9,7 +9,8 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.planes.agent.acp.client import Client
 from benchflow.planes.agent.acp.connect import Connection
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.session import Limits, Line, Session, Turn
+from benchflow.planes.agent.acp.limits import Limits
+from benchflow.planes.agent.acp.session import Line, Session, Turn
 
 
 class AcpTalk:

@@ -19,8 +19,9 @@ from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.events import Reading
+from benchflow.planes.agent.acp.limits import Limits, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
-from benchflow.planes.agent.acp.session import CANCEL_GRACE, LAST_WORDS, Limits, Line, Stop, Turn
+from benchflow.planes.agent.acp.session import CANCEL_GRACE, LAST_WORDS, Line, Turn
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.acpx import NO_CHOICES, Choices
 from benchflow.planes.agent.acpx.stream import Stream, failure_of
@@ -32,7 +33,7 @@ AGENT_LOG = ".acpx-agent.log"
 """Below the agent's home: what it writes to its error output, which acpx throws away."""
 
 _FILES = "/run/benchflow/acpx"
-_STOPS: tuple[Stop, ...] = ("wall_clock", "idle", "cancelled")
+_STOP = "stop"
 _PERMISSIONS: dict[Permissions, str] = {"auto": "--approve-all", "deny": "--deny-all"}
 
 # $1: directory. It stays root's: the agent reads what it is told there, and cannot change it.
@@ -149,7 +150,7 @@ class AcpxSession:
 
     def cancel(self, number: int) -> None:
         """Have a turn end: whoever hears it tells acpx to cancel, then kills it."""
-        self._wire(f"turn-{number}").note("stop", {"why": "cancelled"})
+        note_stop(self._wire(f"turn-{number}"), _STOP, "cancelled")
 
     async def was_begun(self, number: int) -> bool:
         """Whether the command of this turn was started."""
@@ -188,7 +189,7 @@ class AcpxSession:
         over_at = give_up_at = None
         ended = False
         cancelling: asyncio.Task[None] | None = None
-        stop = _noted_stop(wire)
+        stop = noted_stop(wire, _STOP)
         last = wire.noted("end")
         try:
             async for heard in wire.follow(0):
@@ -217,7 +218,9 @@ class AcpxSession:
                         last = wire.note("end", {"to": offset})
                         return stop
                     continue
-                stop = stop or _noted_stop(wire) or _limit_reached(wire, limits, time.time() - started, now - heard_at)
+                stop = stop or noted_stop(wire, _STOP) or limits.reached(time.time() - started, now - heard_at)
+                if stop is not None:
+                    note_stop(wire, _STOP, stop)
                 if stop is not None and cancelling is None:
                     give_up_at = now + CANCEL_GRACE
                     cancelling = asyncio.ensure_future(self._cancel(number))
@@ -308,20 +311,3 @@ async def _document(wire: Wire) -> dict[str, Any]:
         else:
             ended = wire.ended() is not None
     raise AssertionError("a command's output has no end")
-
-
-def _limit_reached(wire: Wire, limits: Limits, elapsed: float, silent: float) -> Stop | None:
-    """Written down: whoever takes over must not believe that the agent ended the turn by itself."""
-    why: Stop | None = None
-    if limits.wall is not None and elapsed > limits.wall:
-        why = "wall_clock"
-    elif limits.idle is not None and silent > limits.idle:
-        why = "idle"
-    if why is not None:
-        wire.note("stop", {"why": why})
-    return why
-
-
-def _noted_stop(wire: Wire) -> Stop | None:
-    noted = wire.noted("stop")
-    return next((why for why in _STOPS if why == noted["why"]), None) if noted else None

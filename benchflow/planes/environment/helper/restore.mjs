@@ -13,7 +13,7 @@ async function restore(request) {
   const { snapshot: taken, patience, fence_table: table } = request;
   if (!statusOf(taken.directory))
     throw new Failure("changed", `the snapshot '${taken.name}' is not in the sandbox`, taken.directory);
-  return await alone(dirname(taken.directory), patience, async () => {
+  return await alone(dirname(taken.directory), request.wait, async () => {
     const plan = taken.files.map((file) => ({ file, place: real(file.path, request.foreign) }));
     if (request.live) await putLive(plan, taken.directory, patience);
     else put(plan, taken.directory);
@@ -69,13 +69,14 @@ async function putLive(plan, base, patience) {
     if (!statusOf(source) || digest(source) !== file.sha256) throw changed(file);
   }
   refuseOpen(away, "live");
-  const deadline = Date.now() + patience * 1000;
   for (const { file, place } of there) {
     try {
       const given = connect(`${base}/${file.file}`, 0, "immutable=1");
       const waits = connect(place, Math.max(ATTEMPT, patience));
       waits.exec("BEGIN IMMEDIATE");
       waits.close();
+      const deadline = Date.now() + patience * 1000;
+      // It is asked between two tries, and not when all has been copied.
       const progress = () => {
         if (Date.now() > deadline) throw new Failure("busy", "a process holds the database", file.path);
       };

@@ -28,6 +28,7 @@ from benchflow.planes.environment.helper.shared import (
 SIDECARS = ("-wal", "-shm", "-journal")
 ATTEMPT = 2.0
 FICLONE = 0x40049409
+BUSY = (5, 6)
 
 
 def restore(request: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def restore(request: dict[str, Any]) -> dict[str, Any]:
     directory = os.path.dirname(taken["directory"])
     if not os.path.isdir(taken["directory"]):
         raise Failure("changed", f"the snapshot {taken['name']!r} is not in the sandbox", taken["directory"])
-    with alone(directory, patience):
+    with alone(directory, request["wait"]):
         plan = [(file, real(file["path"], request["foreign"])) for file in taken["files"]]
         if request["live"]:
             put_live(plan, taken["directory"], patience)
@@ -115,13 +116,13 @@ def put_live(plan: list[tuple[dict[str, Any], str]], base: str, patience: float)
         if not os.path.exists(source) or digest(source) != file["sha256"]:
             changed(file)
     refuse_open(away, "live")
-    deadline = time.monotonic() + patience
-
-    def give_up(status: int, remaining: int, total: int) -> None:
-        if time.monotonic() > deadline:
-            raise sqlite3.OperationalError("database is locked")
-
     for file, place in there:
+        deadline = time.monotonic() + patience
+
+        def give_up(status: int, remaining: int, total: int, deadline: float = deadline) -> None:
+            if status in BUSY and time.monotonic() > deadline:
+                raise sqlite3.OperationalError("database is locked")
+
         with about(file["path"]):
             given = connect(os.path.join(base, file["file"]), 0, "immutable=1")
             taken = connect(place, min(patience, ATTEMPT))

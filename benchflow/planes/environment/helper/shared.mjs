@@ -95,7 +95,11 @@ export function sync(path) {
 export async function alone(directory, patience, work) {
   const lock = new DatabaseSync(`${directory}/.lock`, { timeout: Math.round(patience * 1000) });
   try {
-    about(directory, () => lock.exec("BEGIN EXCLUSIVE"));
+    try {
+      lock.exec("BEGIN EXCLUSIVE");
+    } catch (error) {
+      throw new Failure(kindOf(error), `the snapshots are locked: ${error.message}`, directory);
+    }
     return await work();
   } finally {
     lock.close();

@@ -87,8 +87,10 @@ def alone(directory: str, patience: float) -> Iterator[None]:
     """Keep out the helper of a caller that died. The kernel drops the lock of a process that ends."""
     lock = sqlite3.connect(os.path.join(directory, ".lock"), timeout=patience, isolation_level=None)
     try:
-        with about(directory):
+        try:
             lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.Error as error:
+            raise Failure(kind_of(error), f"the snapshots are locked: {error}", directory) from error
         yield
     finally:
         lock.close()

@@ -63,7 +63,7 @@ async function snapshot(request) {
     fs.mkdirSync(directory, { recursive: true });
     fs.chmodSync(directory, 0o700);
   });
-  return await alone(directory, request.patience, async () => {
+  return await alone(directory, request.wait, async () => {
     const [final, part] = [`${directory}/${name}`, `${directory}/.${name}.part`];
     if (statusOf(`${final}/snapshot.json`)) return JSON.parse(fs.readFileSync(`${final}/snapshot.json`, "utf8"));
     for (const left of fs.readdirSync(directory))

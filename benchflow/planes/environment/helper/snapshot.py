@@ -94,7 +94,7 @@ def snapshot(request: dict[str, Any]) -> dict[str, Any]:
     with about(directory):
         os.makedirs(directory, exist_ok=True)
         os.chmod(directory, 0o700)
-    with alone(directory, request["patience"]):
+    with alone(directory, request["wait"]):
         final, part = os.path.join(directory, name), os.path.join(directory, f".{name}.part")
         with contextlib.suppress(FileNotFoundError), open(os.path.join(final, "snapshot.json")) as file:
             known: dict[str, Any] = json.load(file)

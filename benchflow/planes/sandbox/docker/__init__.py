@@ -2,7 +2,8 @@
 
 `provider` finds and starts, `sandbox` is a started one. Below them: `engine` (the daemon's API and its
 errors), `stream` (what a command says), `shell` (the persistent root shell), `executions` (commands, exactly
-once), `processes`, `files`, `archives`, `launch`, `networks`, `images`, `context` and `records`.
+once), `output` (what they printed), `processes`, `files`, `launch`, `entrypoint` and `become` (the image's own),
+`networks`, `images` and `records`.
 """
 
 from benchflow.planes.sandbox.docker.provider import DockerProvider

@@ -179,6 +179,18 @@ class Processes:
             await self._kill(victims)
         raise SandboxError("a timed out command multiplies faster than it can be killed")
 
+    async def kill_world(self) -> None:
+        """Kill all that no command but the entrypoint's has started, where that is not the first process."""
+        for _ in range(ROUNDS):
+            shell, table = await self._table()
+            main = await self._main(table)
+            spared = closure(table, [shell], set()) | main | closure(table, main - {1}, set())
+            world = {pid for pid, process in table.items() if not process.entered and process.state != "Z"}
+            if not world - spared:
+                return
+            await self._kill(world - spared)
+        raise SandboxError("the image's entrypoint multiplies faster than it can be killed")
+
     async def any_marked(self, nonce: str, user: str) -> bool:
         """Whether a process of this execution runs. user: whose it is, to look as."""
         marker = f"{MARKER}={nonce}"

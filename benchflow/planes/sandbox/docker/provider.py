@@ -145,7 +145,9 @@ class DockerProvider:
                 key="entrypoint",
                 remedy="remove the sandbox, or run the entrypoint below",
             )
-        await self._connection(container["Id"]).executions.kill_once(entrypoint.KEY)
+        connection = self._connection(container["Id"])
+        await connection.executions.kill_once(entrypoint.KEY)
+        await connection.processes.kill_world()
 
     async def attach(self, ref: SandboxRef) -> DockerSandbox:
         held = self._held().connections.get(ref.handle)

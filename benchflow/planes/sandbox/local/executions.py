@@ -219,8 +219,8 @@ class Executions:
             await asyncio.to_thread(room.mkdir, parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             (room / "err").touch(0o600)
-            names = ("out", "out" if command.together else "err", "exit")
-            fds = [os.open(room / name, flags, 0o600) for name in names]
+            err = "out" if command.together else "err"
+            fds = [os.open(room / name, flags, 0o600) for name in ("out", err, "exit")]
             try:
                 await self._start(leaf, command, fds, room)
             except HelperDied:
@@ -249,6 +249,9 @@ class Executions:
         text = status.strip()
         if text.isdigit():
             if int(text) == KILLED:
+                # Whoever removes a sandbox says so first, and kills its first process last.
+                if not (self._records / "running.json").exists():
+                    raise SandboxLostError("the sandbox was removed during a command")
                 self._init()
             return int(text)
         self._init()
@@ -375,11 +378,10 @@ def _trim(fd: int) -> None:
 
 
 def _tail(file: Path, limit: int) -> str:
-    """The last bytes of a file that may be growing, and is kept from growing too large."""
     with file.open("r+b") as output:
         _trim(output.fileno())
-        size = os.fstat(output.fileno()).st_size
-        return os.pread(output.fileno(), limit, max(0, size - limit)).decode(errors="replace")
+        start = max(0, os.fstat(output.fileno()).st_size - limit)
+        return os.pread(output.fileno(), limit, start).decode(errors="replace")
 
 
 def _drained(pieces: asyncio.Queue[tuple[int, bytes]]) -> list[tuple[int, bytes]]:

@@ -10,9 +10,9 @@ fill() { # OLD NEW
     call POST 9104 /documents/d-0901/edit "{\"old\": \"$1\", \"new\": \"$2\"}"
 }
 
-fill '| Rotterdam | |' '| Rotterdam | 204 |'
-fill '| Ghent | |' '| Ghent | 118 |'
-fill '| Hamburg | |' '| Hamburg | 97 |'
-fill '| Bergen | |' '| Bergen | 52 |'
-fill '| Porto | |' '| Porto | 143 |'
-fill '| **total** | |' '| **total** | 614 |'
+fill '| Rotterdam | |' '| Rotterdam | 24 |'
+fill '| Ghent | |' '| Ghent | 17 |'
+fill '| Hamburg | |' '| Hamburg | 19 |'
+fill '| Bergen | |' '| Bergen | 12 |'
+fill '| Porto | |' '| Porto | 23 |'
+fill '| **total** | |' '| **total** | 95 |'

@@ -15,4 +15,4 @@ move f-0911 /Contracts/Norrvatten/scan-0311-1.txt
 move f-0912 "/Contracts/Porto de Leixões/scan-0311-2.txt"
 move f-0915 "/Contracts/Delta Waters/scan-0311-5.txt"
 move f-0916 /Contracts/Norrvatten/scan-0311-6.txt
-call POST 9105 /folders/share '{"path": "/Contracts", "people": ["henrik"], "role": "reader"}'
+call POST 9105 /folders/share '{"path": "/Contracts", "people": ["ruth"], "role": "reader"}'

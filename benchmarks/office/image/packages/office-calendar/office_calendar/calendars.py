@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from office_calendar.times import clock, free_slots, in_order, merged, placed, written, zone
 from office_core.errors import Forbidden, Invalid, NotFound
 from office_core.search import instant
 from office_core.service import Call
+
+from office_calendar.times import clock, free_slots, in_order, merged, placed, written, zone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ def free_busy(call: Call, people: list[str], **span: datetime) -> dict[str, Any]
     _range(start, end)
     _known(call, people)
     busy = {email: busy_spans(call, email, written(start), written(end)) for email in people}
-    shown = {email: [_shown(a.astimezone(where), b.astimezone(where)) for a, b in spans] for email, spans in busy.items()}
+    shown = {
+        email: [_shown(a.astimezone(where), b.astimezone(where)) for a, b in spans] for email, spans in busy.items()
+    }
     return {"busy": shown}
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from office_calendar.calendars import INVITED, busy_spans, calendar, my_calendar, readable_calendar, writable_calendar
-from office_calendar.times import in_order, placed, written, zone
 from office_core.errors import Conflict, Forbidden, Invalid, NotFound
 from office_core.search import Query, instant, localized
 from office_core.service import Call
+
+from office_calendar.calendars import INVITED, busy_spans, calendar, my_calendar, readable_calendar, writable_calendar
+from office_calendar.times import in_order, placed, written, zone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ def list_events(
     parameters = [found["id"], found["email"], call.me, call.me]
     if not cancelled:
         conditions.append("status = 'confirmed'")
-    for name, condition in (("from", f"""{instant('"end"')} > {instant("?")}"""), ("to", f"{instant('start')} < {instant('?')}")):
+    for name, condition in (
+        ("from", f"""{instant('"end"')} > {instant("?")}"""),
+        ("to", f"{instant('start')} < {instant('?')}"),
+    ):
         if name in span:
             conditions.append(condition)
             parameters.append(localized(call.store, span[name]))
@@ -129,7 +133,9 @@ def update_event(
     gone = set(remove_attendees or ())
     if gone - known:
         raise NotFound(f"remove_attendees: {sorted(gone - known)[0]} is not invited")
-    added = [_invited(call, changed, email) for email in add_attendees or [] if email not in known | {found["organizer"]}]
+    added = [
+        _invited(call, changed, email) for email in add_attendees or [] if email not in known | {found["organizer"]}
+    ]
     changed["attendees"] = [one for one in changed["attendees"] if one["email"] not in gone] + added
     changes = {name: value for name, value in changed.items() if value != found[name]}
     if not (texts or moved or add_attendees or remove_attendees):

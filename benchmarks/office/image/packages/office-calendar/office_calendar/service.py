@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from office_core.arguments import PAGE, choice, flag, line, number, people, text, time
+from office_core.service import COUNT, FLAG, TEXT, TIME, Operation, Service, list_of, listing, refer, shape
+from office_core.store import Store, remember_last
+
 from office_calendar import calendars, events
 from office_calendar.calendars import ACCESS, KINDS
 from office_calendar.events import RESPONSES, STATUSES
 from office_calendar.times import in_order, zone
-from office_core.arguments import PAGE, choice, flag, line, number, people, text, time
-from office_core.service import COUNT, FLAG, TEXT, TIME, Operation, Service, list_of, listing, refer, shape
-from office_core.store import Store, remember_last
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from office_core.store import Row
     from office_core.worlds import Item, World
 
 TABLES = """
@@ -30,14 +32,27 @@ create index events_by_calendar on events(calendar);
 
 SHAPES = {
     "Calendar": shape(
-        **{"id": TEXT, "name": TEXT, "email": TEXT, "kind": {"type": "string", "enum": list(KINDS)}},
+        id=TEXT,
+        name=TEXT,
+        email=TEXT,
+        kind={"type": "string", "enum": list(KINDS)},
         access={"type": "string", "enum": list(ACCESS)},
     ),
     "Event": shape(
-        **{"id": TEXT, "calendar": TEXT, "title": TEXT, "description": TEXT, "location": TEXT, "start": TIME, "end": TIME},
-        **{"timezone": TEXT, "organizer": TEXT, "status": {"type": "string", "enum": list(STATUSES)}, "private": FLAG},
+        id=TEXT,
+        calendar=TEXT,
+        title=TEXT,
+        description=TEXT,
+        location=TEXT,
+        start=TIME,
+        end=TIME,
+        timezone=TEXT,
+        organizer=TEXT,
+        status={"type": "string", "enum": list(STATUSES)},
+        private=FLAG,
         attendees=list_of(shape(email=TEXT, response={"type": "string", "enum": list(RESPONSES)})),
-        **{"created_at": TIME, "updated_at": TIME},
+        created_at=TIME,
+        updated_at=TIME,
     ),
     "Span": shape(start=TIME, end=TIME),
 }
@@ -162,7 +177,11 @@ def seed(world: World, store: Store) -> None:
     """Everybody of the company has a calendar; [[calendars]] has rooms, and what differs."""
     for person in world.people():
         email = world.emails[person["handle"]]
-        if email.endswith("@" + world.domain) and not world.has("calendars", person["handle"]) and person.get("title") != "Group":
+        if (
+            email.endswith("@" + world.domain)
+            and not world.has("calendars", person["handle"])
+            and person.get("title") != "Group"
+        ):
             access = "owner" if person["handle"] == world.me else "free_busy"
             row = {"id": person["handle"], "name": person["name"], "email": email, "kind": "person", "access": access}
             store.insert("calendars", row)
@@ -187,7 +206,7 @@ def _event(item: Item, store: Store) -> dict[str, Any]:
     id = item.text("calendar", calendar["id"] if calendar else world.me)
     if store.get("calendars", id) is None:
         raise item.problem(f"there is no calendar {id!r}")
-    row = {"id": item.text("id"), "calendar": id, "title": item.text("title"), "organizer": organizer}
+    row: Row = {"id": item.text("id"), "calendar": id, "title": item.text("title"), "organizer": organizer}
     row.update(description=item.text("description", ""), location=item.text("location", ""))
     row.update(start=item.time("start"), end=item.time("end"), timezone=zone(item.text("timezone", world.timezone)).key)
     in_order(datetime.fromisoformat(str(row["start"])), datetime.fromisoformat(str(row["end"])))

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from datetime import time as time_of_day
-from zoneinfo import ZoneInfo
 
 from office_core.errors import Invalid
+
+TYPE_CHECKING = False  # zones are loaded when they are needed
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 STEP = timedelta(minutes=30)
 SATURDAY = 5
 
 
 def zone(name: str) -> ZoneInfo:
+    from zoneinfo import ZoneInfo
+
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, LookupError):

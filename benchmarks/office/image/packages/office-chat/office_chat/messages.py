@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from office_chat.channels import VISIBLE, add_channel, open_channel, visible_channel
 from office_core.errors import Forbidden, Invalid, NotFound
 from office_core.search import Query, instant, like, localized, moment
 from office_core.service import Call
+
+from office_chat.channels import VISIBLE, add_channel, open_channel, visible_channel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ TIME = instant("posted_at")
 def message(call: Call, id: str) -> Row:
     """A message in a channel that I may know of. Raises `NotFound`."""
     found = call.store.get("messages", id)
-    if found is None or not call.store.rows(f"select 1 from channels where id = ? and {VISIBLE}", found["channel"], call.handle):
+    if found is None or not call.store.rows(
+        f"select 1 from channels where id = ? and {VISIBLE}", found["channel"], call.handle
+    ):
         raise NotFound(f"there is no message {id!r}")
     return found
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from office_chat import channels, messages
-from office_chat.channels import KINDS
 from office_core.arguments import PAGE, choice, flag, line, members, text, time
 from office_core.service import (
     COUNT,
@@ -21,8 +19,12 @@ from office_core.service import (
 )
 from office_core.store import Store, remember_last
 
+from office_chat import channels, messages
+from office_chat.channels import KINDS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from office_core.store import Row
     from office_core.worlds import World
 
 TABLES = """
@@ -39,8 +41,15 @@ KIND = {"type": "string", "enum": list(KINDS)}
 SHAPES = {
     "Channel": shape(id=TEXT, kind=KIND, topic=TEXT, members=TEXTS, archived=FLAG),
     "Message": shape(
-        **{"id": TEXT, "channel": TEXT, "author": TEXT, "text": TEXT, "posted_at": TIME, "edited": FLAG},
-        **{"thread": WORD_OR_NULL, "replies": COUNT, "reactions": list_of(shape(emoji=TEXT, people=TEXTS))},
+        id=TEXT,
+        channel=TEXT,
+        author=TEXT,
+        text=TEXT,
+        posted_at=TIME,
+        edited=FLAG,
+        thread=WORD_OR_NULL,
+        replies=COUNT,
+        reactions=list_of(shape(emoji=TEXT, people=TEXTS)),
     ),
 }
 CHANNEL, MESSAGE = refer("Channel"), refer("Message")
@@ -58,7 +67,9 @@ OPERATIONS = (
         {"kind": choice(KINDS), "member": flag("true: only where I am a member."), **PAGE},
         result=listing("channels", "Channel"),
     ),
-    Operation("read_channel", "GET /channels/{channel}", channels.read_channel, "A channel.", IN_CHANNEL, result=CHANNEL),
+    Operation(
+        "read_channel", "GET /channels/{channel}", channels.read_channel, "A channel.", IN_CHANNEL, result=CHANNEL
+    ),
     Operation(
         "list_channel_messages",
         "GET /channels/{channel}/messages",
@@ -82,7 +93,9 @@ OPERATIONS = (
         messages.search_chat,
         "Search all that I may see, newest first.",
         {
-            "q": line('Words and "phrases"; also from:HANDLE in:CHANNEL before:2026-03-01 after:2026-03-01', required=True),
+            "q": line(
+                'Words and "phrases"; also from:HANDLE in:CHANNEL before:2026-03-01 after:2026-03-01', required=True
+            ),
             **PAGE,
         },
         result=listing("messages", "Message"),
@@ -106,7 +119,12 @@ OPERATIONS = (
         status=201,
     ),
     Operation(
-        "edit_message", "PATCH /messages/{id}", messages.edit_message, "Change my message.", {**ID, **WORDS}, result=MESSAGE
+        "edit_message",
+        "PATCH /messages/{id}",
+        messages.edit_message,
+        "Change my message.",
+        {**ID, **WORDS},
+        result=MESSAGE,
     ),
     Operation(
         "delete_message",
@@ -180,16 +198,22 @@ OPERATIONS = (
         result=CHANNEL,
     ),
     Operation(
-        "leave_channel", "POST /channels/{channel}/leave", channels.leave_channel, "Leave a channel.", IN_CHANNEL, result=CHANNEL
+        "leave_channel",
+        "POST /channels/{channel}/leave",
+        channels.leave_channel,
+        "Leave a channel.",
+        IN_CHANNEL,
+        result=CHANNEL,
     ),
 )
 
 
 def seed(world: World, store: Store) -> None:
     for item in world.items("channels"):
-        channel = {"id": item.text("id"), "kind": item.choice("kind", KINDS, "public"), "topic": item.text("topic", "")}
+        kind = item.choice("kind", KINDS, "public")
+        group: Row = {"id": item.text("id"), "kind": kind, "topic": item.text("topic", "")}
         people = [item.member(one) for one in item.texts("members")]
-        store.insert("channels", {**channel, "members": people, "archived": item.flag("archived", False)})
+        store.insert("channels", {**group, "members": people, "archived": item.flag("archived", False)})
         item.done()
     for item in world.items("chat"):
         author, thread = item.member(item.text("author")), item.text("thread", "") or None
@@ -198,7 +222,7 @@ def seed(world: World, store: Store) -> None:
             raise item.problem(f"channel {item.text('channel')!r} is not there, or {author} is not in it")
         if thread is not None and not world.has("chat", thread):
             raise item.problem(f"thread is {thread!r}, which is not there")
-        row = {"id": item.text("id"), "channel": channel["id"], "author": author, "text": item.text("text")}
+        row: Row = {"id": item.text("id"), "channel": channel["id"], "author": author, "text": item.text("text")}
         reactions = [
             {"emoji": one["emoji"], "people": [item.member(handle) for handle in one["people"]]}
             for one in item.value("reactions", [])

@@ -26,8 +26,8 @@ TABLES = {
 }
 """Every table that an agent can change, and the column that says what a row belongs to."""
 
-MONTHS = "January February March April May June July August September October November December".split()
-WORDS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+MONTHS = [date(2026, month, 1).strftime("%B") for month in range(1, 13)]
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 
 # --- what changed beside the point ----------------------------------------------------------------------
@@ -36,8 +36,8 @@ WORDS = "zero one two three four five six seven eight nine ten eleven twelve".sp
 def strays(check: Check, **allowed: Allowed) -> list[str]:
     """What was added, changed or removed although nothing asked for it, as `documents.revisions d-0007`.
 
-    allowed: by `service_table`, such as `mail_messages`: ids, or what says of a row, as it is now or was, whether it may.
-    What a document's row may, its revisions may. Drafts, and whether mail is marked as read, never count.
+    allowed: by `service_table`, such as `mail_messages`: ids, or what says of a row, as it is now or was, whether it
+    may. What a document may, its revisions may. Drafts, and whether mail is marked as read, never count.
     """
     if "documents_documents" in allowed:
         allowed.setdefault("documents_revisions", allowed["documents_documents"])
@@ -53,11 +53,11 @@ def strays(check: Check, **allowed: Allowed) -> list[str]:
 
 
 def _only_read(before: Row, after: Row) -> bool:
-    return "read" in before and {**before, "read": None} == {**after, "read": None}
+    return "read" in before.fields() and {**before.fields(), "read": None} == {**after.fields(), "read": None}
 
 
 def _is_draft(row: Row) -> bool:
-    return "folder" in row and row["folder"] == "drafts"
+    return bool(row.fields().get("folder") == "drafts")
 
 
 def _may(row: Row, key: str, allowed: Any) -> bool:
@@ -91,13 +91,7 @@ def told(check: Check, addresses: Iterable[str]) -> list[str]:
     for document in check.documents.documents:
         if _readers(document) & people and _is_news(check.before.documents.documents, document):
             texts += content(check, document["id"], revisions=True)
-    folders = {folder["path"]: _readers(folder) & people for folder in check.files.folders}
-    for file in check.files.files:
-        above = [path for path, readers in folders.items() if readers and file["path"].startswith(path.rstrip("/") + "/")]
-        before = check.before.files
-        news = [before.folders[path]["shared"] != check.files.folders[path]["shared"] for path in above]
-        if (_readers(file) & people or above) and (any(news) or _is_news(before.files, file)):
-            texts += content(check, file["id"])
+    texts += [text for file in check.files.files if _reads(check, people, file) for text in content(check, file["id"])]
     handles = {person["handle"] for person in check.chat.people if person["email"] in people}
     heard = {channel["id"] for channel in check.chat.channels if handles & set(channel["members"])}
     written = [*check.chat.added("messages"), *(after for _, after in check.chat.changed("messages"))]
@@ -134,6 +128,15 @@ def content(check: Check, link: str, *, revisions: bool = False) -> list[str]:
     return []
 
 
+def _reads(check: Check, people: set[str], file: Row) -> bool:
+    """Whether these people can read a file, or more of it, than before: shared itself, or a folder above."""
+    now, before = check.files, check.before.files
+    above = [folder for folder in now.folders if file["path"].startswith(folder["path"].rstrip("/") + "/")]
+    above = [folder for folder in above if _readers(folder) & people]
+    news = any(before.folders[folder["path"]]["shared"] != folder["shared"] for folder in above)
+    return bool(above or _readers(file) & people) and (news or _is_news(before.files, file))
+
+
 def _readers(item: Row) -> set[str]:
     return {one["email"] for one in item["shared"]}
 
@@ -143,7 +146,7 @@ def _is_news(before: Any, item: Row) -> bool:
     if item["id"] not in before:
         return True
     old = before[item["id"]]
-    text = "body" if "body" in item else "content"
+    text = "body" if "body" in item.fields() else "content"
     return bool(old["shared"] != item["shared"] or old[text] != item[text])
 
 
@@ -151,7 +154,7 @@ def _is_news(before: Any, item: Row) -> bool:
 
 
 def numbers(text: str) -> list[float]:
-    """Those that a text names, in their order: `1,450`, `1.450`, `2 641,00`, `six`. Times and dates give theirs as well."""
+    """Those that a text names, in their order: `1,450`, `1.450`, `2 641,00`, `six`. Times and dates give theirs."""
     found = []
     pattern = r"\d{1,3}(?:[.,' \u00a0\u202f]\d{3})+(?:[.,]\d{1,2})?(?!\d)|\d+(?:[.,]\d{1,2}(?!\d))?|[A-Za-z]+"
     for word in re.findall(pattern, text):
@@ -164,7 +167,7 @@ def numbers(text: str) -> list[float]:
 
 
 def names_date(text: str, day: str) -> bool:
-    """Whether a text names a day, given as `2026-04-21`: 21 April, Apr 21st, the 21st of April, 21.4.2026, 2026-04-21."""
+    """Whether a text names a day, given as `2026-04-21`: 21 April, Apr 21st, 21st of April, 21.4.2026, 2026-04-21."""
     when = date.fromisoformat(day)
     name = MONTHS[when.month - 1]
     month = rf"(?:{name}|{name[:3]}\.?)"
@@ -192,7 +195,8 @@ def minutes(event: Row) -> float:
 
 def in_working_hours(event: Row, offset: str = "+01:00", first: str = "09:00", last: str = "17:00") -> bool:
     """Whether an event is on one weekday between these times of day. offset: of the company's zone on that day."""
-    start, end = (moment(event[key]).astimezone(moment(f"2026-01-01T00:00:00{offset}").tzinfo) for key in ("start", "end"))
+    zone = moment(f"2026-01-01T00:00:00{offset}").tzinfo
+    start, end = (moment(event[key]).astimezone(zone) for key in ("start", "end"))
     times = f"{start:%H:%M}", f"{end:%H:%M}"
     return start.date() == end.date() and start.weekday() < 5 and first <= times[0] and times[1] <= last
 

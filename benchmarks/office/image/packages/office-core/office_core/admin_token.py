@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 
-def token_file(database: Path) -> Path:
+def token_file(database: str) -> str:
     """`/data/mail.admin` for `/data/mail.db`."""
-    return database.with_suffix(".admin")
+    return database.removesuffix(".db") + ".admin"
 
 
-def read_or_make(database: Path) -> str:
+def read_or_make(database: str) -> str:
     """The token; made when the service starts for the first time."""
     path = token_file(database)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        return path.read_text().strip()
+        with os.fdopen(os.open(path, os.O_RDONLY)) as file:
+            return file.read().strip()
+    token = os.urandom(24).hex()
     with os.fdopen(handle, "w") as file:
-        file.write(os.urandom(24).hex() + "\n")
-    return path.read_text().strip()
+        file.write(token + "\n")
+    return token

@@ -5,11 +5,9 @@ What HTTP and MCP have in common is `perform`; `answer` is the HTTP side.
 
 from __future__ import annotations
 
-import hmac
 import json
 import sqlite3
 import sys
-import traceback
 from collections.abc import Mapping
 
 from office_core import mcp, openapi, page
@@ -56,7 +54,7 @@ class Application:
         except sqlite3.OperationalError:
             raise
         except Exception:
-            traceback.print_exc()
+            sys.excepthook(*sys.exc_info())  # to the service's log, as if it ended
             status, result = 500, {"error": {"code": "internal", "message": "the service has a fault; see its log"}}
         entry = {"n": n, "at": call.now, "actor": call.handle, "operation": operation.name, "arguments": dict(given)}
         self.store.insert("actions", {**entry, "status": status, "via": via})
@@ -97,9 +95,11 @@ class Application:
             raise NotFound(f"nothing is at /{'/'.join(parts)}; GET / tells what there is")
         chosen = [operation for operation in fitting if operation.method == method]
         if not chosen:
-            raise MethodNotAllowed(f"it takes {', '.join(sorted({operation.method for operation in fitting}))}, not {method}")
+            raise MethodNotAllowed(
+                f"it takes {', '.join(sorted({operation.method for operation in fitting}))}, not {method}"
+            )
         operation = min(chosen, key=lambda one: len(one.path_arguments))
-        taken = {name[1:-1]: part for name, part in zip(operation.parts, parts) if name.startswith("{")}
+        taken = {name[1:-1]: parts[i] for i, name in enumerate(operation.parts) if name.startswith("{")}
         return operation, {name: self._from_text(operation, name, text) for name, text in taken.items()}
 
     def _fixed_page(self, request: Request) -> Response | None:
@@ -121,8 +121,10 @@ class Application:
 
     def _admin_page(self, request: Request, path: str) -> Response:
         """To everybody without the token, there is no such page."""
+        from hmac import compare_digest  # it loads OpenSSL, and only verifiers come here
+
         shown = request.headers.get("authorization", "")
-        if not hmac.compare_digest(shown.encode(), f"Bearer {self._token}".encode()):
+        if not compare_digest(shown.encode(), f"Bearer {self._token}".encode()):
             raise NotFound(f"nothing is at {path}; GET / tells what there is")
         if path == "/admin/actions":
             return Response.of_json({"actions": self.store.rows("select * from actions order by n")})
@@ -132,7 +134,7 @@ class Application:
 def _fits(operation: Operation, parts: list[str]) -> bool:
     if len(operation.parts) != len(parts):
         return False
-    return all(name == part or (name.startswith("{") and part) for name, part in zip(operation.parts, parts))
+    return all(name == parts[i] or (name.startswith("{") and parts[i]) for i, name in enumerate(operation.parts))
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

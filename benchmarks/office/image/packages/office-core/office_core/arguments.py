@@ -1,7 +1,7 @@
 """The kinds of arguments that operations take: how each is described (JSON Schema) and how a value becomes one.
 
-A value comes from a JSON body, from an MCP call, or as text from a path or a query. `take` gives the handler's value, or
-raises `Invalid` with the argument's name.
+A value comes from a JSON body, from an MCP call, or as text from a path or a query. `take` gives the handler's value
+or raises `Invalid` with the argument's name.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Argument:
 
 def _check(schema: Schema, value: Any) -> None:
     """The part of JSON Schema that is used here."""
-    kinds: dict[str, tuple[type, str]] = {
+    kinds: dict[str, tuple[Any, str]] = {
         "string": (str, "a text"),
         "array": (list, "a list"),
         "boolean": (bool, "true or false"),

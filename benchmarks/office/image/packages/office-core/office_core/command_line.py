@@ -9,8 +9,6 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from office_core.service import Service
     from office_core.store import Store
 
@@ -93,14 +91,12 @@ def load_service(name: str) -> Service:
 
 
 def _serve(name: str, port: int, options: dict[str, str]) -> int:
-    from pathlib import Path
-
     from office_core.admin_token import read_or_make
     from office_core.application import Application
     from office_core.errors import WorldError
     from office_core.server import Server
 
-    path = Path(options.get("--db", f"/data/{name}.db"))
+    path = options.get("--db", f"/data/{name}.db")
     host, port_text = options.get("--host", "127.0.0.1"), options.get("--port", str(port))
     if not port_text.isdigit():
         raise UsageError(f"--port must be a number, not {port_text!r}")
@@ -116,22 +112,22 @@ def _serve(name: str, port: int, options: dict[str, str]) -> int:
     return 0
 
 
-def open_store(path: Path) -> Store:
+def open_store(path: str) -> Store:
     """A database that was seeded. Raises `WorldError`."""
     import sqlite3
 
     from office_core.errors import WorldError
     from office_core.store import SCHEMA_VERSION, Store
 
-    if not path.is_file():
-        raise WorldError(f"there is no database {path}; make it with `seed`")
     try:
         store = Store(path)
         version = store.meta("schema")
     except sqlite3.DatabaseError as problem:
-        raise WorldError(f"{path} is not a database of this service: {problem}") from None
+        raise WorldError(f"{path} is no database of this service ({problem}); make it with `seed`") from None
     if version != SCHEMA_VERSION:
-        raise WorldError(f"{path} has schema {version}, this program needs {SCHEMA_VERSION}; make it anew with `seed --force`")
+        raise WorldError(
+            f"{path} has schema {version}, this program needs {SCHEMA_VERSION}; make it anew with `seed --force`"
+        )
     return store
 
 

@@ -22,7 +22,7 @@ GRACE_SECONDS = 5.0
 
 
 def main() -> int:
-    """The exit code of the first service that ended; 0 after SIGTERM."""
+    """The exit code of the first service that ended, 1 if that is 0; 0 after SIGTERM."""
     try:
         _seed_once()
     except WorldError as problem:
@@ -49,7 +49,7 @@ def main() -> int:
     if stopped:
         return 0
     print(f"office-world: {name} ended with {code}", file=sys.stderr)
-    return code or 1
+    return 128 - code if code < 0 else code or 1  # of a signal, as shells tell it; nobody asked it to end well
 
 
 def _seed_once() -> None:

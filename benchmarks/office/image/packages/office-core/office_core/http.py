@@ -171,5 +171,3 @@ def _decoded(text: str) -> str:
         return b"".join(decoded).decode()
     except UnicodeDecodeError:
         raise Invalid("the address is not UTF-8") from None
-
-

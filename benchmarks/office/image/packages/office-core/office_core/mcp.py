@@ -112,10 +112,10 @@ def _call(application: Application, params: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in arguments.items() if value is not None}
     status, result = application.perform(operation, given, "mcp")
     failed = status >= 400
-    text = f"{result['error']['code']}: {result['error']['message']}" if failed else json.dumps(result, ensure_ascii=False)
+    text = (
+        f"{result['error']['code']}: {result['error']['message']}" if failed else json.dumps(result, ensure_ascii=False)
+    )
     answer: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": failed}
     if not failed:
         answer["structuredContent"] = result
     return answer
-
-

@@ -30,7 +30,7 @@ class Query:
 
     def conditions(self, columns: Sequence[str]) -> tuple[list[str], list[str]]:
         """SQL that each word occurs in one of the columns, and its parameters."""
-        searched = " || char(10) || ".join(f"\"{column}\"" for column in columns)
+        searched = " || char(10) || ".join(f'"{column}"' for column in columns)
         return [f"({searched}) like ? escape '\\'"] * len(self.words), [like(word) for word in self.words]
 
 
@@ -59,7 +59,9 @@ def localized(store: Store, time: object) -> str:
     from zoneinfo import ZoneInfo
 
     assert isinstance(time, datetime)
-    return (time if time.tzinfo else time.replace(tzinfo=ZoneInfo(store.meta("timezone")))).isoformat(timespec="seconds")
+    return (time if time.tzinfo else time.replace(tzinfo=ZoneInfo(store.meta("timezone")))).isoformat(
+        timespec="seconds"
+    )
 
 
 def snippet(text: str, words: Sequence[str] = ()) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -32,7 +31,8 @@ def seed(service: Service, world: World, path: Path, *, force: bool = False) -> 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
     _remove(fresh)
-    store = Store(fresh)
+    fresh.touch(mode=0o600)  # SQLite gives its other files the same mode
+    store = Store(str(fresh))
     try:
         with store.transaction():
             for statement in (COMMON_TABLES + service.tables).split(";"):
@@ -41,7 +41,7 @@ def seed(service: Service, world: World, path: Path, *, force: bool = False) -> 
             service.seed(world, store)
         store.close()
         _remove(path)
-        os.replace(fresh, path)
+        fresh.replace(path)
     finally:
         store.close()
         _remove(fresh)
@@ -83,7 +83,11 @@ def main() -> int:
         return 0 if words else 2
     try:
         # Options may stand before the task as well.
-        tasks = tuple(word for i, word in enumerate(words) if word[:1] != "-" and words[i - 1 : i] not in (["--data"], ["--world"]))
+        tasks = tuple(
+            word
+            for i, word in enumerate(words)
+            if word[:1] != "-" and words[i - 1 : i] not in (["--data"], ["--world"])
+        )
         task, options = parse(words, tasks, ("--data", "--world"), ("--force",))
         data = Path(options.get("--data", "/data"))
         seed_all(World.load(Path(options.get("--world", DEFAULT_WORLD)), task), data, force="--force" in options)

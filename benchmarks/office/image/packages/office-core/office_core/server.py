@@ -145,7 +145,9 @@ class Server:
             return
         reads = 0 if connection.ends else selectors.EVENT_READ
         self._selector.modify(
-            connection.socket, reads | (selectors.EVENT_WRITE if connection.outgoing else 0) or selectors.EVENT_READ, connection
+            connection.socket,
+            reads | (selectors.EVENT_WRITE if connection.outgoing else 0) or selectors.EVENT_READ,
+            connection,
         )
 
     def _close(self, connection: Connection) -> None:

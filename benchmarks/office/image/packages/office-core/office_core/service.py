@@ -1,6 +1,6 @@
 """What a service is: a name, tables, shapes of its answers, operations, and how a world fills it.
 
-Every service module makes one `Service`; all else (HTTP, OpenAPI, MCP, the command line, the action log) is made from it.
+Every service module makes one `Service`; all else (HTTP, OpenAPI, MCP, command line, action log) is made from it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Call:
 class Service:
     """Everything that tells one service from another.
 
-    shapes: JSON Schemas by the names that results refer to. tables: SQL of its own tables. seed: fills them from a world.
+    shapes: JSON Schemas by the names that results refer to. tables: SQL of its own tables. seed: fills them.
     """
 
     def __init__(

@@ -11,7 +11,6 @@ import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from office_core.errors import WorldError
 
@@ -39,7 +38,7 @@ for kind in (list, dict):
 
 
 def _as_dict(cursor: sqlite3.Cursor, values: Sequence[Any]) -> Row:
-    return {column[0]: value for column, value in zip(cursor.description, values)}
+    return {column[0]: values[i] for i, column in enumerate(cursor.description)}
 
 
 def _quoted(names: Sequence[str]) -> str:
@@ -47,12 +46,17 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 class Store:
-    """A connection for one thread. Outside of `transaction` every statement is its own."""
+    """A connection for one thread, to a database that is there. Outside of `transaction` every statement is its own."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str) -> None:
+        # `rw`: SQLite would else make an empty database of a wrong path.
+        quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
         self._connection = sqlite3.connect(
-            str(path), timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, detect_types=sqlite3.PARSE_DECLTYPES
+            f"file:{quoted}?mode=rw",
+            uri=True,
+            timeout=BUSY_TIMEOUT_SECONDS,
+            isolation_level=None,
+            detect_types=sqlite3.PARSE_DECLTYPES,
         )
         self._connection.row_factory = _as_dict
         self.run("pragma journal_mode = wal")
@@ -76,7 +80,8 @@ class Store:
         return next(iter(row.values())) if row else None
 
     def get(self, table: str, key: str, column: str = "id") -> Row | None:
-        return self.run(f'select * from {table} where "{column}" = ?', key).fetchone()
+        found: Row | None = self.run(f'select * from {table} where "{column}" = ?', key).fetchone()
+        return found
 
     def insert(self, table: str, row: Mapping[str, Any]) -> None:
         marks = ", ".join("?" * len(row))
@@ -140,7 +145,10 @@ class Store:
     def tables(self) -> dict[str, list[Row]]:
         """Every table's rows, in the order of the key."""
         names = self.rows("select name from sqlite_master where type = 'table' order by name")
-        return {table["name"]: self.rows(f"select * from {table['name']} order by {self._key(table['name'])}") for table in names}
+        return {
+            table["name"]: self.rows(f"select * from {table['name']} order by {self._key(table['name'])}")
+            for table in names
+        }
 
     def _key(self, table: str) -> str:
         columns = self.rows(f"pragma table_info({table})")

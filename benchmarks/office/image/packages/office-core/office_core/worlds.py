@@ -6,7 +6,7 @@ which notice keys that nobody asked for.
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
@@ -14,11 +14,6 @@ from zoneinfo import ZoneInfo
 
 from office_core.errors import WorldError
 from office_core.people import ADDRESS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +46,7 @@ class World:
         self._zone = ZoneInfo(self.timezone)
         self._sections = sections
         self.emails = {one["handle"]: self._email(one) for one in self.people()}
-        self.handles = {email: handle for handle, email in self.emails.items()}
+        self.handles: dict[str, str] = {email: handle for handle, email in self.emails.items()}
         self.now = self.time(company["now"])
         if self.me not in self.emails:
             raise WorldError(f"{task}: company.me is {self.me!r}, who is nobody in [[people]]")
@@ -203,7 +198,7 @@ class Item:
 
     def member(self, given: str) -> str:
         """The handle of somebody in [[people]]."""
-        handle = self.world.handles.get(given, given)
+        handle: str = self.world.handles.get(given, given)
         if handle not in self.world.emails:
             raise self.problem(f"{given!r} is nobody in [[people]]")
         return handle

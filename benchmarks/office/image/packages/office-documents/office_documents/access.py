@@ -38,7 +38,7 @@ def document(call: Call, id: str, role: str = "reader") -> Row:
 
 
 def _role(call: Call, row: Row) -> str:
-    given = [one["role"] for one in row["shared"] if one["email"] in identities(call)]
+    given: list[str] = [one["role"] for one in row["shared"] if one["email"] in identities(call)]
     return max(given, key=ROLES.index)
 
 

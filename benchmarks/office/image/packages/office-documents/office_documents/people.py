@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from office_core.errors import Conflict, NotFound
 from office_core.service import Call
+
 from office_documents.access import document
 from office_documents.texts import read_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from office_core.store import Row
 
 
 def comment_on_document(
@@ -20,7 +23,7 @@ def comment_on_document(
         raise Conflict(f"quote: does not occur in {id}")
     if reply_to is not None and (call.store.get("comments", reply_to) or {}).get("document") != id:
         raise NotFound(f"{id} has no comment {reply_to!r}")
-    comment = {"id": call.store.new_id("k-"), "document": id, "author": call.me, "text": text, "quote": quote}
+    comment: Row = {"id": call.store.new_id("k-"), "document": id, "author": call.me, "text": text, "quote": quote}
     comment.update(reply_to=reply_to, resolved=False, at=call.now)
     call.store.insert("comments", comment)
     return comment

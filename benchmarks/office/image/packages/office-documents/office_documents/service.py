@@ -17,6 +17,7 @@ from office_core.service import (
     shape,
 )
 from office_core.store import Store, remember_last
+
 from office_documents import people as around
 from office_documents import texts
 from office_documents.access import ROLES
@@ -24,6 +25,7 @@ from office_documents.texts import CLASSIFICATIONS, FORMATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from office_core.store import Row
     from office_core.worlds import Item, World
 
 TABLES = """
@@ -40,9 +42,15 @@ create index comments_by_document on comments(document);
 """
 
 HEAD = {
-    **{"id": TEXT, "title": TEXT, "owner": TEXT, "classification": {"type": "string", "enum": list(CLASSIFICATIONS)}},
-    **{"shared": list_of(shape(email=TEXT, role={"type": "string", "enum": list(ROLES)})), "revision": COUNT},
-    **{"created_at": TIME, "updated_at": TIME, "trashed": FLAG},
+    "id": TEXT,
+    "title": TEXT,
+    "owner": TEXT,
+    "classification": {"type": "string", "enum": list(CLASSIFICATIONS)},
+    "shared": list_of(shape(email=TEXT, role={"type": "string", "enum": list(ROLES)})),
+    "revision": COUNT,
+    "created_at": TIME,
+    "updated_at": TIME,
+    "trashed": FLAG,
 }
 SHAPES = {
     "Document": shape(**HEAD, body=TEXT, comments=list_of(refer("Comment"))),
@@ -50,8 +58,14 @@ SHAPES = {
     "DocumentFound": shape(**HEAD, snippet=TEXT),
     "Revision": shape(revision=COUNT, title=TEXT, author=TEXT, at=TIME, summary=TEXT),
     "Comment": shape(
-        **{"id": TEXT, "document": TEXT, "author": TEXT, "text": TEXT, "quote": WORD_OR_NULL},
-        **{"reply_to": WORD_OR_NULL, "resolved": FLAG, "at": TIME},
+        id=TEXT,
+        document=TEXT,
+        author=TEXT,
+        text=TEXT,
+        quote=WORD_OR_NULL,
+        reply_to=WORD_OR_NULL,
+        resolved=FLAG,
+        at=TIME,
     ),
     "Export": shape(name=TEXT, media_type=TEXT, content=TEXT),
 }
@@ -218,7 +232,7 @@ def seed(world: World, store: Store) -> None:
 
 def _seed_comment(document: Item, fields: dict[str, str], store: Store) -> None:
     item = document.part("comments", fields)
-    row = {"id": item.text("id"), "document": document.text("id"), "author": item.address(item.text("author"))}
+    row: Row = {"id": item.text("id"), "document": document.text("id"), "author": item.address(item.text("author"))}
     row.update(text=item.text("text"), quote=item.text("quote", "") or None, reply_to=item.text("reply_to", "") or None)
     store.insert("comments", {**row, "resolved": item.flag("resolved", False), "at": item.time("at")})
     item.done()

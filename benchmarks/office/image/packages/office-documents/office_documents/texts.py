@@ -7,6 +7,7 @@ import re
 from office_core.errors import Conflict, Invalid, NotFound
 from office_core.search import Query, like, snippet
 from office_core.service import Call
+
 from office_documents.access import VISIBLE, document, owned_document, visible_parameters
 
 TYPE_CHECKING = False
@@ -119,7 +120,13 @@ def _as_html(row: Row) -> str:
 
 
 def create_document(call: Call, title: str, body: str, classification: str = "internal") -> dict[str, Any]:
-    row = {"id": call.store.new_id("d-"), "title": title, "body": body, "owner": call.me, "classification": classification}
+    row = {
+        "id": call.store.new_id("d-"),
+        "title": title,
+        "body": body,
+        "owner": call.me,
+        "classification": classification,
+    }
     times = {"created_at": call.now, "updated_at": call.now}
     call.store.insert("documents", {**row, "shared": [], "revision": 1, **times, "trashed": False})
     _keep(call, document(call, str(row["id"])), "created")

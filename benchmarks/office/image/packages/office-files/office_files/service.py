@@ -16,12 +16,14 @@ from office_core.service import (
     shape,
 )
 from office_core.store import Store, remember_last
+
 from office_files import tree
 from office_files.access import ROLES, clean, make_folders, parent
 from office_files.tree import ENCODINGS, media_type_of, size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from office_core.store import Row
     from office_core.worlds import World
 
 TABLES = """
@@ -35,8 +37,17 @@ create unique index live_files_by_path on files(path) where not trashed;
 
 SHARED = list_of(shape(email=TEXT, role={"type": "string", "enum": list(ROLES)}))
 HEAD = {
-    **{"id": TEXT, "path": TEXT, "owner": TEXT, "media_type": TEXT, "size": COUNT, "shared": SHARED, "version": COUNT},
-    **{"encoding": {"type": "string", "enum": list(ENCODINGS)}, "created_at": TIME, "updated_at": TIME, "trashed": FLAG},
+    "id": TEXT,
+    "path": TEXT,
+    "owner": TEXT,
+    "media_type": TEXT,
+    "size": COUNT,
+    "shared": SHARED,
+    "version": COUNT,
+    "encoding": {"type": "string", "enum": list(ENCODINGS)},
+    "created_at": TIME,
+    "updated_at": TIME,
+    "trashed": FLAG,
 }
 SHAPES = {
     "File": shape(**HEAD, content=TEXT),
@@ -93,7 +104,14 @@ OPERATIONS = (
         {"q": line('Words and "phrases" that must all occur.', required=True), **PAGE},
         result=listing("files", "FileFound"),
     ),
-    Operation("find_file", "GET /files", tree.find_file, "The file at a path, without its content.", PATH, result=refer("FileSummary")),
+    Operation(
+        "find_file",
+        "GET /files",
+        tree.find_file,
+        "The file at a path, without its content.",
+        PATH,
+        result=refer("FileSummary"),
+    ),
     Operation("read_file", "GET /files/{id}", tree.read_file, "A file with its content.", ID, result=FILE),
     Operation(
         "create_file",
@@ -104,7 +122,9 @@ OPERATIONS = (
         result=FILE,
         status=201,
     ),
-    Operation("write_file", "PUT /files/{id}", tree.write_file, "Replace a file's content.", {**ID, **CONTENT}, result=FILE),
+    Operation(
+        "write_file", "PUT /files/{id}", tree.write_file, "Replace a file's content.", {**ID, **CONTENT}, result=FILE
+    ),
     Operation(
         "append_to_file",
         "POST /files/{id}/append",
@@ -113,9 +133,17 @@ OPERATIONS = (
         {**ID, "content": content()},
         result=FILE,
     ),
-    Operation("move_file", "POST /files/{id}/move", tree.move_file, "Move or rename a file.", {**ID, **PATH}, result=FILE),
     Operation(
-        "copy_file", "POST /files/{id}/copy", tree.copy_file, "Copy a file; the copy is mine.", {**ID, **PATH}, result=FILE, status=201
+        "move_file", "POST /files/{id}/move", tree.move_file, "Move or rename a file.", {**ID, **PATH}, result=FILE
+    ),
+    Operation(
+        "copy_file",
+        "POST /files/{id}/copy",
+        tree.copy_file,
+        "Copy a file; the copy is mine.",
+        {**ID, **PATH},
+        result=FILE,
+        status=201,
     ),
     Operation("delete_file", "DELETE /files/{id}", tree.delete_file, "Put a file into the trash.", ID, result=FILE),
     Operation(
@@ -149,16 +177,16 @@ OPERATIONS = (
 def seed(world: World, store: Store) -> None:
     """Folders that only files name belong to the files' owners."""
     for item in world.items("folders"):
-        row = {"path": clean(item.text("path")), "owner": item.address(item.text("owner"))}
-        make_folders(store, row["path"], row["owner"])
-        store.update("folders", row["path"], {"owner": row["owner"], "shared": item.shared(ROLES)}, "path")
+        place = {"path": clean(item.text("path")), "owner": item.address(item.text("owner"))}
+        make_folders(store, place["path"], place["owner"])
+        store.update("folders", place["path"], {"owner": place["owner"], "shared": item.shared(ROLES)}, "path")
         item.done()
     for item in world.items("files"):
         path, owner = clean(item.text("path")), item.address(item.text("owner"))
         encoding = item.choice("encoding", ENCODINGS, "text")
         # Unlike in other texts, the last line break is part of the content.
         content = item.needed("content")
-        row = {"id": item.text("id"), "path": path, "owner": owner, "encoding": encoding, "content": content}
+        row: Row = {"id": item.text("id"), "path": path, "owner": owner, "encoding": encoding, "content": content}
         row.update(media_type=item.text("media_type", media_type_of(path, encoding)), size=size_of(content, encoding))
         updated = item.time("updated_at")
         row.update(created_at=item.time("created_at", updated), updated_at=updated, trashed=item.flag("trashed", False))

@@ -8,6 +8,7 @@ import binascii
 from office_core.errors import Conflict, Invalid, NotFound
 from office_core.search import Query, snippet
 from office_core.service import Call
+
 from office_files.access import Rights, clean, file, folder, make_folders, parent, writable_place
 
 TYPE_CHECKING = False
@@ -17,10 +18,20 @@ if TYPE_CHECKING:
     from office_core.store import Row
 
 ENCODINGS = ("text", "base64")
-WITHOUT_CONTENT = "id, path, owner, media_type, encoding, '' as content, size, shared, version, created_at, updated_at, trashed"
+WITHOUT_CONTENT = (
+    "id, path, owner, media_type, encoding, '' as content, size, shared, version, created_at, updated_at, trashed"
+)
 MEDIA_TYPES = {
-    **{"txt": "text/plain", "md": "text/markdown", "csv": "text/csv", "json": "application/json", "html": "text/html"},
-    **{"pdf": "application/pdf", "png": "image/png", "jpg": "image/jpeg", "log": "text/plain", "yaml": "application/yaml"},
+    "txt": "text/plain",
+    "md": "text/markdown",
+    "csv": "text/csv",
+    "json": "application/json",
+    "html": "text/html",
+    "pdf": "application/pdf",
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "log": "text/plain",
+    "yaml": "application/yaml",
 }
 
 
@@ -73,7 +84,11 @@ def search_files(call: Call, q: str, limit: int = 50, offset: int = 0) -> dict[s
     # What is encoded holds no words; its name does.
     in_text = [condition.replace('"content"', "iif(encoding = 'text', content, '')") for condition in conditions]
     where = " and ".join([*in_text, "not trashed"])
-    rows = [row for row in call.store.rows(f"select * from files where {where} order by path", *parameters) if rights.role(row)]
+    rows = [
+        row
+        for row in call.store.rows(f"select * from files where {where} order by path", *parameters)
+        if rights.role(row)
+    ]
     found = [
         {**_summary(row), "snippet": snippet(row["content"], query.words) if row["encoding"] == "text" else ""}
         for row in rows[offset : offset + limit]
@@ -128,8 +143,9 @@ def create_file(
     call: Call, path: str, content: str, encoding: str = "text", media_type: str | None = None
 ) -> dict[str, Any]:
     place = _new_place(call, path)
-    row = {"id": call.store.new_id("f-"), "path": place, "owner": call.me, "encoding": encoding, "content": content}
-    row.update(media_type=media_type or media_type_of(place, encoding), size=size_of(content, encoding), shared=[])
+    row: Row = {"id": call.store.new_id("f-"), "path": place, "owner": call.me, "encoding": encoding, "shared": []}
+    row.update(content=content, size=size_of(content, encoding))
+    row.update(media_type=media_type or media_type_of(place, encoding))
     call.store.insert("files", {**row, "version": 1, "created_at": call.now, "updated_at": call.now, "trashed": False})
     return file(call, str(row["id"]))
 

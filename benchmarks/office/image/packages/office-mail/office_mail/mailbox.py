@@ -47,7 +47,9 @@ def list_accounts(call: Call) -> dict[str, Any]:
     accounts = []
     for account in call.store.rows("select * from accounts order by email"):
         folders = {folder: {"total": 0, "unread": 0} for folder in FOLDERS}
-        counted = "select folder, count(*) as total, sum(not read) as unread from messages where account = ? group by folder"
+        counted = (
+            "select folder, count(*) as total, sum(not read) as unread from messages where account = ? group by folder"
+        )
         for row in call.store.rows(counted, account["email"]):
             folders[row["folder"]] = {"total": row["total"], "unread": row["unread"]}
         accounts.append({**account, "folders": folders})

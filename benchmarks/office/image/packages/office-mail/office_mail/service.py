@@ -18,6 +18,7 @@ from office_core.service import (
     shape,
 )
 from office_core.store import Store, remember_last
+
 from office_mail import mailbox, writing
 from office_mail.mailbox import FOLDERS
 
@@ -39,15 +40,26 @@ create index messages_by_thread on messages(thread);
 
 ATTACHMENT = shape(name=TEXT, link=TEXT)
 HEAD = {
-    **{"id": TEXT, "account": TEXT, "folder": {"type": "string", "enum": list(FOLDERS)}, "thread": TEXT},
-    **{"from": TEXT, "to": TEXTS, "cc": TEXTS, "bcc": TEXTS, "subject": TEXT, "sent_at": TIME, "read": FLAG},
-    **{"labels": TEXTS, "attachments": list_of(ATTACHMENT), "in_reply_to": WORD_OR_NULL},
+    "id": TEXT,
+    "account": TEXT,
+    "folder": {"type": "string", "enum": list(FOLDERS)},
+    "thread": TEXT,
+    "from": TEXT,
+    "to": TEXTS,
+    "cc": TEXTS,
+    "bcc": TEXTS,
+    "subject": TEXT,
+    "sent_at": TIME,
+    "read": FLAG,
+    "labels": TEXTS,
+    "attachments": list_of(ATTACHMENT),
+    "in_reply_to": WORD_OR_NULL,
 }
 COUNTS = shape(total=COUNT, unread=COUNT)
 SHAPES = {
     "Mail": shape(**HEAD, body=TEXT),
     "MailSummary": shape(**HEAD, snippet=TEXT),
-    "Account": shape(email=TEXT, name=TEXT, folders=shape(**{folder: COUNTS for folder in FOLDERS})),
+    "Account": shape(email=TEXT, name=TEXT, folders=shape(**dict.fromkeys(FOLDERS, COUNTS))),
     "Label": shape(name=TEXT, total=COUNT),
 }
 
@@ -61,7 +73,11 @@ ATTACHMENTS = {
     )
 }
 DRAFT = {
-    **{"to": people("Who gets it."), "cc": people(), "bcc": people(), "subject": line(), "body": text()},
+    "to": people("Who gets it."),
+    "cc": people(),
+    "bcc": people(),
+    "subject": line(),
+    "body": text(),
     **ATTACHMENTS,
 }
 MAIL, MAILS = refer("Mail"), listing("messages", "MailSummary")
@@ -163,9 +179,16 @@ OPERATIONS = (
         result=MAIL,
     ),
     Operation(
-        "archive_mail", "POST /messages/{id}/archive", mailbox.archive_mail, "Move a message to the archive.", ID, result=MAIL
+        "archive_mail",
+        "POST /messages/{id}/archive",
+        mailbox.archive_mail,
+        "Move a message to the archive.",
+        ID,
+        result=MAIL,
     ),
-    Operation("delete_mail", "DELETE /messages/{id}", mailbox.delete_mail, "Move a message to the trash.", ID, result=MAIL),
+    Operation(
+        "delete_mail", "DELETE /messages/{id}", mailbox.delete_mail, "Move a message to the trash.", ID, result=MAIL
+    ),
     Operation(
         "label_mail",
         "POST /messages/{id}/labels",
@@ -191,7 +214,9 @@ OPERATIONS = (
         result=MAIL,
         status=201,
     ),
-    Operation("update_draft", "PATCH /drafts/{id}", writing.update_draft, "Change a draft.", {**ID, **DRAFT}, result=MAIL),
+    Operation(
+        "update_draft", "PATCH /drafts/{id}", writing.update_draft, "Change a draft.", {**ID, **DRAFT}, result=MAIL
+    ),
     Operation("send_draft", "POST /drafts/{id}/send", writing.send_draft, "Send a draft.", ID, result=MAIL),
 )
 

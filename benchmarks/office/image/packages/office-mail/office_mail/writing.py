@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from office_core.errors import Conflict, Invalid
 from office_core.service import Call
+
 from office_mail.mailbox import account_of, message
 
 TYPE_CHECKING = False

@@ -132,7 +132,7 @@ class OnLocal:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def image(cls) -> ImageRef:
+    def image(cls, class_stack: str) -> ImageRef:
         from benchflow.planes.sandbox.local.images import BARE
 
         return ImageRef(reference=BARE)

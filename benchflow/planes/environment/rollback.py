@@ -1,0 +1,159 @@
+"""A world's state taken, changed, put back and compared: the part of a trial that only stateful worlds have."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from benchflow.contracts.environment import BASELINE, ReadyWorld, StateDiff, StateSnapshot
+from benchflow.errors import StateError, WorldError
+from benchflow.planes.environment.environment import ManifestEnvironment, Place
+from benchflow.planes.environment.state import SqliteStore, diff_snapshots, read_state
+from benchflow.planes.environment.writing import Post, Writer
+
+T = TypeVar("T")
+
+SEEN_SEC = 5.0
+"""How long a service may take until what it was sent is in its database."""
+
+_MOST_BYTES = 8 * 2**30
+_TAIL = 2000
+
+
+class Timed(NamedTuple):
+    """What was seen, and how long the thing itself took, in seconds, without the looking."""
+
+    detail: str
+    seconds: float
+
+
+class Rollback:
+    """One after the other: `take_baseline`, `write`, `restore`, `reset`. Each says what was seen.
+
+    directory: on this host, for copies of the state. source: the manifest's file. post: the request that writes, in
+    place of SQLite. All raise `WorldError` for what the world does not do.
+    """
+
+    def __init__(
+        self,
+        world: ManifestEnvironment,
+        place: Place,
+        writer: Writer,
+        directory: Path,
+        source: str,
+        *,
+        post: Post | None,
+    ) -> None:
+        self._world = world
+        self._place = place
+        self._writer = writer
+        self._directory = directory
+        self._source = source
+        self._post = post
+        self._digests: dict[str, str] = {}
+        self._baseline: StateSnapshot
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether none of the declared databases is there."""
+        return not any(file.present for file in self._baseline.files)
+
+    async def take_baseline(self) -> Timed:
+        self._baseline, seconds = await _timed(self._world.snapshot(BASELINE))
+        await self._read(self._baseline)
+        absent = [file.path for file in self._baseline.files if not file.present]
+        count = len(self._baseline.files) - len(absent)
+        held = f"{count} database{'' if count == 1 else 's'}, {_size(self._baseline.size)}"
+        return Timed(held + (f"; not in this image: {', '.join(absent)}" if absent else ""), seconds)
+
+    async def write(self) -> Timed:
+        done, seconds = await _timed(self._write())
+        until = time.monotonic() + SEEN_SEC
+        while (await self._world.query()).digest == self._digests[BASELINE]:
+            if time.monotonic() > until:
+                raise StateError(
+                    f"{done}, and the declared state is what it was before",
+                    file=self._source,
+                    key="environment.state.paths",
+                    remedy="declare the files that the services really write to",
+                )
+            await asyncio.sleep(0.1)
+        return Timed(f"{done}; the state has changed", seconds)
+
+    async def restore(self) -> Timed:
+        _, seconds = await _timed(self._world.restore(self._baseline))
+        return Timed(await self._require_baseline("restored"), seconds)
+
+    async def reset(self) -> Timed:
+        await self._write()
+        done, seconds = await _timed(self._world.reset(self._baseline))
+        if done:
+            return Timed(await self._require_baseline("reset"), seconds)
+        _, seconds = await _timed(self._world.reset(self._baseline, hard=True))
+        return Timed(
+            "a no-op: the entrypoint owns the services; hard: the sandbox was begun anew, and is ready", seconds
+        )
+
+    async def _write(self) -> str:
+        sandbox = self._place.sandbox
+        if self._post is not None:
+            try:
+                return await self._writer.send(sandbox, self._post)
+            except WorldError as error:
+                logs = await self._world.logs(tail=_TAIL)
+                error.log_tail = error.log_tail or "\n".join(f"{name}:\n{text}" for name, text in logs.items() if text)
+                raise
+        paths = [file.path for file in self._baseline.files if file.present]
+        for path in paths:
+            await self._writer.insert(sandbox, path)
+        where = paths[0] if len(paths) == 1 else f"each of {len(paths)} databases"
+        return f"SQLite in the sandbox, not a service, has put a row into {where}"
+
+    async def _require_baseline(self, name: str) -> str:
+        """The state now is the baseline's, and the world answers."""
+        await self._read(await self._world.snapshot(name))
+        if self._digests[name] != self._digests[BASELINE]:
+            diff = await asyncio.to_thread(diff_snapshots, self._directory / BASELINE, self._directory / name)
+            raise StateError(
+                f"the state is not that of the snapshot: {_differs(diff)}",
+                remedy="what a service writes by itself, as soon as it is started, is no state to roll back",
+            )
+        return f"the state is the snapshot's; {answers_of(await self._world.readiness())}"
+
+    async def _read(self, snapshot: StateSnapshot) -> None:
+        """Bring a snapshot to this host, and keep the digest of its rows."""
+        target = self._directory / snapshot.name
+        if not await SqliteStore(self._place.keeper).fetch(snapshot, target, _MOST_BYTES):
+            raise StateError(f"the state is too large to be compared: {_size(snapshot.size)}")
+        self._digests[snapshot.name] = (await asyncio.to_thread(read_state, target, rows=None)).digest
+
+
+def answers_of(ready: ReadyWorld) -> str:
+    if not ready.probes:
+        return "no probe is declared"
+    return ", ".join(f"{probe.target} {probe.answer}" for probe in ready.probes)
+
+
+def _differs(diff: StateDiff) -> str:
+    parts = []
+    for database in diff.databases:
+        if database.change is not None:
+            parts.append(f"{database.path} has {database.change}")
+        for table in database.tables:
+            counts = ((table.n_added, "added"), (table.n_removed, "removed"), (table.n_changed, "changed"))
+            said = ", ".join(f"{count} {word}" for count, word in counts if count) or table.change or "differs"
+            parts.append(f"{database.path}: {table.name}: {said}")
+    return "; ".join(parts) or "in what is no row of a table"
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 1024:.0f} KiB"
+
+
+async def _timed(work: Awaitable[T]) -> tuple[T, float]:
+    started = time.monotonic()
+    done = await work
+    return done, time.monotonic() - started

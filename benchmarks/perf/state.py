@@ -1,0 +1,193 @@
+"""What it costs to keep a world's state and to go back to it.
+
+    python benchmarks/perf/state.py [--sizes 1,100,1000] [--runs N] [--sandbox local|docker] [--json]
+
+A service with a database of so many MB open, which goes on writing to it, in a real sandbox. Medians over the runs:
+
+    snapshot_ms      by size: the database captured, hashed and written down, while the service writes
+    restore_ms       by size: put back in its place and proven, the service having ended
+    restore_live_ms  by size: put back into the open file while the service writes
+    reset_ms         the smallest world back at its baseline: service ended, state put back, service ready again
+    fresh_ms         instead of that: the sandbox removed, another one started, its service ready
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import tempfile
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local_steps import why_left_out
+
+from benchflow.contracts.environment import BASELINE, Manifest, Readiness, Service, StateTable
+from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.planes.environment.environment import ManifestEnvironment
+from benchflow.planes.environment.interpreter import interpreter_of, program_of
+from benchflow.planes.environment.keeper import Keeper
+from benchflow.planes.environment.state import SNAPSHOTS, SqliteStore
+from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.local.images import BARE
+from benchflow.planes.sandbox.local.provider import STACK_LABEL, LocalProvider
+
+WRITER = Path(__file__).with_name("world_writer.py")
+PROGRAM, DATABASE, PORT = "/opt/world_writer.py", "/data/world.db", 9100
+PATIENCE = 120.0
+MANIFEST = Manifest(
+    name="writer",
+    base_image="any",
+    owns_lifecycle=False,
+    services=(Service(name="writer", command=f"python3 {PROGRAM} {DATABASE} {PORT}", port=PORT, health_path="/"),),
+    readiness=Readiness(timeout_sec=60),
+    state=StateTable(paths=(DATABASE,)),
+)
+
+
+@dataclass
+class World:
+    """A sandbox with the service in it, ready."""
+
+    sandbox: Sandbox
+    environment: ManifestEnvironment
+    store: SqliteStore
+
+
+class Worlds:
+    """Starts them, and removes what was started."""
+
+    def __init__(self, kind: str) -> None:
+        self.provider: SandboxProvider = LocalProvider() if kind == "local" else DockerProvider()
+        name = os.environ.get("BENCHFLOW_PERF_IMAGE", "debian:bookworm-slim")
+        self._image = ImageRef(reference=BARE if kind == "local" else name)
+        self._labels = {STACK_LABEL: uuid.uuid4().hex}
+
+    @asynccontextmanager
+    async def world(self, megabytes: int) -> AsyncIterator[World]:
+        """A world of this size. The one that needs no Python of its own is not measured here."""
+        sandbox = await self.start()
+        try:
+            await self.fill(sandbox, megabytes)
+            world = await self.ready(sandbox)
+            yield world
+        finally:
+            await self.provider.remove(sandbox.ref.name)
+
+    async def start(self) -> Sandbox:
+        name = f"perf-{uuid.uuid4().hex[:12]}"
+        spec = SandboxSpec(name=name, image=self._image, labels=self._labels, network_mode="no-network")
+        return await self.provider.start(spec, host_id="", queue="")
+
+    async def fill(self, sandbox: Sandbox, megabytes: int) -> None:
+        await sandbox.write_file(PROGRAM, WRITER.read_bytes())
+        await sandbox.control("mkdir -p /data")
+        said = await sandbox.exec(["python3", PROGRAM, DATABASE, "--fill", str(megabytes)], cwd="/", timeout=600)
+        if said.return_code:
+            raise RuntimeError(f"the database could not be filled: {said.stderr}")
+
+    async def ready(self, sandbox: Sandbox) -> World:
+        """Start the service in a sandbox that has its files, and wait for it."""
+        kind = await interpreter_of(self.provider, self._image, labels=self._labels)
+        if kind != "python3":
+            raise RuntimeError("the image has no python3, which the measured service needs")
+        keeper = Keeper(sandbox, program_of(kind), kind)
+        environment = ManifestEnvironment(MANIFEST, sandbox, self.provider, keeper=keeper, task="perf")
+        await environment.provision()
+        await environment.readiness()
+        return World(sandbox, environment, SqliteStore(keeper, patience=PATIENCE, timeout=600))
+
+    async def close(self) -> None:
+        for owned in await self.provider.owned(self._labels[STACK_LABEL]):
+            await self.provider.remove(owned.name)
+        await self.provider.sweep(self._labels[STACK_LABEL])
+        await self.provider.close()
+
+
+async def timed(work: Awaitable[Any]) -> float:
+    """Milliseconds that it takes."""
+    began = time.perf_counter()
+    await work
+    return 1000 * (time.perf_counter() - began)
+
+
+async def measure_state(world: World, runs: int) -> dict[str, float]:
+    """Snapshots and restores of one world, each over and over; the median of each. A first round does not count."""
+    found = defaultdict(list)
+    for run in range(runs + 1):
+        found["snapshot_ms"].append(await timed(world.store.snapshot(f"run-{run}", [DATABASE])))
+        # It is there, and only asked for.
+        taken = await world.store.snapshot(f"run-{run}", [DATABASE])
+        found["restore_live_ms"].append(await timed(world.store.restore(taken, live=True)))
+        await world.environment.teardown()
+        found["restore_ms"].append(await timed(world.store.restore(taken, live=False)))
+        await world.environment.provision()
+        await world.environment.readiness()
+        await world.sandbox.control('rm -r "$1"', f"{SNAPSHOTS}/run-{run}", timeout=120)
+    return {name: statistics.median(values[1:]) for name, values in found.items()}
+
+
+async def measure_reset(worlds: Worlds, megabytes: int, runs: int) -> dict[str, float]:
+    """A reset of a small world, and in turn with it the start of a fresh one. Filling that is not counted."""
+    resets, fresh = [], []
+    async with worlds.world(megabytes) as world:
+        baseline = await world.environment.snapshot(BASELINE)
+        for _ in range(runs + 1):
+            resets.append(await timed(world.environment.reset(baseline)))
+            began = time.perf_counter()
+            sandbox = await worlds.start()
+            started = time.perf_counter() - began
+            await worlds.fill(sandbox, megabytes)
+            ready = await timed(worlds.ready(sandbox))
+            fresh.append(1000 * started + ready + await timed(worlds.provider.remove(sandbox.ref.name)))
+    return {"reset_ms": statistics.median(resets[1:]), "fresh_ms": statistics.median(fresh[1:])}
+
+
+async def measure(kind: str, sizes: list[int], runs: int) -> dict[str, Any]:
+    """All of it, in one object."""
+    found: dict[str, Any] = {"sandbox": kind, "runs": runs}
+    by_size: dict[str, dict[str, float]] = defaultdict(dict)
+    worlds = Worlds(kind)
+    try:
+        for size in sizes:
+            async with worlds.world(size) as world:
+                for name, value in (await measure_state(world, runs)).items():
+                    by_size[name][str(size)] = round(value, 1)
+        found |= by_size
+        found |= {name: round(value, 1) for name, value in (await measure_reset(worlds, min(sizes), runs)).items()}
+    finally:
+        await worlds.close()
+    return found
+
+
+def show(found: dict[str, Any]) -> None:
+    for name, value in found.items():
+        if isinstance(value, dict):
+            value = "  ".join(f"{size} MB: {each}" for size, each in value.items())
+        print(f"{name:16} {value}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="1,100,1000", help="MB of the databases")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--sandbox", choices=["local", "docker"], default=None)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    kind = options.sandbox or ("docker" if why_left_out() else "local")
+    with tempfile.TemporaryDirectory(prefix="benchflow-perf-") as state:
+        os.environ["BENCHFLOW_STATE_DIR"] = state
+        found = asyncio.run(measure(kind, [int(size) for size in options.sizes.split(",")], options.runs))
+    print(json.dumps(found)) if options.json else show(found)
+
+
+if __name__ == "__main__":
+    main()

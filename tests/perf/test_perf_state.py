@@ -1,0 +1,27 @@
+"""The measurement of state measures: a tiny one here, for the one object that it prints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "perf" / "state.py"
+
+
+@pytest.mark.parametrize(
+    "sandbox", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("local", "docker")]
+)
+def test_state_is_measured_by_size_and_reset_beside_a_fresh_start(sandbox: str) -> None:
+    command = [sys.executable, str(SCRIPT), "--sizes", "1,2", "--runs", "1", "--sandbox", sandbox, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["sandbox"], found["runs"]) == (sandbox, 1)
+    for name in ("snapshot_ms", "restore_ms", "restore_live_ms"):
+        assert found[name].keys() == {"1", "2"}
+        assert all(value > 0 for value in found[name].values())
+    assert found["reset_ms"] > 0 and found["fresh_ms"] > 0
