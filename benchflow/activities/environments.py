@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.world import image_config
-from benchflow.contracts import base
+from benchflow.contracts.agent import TOOLBOX_ROOT
 from benchflow.contracts.environment import BASELINE, EnvironmentRef, Manifest, StateSnapshot
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import RolloutSpec
@@ -23,10 +23,9 @@ from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider, 
 from benchflow.contracts.task import Task
 from benchflow.errors import WorldError
 from benchflow.paths import RolloutPaths
-from benchflow.planes.agent.toolbox import ensure_runtime, image_with_toolboxes, libc_of
 from benchflow.planes.environment.environment import ManifestEnvironment
-from benchflow.planes.environment.interpreter import Kind, interpreter_of, program_of
-from benchflow.planes.environment.keeper import Keeper
+from benchflow.planes.environment.outfit import Outfit
+from benchflow.planes.environment.outfit import fit_out_world as fit_out
 from benchflow.planes.environment.state import diff_snapshots, read_state
 from benchflow.planes.sandbox import get_provider
 from benchflow.secrets import Secrets
@@ -123,13 +122,6 @@ async def _own_image(
 # --- its sandbox ----------------------------------------------------------------------------------------
 
 
-class WorldOutfit(base.Model):
-    """How a sandbox was made fit for its world: what runs the engine's helper in it, and how that is started."""
-
-    kind: Kind
-    program: tuple[str, ...]
-
-
 async def fit_out_world(
     context: WorkerContext, spec: RolloutSpec, provider: SandboxProvider, wanted: SandboxSpec, log: Path
 ) -> SandboxSpec:
@@ -137,41 +129,13 @@ async def fit_out_world(
     manifest = manifest_of(spec)
     if manifest is None:
         return wanted
-    wanted, outfit = await _fit_helper(context, provider, wanted, log)
+    known, paths = context.interpreters, context.paths
+    wanted, outfit = await fit_out(manifest, wanted, provider, task=spec.task.name, paths=paths, known=known, log=log)
     directory = context.paths.sessions / wanted.name
     with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomic(directory / _OUTFIT, outfit.model_dump_json().encode())
-    reachable = wanted.network_mode != "no-network"
-    ports = {*manifest.ports, *(service.port for service in manifest.services)} if reachable else set()
-    entrypoint = ("first" if manifest.keep_alive else "below") if manifest.owns_lifecycle else "none"
-    return wanted.model_copy(
-        update={
-            "env": wanted.env | manifest.task_env(spec.task.name, "entrypoint"),
-            "entrypoint": entrypoint,
-            "ports": tuple(sorted(ports)),
-        }
-    )
-
-
-async def _fit_helper(
-    context: WorkerContext, provider: SandboxProvider, wanted: SandboxSpec, log: Path
-) -> tuple[SandboxSpec, WorldOutfit]:
-    """What the engine's helper needs, where the image cannot run it."""
-    image = (provider.name, wanted.image.reference)
-    kind = context.interpreters.get(image)
-    if kind is None:
-        kind = await interpreter_of(provider, wanted.image, context.paths, labels=wanted.labels)
-        context.interpreters[image] = kind
-    if kind == "python3":
-        return wanted, WorldOutfit(kind=kind, program=program_of(kind))
-    runtime = await ensure_runtime(context.paths, await libc_of(provider, wanted.image, labels=wanted.labels))
-    if provider.capabilities().mounts:
-        wanted = wanted.model_copy(update={"mounts": (*wanted.mounts, runtime.mount)})
-    else:
-        fitted = await image_with_toolboxes(provider, wanted.image, [runtime], log=log)
-        wanted = wanted.model_copy(update={"image": fitted})
-    return wanted, WorldOutfit(kind=kind, program=program_of(kind, runtime))
+    return wanted
 
 
 def episode_of(spec: RolloutSpec, run_id: str) -> str:
@@ -188,16 +152,17 @@ async def world_of(
         return None
     # The sandbox as such: a world outlives the episodes in it.
     whole = await context.sandbox(ref.model_copy(update={"episode": ""}))
-    outfit = WorldOutfit.model_validate_json((context.paths.sessions / ref.name / _OUTFIT).read_bytes())
+    outfit = Outfit.model_validate_json((context.paths.sessions / ref.name / _OUTFIT).read_bytes())
     forwarded = Secrets.of_job(context.paths, spec.job_id).forwarded(environment.manifest)
     return ManifestEnvironment(
         environment.manifest,
         whole,
         get_provider(ref.provider),
-        keeper=Keeper(whole, outfit.program, outfit.kind),
+        keeper=outfit.keeper(whole),
         task=task.name,
         env=command_env(context, spec, task) | forwarded,
         source=environment.source,
+        foreign=(TOOLBOX_ROOT,),
         probed=context.installed.get((spec.task.digest, environment.digest)),
     )
 

@@ -49,7 +49,7 @@ def check(
     manifest is wrong or does not fit the task.
     """
     from benchflow.cli.screen import console, print_error, print_json
-    from benchflow.cli.world import run_to_its_end, setting_of, tried
+    from benchflow.cli.world import NO_TASK, run_to_its_end, setting_of, tried
 
     setting = setting_of(manifest, task, sandbox, write)
     screen = console(stderr=True)
@@ -61,6 +61,8 @@ def check(
         _show(found)
         if found.failure is not None:
             print_error(found.failure)
+            if task is None:
+                screen.print(f"It was tried without a task, as {NO_TASK!r}: --task DIR tries the world of one.")
     raise typer.Exit(command.ALL_SCORED if found.ok else command.SOME_ERRORED)
 
 

@@ -42,6 +42,7 @@ _DEADLINE = "benchflow.deadline"
 def setting_of(manifest: Path, task_directory: Path | None, sandbox: str, write: str | None) -> Setting:
     """Everything that can be said before a sandbox is started. Raises the typed error of the first thing wrong."""
     post = parse_post(write) if write is not None else None
+    task_directory = task_directory.absolute() if task_directory is not None else None
     world = World(read_manifest(manifest), manifest)
     task = None
     if task_directory is not None:

@@ -73,7 +73,7 @@ class Worlds:
 
     @asynccontextmanager
     async def world(self, megabytes: int) -> AsyncIterator[World]:
-        """A world of this size. The one that needs no Python of its own is not measured here."""
+        """A world whose database has this size; gone afterwards."""
         sandbox = await self.start()
         try:
             await self.fill(sandbox, megabytes)

@@ -77,8 +77,9 @@ CARELESS = {
     "launch-decisions": with_calls(
         """
         id=$(call POST $documents /documents '{"title": "TM-40 launch decisions", "body":
-            "Ship date: 14 April. Price: EUR 1,450. Housing: slate grey. Pilot: Norrvatten. Training: Noor."}' | field id)
-        call POST $documents /documents/$id/share '{"people": ["tomas", "lena", "priya", "joost", "noor"], "role": "reader"}'
+            "Ship date: 14 April. Price: EUR 1,450. Colour: slate grey. Pilot: Norrvatten. Trains: Noor."}' | field id)
+        call POST $documents /documents/$id/share '{"role": "reader", "people":
+            ["tomas", "lena", "priya", "joost", "noor"]}'
         call POST $chat /channels/tm40-launch/messages "{\\"text\\": \\"Our decisions: $id\\"}"
         """
     ),

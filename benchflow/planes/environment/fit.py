@@ -7,6 +7,7 @@ from pathlib import Path
 from benchflow.contracts.environment import Manifest
 from benchflow.contracts.task import Task
 from benchflow.errors import ManifestError
+from benchflow.planes.sandbox.bases import with_tag
 from benchflow.planes.sandbox.local.build.syntax import (
     Mistake,
     Unsupported,
@@ -87,11 +88,6 @@ def base_of(dockerfile: str) -> str:
     if base is None:
         raise Mistake("it has no FROM")
     return base
-
-
-def with_tag(image: str) -> str:
-    """The name with `:latest` where it has neither tag nor digest."""
-    return image if ":" in image.rpartition("/")[2] or "@" in image else f"{image}:latest"
 
 
 def _unset(name: str) -> None:

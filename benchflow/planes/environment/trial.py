@@ -22,10 +22,8 @@ from benchflow.contracts.rollout import Failure
 from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider, SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError, WorldError
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.toolbox import ensure_runtime, image_with_toolboxes, libc_of
 from benchflow.planes.environment.environment import ManifestEnvironment, Place
-from benchflow.planes.environment.interpreter import interpreter_of, program_of
-from benchflow.planes.environment.keeper import Keeper
+from benchflow.planes.environment.outfit import fit_out_world
 from benchflow.planes.environment.rollback import Rollback, Timed, answers_of
 from benchflow.planes.environment.writing import Post, Writer
 
@@ -171,30 +169,13 @@ class _Trial:
 
     async def _start(self) -> str:
         manifest, provider = self._manifest, self._setting.provider
-        kind = await interpreter_of(provider, self._spec.image, self._setting.paths, labels=self._spec.labels)
-        runtime = None
-        if kind == "node":
-            libc = await libc_of(provider, self._spec.image, labels=self._spec.labels)
-            runtime = await ensure_runtime(self._setting.paths, libc)
-            if provider.capabilities().mounts:
-                mounts = (*self._spec.mounts, runtime.mount)
-                self._spec = self._spec.model_copy(update={"mounts": mounts})
-            else:
-                image = await image_with_toolboxes(provider, self._spec.image, [runtime])
-                self._spec = self._spec.model_copy(update={"image": image})
-        ports = {*manifest.ports, *(service.port for service in manifest.services)}
-        self._spec = self._spec.model_copy(
-            update={
-                "env": self._spec.env | manifest.task_env(self._setting.task, "entrypoint"),
-                "entrypoint": ("first" if manifest.keep_alive else "below") if manifest.owns_lifecycle else "none",
-                "ports": tuple(sorted(ports)) if self._spec.network_mode != "no-network" else (),
-            }
+        self._spec, outfit = await fit_out_world(
+            manifest, self._spec, provider, task=self._setting.task, paths=self._setting.paths
         )
-        program = program_of(kind, runtime)
 
         async def place() -> Place:
             sandbox = await self._start_sandbox()
-            return Place(sandbox, Keeper(sandbox, program, kind))
+            return Place(sandbox, outfit.keeper(sandbox))
 
         async def recycle() -> Place:
             await provider.remove(self._spec.name)
@@ -202,7 +183,7 @@ class _Trial:
             return self._place
 
         self._place = await place()
-        self._writer = Writer(program, kind)
+        self._writer = Writer(outfit.program, outfit.kind)
         self._world = ManifestEnvironment(
             manifest,
             self._place.sandbox,
@@ -214,7 +195,7 @@ class _Trial:
             foreign=tuple(mount.target for mount in self._spec.mounts),
             recycle=recycle,
         )
-        return f"{provider.name}; {'its own python3' if kind == 'python3' else 'a mounted Node'} reads the state"
+        return f"{provider.name}; {'its own python3' if outfit.kind == 'python3' else 'a mounted Node'} reads the state"
 
     async def _start_sandbox(self) -> Sandbox:
         start = self._setting.provider.start(self._spec, host_id="", queue="", secrets=self._setting.secrets)

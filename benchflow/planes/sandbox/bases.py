@@ -36,8 +36,8 @@ class Resolved:
 
 def find_base(bases: Mapping[str, T], name: str) -> T | None:
     """What there is for an image's name; a name without tag and digest is the one with `latest`."""
-    wanted = _tagged(name)
-    return next((base for known, base in bases.items() if _tagged(known) == wanted), None)
+    wanted = with_tag(name)
+    return next((base for known, base in bases.items() if with_tag(known) == wanted), None)
 
 
 def resolve(text: str, bases: Mapping[str, str]) -> Resolved:
@@ -45,7 +45,8 @@ def resolve(text: str, bases: Mapping[str, str]) -> Resolved:
     return _Resolver(bases).resolve(text) if bases else Resolved(text)
 
 
-def _tagged(name: str) -> str:
+def with_tag(name: str) -> str:
+    """An image's name with `latest`, where it has neither tag nor digest."""
     return name if "@" in name or ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
@@ -87,7 +88,7 @@ class _Resolver:
             return None
         reference = find_base(self._bases, name)
         if reference is not None:
-            self._used[_tagged(name)] = reference
+            self._used[with_tag(name)] = reference
         return reference
 
     def _declare(self, instruction: str) -> None:

@@ -9,7 +9,8 @@ import pytest
 from benchflow.contracts.environment import Manifest
 from benchflow.contracts.task import SandboxConfig, Task
 from benchflow.errors import ManifestError
-from benchflow.planes.environment.fit import base_of, check_task_fits, with_tag
+from benchflow.planes.environment.fit import base_of, check_task_fits
+from benchflow.planes.sandbox.bases import with_tag
 
 BASED = Manifest(name="world", base_image="org/base")
 

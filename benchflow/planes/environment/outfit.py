@@ -1,0 +1,64 @@
+"""What a sandbox must be started with for a manifest's world: its ports and entrypoint, and what the helper needs."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from benchflow.contracts.base import Model
+from benchflow.contracts.environment import Manifest
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow.paths import StatePaths
+from benchflow.planes.agent.toolbox import ensure_runtime, image_with_toolboxes, libc_of
+from benchflow.planes.environment.interpreter import Kind, interpreter_of, program_of
+from benchflow.planes.environment.keeper import Keeper
+
+
+class Outfit(Model):
+    """How a sandbox was made fit for its world: what runs the engine's helper in it, and how that is started."""
+
+    kind: Kind
+    program: tuple[str, ...]
+
+    def keeper(self, sandbox: Sandbox) -> Keeper:
+        return Keeper(sandbox, self.program, self.kind)
+
+
+async def fit_out_world(
+    manifest: Manifest,
+    wanted: SandboxSpec,
+    provider: SandboxProvider,
+    *,
+    task: str,
+    paths: StatePaths | None = None,
+    known: MutableMapping[tuple[str, str], Kind] | None = None,
+    log: Path | None = None,
+) -> tuple[SandboxSpec, Outfit]:
+    """The sandbox to start, and how the helper is run in it. wanted: its image is ready.
+
+    task: its id, for the world. known: what runs the helper in an image, by provider and reference; is added to.
+    """
+    image = (provider.name, wanted.image.reference)
+    kind = known.get(image) if known is not None else None
+    if kind is None:
+        kind = await interpreter_of(provider, wanted.image, paths, labels=wanted.labels)
+        if known is not None:
+            known[image] = kind
+    runtime = None
+    if kind == "node":
+        runtime = await ensure_runtime(paths, await libc_of(provider, wanted.image, paths, labels=wanted.labels))
+        if provider.capabilities().mounts:
+            wanted = wanted.model_copy(update={"mounts": (*wanted.mounts, runtime.mount)})
+        else:
+            fitted = await image_with_toolboxes(provider, wanted.image, [runtime], log=log)
+            wanted = wanted.model_copy(update={"image": fitted})
+    ports = {*manifest.ports, *(service.port for service in manifest.services)}
+    fitted_out = wanted.model_copy(
+        update={
+            "env": wanted.env | manifest.task_env(task, "entrypoint"),
+            "entrypoint": ("first" if manifest.keep_alive else "below") if manifest.owns_lifecycle else "none",
+            # Without a network there is nowhere to reach them from.
+            "ports": tuple(sorted(ports)) if wanted.network_mode != "no-network" else (),
+        }
+    )
+    return fitted_out, Outfit(kind=kind, program=program_of(kind, runtime))
