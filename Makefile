@@ -39,7 +39,7 @@ demo: base-image
 	.venv/bin/python -m benchflow.cli submit benchmarks/quickstart --agent oracle
 
 test: base-image
-	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	.venv/bin/python -m ruff check $(LINTED)

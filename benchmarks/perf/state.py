@@ -9,6 +9,12 @@ A service with a database of so many MB open, which goes on writing to it, in a 
     restore_live_ms  by size: put back into the open file while the service writes
     reset_ms         the smallest world back at its baseline: service ended, state put back, service ready again
     fresh_ms         instead of that: the sandbox removed, another one started, its service ready
+
+and of the office world, from the start of its services until all five are healthy:
+
+    provision_to_ready_s        of an image that is known to have them
+    first_provision_to_ready_s  with the probes that find that out
+    slowest_service_s           the slowest of them, alone in a sandbox; provision_ratio: the first over this
 """
 
 from __future__ import annotations
@@ -29,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from local_steps import why_left_out
+from office_world import Office
 
 from benchflow.contracts.environment import BASELINE, Manifest, Readiness, Service, StateTable
 from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider, SandboxSpec
@@ -163,6 +170,7 @@ async def measure(kind: str, sizes: list[int], runs: int) -> dict[str, Any]:
                     by_size[name][str(size)] = round(value, 1)
         found |= by_size
         found |= {name: round(value, 1) for name, value in (await measure_reset(worlds, min(sizes), runs)).items()}
+        found |= {name: round(value, 3) for name, value in (await Office(kind).measure(runs)).items()}
     finally:
         await worlds.close()
     return found

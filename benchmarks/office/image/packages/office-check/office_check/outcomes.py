@@ -4,6 +4,7 @@ numbers and dates a text names, and when people are taken.
 
 from __future__ import annotations
 
+import base64
 import re
 from datetime import date, datetime, timedelta
 
@@ -37,7 +38,8 @@ def strays(check: Check, **allowed: Allowed) -> list[str]:
     """What was added, changed or removed although nothing asked for it, as `documents.revisions d-0007`.
 
     allowed: by `service_table`, such as `mail_messages`: ids, or what says of a row, as it is now or was, whether it
-    may. What a document may, its revisions may. Drafts, and whether mail is marked as read, never count.
+    may. What a document may, its revisions may. New drafts, notes by mail to whom the agent works for, and whether mail is
+    marked as read never count.
     """
     if "documents_documents" in allowed:
         allowed.setdefault("documents_revisions", allowed["documents_documents"])
@@ -48,7 +50,8 @@ def strays(check: Check, **allowed: Allowed) -> list[str]:
             may = allowed.get(f"{service}_{table}", ())
             rows = [*database.added(table), *database.removed(table)]
             rows += [after for before, after in database.changed(table) if not _only_read(before, after)]
-            found += [f"{service}.{table} {row[key]}" for row in rows if not _is_draft(row) and not _may(row, key, may)]
+            rows = [row for row in rows if table != "messages" or service != "mail" or not _is_private(check, row)]
+            found += [f"{service}.{table} {row[key]}" for row in rows if not _may(row, key, may)]
     return found
 
 
@@ -56,8 +59,11 @@ def _only_read(before: Row, after: Row) -> bool:
     return "read" in before.fields() and {**before.fields(), "read": None} == {**after.fields(), "read": None}
 
 
-def _is_draft(row: Row) -> bool:
-    return bool(row.fields().get("folder") == "drafts")
+def _is_private(check: Check, mail: Row) -> bool:
+    """Whether a mail is a new draft, or a new one to oneself."""
+    if mail["id"] in check.before.mail.messages:
+        return False
+    return mail["folder"] == "drafts" or recipients(mail) == {mail["account"]} == {mail["from"]}
 
 
 def _may(row: Row, key: str, allowed: Any) -> bool:
@@ -70,7 +76,8 @@ def recipients(mail: Row) -> set[str]:
 
 def sent_mails(check: Check, to: str | None = None) -> list[Row]:
     """The mails that were sent, in their order; to this address, wherever it stands."""
-    mails = check.mail.added("messages", folder="sent")
+    drafted = [after for _, after in check.mail.changed("messages", fields=("folder",)) if after["folder"] == "sent"]
+    mails = [*check.mail.added("messages", folder="sent"), *drafted]
     return [mail for mail in mails if to is None or to in recipients(mail)]
 
 
@@ -124,7 +131,9 @@ def content(check: Check, link: str, *, revisions: bool = False) -> list[str]:
         return texts
     if link in check.files.files:
         file = check.files.files[link]
-        return [file["path"], file["content"]]
+        raw = file["content"]
+        text = base64.b64decode(raw).decode(errors="replace") if file["encoding"] == "base64" else raw
+        return [file["path"], text]
     return []
 
 
