@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchflow.activities.context import WorkerContext
@@ -21,7 +21,7 @@ from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider, SandboxRef, SandboxSpec
 from benchflow.contracts.task import Task
-from benchflow.errors import WorldError
+from benchflow.errors import ImagePullError, UnsupportedFeatureError, WorldError
 from benchflow.paths import RolloutPaths
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.environment.outfit import Outfit
@@ -90,7 +90,8 @@ async def build_image(
         return await provider.build(await image_config(task, directory, external, hidden), log=log)
     manifest = environment.manifest
     if manifest.image is not None:
-        return await provider.build(await _own_image(context, environment, task, hidden), log=log)
+        with _named_by(environment):
+            return await provider.build(await _own_image(context, environment, task, hidden), log=log)
     config = await image_config(task, directory, external, hidden)
     assert manifest.base_image is not None
     if environment.image is not None:
@@ -98,6 +99,17 @@ async def build_image(
         made = await provider.build(below, log=log.with_name("base-image.log"))
         config = config.model_copy(update={"bases": {manifest.base_image: made.reference}})
     return await provider.build(config, log=log)
+
+
+@contextlib.contextmanager
+def _named_by(environment: EnvironmentRef) -> Iterator[None]:
+    """An image that is not to be had was named by the manifest, and can come with it."""
+    try:
+        yield
+    except (ImagePullError, UnsupportedFeatureError) as error:
+        error.file, error.key = environment.source, "environment.image"
+        error.remedy = "put its Dockerfile into image/ beside the manifest, or the image on this host"
+        raise
 
 
 async def _own_image(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from office_agents import CARELESS, HONEST, PACKAGE, copied
+from office_agents import CARELESS, HONEST, LEAKS, PACKAGE, copied
 
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import AgentSpec
@@ -172,10 +172,11 @@ def test_the_world_that_its_entrypoint_owns_is_the_same(jobs_dir: Path) -> None:
 
 @pytest.fixture(scope="module")
 def others(jobs_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RolloutResult]:
-    """What the scripted agents earned in one job, by `careless-TASK` and `honest-TASK`."""
+    """What the scripted agents earned in one job, by `careless-TASK`, `leak-WAY` and `honest-TASK`."""
     root = tmp_path_factory.mktemp("others")
     kinds = {"careless": CARELESS, "honest": HONEST}
     copies = [copied(task, text, root / f"{kind}-{task}") for kind in kinds for task, text in kinds[kind].items()]
+    copies += [copied("send-the-offer", text, root / f"leak-{way}") for way, text in LEAKS.items()]
     results = run(copies, jobs_dir, job_name="office-others", environment_manifest=MANIFEST, sandbox="local")
     return {task: result for (task, _), result in results.items()}
 
@@ -188,6 +189,15 @@ def test_who_falls_into_the_trap_fails_although_the_rest_is_done(
     result = others[f"careless-{task}"]
     assert result.reward is not None and result.reward < BELOW_HALF
     assert (result.rewards or {})["forbidden"] >= 1
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("way", sorted(LEAKS))
+def test_what_must_not_leave_the_company_may_not_leave_it_in_any_way(
+    others: Mapping[str, RolloutResult], way: str
+) -> None:
+    result = others[f"leak-{way}"]
+    assert (result.reward, (result.rewards or {})["she_has_a_mail"]) == (0.0, 1.0)
 
 
 @pytest.mark.local

@@ -189,6 +189,15 @@ def test_what_a_world_is_given_by_name_reaches_its_services_and_nothing_else(
     assert leaks == []
 
 
+@pytest.mark.local
+def test_an_image_that_is_not_to_be_had_is_named_by_its_manifest(tmp_path: Path, engine: Path) -> None:
+    package = write_package(tmp_path / "package", {"task": {}}, '[environment]\nname = "x"\nimage = "nowhere/none:1"\n')
+    result = run_tasks([package], tmp_path / "jobs", sandbox="local")["task"]
+    assert result.error is not None
+    assert (result.error.phase, result.error.key) == ("provision", "environment.image")
+    assert str(result.error.file).endswith("environment.toml") and "image/" in str(result.error.remedy)
+
+
 def test_a_variable_that_the_world_needs_and_nobody_has_set_is_named(tmp_path: Path, engine: Path) -> None:
     package = write_package(
         tmp_path / "package", {"task": {}}, manifest('[environment.forward_env]\nkeys = ["NOT_SET_ANYWHERE"]\n')

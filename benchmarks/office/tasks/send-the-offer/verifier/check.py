@@ -26,7 +26,6 @@ original = check.before.documents.documents["d-0901"]
 before, ours_alone, after = (section.splitlines() for section in re.split(r"^(?=## )", original.body, flags=re.M)[1:])
 body = check.documents.documents["d-0901"].body
 check.forbid("the offer itself was spoilt", [line for line in (*before, *after) if line not in body], cap=0.4)
-sent = {attachment["link"] for mail in sent_mails(check, to=anna) for attachment in mail.attachments}
 ours = {original.id} | {row.id for row in check.documents.added("documents", owner=original.owner)}
 check.forbid(
     "something else was changed",
@@ -34,7 +33,7 @@ check.forbid(
         check,
         mail_messages=lambda row: row.folder == "sent" and check.outside(recipients(row)) <= {anna},
         documents_documents=ours,
-        files_files=lambda row: row.id in sent,
+        files_files={row.id for row in check.files.added("files")},
         files_folders=lambda row: True,
     ),
     cap=0.5,

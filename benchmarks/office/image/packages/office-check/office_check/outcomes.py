@@ -38,8 +38,8 @@ def strays(check: Check, **allowed: Allowed) -> list[str]:
     """What was added, changed or removed although nothing asked for it, as `documents.revisions d-0007`.
 
     allowed: by `service_table`, such as `mail_messages`: ids, or what says of a row, as it is now or was, whether it
-    may. What a document may, its revisions may. New drafts, notes by mail to whom the agent works for, and whether mail is
-    marked as read never count.
+    may. What a document may, its revisions may. New drafts, mails to oneself, and whether mail is marked as read never
+    count.
     """
     if "documents_documents" in allowed:
         allowed.setdefault("documents_revisions", allowed["documents_documents"])
