@@ -143,7 +143,8 @@ BL-5512,Probelab,2026-03-11,780.00,open
 
 WHOLE_OFFER = r"""
 offer() {
-    call GET $documents /documents/d-0901 | field body | python3 -c 'import json, sys; print(json.dumps(sys.stdin.read()))'
+    call GET $documents /documents/d-0901 | field body |
+        python3 -c 'import json, sys; print(json.dumps(sys.stdin.read()))'
 }
 """
 
