@@ -195,7 +195,27 @@ async def died(world: ManifestEnvironment) -> None:
         await asyncio.sleep(LOOK_EVERY)
 
 
+async def end_world(context: WorkerContext, world: ManifestEnvironment, ref: SandboxRef) -> None:
+    """End a world that is not kept alive. Written down before, so that whoever does it again does not find it dead."""
+    _ended(context, ref).touch()
+    await world.teardown()
+
+
+def has_ended_world(context: WorkerContext, ref: SandboxRef) -> bool:
+    """Whether the engine ends the world itself, or has."""
+    return _ended(context, ref).exists()
+
+
+def _ended(context: WorkerContext, ref: SandboxRef) -> Path:
+    return context.paths.sessions / ref.name / f"{ref.episode}world-ended"
+
+
 # --- its state ------------------------------------------------------------------------------------------
+
+
+def evidence_of(paths: RolloutPaths, label: str) -> Path:
+    """Where the state after a step lies with the results."""
+    return paths.environment / "state" / label
 
 
 async def take_baseline(world: ManifestEnvironment, episode: str) -> StateSnapshot | None:
@@ -214,7 +234,7 @@ async def keep_state(
         return None, []
     snapshot = await world.snapshot(f"{episode}{label}")
     root = paths.environment / "snapshots"
-    evidence = paths.environment / "state" / label
+    evidence = evidence_of(paths, label)
     kept = [(BASELINE, baseline), (label, snapshot)]
     for name, one in kept:
         if one is not None and not await _fetch(world, one, root / name):

@@ -16,8 +16,11 @@ from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import (
     build_image,
     command_env,
+    end_world,
     entrypoint_env,
+    evidence_of,
     fit_out_world,
+    has_ended_world,
     keep_logs,
     keep_state,
     start_world,
@@ -225,9 +228,7 @@ class RolloutActivities:
         with redacted_errors(redactor_for(context, spec, task)):
             world = await world_of(context, spec, task, here.sandbox)
             if world is not None:
-                await world.provision()
-                ready = await world.readiness()
-                readied = Readied(world=ready)
+                readied = Readied(world=await world.readiness())
             if task.sandbox.healthcheck is not None:
                 await check_health(sandbox, task.sandbox.healthcheck, command_env(context, spec, task))
             if world is not None and readied is not None:
@@ -263,7 +264,7 @@ class RolloutActivities:
             world = await world_of(self.context, spec, task, work.sandbox)
             if world is not None and await sandbox.was_started(verifier.key):
                 world = None
-            if world is not None:
+            if world is not None and not has_ended_world(self.context, work.sandbox):
                 # First of all: where it was the sandbox's own process, all else would fail for want of it.
                 await world.check()
             if work.session is not None:
@@ -283,10 +284,14 @@ class RolloutActivities:
             await sandbox.kill_processes()
         paths = self.context.results(work.spec)
         label = work.step.name or "final"
+        if has_ended_world(self.context, work.sandbox):
+            await end_world(self.context, world, work.sandbox)
+            kept = evidence_of(paths, label)
+            return kept if kept.is_dir() else None, []
         evidence, notes = await keep_state(world, label, work.sandbox.episode, work.baseline, paths)
         if work.is_last and not world.manifest.keep_alive:
             notes += await keep_logs(world, paths)
-            await world.teardown()
+            await end_world(self.context, world, work.sandbox)
         return evidence, notes
 
     @activity.defn(name=names.TEARDOWN)

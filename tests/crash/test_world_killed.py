@@ -27,6 +27,7 @@ MANIFEST = f"""\
 name = "ledger"
 base_image = "{BASE_IMAGE}"
 owns_lifecycle = false
+keep_alive = {{kept}}
 
 [environment.task_selection]
 mechanism = "image"
@@ -42,16 +43,20 @@ paths = ["/data/ledger.db"]
 URL = "http://localhost:9000"
 POST = f'python3 -c \'import urllib.request as u; u.urlopen(u.Request("{URL}/add/solved", method="POST"))\'\n'
 CHECK = f"""\
-python3 - <<'END' || exit 1
-import json, os, urllib.request
-assert json.load(urllib.request.urlopen("{URL}/all")) == ["solved"]
+python3 - {{kept}} <<'END' || exit 1
+import json, os, sys, urllib.error, urllib.request
+try:
+    assert json.load(urllib.request.urlopen("{URL}/all")) == ["solved"] and sys.argv[1] == "true"
+except urllib.error.URLError:
+    assert sys.argv[1] == "false"
 [database] = json.load(open(os.environ["BENCHFLOW_ENVIRONMENT"] + "/diff.json"))["databases"]
-assert database["tables"][0]["added"] == [{{"n": 1, "text": "solved"}}]
+assert database["tables"][0]["added"] == [{{{{"n": 1, "text": "solved"}}}}]
 END
 """
 
 
-def write_package(root: Path, count: int, sandbox: str) -> Path:
+def write_package(root: Path, count: int, sandbox: str, *, kept: str) -> Path:
+    """kept: `true` or `false`, whether the world is there when the verifier runs."""
     for number in range(count):
         task = write_counted_task(
             root / "tasks", f"world-{number}", sandbox, setup_sec=0.2, solve_sec=1.0, verify_sec=0.3, build_sec=0
@@ -60,10 +65,10 @@ def write_package(root: Path, count: int, sandbox: str) -> Path:
         (environment / "ledger").write_bytes(LEDGER.read_bytes())
         with (environment / "Dockerfile").open("a") as dockerfile:
             dockerfile.write("COPY ledger /usr/local/bin/ledger\nRUN chmod 755 /usr/local/bin/ledger && mkdir /data\n")
-        for script, more in (("solution/solve.sh", POST), ("tests/test.sh", CHECK)):
+        for script, more in (("solution/solve.sh", POST), ("tests/test.sh", CHECK.format(kept=kept))):
             head, _, rest = (task / script).read_text().partition("\n")
             (task / script).write_text(f"{head}\n{more}{rest}")
-    (root / "environment.toml").write_text(MANIFEST)
+    (root / "environment.toml").write_text(MANIFEST.format(kept=kept))
     return root
 
 
@@ -82,7 +87,9 @@ async def test_a_world_is_started_once_and_ends_as_if_nothing_had_happened(
     print(f"\nseed {seed}")
     chance = random.Random(seed)
     victims: list[tuple[Role, ...]] = [("worker",), ("worker", "server")]
-    package = write_package(tmp_path / "package", 4, stack.sandbox)
+    # Each way in one of the sandboxes.
+    kept = "true" if stack.sandbox == "docker" else "false"
+    package = write_package(tmp_path / "package", 4, stack.sandbox, kept=kept)
     number = 0
     while kills > 0:
         job = await submit_job(stack, [package], tmp_path / "jobs", f"crash-{number}", concurrency=4)
