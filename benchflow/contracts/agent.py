@@ -60,8 +60,9 @@ class NodeInstall(Model):
     packages: npm packages by exact version. overrides: versions of packages further down. commands: programs by name,
     as paths below `node_modules`, for those that the packages do not declare (`{arch}`: x64 or arm64; `{libc}`:
     `-musl` for an image that has it, else nothing); both may also stand in a package's name. scripts: programs by
-    name that come with an installed Python package, as `package.module:file`, for this Node to run. prune: paths
-    below `node_modules` that are not needed (shell patterns).
+    name that come with an installed Python package, as `package.module:file`, for this Node to run; their files
+    lie in one directory, and can import each other. prune: paths below `node_modules` that are not needed (shell
+    patterns).
     """
 
     runtime: Literal["node"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -234,24 +234,41 @@ def _runs(command: str) -> dict[str, Any]:
     return {"text": "I'll see to it.", "tools": [{"tool": "shell", "arguments": {"command": command}}]}
 
 
+def with_model(model: ScriptedModel) -> AgentSpec:
+    """The agent that reaches the services by commands, and by MCP."""
+    spec = {"model": "openai/scripted", "base_url": model.openai_base_url, "env": {"POLICY_API_KEY": "key"}}
+    return AgentSpec.model_validate({"name": "policy"} | spec)
+
+
 @pytest.mark.local
-def test_a_model_that_believes_all_that_it_reads_fails(jobs_dir: Path, tmp_path: Path) -> None:
-    copies = [without_mcp(PACKAGE / "tasks" / name, tmp_path) for name in READS]
+def test_a_model_that_believes_all_that_it_reads_fails(jobs_dir: Path) -> None:
+    paths = [PACKAGE / "tasks" / name for name in READS]
     with ScriptedModel(gullible) as model:
-        spec = {"model": "openai/scripted", "base_url": model.openai_base_url, "env": {"POLICY_API_KEY": "key"}}
-        agents = [AgentSpec.model_validate({"name": "policy"} | spec)]
-        results = run(
-            copies, jobs_dir, job_name="office-model", environment_manifest=MANIFEST, sandbox="local", agents=agents
-        )
+        results = run(paths, jobs_dir, job_name="office-model", sandbox="local", agents=[with_model(model)])
         assert model.unanswered == []
     assert rewards(results, "policy") == dict.fromkeys(READS, 0.0)
     assert {result.n_tool_calls for result in results.values()} == {2}
 
 
-def without_mcp(task: Path, root: Path) -> Path:
-    """A copy for an agent that speaks HTTP by commands alone."""
-    copy = root / task.name
-    shutil.copytree(task, copy)
-    definition = copy / "task.md"
-    definition.write_text(re.sub(r"  mcp_servers:\n(    - .*\n)+", "", definition.read_text()))
-    return copy
+def orderly(request: ModelRequest) -> dict[str, Any] | str | None:
+    """A model that has the tools of the services, and no need of others."""
+    results = [json.loads(result.text) for result in request.tool_results]
+    if request.turn == 0:
+        queries = ("unsubscribe in:inbox", "afmelden in:inbox")
+        return {"tools": [{"name": "mail__search_mail", "arguments": {"q": query}} for query in queries]}
+    if request.turn == 1:
+        found = [mail["id"] for result in results for mail in result["messages"]]
+        return {"tools": [{"name": "mail__archive_mail", "arguments": {"id": id}} for id in found]}
+    return "Done." if {mail["folder"] for mail in results} == {"archive"} else None
+
+
+@pytest.mark.local
+def test_a_model_that_uses_the_mcp_tools_of_the_services_earns_everything(jobs_dir: Path) -> None:
+    paths = [PACKAGE / "tasks" / "archive-newsletters"]
+    with ScriptedModel(orderly) as model:
+        results = run(paths, jobs_dir, job_name="office-mcp", sandbox="local", agents=[with_model(model)])
+        assert model.unanswered == []
+        names = [tool["function"]["name"] for tool in model.main_calls[0].body["tools"]]
+    assert {name.partition("__")[0] for name in names} == {"read", "write", "run", *PORTS}
+    assert {f"{service}__who_am_i" for service in PORTS} < set(names)
+    assert rewards(results, "policy") == {"archive-newsletters": 1.0}

@@ -89,11 +89,11 @@ class Agent:
     async def call(self, method: str, params: Message) -> Message:
         return await asyncio.wait_for(self.ask(method, params), PATIENCE)
 
-    async def new(self) -> None:
-        self.session = (await self.call("session/new", {"cwd": str(self.work), "mcpServers": []}))["sessionId"]
+    async def new(self, *servers: Message) -> None:
+        self.session = (await self.call("session/new", {"cwd": str(self.work), "mcpServers": servers}))["sessionId"]
 
-    async def load(self, session: str) -> None:
-        await self.call("session/load", {"cwd": str(self.work), "mcpServers": [], "sessionId": session})
+    async def load(self, session: str, *servers: Message) -> None:
+        await self.call("session/load", {"cwd": str(self.work), "mcpServers": servers, "sessionId": session})
         self.session = session
 
     def begin(self, text: str = "go") -> asyncio.Future[Any]:

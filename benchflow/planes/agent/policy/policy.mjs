@@ -1,4 +1,5 @@
-// A minimal agent: one model, the tools `read`, `write` and `run`, and a loop. For endpoints that a trainer serves.
+// A minimal agent: one model, the tools `read`, `write` and `run`, those of MCP servers (mcp.mjs), and a loop. For
+// endpoints that a trainer serves.
 //
 // Speaks the Agent Client Protocol on stdio, and OpenAI chat completions (whole replies, never a stream) to the model.
 // Every conversation is a file below $HOME/.policy/sessions, written after each message: what the model is asked is
@@ -10,18 +11,18 @@
 //   POLICY_TEMPERATURE, POLICY_TOP_P, POLICY_MAX_TOKENS, POLICY_SEED    left to the endpoint if not set
 //   POLICY_MAX_STEPS            model calls a turn (100)
 //   POLICY_SYSTEM_PROMPT        in place of the one below; set and empty: none
-//   POLICY_COMMAND_TIMEOUT_SEC  for one command (300)
+//   POLICY_COMMAND_TIMEOUT_SEC  for one command, or one call of an MCP server's tool (300)
 
 import fs from "node:fs";
-import http from "node:http";
-import https from "node:https";
 import os from "node:os";
 import path from "node:path";
 import { spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
-const VERSION = "1.0.0";
+import { misfitOf, post, toolsOf } from "./mcp.mjs";
+
+const VERSION = "1.1.0";
 const PROTOCOL = 1;
 const FORMAT = 1;
 
@@ -37,8 +38,6 @@ const LAST_WORDS_MS = 500;
 const RETRIES = 6;
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 60_000;
-// A model may think for long: connections that nothing passes on are kept by these.
-const KEEP_ALIVE_MS = 30_000;
 const QUOTED = 500;
 
 const PARSE_ERROR = -32700;
@@ -107,22 +106,22 @@ function numberOf(name, { otherwise, least = -Infinity, most = Infinity, whole =
 
 /**
  * A session and its file. An entry is a message as the model is sent it; that of a tool's result also has what its
- * update said. pending: the calls of the last reply that have no result yet, in their order.
+ * update said. tools: by name. pending: the calls of the last reply that have no result yet, in their order.
  */
 class Session {
-  constructor(id, cwd, settings) {
-    Object.assign(this, { id, cwd, settings, entries: [], pending: [], turn: null });
+  constructor(id, cwd, settings, tools) {
+    Object.assign(this, { id, cwd, settings, tools, entries: [], pending: [], turn: null });
     this.names = new Set();
   }
 
-  static begin(cwd, settings) {
-    const session = new Session(randomUUID(), cwd, settings);
+  static begin(cwd, settings, tools) {
+    const session = new Session(randomUUID(), cwd, settings, tools);
     if (settings.system) session.add({ message: { role: "system", content: settings.system } });
     else session.save();
     return session;
   }
 
-  static load(id, cwd, settings) {
+  static load(id, cwd, settings, tools) {
     let stored;
     try {
       stored = JSON.parse(fs.readFileSync(fileOf(id), "utf8"));
@@ -131,7 +130,7 @@ class Session {
       throw new Refusal(INTERNAL_ERROR, `the session ${id} cannot be read: ${error.message}`);
     }
     if (stored?.format !== FORMAT) throw new Refusal(INTERNAL_ERROR, `the session ${id} is of another format`);
-    const session = new Session(id, cwd, settings);
+    const session = new Session(id, cwd, settings, tools);
     for (const entry of stored.entries) session.replay(entry);
     session.settle("interrupted: whether it was carried out is not known");
     return session;
@@ -188,12 +187,12 @@ class Session {
   }
 
   announce(call) {
-    const { tool, input } = understood(call);
+    const { tool, input } = understood(call, this.tools);
     this.tell({
       sessionUpdate: "tool_call",
       toolCallId: call.name,
       title: tool?.title(input) ?? (call.tool || "a tool without a name"),
-      kind: TOOLS.get(call.tool)?.kind ?? "other",
+      kind: this.tools.get(call.tool)?.kind ?? "other",
       status: "in_progress",
       ...(tool?.place && { locations: [tool.place(input, this.cwd)] }),
       rawInput: input ?? call.given ?? null,
@@ -202,7 +201,9 @@ class Session {
 
   report(call, { message, status, more }) {
     const rawOutput = { output: message.content, ...more };
-    this.tell({ sessionUpdate: "tool_call_update", toolCallId: call.name, status, rawOutput });
+    const said = [{ type: "content", content: { type: "text", text: message.content } }];
+    const content = this.tools.get(call.tool)?.server && { content: said };
+    this.tell({ sessionUpdate: "tool_call_update", toolCallId: call.name, status, ...content, rawOutput });
   }
 
   replay(entry) {
@@ -230,7 +231,8 @@ class Session {
   async carryOut(signal) {
     const [call] = this.pending;
     this.announce(call);
-    this.result(call, await outcomeOf(call, { cwd: this.cwd, seconds: this.settings.seconds, signal }));
+    const { cwd, tools, settings } = this;
+    this.result(call, await outcomeOf(call, tools, { cwd, seconds: settings.seconds, signal }));
   }
 
   /** Give every call that has no result one: an endpoint refuses a conversation in which one lacks. */
@@ -256,10 +258,10 @@ const thoughtOf = ({ reasoning_content, reasoning }) =>
 // --- the model -------------------------------------------------------------------------------------------
 
 /** One call, repeated while the endpoint is only busy or away. Returns {message, finish, usage}. */
-async function askModel({ url, key, request }, messages, signal) {
-  const body = JSON.stringify({ ...request, tools: OFFERED, messages });
+async function askModel({ settings: { url, key, request }, tools, messages }, signal) {
+  const body = JSON.stringify({ ...request, tools: offered(tools), messages });
   for (let repeated = 0; ; repeated++) {
-    const answer = await post(url, key, body, signal).catch((error) => ({ problem: error.message || error.code }));
+    const answer = await exchange(url, key, body, signal).catch((error) => ({ problem: error.message || error.code }));
     signal.throwIfAborted();
     const { status, problem } = answer;
     if (status >= 200 && status < 300) return replyOf(answer);
@@ -272,22 +274,13 @@ async function askModel({ url, key, request }, messages, signal) {
   }
 }
 
-async function post(url, key, body, signal) {
+async function exchange(url, key, body, signal) {
   const headers = {
-    "content-type": "application/json",
-    "content-length": Buffer.byteLength(body),
     accept: "application/json",
     "user-agent": `policy/${VERSION}`,
     ...(key && { authorization: `Bearer ${key}` }),
   };
-  const response = await new Promise((resolve, reject) => {
-    // A connection each: one that was kept may be closed by the other side just as it is used again.
-    const options = { method: "POST", headers, agent: false, signal };
-    const request = (url.protocol === "https:" ? https : http).request(url, options, resolve);
-    request.on("error", reject);
-    request.setSocketKeepAlive(true, KEEP_ALIVE_MS);
-    request.end(body);
-  });
+  const response = await post(url, headers, body, signal);
   const parts = [];
   for await (const part of response) parts.push(part);
   const text = Buffer.concat(parts).toString();
@@ -348,6 +341,7 @@ class Usage {
 const PATH = { type: "string", description: "absolute, or relative to the workspace" };
 const resolved = ({ path: given }, cwd) => path.resolve(cwd, given);
 
+/** The agent's own. Those of MCP servers (see `toolsOf`) have their arguments looked at by the server. */
 const TOOLS = new Map([
   [
     "read",
@@ -392,30 +386,35 @@ const TOOLS = new Map([
   ],
 ]);
 
-const OFFERED = [...TOOLS].map(([name, { description, properties, required }]) => ({
-  type: "function",
-  function: { name, description, parameters: { type: "object", properties, required, additionalProperties: false } },
-}));
+const schemaOf = ({ properties, required }) => ({ type: "object", properties, required, additionalProperties: false });
+
+function offered(tools) {
+  return [...tools].map(([name, tool]) => ({
+    type: "function",
+    function: { name, description: tool.description, parameters: tool.parameters ?? schemaOf(tool) },
+  }));
+}
 
 /** What a call asks for: {tool, input}, or with what is wrong with it: {wrong}. input: also of a wrong one, if read. */
-function understood({ tool: name, given }) {
-  const tool = TOOLS.get(name);
+function understood({ tool: name, given }, tools) {
+  const tool = tools.get(name);
   let input = given;
   if (typeof given === "string") {
     try {
       input = JSON.parse(given);
     } catch (error) {
-      return { wrong: tool ? `the arguments are not JSON: ${error.message}` : noTool(name) };
+      return { wrong: tool ? `the arguments are not JSON: ${error.message}` : noTool(name, tools) };
     }
   }
-  if (!tool) return { input, wrong: noTool(name) };
+  if (!tool) return { input, wrong: noTool(name, tools) };
   const wrong = isObject(input) ? misfit(tool, input) : "the arguments are not a JSON object";
   return wrong ? { input, wrong } : { tool, input };
 }
 
-const noTool = (name) => `there is no tool ${JSON.stringify(name)}: use ${[...TOOLS.keys()].join(", ")}`;
+const noTool = (name, tools) => `there is no tool ${JSON.stringify(name)}: use ${[...tools.keys()].join(", ")}`;
 
-function misfit({ properties, required }, input) {
+function misfit({ server, properties, required }, input) {
+  if (server) return null;
   for (const name of required) if (input[name] === undefined) return `the argument \`${name}\` is missing`;
   for (const [name, value] of Object.entries(input)) {
     if (!Object.hasOwn(properties, name)) return `there is no argument \`${name}\``;
@@ -427,11 +426,12 @@ function misfit({ properties, required }, input) {
 }
 
 /** {text, ok, more}: what the model is told, whether all went well, and what the client is told besides. */
-async function outcomeOf(call, world) {
-  const { tool, input, wrong } = understood(call);
+async function outcomeOf(call, tools, world) {
+  const { tool, input, wrong } = understood(call, tools);
   if (wrong) return { text: `error: ${wrong}`, ok: false };
   try {
-    return await tool.act(input, world);
+    const outcome = await tool.act(input, world);
+    return tool.server ? { ...outcome, text: cut(outcome.text) } : outcome;
   } catch (error) {
     return { text: `error: ${error.message}`, ok: false };
   }
@@ -552,14 +552,24 @@ class Output {
     }
   }
 
-  /** As text, with a last line of ours. */
-  closed(line) {
+  get text() {
     const end = Buffer.concat(this.tail).subarray(-OUTPUT_LIMIT / 2);
     const left = this.sizes.all - this.sizes.head - end.length;
-    const cut = Buffer.from(left ? `\n[${left} bytes left out]\n` : "");
-    const text = Buffer.concat([...this.head, cut, end]).toString();
+    const gap = Buffer.from(left ? `\n[${left} bytes left out]\n` : "");
+    return Buffer.concat([...this.head, gap, end]).toString();
+  }
+
+  /** With a last line of ours. */
+  closed(line) {
+    const { text } = this;
     return `${text}${text === "" || text.endsWith("\n") ? "" : "\n"}${line}`;
   }
+}
+
+function cut(text) {
+  const output = new Output();
+  output.add(Buffer.from(text));
+  return output.text;
 }
 
 // --- a turn ----------------------------------------------------------------------------------------------
@@ -585,7 +595,7 @@ async function loop(session, content, usage, signal) {
   session.settle("interrupted: whether it was carried out is not known");
   session.add({ message: { role: "user", content } });
   for (let step = 0; step < session.settings.steps; step++) {
-    const reply = await askModel(session.settings, session.messages, signal);
+    const reply = await askModel(session, signal);
     usage.add(reply.usage);
     session.add({ message: reply.message });
     session.speak(reply.message);
@@ -613,38 +623,47 @@ const METHODS = new Map([
       agentCapabilities: {
         loadSession: true,
         promptCapabilities: { image: false, audio: false, embeddedContext: false },
+        mcpCapabilities: { http: true, sse: false },
       },
       authMethods: [],
     }),
   ],
   [
     "session/new",
-    (params) => {
-      const session = Session.begin(...world(params));
+    async (params) => {
+      const session = Session.begin(...(await world(params)));
       sessions.set(session.id, session);
       return { sessionId: session.id };
     },
   ],
   [
     "session/load",
-    (params) => {
+    async (params) => {
       const id = String(params.sessionId);
       // It becomes a part of a path.
       if (!/^[0-9a-f-]{36}$/.test(id)) throw new Refusal(NOT_FOUND, `there is no session ${id}`);
+      const found = await world(params);
       if (sessions.get(id)?.turn) throw new Refusal(INVALID_REQUEST, "the session is in a turn");
-      sessions.set(id, Session.load(id, ...world(params)));
+      sessions.set(id, Session.load(id, ...found));
       return {};
     },
   ],
   ["session/prompt", prompt],
 ]);
 
-function world({ cwd, mcpServers }) {
+/** What a session has besides its file: [cwd, settings, tools]. */
+async function world({ cwd, mcpServers = [] }) {
   if (typeof cwd !== "string" || !path.isAbsolute(cwd) || !fs.statSync(cwd, { throwIfNoEntry: false })?.isDirectory()) {
     throw new Refusal(INVALID_PARAMS, `cwd is not the absolute path of a directory: ${cwd}`);
   }
-  if (mcpServers?.length) throw new Refusal(INVALID_PARAMS, "policy has tools of its own, and uses no MCP servers");
-  return [cwd, readSettings()];
+  const wrong = misfitOf(mcpServers);
+  if (wrong) throw new Refusal(INVALID_PARAMS, wrong);
+  const settings = readSettings();
+  try {
+    return [cwd, settings, new Map([...TOOLS, ...(await toolsOf(mcpServers))])];
+  } catch (error) {
+    throw new Refusal(INTERNAL_ERROR, error.message);
+  }
 }
 
 async function prompt(params) {
