@@ -87,14 +87,16 @@ class WorkerContext:
     async def task(self, ref: TaskRef) -> tuple[Task, Path]:
         """The task as it was submitted, and the directory of its files on this host."""
         directory = await self.directory(ref.pack)
-        if ref.digest not in self._tasks:
+        # Tasks of the same content differ by their names.
+        key = f"{ref.digest} {ref.name}"
+        if key not in self._tasks:
             if len(self._tasks) > 256:
                 self._tasks.clear()
             context = await self.directory(ref.context) if ref.context else None
-            self._tasks[ref.digest] = await asyncio.to_thread(
+            self._tasks[key] = await asyncio.to_thread(
                 load_task, directory, context_root=context, name=ref.name, has_manifest=ref.environment is not None
             )
-        return self._tasks[ref.digest], directory
+        return self._tasks[key], directory
 
     async def sandbox(self, ref: SandboxRef) -> Sandbox:
         """The running sandbox of a reference, attached once per process. Raises `SandboxLostError`."""

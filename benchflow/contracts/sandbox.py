@@ -82,9 +82,10 @@ class SandboxSpec(Model):
 
     labels: carried by everything the sandbox owns, for reaping. cpus: cores; memory_mb, storage_mb: MiB.
     hidden: paths of this host that it must not show, for providers whose sandboxes see the host. entrypoint: what is
-    done with the image's ENTRYPOINT and CMD: `none`, the first process idles; `first`, they are the first process, and
-    the sandbox ends with them; `below`, they run below an idle one, and may end. A provider whose sandboxes have a
-    first process of its own runs them below that. ports: TCP ports that this host must be able to reach.
+    done with the image's ENTRYPOINT and CMD: `wraps`, an ENTRYPOINT is given a command that idles, as containers do it;
+    `none`, they are left out; `first`, they are the first process, and the sandbox ends with them; `below`, they run
+    below an idle one, and may end. A provider whose sandboxes have a first process of its own runs them below that, and
+    wraps nothing. ports: TCP ports that this host must be able to reach.
     """
 
     name: str
@@ -98,8 +99,13 @@ class SandboxSpec(Model):
     storage_mb: int | None = None
     hidden: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    entrypoint: Literal["none", "first", "below"] = "none"
+    entrypoint: Literal["wraps", "none", "first", "below"] = "wraps"
     ports: tuple[int, ...] = ()
+
+    @property
+    def runs_entrypoint(self) -> bool:
+        """Whether what the image runs by itself is run for its own sake."""
+        return self.entrypoint in ("first", "below")
 
 
 class SandboxRef(Model):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_world import BASE_IMAGE, DOCKER, LOCAL, Seen, run_tasks
+from agent_world import BASE_IMAGE, LOCAL, Seen, run_tasks
 from model_world import calls_of, main_calls, policy, runs, says, write_model_task
 
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
@@ -34,6 +34,7 @@ port = 9000
 [environment.state]
 paths = ["/data/ledger.db"]
 """
+SOAK_ON_DOCKER = pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak])
 URL = "http://localhost:9000"
 POST = (
     "python3 -c 'import os, urllib.request as u; "
@@ -64,7 +65,7 @@ def in_world(root: Path, sandbox: str, answer: Any, *names: str, isolation: str)
         return run_tasks(tasks, root / "jobs", sandbox=sandbox, agents=[policy(model)])
 
 
-@pytest.mark.parametrize("sandbox", [LOCAL, DOCKER])
+@pytest.mark.parametrize("sandbox", [LOCAL, SOAK_ON_DOCKER])
 def test_an_episode_has_a_session_and_a_record_of_its_own_in_the_state_that_the_last_one_left(
     engine: Path, tmp_path: Path, sandbox: str
 ) -> None:
@@ -85,7 +86,7 @@ def test_an_episode_has_a_session_and_a_record_of_its_own_in_the_state_that_the_
     assert first.session.id != second.session.id
 
 
-@pytest.mark.parametrize("sandbox", [LOCAL, DOCKER])
+@pytest.mark.parametrize("sandbox", [LOCAL, SOAK_ON_DOCKER])
 def test_an_agent_is_stopped_when_its_world_breaks(engine: Path, tmp_path: Path, sandbox: str) -> None:
     def answer(request: ModelRequest) -> dict[str, Any]:
         return runs(f"{POST % 'die'}; sleep 3600")

@@ -141,6 +141,9 @@ def _by_what(lines: list[str]) -> dict[str, list[Json]]:
     found: dict[str, list[Json]] = {}
     for line in map(json.loads, lines):
         kind = line.pop("type")
+        if line.get("update", {}).get("sessionUpdate") == "available_commands_update":
+            # It is about the session, and may come before the first turn, too.
+            continue
         if kind in ("tool_call", "tool_call_update"):
             (call,) = found.setdefault(f"tool call {line['tool_call_id']}", [{}])
             call.update(line)

@@ -39,17 +39,16 @@ async def neighbour(stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch) -> As
 async def test_neighbours_leave_each_other_alone(
     stack: EmbeddedStack, neighbour: EmbeddedStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 3, stack.sandbox)
+    with monkeypatch.context() as patch:
+        patch.setenv("BENCHFLOW_STATE_DIR", str(neighbour.paths.root))
+        tasks = write_counted_tasks(tmp_path / "theirs", 2, stack.sandbox, solve_sec=600)
+        theirs = await submit_job(neighbour, tasks, tmp_path / "their-jobs")
+        assert stack.id != neighbour.id
+        await until(lambda: neighbour.marked(SOLVED, at_least=2))
+    tasks = write_counted_tasks(tmp_path / "tasks", 3, stack.sandbox, solve_sec=10)
     job = await submit_job(stack, tasks, tmp_path / "jobs")
+    await until(lambda: stack.marked(SOLVED, at_least=3))
     monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(neighbour.paths.root))
-    tasks = write_counted_tasks(tmp_path / "theirs", 2, stack.sandbox, solve_sec=600)
-    theirs = await submit_job(neighbour, tasks, tmp_path / "their-jobs")
-    assert stack.id != neighbour.id
-
-    async def both_act() -> bool:
-        return await stack.marked(SOLVED, at_least=3) and await neighbour.marked(SOLVED, at_least=2)
-
-    await until(both_act)
     before = _belongings(stack), _belongings(neighbour)
     assert all(shared for _, shared in before)
     stack.kill("worker")

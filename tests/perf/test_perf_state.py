@@ -13,7 +13,11 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "perf" / "state.py"
 
 
 @pytest.mark.parametrize(
-    "sandbox", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("local", "docker")]
+    "sandbox",
+    [
+        pytest.param("local", marks=pytest.mark.local),
+        pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak]),
+    ],
 )
 def test_each_measurement_is_printed_in_one_object(sandbox: str) -> None:
     command = [sys.executable, str(SCRIPT), "--sizes", "1,2", "--runs", "1", "--sandbox", sandbox, "--json"]

@@ -35,7 +35,9 @@ def _rooms(*places: str) -> pytest.MarkDecorator:
 
 
 everywhere = _rooms("local", "docker")
-locally = _rooms("local")
+by_python_locally = pytest.mark.parametrize(
+    "room", [pytest.param(("local", "python3"), marks=pytest.mark.local, id="local-python3")], indirect=True
+)
 
 _SQL = """
 import json, sqlite3, sys

@@ -14,7 +14,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.planes.environment.incarnation import WORLD
 from benchflow.testing.sandbox_conformance.fixtures import until
 
-MOMENTS = 12
+MOMENTS = 8
 STATE = StateTable(paths=(DATABASE, "/data/more.db"))
 
 

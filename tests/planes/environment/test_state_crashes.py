@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from state_room import Ledger, Room, everywhere, locally, untorn
+from state_room import Ledger, Room, by_python_locally, everywhere, untorn
 
 from benchflow.contracts.environment import StateSnapshot
 from benchflow.errors import BenchFlowError
@@ -188,7 +188,7 @@ async def test_a_world_is_where_it_must_be_after_any_sequence(room: Room) -> Non
     assert all(life.done.values()), life.done
 
 
-@locally
+@by_python_locally
 async def test_a_world_is_where_it_must_be_after_two_hundred_steps(room: Room) -> None:
     await Life(room, 7).run(200)
 

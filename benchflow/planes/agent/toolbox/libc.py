@@ -52,7 +52,9 @@ async def libc_of(
 async def _ask(provider: SandboxProvider, image: ImageRef, labels: Mapping[str, str]) -> str:
     # Its own of each owner: a reaper that removes what one left must not take it from another.
     name = f"bf-libc-{short_hash(json.dumps([image.reference, labels.get('benchflow.run')]), 16)}"
-    spec = SandboxSpec(name=name, image=image, labels=dict(labels), workdir="/", network_mode="no-network")
+    spec = SandboxSpec(
+        name=name, image=image, labels=dict(labels), workdir="/", network_mode="no-network", entrypoint="none"
+    )
     try:
         sandbox = await provider.start(spec, host_id="", queue="")
         answer = await sandbox.control(_LOOK)

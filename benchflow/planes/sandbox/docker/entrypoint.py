@@ -72,8 +72,10 @@ async def first_process(engine: Engine, spec: SandboxSpec, told: Mapping[str, st
     """What a container's first process is, as the daemon is to be asked for it. told: the entrypoint's secrets."""
     idle = ["/bin/sh", "-c", MAIN]
     # The image's USER is for its own programs; the engine needs root, and names a user per command.
-    if spec.entrypoint == "none":
+    if spec.entrypoint == "wraps":
         return {"command": idle, "user": "0"}
+    if spec.entrypoint == "none":
+        return {"entrypoint": idle, "user": "0"}
     program = await program_of(engine, spec.image.reference)
     if spec.entrypoint == "below":
         return {"entrypoint": idle, "user": "0"}

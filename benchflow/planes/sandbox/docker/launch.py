@@ -94,7 +94,7 @@ async def create(
             name=spec.name,
             hostname="sandbox",
             environment=spec.env,
-            labels=spec.labels | ({ENTRYPOINT_LABEL: spec.entrypoint} if spec.entrypoint != "none" else {}),
+            labels=spec.labels | ({ENTRYPOINT_LABEL: spec.entrypoint} if spec.runs_entrypoint else {}),
             ports=list(ports),
             detach=True,
             working_dir=spec.workdir,
@@ -130,7 +130,7 @@ def daemon_host() -> str:
 
 
 async def start_error(
-    engine: Engine, container: str, cause: BenchFlowError, entrypoint: str = "none"
+    engine: Engine, container: str, cause: BenchFlowError, entrypoint: str = "wraps"
 ) -> BenchFlowError:
     """The error for a container that did not come up: its own last words, if it had any."""
     if isinstance(cause, SandboxUnavailableError):
@@ -156,7 +156,7 @@ def _remedy(entrypoint: str, code: int) -> str:
     if entrypoint == "first":
         return STAY
     # Below an idle shell nothing else can be missing.
-    return NO_SHELL if entrypoint == "below" and code == NOT_FOUND else RUN_AND_STAY
+    return NO_SHELL if entrypoint in ("below", "none") and code == NOT_FOUND else RUN_AND_STAY
 
 
 def no_init(error: BenchFlowError) -> bool:

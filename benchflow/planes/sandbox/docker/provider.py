@@ -115,7 +115,7 @@ class DockerProvider:
             connection = self._connection(handle)
             try:
                 workdir = await connection.prepare(spec)
-                if spec.entrypoint != "none":
+                if spec.runs_entrypoint:
                     await self._begin(spec, handle, told)
             except SandboxError as error:
                 found = await launch.start_error(self._engine, handle, error, spec.entrypoint)

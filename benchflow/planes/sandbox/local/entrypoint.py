@@ -52,7 +52,7 @@ class Entrypoint:
 
 def require_entrypoint(spec: SandboxSpec) -> None:
     """Raises `SandboxError` for a sandbox that was not asked to run its entrypoint."""
-    if spec.entrypoint == "none":
+    if not spec.runs_entrypoint:
         raise SandboxError(f"the sandbox {spec.name} does not run its image's entrypoint", key="entrypoint")
 
 

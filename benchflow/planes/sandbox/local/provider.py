@@ -97,7 +97,7 @@ class LocalProvider:
             )
         from benchflow.planes.sandbox.local.sandbox import LocalSandbox, ref_of
 
-        command = await self._entrypoint_of(spec, secrets or {}) if spec.entrypoint != "none" else None
+        command = await self._entrypoint_of(spec, secrets or {}) if spec.runs_entrypoint else None
         running = await self._machine.start(spec)
         ref = ref_of(spec, running, host_id=host_id, queue=queue, generation=generation)
         sandbox = LocalSandbox(self._machine, ref, self._env(spec))
