@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchflow.activities.context import WorkerContext
-from benchflow.activities.world import image_config
+from benchflow.activities.world import image_config, world_image_config
 from benchflow.contracts.agent import TOOLBOX_ROOT
 from benchflow.contracts.environment import BASELINE, EnvironmentRef, Manifest, StateSnapshot
 from benchflow.contracts.ids import short_hash
@@ -30,7 +30,6 @@ from benchflow.planes.environment.state import diff_snapshots, read_state
 from benchflow.planes.sandbox import get_provider
 from benchflow.secrets import Secrets
 from benchflow.store import storage_errors, write_atomic
-from benchflow.tasks import digest_tree
 
 MOST_STATE = 256 * 1024 * 1024
 """Bytes of a snapshot that are fetched from a sandbox, to be read and kept with the results."""
@@ -119,16 +118,7 @@ async def _own_image(
     timeout = task.sandbox.build_timeout_sec
     if environment.image is None:
         return ImageConfig(image=environment.manifest.image, timeout_sec=timeout)
-    directory = await context.directory(environment.image)
-    digest = await asyncio.to_thread(digest_tree, directory)
-    return ImageConfig(
-        context=str(directory),
-        dockerfile=str(directory / "Dockerfile"),
-        digest=short_hash(digest, 32),
-        timeout_sec=timeout,
-        hidden=hidden,
-        entrypoint=True,
-    )
+    return await world_image_config(await context.directory(environment.image), timeout, hidden)
 
 
 # --- its sandbox ----------------------------------------------------------------------------------------

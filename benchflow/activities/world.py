@@ -45,6 +45,19 @@ async def image_config(task: Task, directory: Path, external: Path | None, hidde
     )
 
 
+async def world_image_config(directory: Path, timeout_sec: float, hidden: tuple[str, ...]) -> ImageConfig:
+    """What the image of a manifest's own is made from. directory: the `image/` beside the manifest."""
+    digest = await asyncio.to_thread(digest_tree, directory)
+    return ImageConfig(
+        context=str(directory),
+        dockerfile=str(directory / "Dockerfile"),
+        digest=short_hash(digest, 32),
+        timeout_sec=timeout_sec,
+        hidden=hidden,
+        entrypoint=True,
+    )
+
+
 async def run_setup_commands(sandbox: Sandbox, task: Task, env: dict[str, str], secrets: Secrets) -> None:
     """Run the task's setup commands in order, each once. Raises `SetupCommandError` at the first that fails."""
     for number, command in enumerate(task.sandbox.setup_commands):

@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from benchflow.activities.world import image_config, run_setup_commands
-from benchflow.contracts.ids import short_hash
+from benchflow.activities.world import image_config, run_setup_commands, world_image_config
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
 from benchflow.contracts.task import SandboxConfig, Task
 from benchflow.errors import BenchFlowError, ImagePullError
@@ -25,7 +24,7 @@ from benchflow.planes.sandbox import close_providers, get_provider
 from benchflow.planes.sandbox.choice import AUTO, choose
 from benchflow.planes.sandbox.local.machine import owned_by_this_process
 from benchflow.secrets import Secrets, is_literal
-from benchflow.tasks import digest_tree, load_task, require_supported
+from benchflow.tasks import load_task, require_supported
 
 OWNER = "bench-env-check"
 """Whose these sandboxes are, in place of a stack: no worker knows them."""
@@ -155,11 +154,4 @@ async def _own_image(world: World, hidden: tuple[str, ...]) -> ImageConfig:
     directory = world.image
     if directory is None:
         return ImageConfig(image=world.manifest.image or world.manifest.base_image, entrypoint=True)
-    digest = await asyncio.to_thread(digest_tree, directory)
-    return ImageConfig(
-        context=str(directory),
-        dockerfile=str(directory / "Dockerfile"),
-        digest=short_hash(digest, 32),
-        hidden=hidden,
-        entrypoint=True,
-    )
+    return await world_image_config(directory, SandboxConfig().build_timeout_sec, hidden)

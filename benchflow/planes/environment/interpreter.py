@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, cast
 
-from benchflow.contracts.ids import short_hash
-from benchflow.contracts.sandbox import ImageRef, SandboxProvider, SandboxSpec
+from benchflow.contracts.sandbox import ImageRef, SandboxExecResult, SandboxProvider
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import Toolbox
-from benchflow.planes.sandbox.records import file_lock
-from benchflow.store import write_atomic
+from benchflow.planes.sandbox.image_facts import image_fact
 
 Kind = Literal["python3", "node"]
 """Which of its two forms of the helper an image can run."""
@@ -38,19 +35,14 @@ async def interpreter_of(
     changed. Where it is `node`, the sandbox needs the toolbox of `ensure_runtime`. Raises `SandboxError` when the image
     does not start.
     """
-    directory = (paths or StatePaths.default()).toolboxes
-    file = directory / "interpreter.json"
-    image_key = f"{provider.name} {image.reference}"
-    if provider.capabilities().isolation == "process":
-        image_key += f" {_hosts_own()}"
-    known = _read(file)
-    if image_key not in known:
-        async with file_lock(directory / ".locks" / f"interpreter-{short_hash(image_key, 16)}.lock"):
-            found = _read(file).get(image_key) or await _ask(provider, image, labels)
-            async with file_lock(directory / ".locks" / "interpreter.lock"):
-                known = _read(file) | {image_key: found}
-                write_atomic(file, (json.dumps(known, indent=2, sort_keys=True) + "\n").encode())
-    return cast(Kind, known[image_key])
+    file = (paths or StatePaths.default()).toolboxes / "interpreter.json"
+    beside = _hosts_own() if provider.capabilities().isolation == "process" else ""
+    found = await image_fact(provider, image, _LOOK, file=file, read=_kind, labels=labels, beside=beside)
+    return cast(Kind, found)
+
+
+def _kind(said: SandboxExecResult) -> Kind:
+    return "python3" if said.stdout.strip() == "python3" else "node"
 
 
 def program_of(kind: Kind, runtime: Toolbox | None = None) -> tuple[str, ...]:
@@ -61,20 +53,6 @@ def program_of(kind: Kind, runtime: Toolbox | None = None) -> tuple[str, ...]:
     return runtime.program("node")
 
 
-async def _ask(provider: SandboxProvider, image: ImageRef, labels: Mapping[str, str]) -> Kind:
-    # Its own of each owner: a reaper that removes what one left must not take it from another.
-    name = f"bf-interpreter-{short_hash(json.dumps([image.reference, labels.get('benchflow.run')]), 16)}"
-    spec = SandboxSpec(
-        name=name, image=image, labels=dict(labels), workdir="/", network_mode="no-network", entrypoint="none"
-    )
-    try:
-        sandbox = await provider.start(spec, host_id="", queue="")
-        answer = await sandbox.control(_LOOK)
-    finally:
-        await provider.remove(name)
-    return "python3" if answer.stdout.strip() == "python3" else "node"
-
-
 def _hosts_own() -> str:
     """What tells this host's Python from another that comes to its place."""
     program = shutil.which("python3", path=_PATH)
@@ -82,11 +60,3 @@ def _hosts_own() -> str:
         return "-"
     status = Path(program).resolve().stat()
     return f"{Path(program).resolve()} {status.st_mtime_ns}"
-
-
-def _read(file: Path) -> dict[str, str]:
-    try:
-        known: dict[str, str] = json.loads(file.read_text())
-        return known
-    except FileNotFoundError:
-        return {}

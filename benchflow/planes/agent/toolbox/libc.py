@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
+from functools import partial
 from typing import cast
 
-from benchflow.contracts.ids import short_hash
-from benchflow.contracts.sandbox import ImageRef, SandboxProvider, SandboxSpec
+from benchflow.contracts.sandbox import ImageRef, SandboxExecResult, SandboxProvider
 from benchflow.errors import SandboxError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.manifest import Libc
-from benchflow.planes.sandbox.records import file_lock
-from benchflow.store import write_atomic
+from benchflow.planes.sandbox.image_facts import image_fact
 
 # The shell's own loader tells; only a static shell leaves it to what else is there.
 _LOOK = """
@@ -36,43 +33,16 @@ async def libc_of(
     """
     if provider.capabilities().isolation == "process":
         return "glibc"
-    directory = (paths or StatePaths.default()).toolboxes
-    file = directory / "libc.json"
-    image_key = f"{provider.name} {image.reference}"
-    known = _read(file)
-    if image_key not in known:
-        async with file_lock(directory / ".locks" / f"libc-{short_hash(image_key, 16)}.lock"):
-            found = _read(file).get(image_key) or await _ask(provider, image, labels)
-            async with file_lock(directory / ".locks" / "libc.lock"):
-                known = _read(file) | {image_key: found}
-                write_atomic(file, (json.dumps(known, indent=2, sort_keys=True) + "\n").encode())
-    return cast(Libc, known[image_key])
+    file, read = (paths or StatePaths.default()).toolboxes / "libc.json", partial(_libc, image)
+    return cast(Libc, await image_fact(provider, image, _LOOK, file=file, read=read, labels=labels))
 
 
-async def _ask(provider: SandboxProvider, image: ImageRef, labels: Mapping[str, str]) -> str:
-    # Its own of each owner: a reaper that removes what one left must not take it from another.
-    name = f"bf-libc-{short_hash(json.dumps([image.reference, labels.get('benchflow.run')]), 16)}"
-    spec = SandboxSpec(
-        name=name, image=image, labels=dict(labels), workdir="/", network_mode="no-network", entrypoint="none"
-    )
-    try:
-        sandbox = await provider.start(spec, host_id="", queue="")
-        answer = await sandbox.control(_LOOK)
-    finally:
-        await provider.remove(name)
-    if answer.stdout.strip() not in ("glibc", "musl"):
+def _libc(image: ImageRef, said: SandboxExecResult) -> str:
+    if said.stdout.strip() not in ("glibc", "musl"):
         raise SandboxError(
             f"the image {image.reference} does not tell its C library",
             key="sandbox.docker_image",
             remedy="give it a shell as /bin/sh",
-            log_tail=answer.stderr or None,
+            log_tail=said.stderr or None,
         )
-    return answer.stdout.strip()
-
-
-def _read(file: Path) -> dict[str, str]:
-    try:
-        known: dict[str, str] = json.loads(file.read_text())
-        return known
-    except FileNotFoundError:
-        return {}
+    return said.stdout.strip()
