@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -75,7 +76,7 @@ class DockerWorld:
     def remove_built(self, mark: str) -> None:
         for image in self._docker.images.list(filters={"label": "benchflow.digest"}):
             if any(mark in (layer["CreatedBy"] or "") for layer in image.history()):
-                self._docker.images.remove(image.id, force=True)
+                _remove(image)
 
     def close(self) -> None:
         for container in self._containers():
@@ -100,3 +101,15 @@ class DockerWorld:
 
 def _seen(container: Container) -> Seen:
     return Seen(container.name, str(container.id), container.labels.get("benchflow.workflow", ""))
+
+
+def _remove(image: Any) -> None:
+    """As soon as no container that somebody looked into it with is left."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return image.remove(force=True)
+        except docker.errors.APIError as error:
+            if error.status_code != 409 or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

@@ -42,7 +42,9 @@ def free_subnet() -> str:
         taken = {route.destination for route in netlink.routes(sock)} | {f"{it}/32" for it in _addresses().values()}
     taken |= set(_subnets())
     networks = [ipaddress.ip_network(each) for each in taken]
-    candidates = [ipaddress.ip_network(f"10.{second}.0.0/16") for second in range(100, 200)]
+    # Tests that run beside each other look at the same moment, and must not find the same.
+    first = 100 + 20 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 5)
+    candidates = [ipaddress.ip_network(f"10.{second}.0.0/16") for second in range(first, first + 20)]
     free = [it for it in candidates if not any(it.overlaps(other) for other in networks)]
     return str(random.SystemRandom().choice(free))
 

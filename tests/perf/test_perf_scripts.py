@@ -111,6 +111,7 @@ def test_overheads_table_has_every_figure_with_its_target_or_says_why_not(monkey
 
 
 @pytest.mark.local
+@pytest.mark.soak
 def test_session_measures_how_late_how_fast_and_how_large_and_the_change_of_workers() -> None:
     found = measured("session.py", "--runs", "1", "--messages", "400", "--paced", "100", "--journal-mb", "3")
     figures = {"updates_per_s", "updates_per_s_16", "cpu_us_per_update", "reattach_s", "reattach_kill_s"}

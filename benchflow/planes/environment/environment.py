@@ -108,7 +108,7 @@ class ManifestEnvironment:
         """Return when all probes are healthy. Raises `ReadinessError` at the deadline, `ServiceDiedError` at once."""
         async with self._explaining_loss():
             statuses = await self._statuses()
-            age = await self._age()
+            age, asked = await self._age(), time.monotonic()
             probes = await wait_until_healthy(
                 self._place.keeper,
                 targets_of(self._manifest, self._started(statuses)),
@@ -121,7 +121,7 @@ class ManifestEnvironment:
                 services=await self._statuses(),
                 probes=probes,
                 ports=await self._reachable(statuses),
-                seconds=age + max((probe.seconds or 0.0 for probe in probes), default=0.0),
+                seconds=age + time.monotonic() - asked,
             )
 
     async def check(self) -> None:

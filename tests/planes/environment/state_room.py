@@ -26,15 +26,21 @@ PROVIDERS = {
 }
 
 
+SELDOM = (("local", "node"), ("docker", "python3"))
+"""Each sandbox and each interpreter is in what remains."""
+
+
 def _rooms(*places: str) -> pytest.MarkDecorator:
-    marks = {place: getattr(pytest.mark, place) for place in places}
+    def param(room: tuple[str, str]) -> Any:
+        marks = [getattr(pytest.mark, room[0]), *([pytest.mark.soak] if room in SELDOM else [])]
+        return pytest.param(room, marks=marks, id="-".join(room))
+
     rooms = [(place, kind) for place in places for kind in ("python3", "node")]
-    return pytest.mark.parametrize(
-        "room", [pytest.param(each, marks=marks[each[0]], id="-".join(each)) for each in rooms], indirect=True
-    )
+    return pytest.mark.parametrize("room", [param(room) for room in rooms], indirect=True)
 
 
 everywhere = _rooms("local", "docker")
+locally = _rooms("local")
 by_python_locally = pytest.mark.parametrize(
     "room", [pytest.param(("local", "python3"), marks=pytest.mark.local, id="local-python3")], indirect=True
 )

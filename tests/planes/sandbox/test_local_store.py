@@ -86,7 +86,7 @@ def store(place: str, home: Path) -> Iterator[Store]:
     made.open()
     assert made.kind == KINDS[place]
     yield made
-    assert made.close()
+    assert _closes(made)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def fresh(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.delenv("BENCHFLOW_LOCAL_STORE", raising=False)
     made = Store(home)
     yield made
-    assert made.close()
+    assert _closes(made)
 
 
 def image(file: Path, kind: str) -> None:
@@ -488,7 +488,7 @@ from pathlib import Path
 from benchflow.planes.sandbox.local.store.store import Store
 store = Store(Path(sys.argv[1]))
 store.make(f"sandboxes/{os.getpid()}").joinpath("file").write_text("x")
-print(store.kind, store.root)
+print(store.kind, store.root, flush=True)
 sys.stdin.read()
 """
 

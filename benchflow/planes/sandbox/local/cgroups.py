@@ -278,18 +278,19 @@ def kill_frozen(directory: Path) -> None:
 
 
 def _mkdir(directory: Path) -> None:
-    try:
-        for _ in range(_ATTEMPTS):
-            # A sweep may take away a parent just made: it is empty.
-            with contextlib.suppress(FileNotFoundError):
-                return directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-    except OSError as error:
-        raise SandboxUnavailableError(
-            f"the control group cannot be made: {error.strerror}",
-            file=str(directory),
-            remedy="run as root; in a container, start that one privileged; or use the Docker sandbox (--sandbox "
-            "docker)",
-        ) from error
+    for _ in range(_ATTEMPTS):
+        try:
+            return directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        except OSError as error:
+            # A sweep may take away a parent just made: it is empty. While it goes, there is no such device.
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                continue
+            raise SandboxUnavailableError(
+                f"the control group cannot be made: {error.strerror}",
+                file=str(directory),
+                remedy="run as root; in a container, start that one privileged; or use the Docker sandbox (--sandbox "
+                "docker)",
+            ) from error
     raise SandboxError(f"control group {directory} is removed as fast as it is made")
 
 
