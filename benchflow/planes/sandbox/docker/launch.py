@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,6 +38,7 @@ CAPABILITIES = (
 PIDS_LIMIT = 4096
 LOG_TAIL = 30
 NOT_FOUND = 127
+_LOOKS = 40
 LOG = {"type": "json-file", "config": {"max-size": "16m", "max-file": "2"}}
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -136,7 +138,7 @@ async def start_error(
     if isinstance(cause, SandboxUnavailableError):
         return cause
     try:
-        state = (await engine.call(lambda client: client.inspect_container(container)))["State"]
+        state = await _state(engine, container, ending=isinstance(cause, SandboxLostError))
         log = await engine.call(lambda client: client.logs(container, tail=LOG_TAIL, stdout=True, stderr=True))
     except (SandboxLostError, NotFound):
         return SandboxStartError("the container was removed while it started")
@@ -150,6 +152,16 @@ async def start_error(
         remedy=_remedy(entrypoint, state["ExitCode"]),
         log_tail=log.decode(errors="replace").strip() or None,
     )
+
+
+async def _state(engine: Engine, container: str, *, ending: bool) -> dict[str, Any]:
+    """The daemon's word on a container. ending: it was seen to end, which the daemon notes a moment later."""
+    for _ in range(_LOOKS):
+        state: dict[str, Any] = (await engine.call(lambda client: client.inspect_container(container)))["State"]
+        if not (ending and state["Running"]):
+            break
+        await asyncio.sleep(0.05)
+    return state
 
 
 def _remedy(entrypoint: str, code: int) -> str:
