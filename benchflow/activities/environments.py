@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -56,9 +55,7 @@ def command_env(context: WorkerContext, spec: RolloutSpec, task: Task, *tables: 
     """
     manifest = manifest_of(spec)
     told = manifest.task_env(task.name, "exec") if manifest else {}
-    return Secrets.of_job(context.paths, spec.job_id).resolve(
-        told, task.sandbox.env, *(dict(table) for table in tables)
-    )
+    return Secrets.of_job(context.paths, spec.job_id).resolve(told, task.sandbox.env, *tables)
 
 
 def entrypoint_env(context: WorkerContext, spec: RolloutSpec) -> dict[str, str]:
@@ -227,7 +224,7 @@ async def keep_state(
     evidence = evidence_of(paths, label)
     kept = [(BASELINE, baseline), (label, snapshot)]
     for name, one in kept:
-        if one is not None and not await _fetch(world, one, root / name):
+        if one is not None and not await world.fetch(one, root / name, MOST_STATE):
             shutil.rmtree(root / label, ignore_errors=True)
             return None, [f"the state is larger than {MOST_STATE} bytes: it is not kept, nor shown to the verifier"]
 
@@ -244,17 +241,6 @@ async def keep_state(
     return evidence, []
 
 
-async def _fetch(world: ManifestEnvironment, snapshot: StateSnapshot, target: Path) -> bool:
-    """Have a snapshot's files on this host; a whole copy that is there already will do."""
-    try:
-        known = json.loads((target / "snapshot.json").read_bytes())
-    except (FileNotFoundError, ValueError):
-        known = {}
-    if known.get("fence") == snapshot.fence:
-        return True
-    return await world.fetch(snapshot, target, MOST_STATE)
-
-
 async def keep_logs(world: ManifestEnvironment, paths: RolloutPaths) -> list[str]:
     """What the services have printed, into the results. Returns warnings."""
     directory = paths.environment / "logs"
@@ -262,8 +248,8 @@ async def keep_logs(world: ManifestEnvironment, paths: RolloutPaths) -> list[str
         logs = await world.logs(tail=MOST_LOG)
     except WorldError as error:
         return [f"the logs of the world could not be collected: {error.message}"]
-    with storage_errors(directory), contextlib.suppress(FileExistsError):
+    with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    for name, text in logs.items():
-        (directory / f"{name}.log").write_text(text)
+        for name, text in logs.items():
+            (directory / f"{name}.log").write_text(text)
     return []

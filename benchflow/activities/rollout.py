@@ -283,7 +283,8 @@ class RolloutActivities:
         if not trusted:
             await sandbox.kill_processes()
         paths = self.context.results(work.spec)
-        label = work.step.name or "final"
+        # A step may be called as the baseline is.
+        label = f"step-{work.step.name}" if work.step.name else "final"
         if has_ended_world(self.context, work.sandbox):
             await end_world(self.context, world, work.sandbox)
             kept = evidence_of(paths, label)

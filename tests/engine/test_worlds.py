@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from running import job_config, run_job, run_tasks
-from world_package import GET, POST, manifest, write_package
+from world_package import DOCKERFILE, GET, POST, manifest, write_package
 
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import ManifestError
@@ -38,8 +38,6 @@ open("/logs/verifier/reward.txt", "w").write(str(sum(good) / len(good)))
 END
 """
 
-SEED = '[environment]\nsetup_commands = [{ command = "ledger --help && python3 -c \\"{}\\"" }]\n'
-
 
 def one(root: Path, jobs: Path, text: str, sandbox: str, **options: Any) -> RolloutResult:
     """The result of a package of one task. options: of the task."""
@@ -60,8 +58,6 @@ def test_a_world_is_healthy_before_the_agent_and_shows_its_state_to_the_verifier
         "d.execute('CREATE TABLE entries (n INTEGER PRIMARY KEY, text TEXT)'); "
         'd.execute(\\"INSERT INTO entries (text) VALUES (\'seeded\')\\"); d.commit()"\n'
     )
-    from world_package import DOCKERFILE
-
     result = one(
         tmp_path / "package",
         tmp_path / "jobs",
@@ -242,8 +238,6 @@ def test_a_persistent_world_that_cannot_be_shared_is_refused(
 
 
 def test_a_persistent_world_of_several_images_is_refused(tmp_path: Path) -> None:
-    from world_package import DOCKERFILE
-
     text = manifest(
         '[environment.task_selection]\nmechanism = "env_var"\ninject_into = "exec"\n', head='isolation = "persistent"\n'
     )
