@@ -353,6 +353,18 @@ class RewardMissingError(VerifierError):
     category = "reward_missing"
 
 
+class JudgeError(VerifierError):
+    """A model that was to judge gave no usable answer, or could not be asked."""
+
+    category = "verifier_judge"
+
+
+class RewardFuncError(VerifierError):
+    """A reward function failed."""
+
+    category = "reward_func"
+
+
 class RolloutCancelledError(BenchFlowError):
     """The rollout was cancelled."""
 

@@ -216,6 +216,14 @@ class RolloutPaths:
     def artifacts(self) -> Path:
         return self.root / "artifacts"
 
+    def evidence(self, step: str | None = None) -> Path:
+        """What was kept of the sandbox for scoring, after the step of that name if the task has several."""
+        return self.root / "steps" / step / "evidence" if step else self.root / "evidence"
+
+    def verifier_of(self, step: str | None) -> Path:
+        """What the verifier of a step left."""
+        return self.root / "steps" / step / "verifier" if step else self.verifier
+
     @property
     def trainer(self) -> Path:
         return self.root / "trainer"

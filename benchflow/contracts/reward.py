@@ -1,15 +1,26 @@
-"""What scoring yields: events in a space and at a granularity, and the result that sums them up."""
+"""What scoring yields (events in a space and at a granularity, and the result that sums them up), and what it reads: a
+node of a rollout, and what scorers may ask of the world and of a model.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
 from benchflow.contracts.base import Model
 
+if TYPE_CHECKING:
+    from benchflow.contracts.environment import StateDiff, WorldState
+    from benchflow.contracts.sandbox import SandboxExecResult
+
 Space = Literal["output", "action", "reasoning", "memory", "latent"]
+"""Where a reward is read from. `latent` is a name that nothing here scores yet."""
+
 Granularity = Literal["terminal", "step"]
 AggregateMethod = Literal["mean", "weighted_mean", "weighted_sum", "all_pass", "any_pass", "threshold"]
 
@@ -40,9 +51,12 @@ class AggregatePolicy(Model):
 
 
 class VerifyResult(Model):
-    """What a verifier said. reward: the scalar. items: other named numbers (metrics). events: in order."""
+    """What a verifier said. reward: the scalar, None where it could not be measured, and then error says why.
 
-    reward: float
+    items: other named numbers (metrics). events: in order. errors: of the functions that failed, by name.
+    """
+
+    reward: float | None
     items: dict[str, float] = {}
     events: list[RewardEvent] = Field(default_factory=list)
     space: Space = "output"
@@ -50,8 +64,264 @@ class VerifyResult(Model):
     metadata: dict[str, Any] = {}
     warnings: list[str] = []
     error: str | None = None
+    errors: dict[str, str] = {}
 
     @property
     def rewards(self) -> dict[str, float]:
-        """`{"reward": x, **items}`, the shape that results carry."""
-        return {"reward": self.reward, **self.items}
+        """`{"reward": x, **items}`, the shape that results carry; without `reward` where none was measured."""
+        measured = {} if self.reward is None else {"reward": self.reward}
+        return measured | self.items
+
+
+# --- what a task declares ------------------------------------------------------------------------------
+
+
+class RewardFuncSpec(Model):
+    """One row of a task's `reward.funcs`.
+
+    type: the name of a built-in function or of an entry point of `benchflow.rewards`, or `module:Class`. name: of its
+    events and of its metric, `<space>.<name>`; the type by default, and there once. weight: among those of its space.
+    options: its own keys.
+    """
+
+    type: str
+    name: str
+    weight: float = Field(default=1.0, ge=0)
+    options: dict[str, Any] = {}
+
+
+class RewardTable(Model):
+    """A task's `reward` table. aggregate: makes the scalar of the metrics (`output`, the other spaces,
+    `<space>.<name>`, and the verifier's own); without it the scalar is the verifier's.
+    """
+
+    funcs: list[RewardFuncSpec] = []
+    aggregate: AggregatePolicy | None = None
+
+
+class Criterion(Model):
+    """One thing that a judge says of a rollout. weight: in the aggregate. files: of the inputs, those that it is judged
+    by; empty means all. points: of a `likert` scale; min, max: of a `numeric` one.
+    """
+
+    id: str
+    description: str
+    type: Literal["binary", "likert", "numeric"] = "binary"
+    points: int = Field(default=5, ge=2)
+    min: float = 0.0
+    max: float = 100.0
+    weight: float = Field(default=1.0, ge=0)
+    files: list[str] = []
+    space: Space = "output"
+
+
+class RubricJudge(Model):
+    """A rubric's `judge` table. mode: a call for each criterion, or one for all. timeout: seconds of one call."""
+
+    model: str | None = None
+    mode: Literal["individual", "batched"] = "individual"
+    timeout: float = Field(default=120.0, gt=0)
+
+
+class RubricScoring(Model):
+    """A rubric's `scoring` table: how the criteria become one reward."""
+
+    aggregation: Literal["weighted_mean", "all_pass", "any_pass", "threshold"] = "weighted_mean"
+    threshold: float = 0.7
+
+
+class JudgeRubric(Model):
+    """A rubric as its file says it: what a model is to judge, and how that is summed up."""
+
+    criteria: list[Criterion] = Field(min_length=1)
+    judge: RubricJudge = RubricJudge()
+    scoring: RubricScoring = RubricScoring()
+
+
+class JudgeSettings(Model):
+    """Which model judges. model: `provider/model`, with the provider `openai` or `anthropic`, whose interface it is.
+
+    base_url: of another endpoint with that interface. credential: the variable that holds the key; the provider's own
+    by default. concurrency: calls under way at a time in one process. retries: of one call, for an answer that is not
+    one and for an endpoint that fails.
+    """
+
+    model: str | None = None
+    base_url: str | None = None
+    credential: str | None = None
+    concurrency: int = Field(default=8, ge=1)
+    retries: int = Field(default=3, ge=0)
+
+
+# --- what scorers read ---------------------------------------------------------------------------------
+
+
+class JudgeScale(Model):
+    """A criterion as a judge is asked it: a number in [low, high], whole if so."""
+
+    id: str
+    description: str
+    low: float = 0.0
+    high: float = 1.0
+    is_whole: bool = False
+
+
+class JudgeQuestion(Model):
+    """One call of a judge. id: names its transcript. system: who the judge is. prompt: what it is shown, and asked.
+
+    scales: what it has to give a number for. model: instead of the settings' one. timeout_sec: of the call.
+    """
+
+    id: str
+    system: str
+    prompt: str
+    scales: tuple[JudgeScale, ...] = Field(min_length=1)
+    model: str | None = None
+    timeout_sec: float = Field(default=120.0, gt=0)
+
+
+class Verdict(Model):
+    """What a judge says of one criterion, on its scale."""
+
+    score: float
+    reasoning: str
+
+
+class JudgeAnswer(Model):
+    """A judge's verdicts by criterion. transcript: the file of the call, in the directory of transcripts.
+
+    is_recorded: an earlier answer to the very same question, for which nobody was asked again. cost_usd: None where the
+    model's price is not known.
+    """
+
+    verdicts: dict[str, Verdict]
+    model: str
+    transcript: str
+    is_recorded: bool = False
+    calls: int = 1
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+
+
+class Judge(Protocol):
+    """A model that judges."""
+
+    async def ask(self, question: JudgeQuestion) -> JudgeAnswer:
+        """The verdicts on every scale of the question. Raises `JudgeError` when there is no usable answer."""
+        ...
+
+
+class Workbench(Protocol):
+    """The world as the agent left it, where a scorer may run something: the rollout's sandbox, or, for a stored
+    rollout, a new one with the workspace that was kept.
+    """
+
+    async def tests(self) -> VerifyResult:
+        """What the task's own verifier says; it is run once, however often it is asked."""
+        ...
+
+    async def run(
+        self,
+        key: str,
+        command: Sequence[str],
+        *,
+        files: Mapping[str, bytes] | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_sec: float = 60.0,
+    ) -> SandboxExecResult:
+        """Run a command in the workspace, once for each key. files: put in place before, by absolute path."""
+        ...
+
+    async def read(self, path: str, *, limit: int) -> bytes | None:
+        """A file's content, relative to the workspace; None when there is none. Raises `VerifierError` beyond limit."""
+        ...
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a rollout, shared by its nodes.
+
+    directory: of its results. evidence: what was kept of its sandbox for scoring (`inputs/`, `memory/`, …). task: its
+    name; instruction: what the agent was asked. state, diff: the world at a node, and what has changed in it, read when
+    they are asked for.
+    """
+
+    directory: Path | None = None
+    evidence: Path | None = None
+    task: str = ""
+    instruction: str = ""
+    workspace: str = "/"
+    workbench: Workbench | None = None
+    judge: Judge | None = None
+    state: Callable[[str], WorldState | None] = lambda node: None
+    diff: Callable[[str], StateDiff | None] = lambda node: None
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutNode:
+    """A state that a rollout reached, as scorers see it, with its place in the tree.
+
+    events: the trajectory's lines of the step that led here, in order. parent: None for the root.
+    """
+
+    id: str
+    parent: RolloutNode | None = None
+    step: int | None = None
+    role: str | None = None
+    events: tuple[dict[str, Any], ...] = ()
+    rewards: Mapping[str, float] | None = None
+    value: float | None = None
+    children: list[RolloutNode] = field(default_factory=list)
+    rollout: Evidence = Evidence()
+
+    @property
+    def path(self) -> tuple[RolloutNode, ...]:
+        """From the root to this node."""
+        path = [self]
+        while path[-1].parent is not None:
+            path.append(path[-1].parent)
+        return tuple(reversed(path))
+
+    @property
+    def subtree(self) -> Iterator[RolloutNode]:
+        """This node and all below it, parents before children."""
+        yield self
+        for child in self.children:
+            yield from child.subtree
+
+    @property
+    def trajectory(self) -> tuple[dict[str, Any], ...]:
+        """All events from the root to here."""
+        return tuple(event for node in self.path for event in node.events)
+
+    @property
+    def answer(self) -> str:
+        """What the agent said last, after its last action; empty when it said nothing."""
+        said: list[str] = []
+        for event in self.trajectory:
+            if event["type"] == "agent_message":
+                said.append(str(event["text"]))
+            elif event["type"] in ("tool_call", "tool_call_update", "user_message", "oracle"):
+                said.clear()
+        return "".join(said).strip()
+
+    @property
+    def state(self) -> WorldState | None:
+        """The world here, as the environment's `query()` tells it; None without a stateful world."""
+        return self.rollout.state(self.id)
+
+    @property
+    def diff(self) -> StateDiff | None:
+        """What has changed in the world since it was ready."""
+        return self.rollout.diff(self.id)
+
+
+@runtime_checkable
+class RewardFunc(Protocol):
+    """Scores a node. One method does outcome reward, by what the node is, and process reward, by its path.
+
+    May have `name` (default: the class's) and `space` (default: `output`); what it returns says both for itself.
+    """
+
+    def score(self, node: RolloutNode) -> Awaitable[RewardEvent | VerifyResult]: ...

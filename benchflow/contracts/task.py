@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from benchflow.contracts.base import Model
-from benchflow.contracts.reward import AggregatePolicy
+from benchflow.contracts.reward import AggregatePolicy, JudgeRubric, RewardTable
 
 NetworkMode = Literal["public", "no-network", "allowlist"]
 
@@ -267,7 +267,8 @@ class Task(Model):
 
     name: the directory's name. layout: where the definition came from. instruction: the base prompt.
     verifier_dir, oracle_dir, environment_dir: relative to the task directory, None where absent.
-    config_file: the file that errors about configuration name.
+    config_file: the file that errors about configuration name. rubrics: the rubrics that its judges judge by, by
+    their paths.
     """
 
     name: str
@@ -284,7 +285,7 @@ class Task(Model):
     artifacts: list[ArtifactSpec] = []
     steps: list[StepConfig] = []
     multi_step_reward_strategy: Literal["mean", "final"] = "mean"
-    reward: dict[str, Any] | None = None
+    reward: RewardTable | None = None
     verifier_document: VerifierDocument | None = None
     instruction: str
     step_files: dict[str, StepFiles] = {}
@@ -296,6 +297,7 @@ class Task(Model):
     context_root: str | None = None
     roles: dict[str, RoleSpec] = {}
     role_prompts: dict[str, str] = {}
+    rubrics: dict[str, JudgeRubric] = {}
     scenes: list[SceneSpec] = []
     scene_prompts: dict[str, str] = {}
     user: UserSpec | None = None

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from benchflow.contracts.base import Model
+from benchflow.contracts.reward import RewardTable
 from benchflow.contracts.task import (
     AgentConfig,
     ArtifactSpec,
@@ -42,7 +43,7 @@ class TaskTables(Model):
     artifacts: list[ArtifactSpec] = []
     steps: list[StepConfig] = []
     multi_step_reward_strategy: Literal["mean", "final"] = "mean"
-    reward: dict[str, Any] | None = None
+    reward: RewardTable | None = None
     context_root: str | None = None
 
 

@@ -63,6 +63,7 @@ def parse_rewards(
         result = _text_result(cast(float, plain), now)
     else:
         result = _JsonReward(_load(document), reward_range, aggregate, now).result()
+        assert result.reward is not None
         if plain is not None and abs(plain - result.reward) > AGREEMENT:
             raise RewardFileError(
                 f"says {result.reward!r} while reward.txt says {plain!r}",
