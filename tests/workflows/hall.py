@@ -33,6 +33,7 @@ class Hall(NoopProvider):
         self.stubborn_start: asyncio.Event | None = None
         self.starting = 0
         self.turns: Counter[str] = Counter()
+        self.order: list[str] = []
         self.open: set[str] = set()
         self.most_open = 0
         self.removed: Counter[str] = Counter()
@@ -84,6 +85,7 @@ class Hall(NoopProvider):
     async def turn(self, labels: dict[str, str]) -> None:
         rollout = labels["benchflow.workflow"]
         self.turns[rollout] += 1
+        self.order.append(rollout)
         if self.held:
             event = self._released[rollout] = asyncio.Event()
             try:

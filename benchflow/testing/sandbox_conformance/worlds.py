@@ -26,10 +26,12 @@ WORLD = """#!/bin/sh
 echo "$$ $(id -un) $(pwd) $1 $PLAIN $SECRET" >>/world/begun
 echo "the world says $1"
 mkfifo /world/ended
+# Open for both: opened anew each time, it might be read once more while the last worker has not closed it yet.
+exec 9<>/world/ended
 while :; do
-  sh -c 'env -i setsid sh -c "sleep $WORKER; echo >/world/ended" &'
+  sh -c 'env -i setsid sh -c "sleep $WORKER; echo >/world/ended" &' 9<&-
   echo >>/world/workers
-  read it </world/ended
+  read it <&9
 done
 """
 

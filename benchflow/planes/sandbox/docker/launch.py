@@ -138,7 +138,7 @@ async def start_error(
     if isinstance(cause, SandboxUnavailableError):
         return cause
     try:
-        state = await _state(engine, container, ending=isinstance(cause, SandboxLostError))
+        state = await _state(engine, container)
         log = await engine.call(lambda client: client.logs(container, tail=LOG_TAIL, stdout=True, stderr=True))
     except (SandboxLostError, NotFound):
         return SandboxStartError("the container was removed while it started")
@@ -154,11 +154,11 @@ async def start_error(
     )
 
 
-async def _state(engine: Engine, container: str, *, ending: bool) -> dict[str, Any]:
-    """The daemon's word on a container. ending: it was seen to end, which the daemon notes a moment later."""
+async def _state(engine: Engine, container: str) -> dict[str, Any]:
+    """The daemon's word on a container that does not do what it should: it notes a moment later that one has ended."""
     for _ in range(_LOOKS):
         state: dict[str, Any] = (await engine.call(lambda client: client.inspect_container(container)))["State"]
-        if not (ending and state["Running"]):
+        if not state["Running"]:
             break
         await asyncio.sleep(0.05)
     return state
