@@ -12,27 +12,27 @@ from typing import Any, Literal
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutType, is_cancelled_exception
-from temporalio.exceptions import TimeoutError as ActivityTimeout
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
     from benchflow.contracts.activities import (
         ConnectInput,
-        HostQuery,
-        HostStatus,
         ProvisionInput,
         Readied,
         ReportInput,
         ReportResult,
         RolloutPlan,
         SandboxInput,
+        SoftVerifyInput,
         StepInput,
         VerifyInput,
     )
     from benchflow.contracts.job import RolloutProgress, RolloutSpec
     from benchflow.contracts.reward import VerifyResult
+    from benchflow.contracts.rewards import combine_steps, reaches
     from benchflow.contracts.rollout import (
+        TRUNCATING,
         AgentSession,
         Answer,
         Failure,
@@ -47,16 +47,13 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.workflows import options
     from benchflow.workflows.cancellation import to_the_end
+    from benchflow.workflows.ending import tear_down, tell_job, write_report
     from benchflow.workflows.failures import failure_from
+    from benchflow.workflows.hosts import HostLost, on_host
     from benchflow.workflows.operator import rollout_details
-    from benchflow.workflows.rewards import TRUNCATING, reaches, rewards_of
 
 _PHASE = SearchAttributeKey.for_keyword(names.ATTR_PHASE)
 _REWARD = SearchAttributeKey.for_float(names.ATTR_REWARD)
-
-
-class _HostLost(Exception):
-    """The host of the sandbox does not answer: provision again."""
 
 
 @workflow.defn(name=names.ROLLOUT_WORKFLOW)
@@ -79,6 +76,8 @@ class RolloutWorkflow:
         self._warnings: list[str] = []
         self._error: Failure | None = None
         self._stop: Failure | None = None
+        self._looked = 0
+        self._looks: list[asyncio.Task[Any]] = []
         self._cancelled = False
 
     @workflow.run
@@ -114,7 +113,8 @@ class RolloutWorkflow:
                 phase=self._phase,
             )
         if self._stop is not None:
-            work.cancel()
+            for task in (work, *self._looks):
+                task.cancel()
         await to_the_end(work)
 
     def _begin(self, phase: Phase) -> None:
@@ -136,6 +136,43 @@ class RolloutWorkflow:
         """A user's answer to what the agent asked. Of two to one question the first counts."""
         self._answers.setdefault(answer.question, answer)
 
+    @workflow.update(name=names.SOFT_VERIFY)
+    async def soft_verify(self) -> VerifyResult:
+        """What the verifier says of the world as it is, while the agent waits for an answer. Nothing is changed by it.
+
+        The agent goes on when it is told: an answer that comes meanwhile waits.
+        """
+        assert self._sandbox is not None and self._plan is not None
+        step = self._plan.steps[len(self._steps)]
+        self._looked += 1
+        work = SoftVerifyInput(
+            spec=self._spec,
+            sandbox=self._sandbox,
+            step=step,
+            number=self._looked,
+            baseline=self._readied.baseline if self._readied else None,
+        )
+        limit = step.verify_timeout_sec + 120
+        look = asyncio.create_task(self._on_host(names.SOFT_VERIFY, work, VerifyResult, limit, step.name))
+        self._looks.append(look)
+        try:
+            result: VerifyResult = await look
+        except ActivityError as error:
+            raise ApplicationError(failure_from(error, "verify").message, type="VerifierError") from error
+        except (asyncio.CancelledError, HostLost) as error:
+            # Anything else than an ApplicationError would fail the workflow's task, and not the update.
+            raise ApplicationError("the rollout has ended, or lost its host", type="NotWaiting") from error
+        finally:
+            self._looks.remove(look)
+        return result
+
+    @soft_verify.validator
+    def _check_soft_verify(self) -> None:
+        if self._question is None:
+            raise ApplicationError("the agent is in the middle of its turn, or there is none", type="NotWaiting")
+        if self._looks:
+            raise ApplicationError("somebody else is looking at it", type="NotWaiting")
+
     # --- the phases ------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
@@ -147,7 +184,7 @@ class RolloutWorkflow:
             try:
                 await self._run_in_sandbox(self._plan, generation)
                 return
-            except _HostLost:
+            except HostLost:
                 lost = self._sandbox
                 assert lost is not None
                 self._warnings.append(f"host {lost.host_id} was lost in {self._phase}; provisioned again")
@@ -217,7 +254,7 @@ class RolloutWorkflow:
     async def _answer_to(self, question: Question) -> Answer:
         self._question = question
         workflow.set_current_details(self._details())
-        await workflow.wait_condition(lambda: question.id in self._answers)
+        await workflow.wait_condition(lambda: question.id in self._answers and not self._looks)
         self._question = None
         workflow.set_current_details(self._details())
         return self._answers[question.id]
@@ -254,33 +291,14 @@ class RolloutWorkflow:
         return StepOutcome(step=step, turn=turn, verify=verify)
 
     async def _on_host(self, name: str, arg: Any, result: Any, limit: float, summary: str | None = None) -> Any:
-        """Run an activity on the sandbox's host; ask after the host when nobody there takes it."""
+        """Run an activity on the sandbox's host, unless the rollout is to stop."""
         assert self._sandbox is not None
-        queue = self._sandbox.queue
-        while True:
-            self._check_stop()
-            try:
-                return await workflow.execute_activity(
-                    name, arg, result_type=result, summary=summary, **options.on_host(queue, limit)
-                )
-            except ActivityError as error:
-                cause = error.cause
-                waited = isinstance(cause, ActivityTimeout) and cause.type == TimeoutType.SCHEDULE_TO_START
-                if not waited:
-                    raise
-                if not await self._host_lives(queue):
-                    raise _HostLost from error
-
-    async def _host_lives(self, queue: str) -> bool:
-        status = await workflow.execute_activity(
-            names.HOST_STATUS, HostQuery(queue=queue), result_type=HostStatus, **options.shared()
-        )
-        return status.last_poll_sec is not None and status.last_poll_sec < options.HOST_SILENT_SEC
+        return await on_host(self._sandbox.queue, name, arg, result, limit, summary, before=self._check_stop)
 
     # --- the end ---------------------------------------------------------------------------------------
 
     async def _end(self, started: datetime) -> RolloutOutcome:
-        rewards, verifier_error = rewards_of(self._steps, self._plan, self._error)
+        rewards, verifier_error = self._measured()
         status: Status
         if self._cancelled:
             status, rewards = "cancelled", None
@@ -290,8 +308,9 @@ class RolloutWorkflow:
             status = "passed" if rewards["reward"] >= 1.0 else "failed"
         self._enter("report", rewards)
         report = await self._report(status, rewards, verifier_error, started)
+        await workflow.wait_condition(workflow.all_handlers_finished)
         self._enter("teardown")
-        await self._teardown()
+        await tear_down(self._spec, self._sandbox)
         self._enter("done")
         outcome = RolloutOutcome(
             id=self._spec.id,
@@ -307,8 +326,14 @@ class RolloutWorkflow:
             pack=report.pack,
             seconds=(workflow.now() - started).total_seconds(),
         )
-        await self._tell_job(outcome)
+        await tell_job(self._spec, outcome)
         return outcome
+
+    def _measured(self) -> tuple[dict[str, float] | None, Failure | None]:
+        """The rewards, or how a verifier failed."""
+        if self._plan is None:
+            return None, None
+        return combine_steps(self._steps, self._plan.strategy, self._error)
 
     def _truncated(self) -> bool:
         return self._error is not None and self._error.category in TRUNCATING
@@ -336,53 +361,9 @@ class RolloutWorkflow:
             started_at=started.timestamp(),
             generations=self._provisions,
         )
-        limit, total = options.REPORT_TOTAL.total_seconds(), options.REPORT_TOTAL
-        try:
-            if self._sandbox is not None:
-                written: ReportResult = await workflow.execute_activity(
-                    names.REPORT,
-                    report,
-                    result_type=ReportResult,
-                    **options.on_host(self._sandbox.queue, limit, total=total),
-                )
-                return written
-        except ActivityError as error:
-            workflow.logger.warning("report on the sandbox's host failed: %s", error.cause)
-            report = report.model_copy(update={"sandbox": None})
-        try:
-            written = await workflow.execute_activity(
-                names.REPORT_WITHOUT_SANDBOX,
-                report,
-                result_type=ReportResult,
-                **options.shared(limit, total=total),
-            )
-            return written
-        except ActivityError as error:
-            # The outcome still reaches the job and the caller; only its files are missing.
-            workflow.logger.error("the result could not be written: %s", error.cause)
-            if self._error is None:
-                self._error = failure_from(error, "report")
-            return ReportResult()
-
-    async def _teardown(self) -> None:
-        if self._sandbox is None:
-            return
-        try:
-            await workflow.execute_activity(
-                names.TEARDOWN,
-                SandboxInput(spec=self._spec, sandbox=self._sandbox),
-                **options.on_host(self._sandbox.queue, 120, total=options.TEARDOWN_TOTAL),
-            )
-        except ActivityError as error:
-            # A worker of that host reaps it by its labels once this workflow is over.
-            workflow.logger.warning("teardown failed: %s", error.cause)
-
-    async def _tell_job(self, outcome: RolloutOutcome) -> None:
-        job = workflow.get_external_workflow_handle(self._spec.job_id)
-        try:
-            await job.signal(names.ROLLOUT_DONE, outcome)
-        except FailureError as error:
-            workflow.logger.warning("the job %s could not be told: %s", self._spec.job_id, error)
+        written, failure = await write_report(report)
+        self._error = self._error or failure
+        return written
 
     # --- what an operator sees -------------------------------------------------------------------------
 

@@ -1,0 +1,55 @@
+"""Activities that work in a sandbox, on its host; and asking after a host where nobody takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, TimeoutType
+from temporalio.exceptions import TimeoutError as ActivityTimeout
+
+with workflow.unsafe.imports_passed_through():
+    from benchflow.contracts import names
+    from benchflow.contracts.activities import HostQuery, HostStatus
+    from benchflow.workflows import options
+
+
+class HostLost(Exception):
+    """The host of the sandbox does not answer: provision again."""
+
+
+async def on_host(
+    queue: str,
+    name: str,
+    arg: Any,
+    result: Any,
+    limit: float,
+    summary: str | None = None,
+    *,
+    before: Callable[[], None] = lambda: None,
+) -> Any:
+    """What an activity on the host of `queue` returns, a `result`. limit: seconds of one attempt.
+
+    before: called whenever it is about to be scheduled. Raises `HostLost` when nobody takes it and the host is silent.
+    """
+    while True:
+        before()
+        try:
+            return await workflow.execute_activity(
+                name, arg, result_type=result, summary=summary, **options.on_host(queue, limit)
+            )
+        except ActivityError as error:
+            cause = error.cause
+            waited = isinstance(cause, ActivityTimeout) and cause.type == TimeoutType.SCHEDULE_TO_START
+            if not waited:
+                raise
+            if not await _lives(queue):
+                raise HostLost from error
+
+
+async def _lives(queue: str) -> bool:
+    status = await workflow.execute_activity(
+        names.HOST_STATUS, HostQuery(queue=queue), result_type=HostStatus, **options.shared()
+    )
+    return status.last_poll_sec is not None and status.last_poll_sec < options.HOST_SILENT_SEC
