@@ -160,15 +160,14 @@ def _step_files(root: Path, name: str, problems: Problems) -> StepFiles:
 
 def check_scripts(task: Task, root: Path, problems: Problems) -> None:
     """The verifier must be there before anything is started; a shebang must name a program."""
-    if task.verifier.type == "llm-judge" or task.sandbox.os != "linux":
-        return
-    if task.verifier_document is not None:
+    if task.verifier_document is not None or task.sandbox.os != "linux":
         return
     base = [task.verifier_dir] if task.verifier_dir else []
-    if not task.steps:
+    if not task.steps and task.verifier.type == "test-script":
         _expect_script(root, base, "the task", problems)
-        return
     for step in task.steps:
+        if step.verifier.type != "test-script":
+            continue
         own = task.step_files[step.name].verifier_dir if step.name in task.step_files else None
         _expect_script(root, [*([own] if own else []), *base], f"step {step.name!r}", problems)
 

@@ -19,6 +19,8 @@ from benchflow.tasks.layout import Parts, check_scripts, find_parts, is_dir, rea
 from benchflow.tasks.normalise import Spelling, normalise_tables
 from benchflow.tasks.problems import KeyPath, Problem, ProblemError, Problems, did_you_mean, dotted
 from benchflow.tasks.published import published_key
+from benchflow.tasks.reward_table import normalise_reward, with_rubrics
+from benchflow.tasks.rubric_file import rubrics_of
 from benchflow.tasks.scenes import check_extension, complete_scenes, complete_user, normalise_scenes
 from benchflow.tasks.schema import (
     DocumentTables,
@@ -143,7 +145,8 @@ def _read(root: Path, problems: Problems, context_root: Path | None, name: str, 
     if not has_manifest:
         _check_image(task, root, file, problems)
     check_scripts(task, root, problems)
-    return task
+    rubrics, reward = rubrics_of(task, root, problems), with_rubrics(task, root, problems)
+    return task.model_copy(update={"rubrics": rubrics, "reward": reward})
 
 
 def _definition(root: Path, problems: Problems) -> _Definition | None:
@@ -176,6 +179,7 @@ def _split(root: Path, problems: Problems) -> _Definition | None:
     if raw is None:
         return None
     normalise_tables(raw, spelling, native=False)
+    normalise_reward(raw, spelling)
     extra: dict[str, Any] = {}
     tables = _validate(TaskTables, raw, spelling, extra, strict=False)
     if tables is None:
@@ -212,6 +216,7 @@ def _native(root: Path, problems: Problems) -> _Definition | None:
         )
     verifier, oracle = _shorthands(raw, spelling)
     normalise_tables(raw, spelling, native=True)
+    normalise_reward(raw, spelling)
     normalise_scenes(raw)
     extra = _carried_extra(raw, spelling)
     tables = _validate(DocumentTables, raw, spelling, extra, strict=True)

@@ -21,6 +21,7 @@ from benchflow.tasks.layout import ORACLE_DIRS, VERIFIER_DIRS
 from benchflow.tasks.load import load_task
 from benchflow.tasks.normalise import Spelling, normalise_tables
 from benchflow.tasks.problems import KeyPath, Problems, dotted
+from benchflow.tasks.reward_table import normalise_reward
 from benchflow.tasks.schema import TaskTables, take_unknown
 from benchflow.tasks.sections import has_reserved_heading
 from benchflow.tasks.text import read_text, read_toml
@@ -88,7 +89,9 @@ def _refuse_conflicts(root: Path, moves: list[tuple[str, str]]) -> None:
 def _document(root: Path, task: Task) -> tuple[str, list[str]]:
     """The text of task.md, and the keys that only travel along."""
     file = root / "task.toml"
-    raw = normalise_tables(read_toml(file), Spelling(file, Problems()), native=False)
+    spelling = Spelling(file, Problems())
+    raw = normalise_tables(read_toml(file), spelling, native=False)
+    normalise_reward(raw, spelling)
     extra: dict[str, Any] = {}
 
     def keep(at: KeyPath, key: str, value: Any, known: list[str]) -> None:
@@ -114,6 +117,10 @@ def _move_rubric(raw: dict[str, Any]) -> None:
         rubric = str(judge.get("rubric_path", "tests/rubric.toml"))
         if rubric.startswith("tests/"):
             judge["rubric_path"] = "verifier/" + rubric.removeprefix("tests/")
+    for func in raw.get("reward", {}).get("funcs", []):
+        named = func.get("options", {}).get("rubric")
+        if isinstance(named, str) and named.startswith("tests/"):
+            func["options"]["rubric"] = "verifier/" + named.removeprefix("tests/")
 
 
 _TOML_COMMENT = re.compile(
@@ -159,6 +166,7 @@ def _meaning(task: Task) -> dict[str, Any]:
             files[part] = files[part] is not None
     for verifier in [data["verifier"], *(step["verifier"] for step in data["steps"])]:
         verifier.pop("judge")
+    data["rubrics"] = list(data["rubrics"].values())
     return data
 
 

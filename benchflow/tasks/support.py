@@ -84,14 +84,6 @@ def _artifact_service(task: Task) -> str | None:
     return None
 
 
-def _strategy(task: Task) -> str | None:
-    document = task.verifier_document
-    if document is None or document.strategy.type == "script":
-        return None
-    return f"verifier.strategies.{document.default_strategy}.type"
-
-
-_USE_SCRIPT = "score with a script: verifier/test.sh"
 _ONE_CONTAINER = "use one container: environment/Dockerfile, or docker_image"
 
 FEATURES: tuple[Feature, ...] = (
@@ -112,28 +104,20 @@ FEATURES: tuple[Feature, ...] = (
         _when("benchflow.prompt", lambda task: "prompt" in task.extension),
         "remove `benchflow.prompt`",
     ),
-    Feature("a reward table", _when("reward", lambda task: task.reward), _USE_SCRIPT),
-    Feature("a model as judge", _in_verifier("type", lambda table: table.type == "llm-judge"), _USE_SCRIPT),
-    Feature("this kind of verifier strategy", _strategy, "choose a `script` strategy as the default"),
     Feature(
         "a sandbox of the verifier's own",
         _in_verifier("sandbox_mode", lambda table: table.sandbox_mode == "separate"),
         'verify where the agent worked: sandbox_mode "shared"',
     ),
     Feature(
-        "commands that collect for the verifier",
-        _in_verifier("collect", lambda table: bool(table.collect)),
-        "run the commands at the beginning of test.sh",
+        "commands that collect in another service",
+        _in_verifier("collect", lambda table: any(command.service != "main" for command in table.collect)),
+        _ONE_CONTAINER,
     ),
     Feature(
         "a verifier in another service",
         _in_verifier("service", lambda table: table.service != "main"),
         _ONE_CONTAINER,
-    ),
-    Feature(
-        "verification of learned skills",
-        _in_verifier("memory", lambda table: table.memory is not None),
-        "remove `verifier.memory`",
     ),
     Feature("artifacts of another service", _artifact_service, _ONE_CONTAINER),
     Feature(

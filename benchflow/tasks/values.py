@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from benchflow.contracts.task import ArtifactSpec, NetworkMode, SandboxConfig, VerifierConfig
 from benchflow.tasks.normalise import Spelling
 from benchflow.tasks.problems import KeyPath
+from benchflow.tasks.reward_table import check_reward
 from benchflow.tasks.schema import DocumentTables, TaskTables
 
 SCHEMA_VERSIONS = ("1", "1.0", "1.1", "1.2", "1.3", "1.4")
@@ -23,6 +24,7 @@ def check_values(tables: TaskTables, spelling: Spelling, *, native: bool) -> Non
     _check_verifier(tables.verifier, mode, ("verifier",), spelling)
     _check_env(tables.oracle.env, ("oracle", "env"), spelling)
     _check_artifacts(tables.artifacts, (), spelling)
+    check_reward(tables.reward, spelling)
     for index, step in enumerate(tables.steps):
         at: KeyPath = ("steps", index)
         _check_hosts(step.agent.allowed_hosts, step.agent.network_mode or mode, (*at, "agent"), spelling)

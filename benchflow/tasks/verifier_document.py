@@ -13,7 +13,7 @@ from benchflow.tasks.layout import is_dir, is_file
 from benchflow.tasks.problems import KeyPath, Kind, ProblemError, Problems, did_you_mean, dotted
 from benchflow.tasks.schema import booleans_as_numbers, take_unknown, value_errors
 from benchflow.tasks.sections import read_prompts
-from benchflow.tasks.text import read_document
+from benchflow.tasks.text import read_document, read_text
 
 
 class _Verifier(Model):
@@ -70,7 +70,10 @@ def read_verifier_document(path: Path, problems: Problems) -> VerifierDocument |
         document_version=found.document_version,
         name=verifier.name,
         default_strategy=default,
-        strategies=verifier.strategies,
+        strategies={
+            name: _with_context(strategy, f"verifier.strategies.{name}.context_file", path, problems)
+            for name, strategy in verifier.strategies.items()
+        },
         outputs=verifier.outputs,
         rubric=verifier.rubric,
         role_prompts=prompts.roles,
@@ -138,3 +141,21 @@ def _check_strategy(
         places = [base / (relative or "") for base in (path.parent, path.parent.parent)]
         if relative and not any(is_file(place) or is_dir(place) for place in places):
             error("not-found", field, f"there is no {relative!r} in {path.parent.name}/")
+
+
+def _with_context(strategy: VerifierStrategy, key: str, path: Path, problems: Problems) -> VerifierStrategy:
+    """The strategy with the text of its `context_file` as (part of) its context."""
+    named = strategy.context_file
+    files = [base / named for base in (path.parent, path.parent.parent) if is_file(base / named)] if named else []
+    if not files:
+        return strategy
+    root = path.parent.parent.resolve()
+    if not files[0].resolve().is_relative_to(root):
+        problems.error("value", path, f"{named!r} is outside the task", key=key, suggestion="move it into the task")
+        return strategy
+    try:
+        text = read_text(files[0]).strip()
+    except ProblemError as error:
+        problems.extend([error.problem])
+        return strategy
+    return strategy.model_copy(update={"context": f"{strategy.context}\n\n{text}" if strategy.context else text})

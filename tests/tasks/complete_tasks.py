@@ -130,7 +130,7 @@ sandbox:
 oracle: {env: {KEY: value}, timeout_sec: 5}
 artifacts: [/app/out.txt, {source: /app/logs, destination: logs}]
 multi_step_reward_strategy: mean
-reward: {reward: speed}
+reward: {funcs: [{type: forbidden-tools, tools: [rm], weight: 2}], aggregate: {weights: {action: 1}}}
 agents:
   roles:
     coder:

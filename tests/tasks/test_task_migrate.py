@@ -122,11 +122,13 @@ def test_steps_are_migrated_with_their_directories(split: Builder) -> None:
 
 
 def test_a_judges_rubric_moves_with_its_directory(split: Builder) -> None:
-    root = split("[verifier]\ntype = 'llm-judge'", {"tests/test.sh": None, "tests/rubric.toml": ""})
+    rubric = "[[criterion]]\ndescription = 'It is clear.'\n"
+    root = split("[verifier]\ntype = 'llm-judge'", {"tests/test.sh": None, "tests/rubric.toml": rubric})
+    before = load_task(root).rubrics["tests/rubric.toml"]
     migrate_task(root)
-    judge = load_task(root).verifier.judge
-    assert judge is not None
-    assert (root / judge.rubric_path).is_file()
+    task = load_task(root)
+    assert task.verifier.judge is not None
+    assert task.rubrics == {task.verifier.judge.rubric_path: before}
 
 
 @pytest.mark.parametrize(

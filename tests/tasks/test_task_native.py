@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from complete_tasks import COMPLETE_BODY, COMPLETE_FRONTMATTER
 
+from benchflow.contracts.reward import AggregatePolicy, RewardFuncSpec, RewardTable
 from benchflow.contracts.task import (
     AgentConfig,
     ArtifactSpec,
@@ -61,7 +62,8 @@ def test_every_part_of_a_complete_task_md_arrives(native: Builder) -> None:
         ArtifactSpec(source="/app/out.txt"),
         ArtifactSpec(source="/app/logs", destination="logs"),
     ]
-    assert task.reward == {"reward": "speed"}
+    row = RewardFuncSpec(type="forbidden-tools", name="forbidden-tools", weight=2, options={"tools": ["rm"]})
+    assert task.reward == RewardTable(funcs=[row], aggregate=AggregatePolicy(weights={"action": 1}))
     assert task.roles == {
         "coder": RoleSpec(
             agent="claude",

@@ -59,15 +59,12 @@ IN_TOML = [
     ("environment.skills_dir", "[environment]\nskills_dir = '/skills'"),
     ("agent.network_mode", "[agent]\nnetwork_mode = 'no-network'"),
     ("verifier.network_mode", "[verifier]\nnetwork_mode = 'no-network'"),
-    ("verifier.type", "[verifier]\ntype = 'llm-judge'"),
     ("verifier.environment_mode", "[verifier]\nenvironment_mode = 'separate'"),
     ("verifier.environment_mode", "[verifier.environment]\ncpus = 1"),
-    ("verifier.collect", "[[verifier.collect]]\ncommand = 'x'"),
+    ("verifier.collect", "[[verifier.collect]]\ncommand = 'x'\nservice = 'db'"),
     ("verifier.service", "[verifier]\nservice = 'db'"),
-    ("verifier.memory", "[verifier.memory]\nexpected_skills = []"),
     ("artifacts[0].service", "artifacts = [{ source = '/a', service = 'db' }]"),
-    ("reward", "[reward]\nreward = 'a + b'"),
-    ("steps[0].verifier.collect", "[[steps]]\nname = 'one'\n[[steps.verifier.collect]]\ncommand = 'x'"),
+    ("steps[0].verifier.collect", "[[steps]]\nname = 'one'\n[[steps.verifier.collect]]\ncommand = 'x'\nservice = 'db'"),
     ("steps[0].agent.network_mode", "[[steps]]\nname = 'one'\n[steps.agent]\nnetwork_mode = 'no-network'"),
     ("steps[0].artifacts[0].service", "[[steps]]\nname = 'one'\nartifacts = [{source = '/a', service = 'b'}]"),
     ("environment.tpu", "[environment.tpu]\ntype = 'v6e'"),
@@ -130,13 +127,10 @@ def test_a_compose_file_is_refused_by_name(split: Builder) -> None:
     assert caught.value.file == "split-task/environment/docker-compose.yaml"
 
 
-def test_another_strategy_than_a_script_is_refused_by_name(native: Builder) -> None:
+def test_every_kind_of_verifier_strategy_is_carried_out(native: Builder) -> None:
     text = "---\nverifier: {strategies: {kit: {type: reward-kit, root: kit}}}\n---\n"
     root = native(files={"verifier/verifier.md": text, "verifier/kit/reward.py": ""})
-    with pytest.raises(UnsupportedFeatureError) as caught:
-        require_supported(load_task(root), EVERYTHING)
-    assert caught.value.key == "verifier.strategies.kit.type"
-    assert caught.value.file == "native-task/verifier/verifier.md"
+    assert require_supported(load_task(root), EVERYTHING) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,149 @@
+"""The `reward` table of a task: its rows as authors write them become `RewardFuncSpec`s, and their names are checked.
+
+Which types of functions there are, and what their options may be, is known to the reward plane, not here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+from benchflow.contracts.reward import AggregatePolicy, RewardFuncSpec, RewardTable, Space
+from benchflow.contracts.task import Task
+from benchflow.tasks.layout import is_file
+from benchflow.tasks.normalise import Spelling, Table
+from benchflow.tasks.problems import KeyPath, Problems, did_you_mean
+from benchflow.tasks.rubric_file import read_rubric
+
+SPACES: tuple[str, ...] = get_args(Space)
+_AT: KeyPath = ("reward",)
+_OWN = ("type", "name", "weight")
+_JUDGE = "llm-judge"
+"""The type of function whose option `rubric` may name a file of the task."""
+
+
+def normalise_reward(raw: Table, spelling: Spelling) -> None:
+    """In the root mapping of a task file, move what a row of `reward.funcs` says beside its type, name and weight to
+    its `options`, and give it its name. Changes `raw`.
+
+    A row may also have `options` itself: for an option that is called as one of the row's own keys.
+    """
+    reward = raw.get("reward")
+    if not isinstance(reward, dict):
+        return
+    _drop_unset(reward, tuple(reward))
+    funcs = reward.get("funcs")
+    for index, row in enumerate(funcs if isinstance(funcs, list) else []):
+        if isinstance(row, dict):
+            _normalise_row(row, (*_AT, "funcs", index), spelling)
+    aggregate = reward.get("aggregate")
+    if isinstance(aggregate, dict):
+        _drop_unset(aggregate, tuple(aggregate))
+        weights = aggregate.get("weights")
+        for name, value in weights.items() if isinstance(weights, dict) else ():
+            if isinstance(value, bool):
+                spelling.error((*_AT, "aggregate", "weights"), str(name), "must be a number, not true or false")
+
+
+def _drop_unset(table: Table, keys: tuple[str, ...]) -> None:
+    """An empty YAML value means that the key isn't set; an option's value is the author's own."""
+    for key in keys:
+        if key in table and table[key] is None:
+            del table[key]
+
+
+def _normalise_row(row: Table, at: KeyPath, spelling: Spelling) -> None:
+    _drop_unset(row, _OWN)
+    options: Any = row.pop("options", {})
+    if not isinstance(options, dict):
+        spelling.error(at, "options", f"must be a mapping, not {options!r}", "write options beside `type`")
+        options = {}
+    for key in [key for key in row if key not in _OWN]:
+        if key in options:
+            spelling.error(at, str(key), f"contradicts `options.{key}`", "keep one of them")
+        options[key] = row.pop(key)
+    if options:
+        row["options"] = options
+    if "name" not in row and "type" in row:
+        row["name"] = row["type"]
+        spelling.record((*at, "name"), (*at, "type"))
+
+
+def check_reward(table: RewardTable | None, spelling: Spelling) -> None:
+    """Report names that are there twice, and an aggregate that nothing can fulfil."""
+    if table is None:
+        return
+    seen: set[str] = set()
+    for index, spec in enumerate(table.funcs):
+        at: KeyPath = (*_AT, "funcs", index)
+        for key in ("type", "name"):
+            if not getattr(spec, key).strip():
+                _error(spelling, (*at, key), "is empty")
+        if spec.name in seen:
+            _error(spelling, (*at, "name"), f"{spec.name!r} is there twice", "give each function a `name` of its own")
+        seen.add(spec.name)
+    if table.aggregate is not None:
+        _check_aggregate(table.aggregate, seen, spelling)
+
+
+def _check_aggregate(aggregate: AggregatePolicy, names: set[str], spelling: Spelling) -> None:
+    at: KeyPath = (*_AT, "aggregate", "weights")
+    for metric, weight in aggregate.weights.items():
+        if weight < 0:
+            _error(spelling, (*at, metric), f"must be 0 or more, not {weight:g}")
+        _check_metric(metric, names, at, spelling)
+    needs_sum = aggregate.method in ("weighted_mean", "threshold")
+    if needs_sum and aggregate.weights and not any(aggregate.weights.values()):
+        _error(spelling, at, "the weights sum to 0", "give at least one a positive weight")
+
+
+def _check_metric(metric: str, names: set[str], at: KeyPath, spelling: Spelling) -> None:
+    """A metric must be one that something here can report; what is of no space, the verifier may."""
+    space, _, name = metric.partition(".")
+    if metric == "reward":
+        _error(spelling, (*at, metric), "is what the aggregate makes", "write `output` for the verifier's reward")
+    elif metric == "output" or space not in SPACES:
+        return
+    elif not names:
+        _error(spelling, (*at, metric), "no function is declared that could report it", "add it to `reward.funcs`")
+    # What a function reports besides its value is called `<space>.<name>.<item>`.
+    elif metric != space and name not in names and not any(name.startswith(f"{known}.") for known in names):
+        known = did_you_mean(metric, [f"{space}.{known}" for known in names])
+        _error(spelling, (*at, metric), f"there is no function {name!r} in `reward.funcs`", known)
+
+
+# --- rubrics --------------------------------------------------------------------------------------------
+
+
+def with_rubrics(task: Task, root: Path, problems: Problems) -> RewardTable | None:
+    """The table of the task in `root`, with the rubric files that it names read: relative to the verifier's directory,
+    or to the task's.
+    """
+    if task.reward is None:
+        return None
+    funcs = [_with_rubric(spec, index, task, root, problems) for index, spec in enumerate(task.reward.funcs)]
+    return task.reward.model_copy(update={"funcs": funcs})
+
+
+def _with_rubric(spec: RewardFuncSpec, index: int, task: Task, root: Path, problems: Problems) -> RewardFuncSpec:
+    named = spec.options.get("rubric")
+    if spec.type != _JUDGE or not isinstance(named, str):
+        return spec
+    places = [root / task.verifier_dir / named] if task.verifier_dir else []
+    for path in (*places, root / named):
+        if is_file(path) and path.resolve().is_relative_to(root.resolve()):
+            rubric = read_rubric(path, problems, strict=True)
+            told = rubric.model_dump(mode="json", exclude_defaults=True) if rubric else {}
+            return spec.model_copy(update={"options": spec.options | {"rubric": told}})
+    problems.error(
+        "not-found",
+        root / task.config_file,
+        f"there is no {named!r} in the task",
+        key=f"reward.funcs[{index}].rubric",
+        suggestion="name a file relative to the verifier's directory, or write the criteria there: rubric: [...]",
+    )
+    return spec
+
+
+def _error(spelling: Spelling, at: KeyPath, message: str, suggestion: str | None = None) -> None:
+    spelling.problems.error("value", spelling.file, message, key=spelling.key(at), suggestion=suggestion)

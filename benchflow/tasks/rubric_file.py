@@ -1,0 +1,289 @@
+"""Rubric files: what a model is to judge a rollout by, in TOML or JSON, read and checked.
+
+Where a task may name one, and where it then lies, is known here too. Judging is done elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn, get_args
+
+from pydantic import ValidationError
+
+from benchflow.contracts.reward import Criterion, JudgeRubric, Space
+from benchflow.contracts.task import JudgeConfig, Task, VerifierStrategy
+from benchflow.tasks.layout import is_file
+from benchflow.tasks.problems import KeyPath, Problem, ProblemError, Problems, did_you_mean, dotted
+from benchflow.tasks.schema import booleans_as_numbers, take_unknown, value_errors
+from benchflow.tasks.text import read_text, read_toml
+
+_RESERVED = frozenset({"reward", *get_args(Space)})
+"""Names of a result's own numbers, beside which a criterion's stands."""
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_SCALE_KEYS = {"points": "likert", "min": "numeric", "max": "numeric"}
+
+
+def load_rubric(path: Path) -> JudgeRubric:
+    """The rubric in a file. Raises the first of its errors as `TaskError`; an unknown key is one."""
+    problems = Problems()
+    rubric = read_rubric(path, problems, strict=True)
+    error = problems.first_error
+    if error is not None:
+        raise error.as_error()
+    assert rubric is not None
+    return rubric
+
+
+def read_rubric(path: Path, problems: Problems, *, strict: bool) -> JudgeRubric | None:
+    """The rubric at `path`, None when it can't be used; why is among the problems.
+
+    strict: an unknown key is an error; else it is a warning, and the key is not used.
+    """
+    try:
+        raw = _read_json(path) if path.suffix == ".json" else read_toml(path)
+    except ProblemError as error:
+        problems.extend([error.problem])
+        return None
+    return _Reading(path, problems, strict).rubric(raw)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    def fail(message: str, key: str | None = None) -> NoReturn:
+        raise ProblemError(Problem(severity="error", kind="parse", file=str(path), key=key, message=message))
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            fail("is given twice", next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1))
+        return table
+
+    text = read_text(path)
+    try:
+        raw = json.loads(text, object_pairs_hook=unique, parse_constant=lambda word: fail(f"{word} is not a number"))
+    except RecursionError:
+        fail("is nested too deeply")
+    except ValueError as error:
+        fail(f"is not valid JSON: {error}")
+    if not isinstance(raw, dict):
+        fail("must be an object with a list of criteria")
+    return raw
+
+
+class _Reading:
+    """One file on its way to a `JudgeRubric`."""
+
+    def __init__(self, path: Path, problems: Problems, strict: bool) -> None:
+        self.path, self.problems, self.strict = path, problems, strict
+        self.list_key = "criterion"
+
+    def rubric(self, raw: dict[str, Any]) -> JudgeRubric | None:
+        before = self.problems.first_error
+        self._normalise(raw)
+        take_unknown(JudgeRubric, raw, (), self._unknown)
+        for place in booleans_as_numbers(JudgeRubric, raw, ()):
+            self._error(place, "must be a number, not true or false")
+        if not raw.get("criteria"):
+            self._error((), "has no criteria", "write `[[criterion]]` and, below it, a `description`")
+            return None
+        try:
+            rubric = JudgeRubric.model_validate(raw)
+        except ValidationError as error:
+            for place, message in value_errors(error, raw):
+                self._error(place, message)
+            return None
+        for index, criterion in enumerate(rubric.criteria):
+            self._check(criterion, ("criteria", index))
+        if not any(criterion.weight for criterion in rubric.criteria):
+            self._error((), "every criterion has weight 0", "give at least one a positive weight")
+        return rubric if self.problems.first_error is before else None
+
+    def _normalise(self, raw: dict[str, Any]) -> None:
+        if "criterion" in raw and "criteria" in raw:
+            self._error((), "`criterion` and `criteria` are the same thing", "keep one of them")
+            del raw["criterion"]
+        if "criteria" in raw:
+            self.list_key = "criteria"
+        else:
+            raw["criteria"] = raw.pop("criterion", [])
+        rows = raw["criteria"] if isinstance(raw["criteria"], list) else []
+        taken: set[str] = set()
+        # What is called by an id keeps it, wherever it stands; ids that are made go around it.
+        tables = [(index, row) for index, row in enumerate(rows) if isinstance(row, dict)]
+        for index, row in tables:
+            self._alias(row, ("criteria", index))
+            self._given_id(row, ("criteria", index), taken)
+        for index, row in tables:
+            if "id" not in row:
+                row["id"] = _free(_slug(_label(row)) or f"criterion-{index + 1}", taken)
+            self._tell_label(row)
+
+    def _alias(self, row: dict[str, Any], at: KeyPath) -> None:
+        if "match_criteria" in row:
+            if "description" in row:
+                self._error((*at, "match_criteria"), "means the same as `description`", "keep one of them")
+            text = row.pop("match_criteria")
+            row.setdefault("description", text)
+
+    def _given_id(self, row: dict[str, Any], at: KeyPath, taken: set[str]) -> None:
+        """An `id`, or a `name` that can be one, is what the criterion is called by."""
+        key = next((key for key in ("id", "name") if key in row), None)
+        if key is None or not isinstance(row[key], str):
+            return
+        given = row[key]
+        if _ID.fullmatch(given) is None:
+            if key == "id":
+                hint = "use up to 64 letters, digits, '_', '.' and '-'; a `title` may be any text"
+                self._error((*at, key), f"{given!r} can't be an id", hint)
+            return
+        if key == "name":
+            row["id"] = row.pop("name")
+        if given in _RESERVED:
+            self._error((*at, key), f"{given!r} is the name of another number of the result", "call it otherwise")
+        elif given in taken:
+            self._error((*at, key), f"two criteria are called {given!r}", "give each an id of its own")
+        taken.add(given)
+
+    def _tell_label(self, row: dict[str, Any]) -> None:
+        """A name or title that is more than an id is part of what the judge is told."""
+        label = _label(row)
+        for key in ("name", "title"):
+            if isinstance(row.get(key), str):
+                del row[key]
+        told = row.get("description")
+        if label and (told is None or (isinstance(told, str) and label not in told)):
+            row["description"] = f"{label}: {told}" if told else label
+
+    def _check(self, criterion: Criterion, at: KeyPath) -> None:
+        if not criterion.description.strip():
+            self._error((*at, "description"), "is empty", "say what the judge is to look for")
+        if criterion.type == "numeric" and criterion.min >= criterion.max:
+            message = f"must be above min, which is {criterion.min:g}, not {criterion.max:g}"
+            self._error((*at, "max"), message)
+        for key, kind in _SCALE_KEYS.items():
+            if key in criterion.model_fields_set and criterion.type != kind:
+                place = self._key((*at, key))
+                self.problems.warn("value", self.path, f"has no effect with type {criterion.type!r}", key=place)
+        if criterion.space == "latent":
+            self.problems.error(
+                "unsupported",
+                self.path,
+                "nothing scores the space `latent` yet",
+                key=self._key((*at, "space")),
+                suggestion=f"use one of {', '.join(space for space in get_args(Space) if space != 'latent')}",
+            )
+
+    def _unknown(self, at: KeyPath, key: str, _: Any, known: list[str]) -> None:
+        place, hint = self._key((*at, key)), did_you_mean(key, known)
+        if self.strict:
+            self.problems.error("unknown-key", self.path, "unknown key", key=place, suggestion=hint)
+        else:
+            self.problems.warn("unknown-key", self.path, "unknown key, not used", key=place, suggestion=hint)
+
+    def _error(self, at: KeyPath, message: str, suggestion: str | None = None) -> None:
+        self.problems.error("value", self.path, message, key=self._key(at) or None, suggestion=suggestion)
+
+    def _key(self, at: KeyPath) -> str:
+        """A place as the file spells it."""
+        return dotted((self.list_key, *at[1:]) if at[:1] == ("criteria",) else at)
+
+
+def _label(row: dict[str, Any]) -> str:
+    """What a criterion is called in words, where its id doesn't say it."""
+    for key in ("title", "name"):
+        if isinstance(row.get(key), str):
+            return str(row[key]).strip()
+    return ""
+
+
+def _slug(text: str) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:48].strip("-")
+    return f"criterion-{slug}" if slug in _RESERVED else slug
+
+
+def _free(wanted: str, taken: set[str]) -> str:
+    """`wanted`, or with the first number that makes it new."""
+    found, number = wanted, 1
+    while found in taken:
+        number += 1
+        found = f"{wanted}-{number}"
+    taken.add(found)
+    return found
+
+
+# --- of a task ---------------------------------------------------------------------------------------------
+
+
+def rubrics_of(task: Task, root: Path, problems: Problems) -> dict[str, JudgeRubric]:
+    """The rubrics that the task in `root` is judged by, by their paths as it writes them."""
+    found: dict[str, JudgeRubric] = {}
+    document = task.verifier_document
+    if document is not None and task.verifier_dir is not None:
+        _of_strategy(document.strategy, root / task.verifier_dir, root, problems, found)
+    places = [("verifier", task.verifier)]
+    places += [(f"steps[{index}].verifier", step.verifier) for index, step in enumerate(task.steps)]
+    for at, verifier in places:
+        if verifier.type != "llm-judge":
+            continue
+        judge = verifier.judge or JudgeConfig()
+        if judge.rubric_path in found:
+            continue
+        path = _judge_file(judge, task, root)
+        if path is None:
+            problems.error(
+                "not-found",
+                root / task.config_file,
+                f"there is no {judge.rubric_path!r} in the task",
+                key=f"{at}.judge.rubric_path",
+                suggestion="write the rubric there, or name its path relative to the task directory",
+            )
+            continue
+        rubric = read_rubric(path, problems, strict=task.layout == "native")
+        if rubric is not None:
+            found[judge.rubric_path] = rubric
+    return found
+
+
+def _of_strategy(
+    strategy: VerifierStrategy, directory: Path, root: Path, problems: Problems, found: dict[str, JudgeRubric]
+) -> None:
+    """A strategy's rubric, or the criteria of its kit, relative to the verifier's directory or to the task's."""
+    named = {"llm-judge": strategy.rubric, "reward-kit": strategy.criteria}.get(strategy.type)
+    if named is None:
+        return
+    path = next((base / named for base in (directory, root) if _is_inside(root, base / named)), None)
+    rubric = None
+    if strategy.type == "reward-kit":
+        rubric = _of_kit(path, problems) if path is not None and path.suffix in (".toml", ".json") else None
+    elif path is None:
+        document = directory / "verifier.md"
+        problems.error("not-found", document, f"{named!r} is no file of the task", key="verifier.strategies")
+    else:
+        rubric = read_rubric(path, problems, strict=True)
+    if rubric is not None:
+        found[named] = rubric
+
+
+def _is_inside(root: Path, path: Path) -> bool:
+    return is_file(path) and path.resolve().is_relative_to(root.resolve())
+
+
+def _of_kit(path: Path, problems: Problems) -> JudgeRubric | None:
+    """A kit reads its criteria by itself, so that they may be something else than a rubric: that is said, no more."""
+    own = Problems()
+    rubric = read_rubric(path, own, strict=False)
+    problems.extend(problem.model_copy(update={"severity": "warning"}) for problem in own)
+    return rubric
+
+
+def _judge_file(judge: JudgeConfig, task: Task, root: Path) -> Path | None:
+    """The file of `verifier.judge.rubric_path`, or the same in JSON; where a native task's lies, if none is named."""
+    names = [PurePosixPath(judge.rubric_path)]
+    if judge.rubric_path.endswith(".toml"):
+        names.append(names[0].with_suffix(".json"))
+    if judge.rubric_path == JudgeConfig().rubric_path and task.verifier_dir not in (None, "tests"):
+        own = PurePosixPath(str(task.verifier_dir))
+        names += [own / "rubrics" / "verifier.toml", own / "rubric.toml", own / "rubric.json"]
+    return next((root / name for name in names if _is_inside(root, root / name)), None)
