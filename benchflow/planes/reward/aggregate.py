@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
 
 from benchflow.contracts.reward import AggregatePolicy
 from benchflow.errors import VerifierError
@@ -33,16 +34,26 @@ def aggregate_metrics(metrics: Mapping[str, float], policy: AggregatePolicy) -> 
         case "weighted_sum":
             return sum(weights[name] * value for name, value in counted.items())
         case "weighted_mean":
-            return _weighted_mean(counted, weights)
+            return weighted_mean((weights[name], value) for name, value in counted.items())
         case "threshold":
-            return float(_weighted_mean(counted, weights) >= policy.threshold)
+            mean = weighted_mean((weights[name], value) for name, value in counted.items())
+            return float(mean >= policy.threshold)
 
 
-def _weighted_mean(metrics: Mapping[str, float], weights: Mapping[str, float]) -> float:
-    total = sum(weights.values())
-    if total <= 0:
-        raise VerifierError(
-            f"the weights of the aggregate policy sum to {total:g}",
-            remedy="give at least one a positive weight",
-        )
-    return sum(weights[name] * value for name, value in metrics.items()) / total
+def weighted_mean(pairs: Iterable[tuple[float, float]]) -> float:
+    """The mean of (weight, value) pairs, exact until it is rounded once: of ones it is 1, whatever the weights.
+
+    Raises `VerifierError` when the weights sum to nothing, and for what is no finite number.
+    """
+    counted = list(pairs)
+    try:
+        exact = [(Fraction(weight), Fraction(value)) for weight, value in counted]
+        total = sum(weight for weight, _ in exact)
+        if total > 0:
+            return float(sum(weight * value for weight, value in exact) / total)
+    except (OverflowError, ValueError) as error:
+        raise VerifierError(f"the weights and values of a mean must be finite: {counted}") from error
+    raise VerifierError(
+        f"the weights of the aggregate policy sum to {'less than ' if total else ''}0",
+        remedy="give at least one a positive weight",
+    )

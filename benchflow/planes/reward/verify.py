@@ -1,29 +1,36 @@
-"""Running a verifier script: the agent ends, the verifier arrives, the script runs, its files are read.
+"""Running a verifier in a sandbox: the agent ends, the verifier arrives, it runs, its files are read.
 
-The verifier enters the sandbox only now. Its own directory is its working directory and its shebang decides who
-runs it. What the sandbox is hardened against between agent and verifier belongs in `prepare`.
+The verifier enters the sandbox only now. Its own directory is its working directory; a script's shebang decides who
+runs it, a reward kit is a Python program. `soft` does the same while the agent is still there, and leaves no trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import posixpath
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from benchflow.contracts.reward import VerifyResult
-from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import VerifierConfig, VerifierDocument
+from benchflow.contracts.reward import JudgeRubric, VerifyResult
+from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
+from benchflow.contracts.task import CollectCommand, Task, VerifierConfig, VerifierDocument, VerifierOutputs
 from benchflow.errors import VerifierError, VerifierTimeoutError
+from benchflow.planes.reward import kit
 from benchflow.planes.reward.script import parse_rewards
+from benchflow.planes.reward.soft import ENV as SOFT_ENV
+from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room
+from benchflow.store import storage_errors, write_atomic
 
-LOGS = "/logs/verifier"
 OUTPUT = f"{LOGS}/test-stdout.txt"
 EVIDENCE = f"{LOGS}/environment"
 """Where a verifier finds the world's state, and what has changed in it."""
 
 EVIDENCE_VARIABLE = "BENCHFLOW_ENVIRONMENT"
 _TAIL = 4000
+_SOFT_END = "soft.json"
+"""How a soft verification ended, beside what it left: with it, nothing is run again."""
 
 # $1 the verifier's directory, $2 its user, then files that must not be there when it starts.
 _PREPARE = r"""
@@ -45,7 +52,7 @@ class ScriptVerifier:
 
     key: names the run, so that it happens once; trusted: what ran before was the oracle, whose services stay. clean:
     takes out of a file what nobody may read, before it is read. evidence: a directory of this host that the verifier
-    finds as `$BENCHFLOW_ENVIRONMENT`.
+    finds as `$BENCHFLOW_ENVIRONMENT`. rubrics: the task's, by their paths: a reward kit's criteria are one.
     """
 
     config: VerifierConfig
@@ -57,80 +64,234 @@ class ScriptVerifier:
     trusted: bool
     clean: Callable[[Path], None] = lambda file: None
     evidence: Path | None = None
+    rubrics: Mapping[str, JudgeRubric] = field(default_factory=dict)
 
     @property
     def command(self) -> str:
-        if self.document is not None and self.document.strategy.command:
-            return self.document.strategy.command
-        return "./test.sh"
+        if self.document is None:
+            return "./test.sh"
+        strategy = self.document.strategy
+        if strategy.type == "reward-kit":
+            return kit.kit_command(self._program)
+        return strategy.command or "./test.sh"
+
+    @property
+    def _program(self) -> str:
+        strategy = self.document.strategy if self.document else None
+        if strategy is None or strategy.type != "reward-kit":
+            return f"{self.target}/test.sh"
+        return posixpath.join(self._place(strategy.root or "."), strategy.entrypoint or "reward.py")
 
     async def run(self, sandbox: Sandbox, logs: Path) -> VerifyResult:
         """Score the sandbox as it is; the verifier's files end up in `logs` on this host.
 
         Raises `VerifierTimeoutError`, `RewardMissingError`, `RewardFileError`, `VerifierError`.
         """
+        notes = await self.settle(sandbox, logs)
         # A verifier that was started before a crash is waited for, not disturbed.
         if not await sandbox.was_started(self.key):
             await self.prepare(sandbox)
+        outcome = await self._execute(sandbox)
+        await self._fetch(sandbox, logs)
+        return self._result(logs, outcome, notes)
+
+    async def soft(self, sandbox: Sandbox, logs: Path) -> VerifyResult:
+        """What the verifier says now, between an agent's turns: nothing is killed, and nothing of it stays.
+
+        While it runs, its files are its user's alone, so that an agent that is neither that user nor root cannot read
+        them. What the verifier itself does to the workspace is its own. Commands that collect after the agent's end are
+        not run. logs: a directory for this call alone; called again with the same one and the same `key` it answers the
+        same, and runs nothing. One at a time in a sandbox. Raises what `run` raises.
+        """
+        end = logs / _SOFT_END
+        room = (sandbox, self.target, self._user, self._own_files())
+        if not end.exists():
+            if not await sandbox.was_started(self.key):
+                await make_room(*room)
+                await self._bring(sandbox, self.config.user)
+            outcome = await self._execute(sandbox, SOFT_ENV)
+            await self._fetch(sandbox, logs)
+            write_atomic(end, outcome.model_copy(update={"stdout": "", "stderr": ""}).model_dump_json().encode())
+        await clear_room(*room)
+        return self._result(logs, SandboxExecResult.model_validate_json(end.read_bytes()), [])
+
+    # --- before it ---------------------------------------------------------------------------------------
+
+    async def settle(self, sandbox: Sandbox, logs: Path) -> list[str]:
+        """End what the agent has left running, then run the commands that collect for the verifier, in order.
+
+        Returns warnings: what becomes of a command that fails is not specified where these are published; here the
+        verifier runs nevertheless. May be called again, also after a crash: what was done is not done twice.
+        """
+        if not self.trusted and not await self.has_settled(sandbox):
+            await sandbox.kill_processes()
+        commands = enumerate(self.config.collect)
+        return [note for index, command in commands if (note := await self._run_before(sandbox, command, index, logs))]
+
+    async def has_settled(self, sandbox: Sandbox) -> bool:
+        """Whether what the agent left was ended, so that what runs now is the scoring's own."""
+        for key in (self.key, f"{self.key}-collect-0", f"{self.key}-settled"):
+            if await sandbox.was_started(key):
+                return True
+        return False
+
+    async def _run_before(self, sandbox: Sandbox, command: CollectCommand, index: int, logs: Path) -> str | None:
+        """Run one command of `verifier.collect`; what went wrong with it."""
+        key = f"verifier.collect[{index}]"
+        result = await sandbox.exec_once(
+            f"{self.key}-collect-{index}",
+            ["sh", "-c", f"{{ {command.command}\n}} 2>&1"],
+            env=self.env,
+            user=command.user,
+            timeout=command.timeout_sec,
+        )
+        file = logs / f"collect-{index}.txt"
+        write_atomic(file, (result.stdout + result.stderr).encode(), durable=False)
+        if result.timed_out:
+            return f"{key} did not finish in {command.timeout_sec:g} s"
+        return f"{key} ended with exit status {result.return_code}" if result.return_code else None
+
+    async def prepare(self, sandbox: Sandbox) -> None:
+        """Between the agent's last action and the verifier's first command: the verifier arrives."""
+        aside = [f"{path}{KEPT}{part}" for path in (self.target, "/tests", LOGS) for part in ("", ".new")]
+        result = await sandbox.control(_PREPARE, self.target, self._user, *self._own_files(), *aside)
+        if result.return_code != 0:
+            raise VerifierError("the sandbox could not be made ready for the verifier", log_tail=result.stderr[-_TAIL:])
+        await self._bring(sandbox, None)
+
+    async def _bring(self, sandbox: Sandbox, user: str | int | None) -> None:
+        for source in self.sources:
+            await sandbox.upload(source, self.target, user=user)
+        if self.evidence is not None:
+            await sandbox.upload(self.evidence, EVIDENCE, user=user)
+        if self.document is not None and (env := self._kit_env()):
+            told = kit.kit_manifest(self.document, env, self.rubrics)
+            await sandbox.write_file(kit.MANIFEST, told, user=user)
+
+    # --- it ----------------------------------------------------------------------------------------------
+
+    async def _execute(self, sandbox: Sandbox, env: Mapping[str, str] | None = None) -> SandboxExecResult:
         # The shell falls back to itself for a script without a shebang, which execve alone refuses.
         script = f"chmod +x ./test.sh 2>/dev/null; {{ {self.command}\n}} >{OUTPUT} 2>&1"
-        result = await sandbox.exec_once(
+        return await sandbox.exec_once(
             self.key,
             ["sh", "-c", script],
-            env={EVIDENCE_VARIABLE: EVIDENCE} | self.env,
+            env={EVIDENCE_VARIABLE: EVIDENCE, **self._kit_env(), **(env or {}), **self.env},
             cwd=self.target,
             user=self.config.user,
             timeout=self.config.timeout_sec,
         )
-        await self._collect(sandbox, logs)
-        if result.timed_out:
+
+    def _kit_env(self) -> dict[str, str]:
+        if self.document is None or self.document.strategy.type != "reward-kit":
+            return {}
+        strategy = self.document.strategy
+        criteria = self._place(strategy.criteria) if strategy.criteria else None
+        return kit.kit_env(self.target, self._place(strategy.root or "."), criteria, self.document)
+
+    @property
+    def _user(self) -> str:
+        return "root" if self.config.user is None else str(self.config.user)
+
+    def _place(self, path: str) -> str:
+        """Where a path of the verifier's document lies in the sandbox; written from its directory, or the task's."""
+        own, _, inner = path.removeprefix("./").partition("/")
+        if inner and not any((source / path).exists() for source in self.sources):
+            path = inner if any(source.name == own for source in self.sources) else path
+        return posixpath.normpath(posixpath.join(self.target, path))
+
+    # --- after it ----------------------------------------------------------------------------------------
+
+    def _result(self, logs: Path, outcome: SandboxExecResult, notes: list[str]) -> VerifyResult:
+        if outcome.timed_out:
             raise VerifierTimeoutError(
                 f"the verifier did not finish in {self.config.timeout_sec:g} s",
-                file=f"{self.target}/test.sh",
+                file=self._program,
                 key="verifier.timeout_sec",
                 remedy="raise verifier.timeout_sec, or find what hangs",
                 log_tail=_tail(logs),
             )
-        return parse_rewards(
-            logs,
-            reward_range=self.config.reward_range,
-            exit_code=result.return_code,
-            aggregate=self.document.outputs.aggregate_policy if self.document else None,
-            now=datetime.now(UTC),
+        result = read_result(
+            logs, config=self.config, document=self.document, rubrics=self.rubrics, exit_code=outcome.return_code
         )
+        return result.model_copy(update={"warnings": [*notes, *result.warnings]})
 
-    async def prepare(self, sandbox: Sandbox) -> None:
-        """Between the agent's last action and the verifier's first command."""
-        if not self.trusted:
-            await sandbox.kill_processes()
-        user = self.config.user if self.config.user is not None else "root"
-        outputs = self.document.outputs if self.document else None
-        stale = [outputs.reward_text, outputs.reward_json] if outputs else []
-        result = await sandbox.control(_PREPARE, self.target, str(user), *stale)
-        if result.return_code != 0:
-            raise VerifierError("the sandbox could not be made ready for the verifier", log_tail=result.stderr[-_TAIL:])
-        for source in self.sources:
-            await sandbox.upload(source, self.target)
-        if self.evidence is not None:
-            await sandbox.upload(self.evidence, EVIDENCE)
-
-    async def _collect(self, sandbox: Sandbox, logs: Path) -> None:
-        logs.mkdir(parents=True, exist_ok=True)
-        for old in ("reward.txt", "reward.json"):
+    async def _fetch(self, sandbox: Sandbox, logs: Path) -> None:
+        with storage_errors(logs):
+            logs.mkdir(parents=True, exist_ok=True)
+        declared = self._declared_outside()
+        for old in {"reward.txt", "reward.json", *declared.values()}:
             (logs / old).unlink(missing_ok=True)
         # What it was shown is kept elsewhere.
         await sandbox.download(LOGS, logs, exclude=[EVIDENCE.removeprefix(f"{LOGS}/")])
-        if self.document is not None:
-            await self._collect_declared(sandbox, self.document, logs)
+        for path, name in declared.items():
+            await sandbox.download(path, logs / name)
         # A verifier may print what it found, and that is read into events and errors.
         for file in logs.rglob("*"):
             self.clean(file)
 
-    async def _collect_declared(self, sandbox: Sandbox, document: VerifierDocument, logs: Path) -> None:
-        outputs = document.outputs
-        for path, name in ((outputs.reward_text, "reward.txt"), (outputs.reward_json, "reward.json")):
-            if path != f"{LOGS}/{name}":
-                await sandbox.download(path, logs / name)
+    def _declared_outside(self) -> dict[str, str]:
+        """Declared outputs that do not lie where they do by default, with what they are called in the results."""
+        outputs = self.document.outputs if self.document else VerifierOutputs()
+        names = {outputs.reward_text: "reward.txt", outputs.reward_json: "reward.json"}
+        if outputs.details_json is not None and not outputs.details_json.startswith(f"{LOGS}/"):
+            names[outputs.details_json] = posixpath.basename(kit.DETAILS)
+        return {path: name for path, name in names.items() if path != f"{LOGS}/{name}"}
+
+    def _own_files(self) -> list[str]:
+        """What must not be there before it runs, beside its directories."""
+        return list(self._declared_outside())
+
+
+def read_result(
+    logs: Path,
+    *,
+    config: VerifierConfig,
+    document: VerifierDocument | None,
+    rubrics: Mapping[str, JudgeRubric],
+    exit_code: int,
+) -> VerifyResult:
+    """What a verifier has left in `logs`, by what the task declares of it. Raises what `parse_rewards` raises."""
+    policy = document.outputs.aggregate_policy if document else None
+    criteria = kit.criteria_of(document.strategy, rubrics) if document else None
+    if criteria is not None and document is not None:
+        policy = kit.criteria_policy(document, criteria)
+    allowed, now = config.reward_range, datetime.now(UTC)
+    result = parse_rewards(logs, reward_range=allowed, exit_code=exit_code, aggregate=policy, now=now)
+    if criteria is not None and policy is not None:
+        kit.check_criteria(result, criteria, policy)
+    return result
+
+
+def config_of(task: Task, step: str | None) -> VerifierConfig:
+    """The verifier's table of a step, None for the only one. Raises `VerifierError` when the task has no such step."""
+    if step is None:
+        return task.verifier
+    for one in task.steps:
+        if one.name == step:
+            return one.verifier
+    raise VerifierError(
+        f"the task has no step {step!r}",
+        file=task.config_file,
+        key="steps",
+        remedy="score by a task with the steps that were run",
+    )
+
+
+def verifier_of(task: Task, directory: Path, step: str | None, **how: Any) -> ScriptVerifier:
+    """A task's verifier for a step, None for the only one. directory: of its files; how: the fields that are left."""
+    own = task.step_files[step].verifier_dir if step else None
+    # What the steps share comes first, a step's own files over it.
+    sources = [source for source in (task.verifier_dir, own) if source is not None]
+    assert sources  # a task without a verifier is refused when it is read
+    return ScriptVerifier(
+        config=config_of(task, step),
+        document=task.verifier_document,
+        sources=[directory / source for source in sources],
+        target="/tests" if Path(sources[-1]).name == "tests" else "/verifier",
+        rubrics=task.rubrics,
+        **how,
+    )
 
 
 def _tail(logs: Path) -> str | None:

@@ -1,0 +1,126 @@
+"""How a task says which calls it means: one small language for all functions of the action space.
+
+A pattern has one or more of these keys, and a call matches when it matches all of them; a plain text is a `tool`.
+
+- `tool`: a glob over the call's names (canonical, the agent's own, `SERVER__TOOL` and the `TOOL` alone), case ignored.
+- `arguments`: by the key of an argument (`a.b` is `b` inside of `a`) what it is: a text is a glob over the whole value,
+  `/text/` a regular expression that is searched, anything else the value itself. Of a list one element is enough.
+- `command`: a regular expression, searched in each simple command of the shell scripts that the call ran; quotes,
+  comments and wrappers as `sudo` are left out of these.
+- `path`: a glob over the absolute paths that it touched, or over the last part of them where it has no `/`. `mode`
+  chooses those that were read, or changed. `*` goes across `/`.
+- `request`: an HTTP request: `method` (a glob), `url` and `body` (regular expressions, searched).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict
+from pydantic.dataclasses import dataclass
+
+from benchflow.planes.reward.action.calls import ToolCall
+from benchflow.planes.reward.action.names import ToolName
+from benchflow.planes.reward.action.touched import Access, AccessMode, Request
+
+OPTIONS = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+"""Of every dataclass that a task fills in."""
+
+_CHANGES: tuple[AccessMode, ...] = ("write", "edit", "delete")
+
+
+@dataclass(frozen=True, config=OPTIONS)
+class RequestPattern:
+    """An HTTP request that a command or a tool made."""
+
+    method: str = "*"
+    url: re.Pattern[str] = re.compile("")
+    body: re.Pattern[str] | None = None
+
+    def matches(self, request: Request) -> bool:
+        if not fnmatchcase(request.method.upper(), self.method.upper()) or not self.url.search(request.url):
+            return False
+        return self.body is None or (request.body is not None and self.body.search(request.body) is not None)
+
+
+@dataclass(frozen=True, config=OPTIONS)
+class _Keys:
+    """A pattern as it is written."""
+
+    tool: str | None = None
+    arguments: dict[str, Any] | None = None
+    command: re.Pattern[str] | None = None
+    path: str | None = None
+    mode: Literal["read", "changed"] | None = None
+    request: RequestPattern | None = None
+
+    def __post_init__(self) -> None:
+        if all(key is None for key in (self.tool, self.arguments, self.command, self.path, self.request)):
+            raise ValueError("a pattern needs one of tool, arguments, command, path, request")
+
+    def matches(self, call: ToolCall) -> bool:
+        if self.tool is not None or self.arguments is not None:
+            tools = [given for name, given in call.tools if self.tool is None or any_tool(name, [self.tool])]
+            if not any(_has(given, self.arguments or {}) for given in tools):
+                return False
+        if self.command is not None and not any(self.command.search(one.text) for one in call.commands):
+            return False
+        if self.path is not None and not any(self._touches(access, self.path) for access in call.accesses):
+            return False
+        return self.request is None or any(self.request.matches(one) for one in call.requests)
+
+    def _touches(self, access: Access, path: str) -> bool:
+        changed = access.mode in _CHANGES
+        return (self.mode is None or changed == (self.mode == "changed")) and any_path(access.path, [path])
+
+    def __str__(self) -> str:
+        told = [self.tool, self.path, self.command.pattern if self.command else None]
+        told.append(f"{self.request.method} {self.request.url.pattern}" if self.request else None)
+        told.append(str(self.arguments) if self.arguments else None)
+        return " ".join(one for one in told if one)
+
+
+def _spelled(value: Any) -> Any:
+    return {"tool": value} if isinstance(value, str) else value
+
+
+CallPattern = Annotated[_Keys, BeforeValidator(_spelled)]
+"""A pattern, or a text for one with only a `tool`."""
+
+
+def any_tool(name: ToolName, globs: Iterable[str]) -> bool:
+    """Whether one of the globs is a name of the tool."""
+    return any(fnmatchcase(one, glob.lower()) for glob in globs for one in name.names)
+
+
+def any_path(path: str, globs: Iterable[str]) -> bool:
+    """Whether one of the globs is the path's, or, where it has no `/`, that of its last part."""
+    last = path.rpartition("/")[2]
+    return any(fnmatchcase(path if "/" in glob else last, glob) for glob in globs)
+
+
+def _has(given: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    return all(_is(_at(given, key), value) for key, value in wanted.items())
+
+
+def _at(given: Any, key: str) -> Any:
+    if isinstance(given, dict) and key in given:
+        return given[key]
+    head, dot, rest = key.partition(".")
+    return _at(given.get(head), rest) if dot and isinstance(given, dict) else None
+
+
+def _is(value: Any, wanted: Any) -> bool:
+    if isinstance(value, list) and not isinstance(wanted, list):
+        return any(_is(one, wanted) for one in value)
+    if not isinstance(wanted, str):
+        return type(value) is type(wanted) and bool(value == wanted)
+    if value is None:
+        return False
+    text = value if isinstance(value, str) else str(value)
+    if len(wanted) > 2 and wanted[0] == wanted[-1] == "/":
+        return re.search(wanted[1:-1], text) is not None
+    return fnmatchcase(text, wanted)

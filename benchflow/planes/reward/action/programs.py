@@ -1,0 +1,291 @@
+"""What the well-known programs do with their arguments: which are files that they read, write or remove, which are
+requests, and which are code in turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from benchflow.planes.reward.action.code import read_python
+from benchflow.planes.reward.action.shell import Command, read_script, resolved, unwrapped
+from benchflow.planes.reward.action.touched import Access, AccessMode, Request, Touched, patched, whole_url
+
+_DEEPEST = 4
+
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
+_PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
+_DEVICE = re.compile(r"/dev/|&|$")
+
+# Programs that print what is in their files, with the options that have a value. `1`: their first argument is no file.
+_READERS: dict[str, tuple[str, int]] = {
+    **dict.fromkeys(
+        ("cat", "tac", "nl", "less", "more", "bat", "strings", "diff", "cmp", "zcat", "wc", "paste"), ("", 0)
+    ),
+    **dict.fromkeys(("head", "tail", "xxd", "hexdump"), ("ncsl", 0)),
+    **dict.fromkeys(("od", "base64", "fold"), ("AjNtw", 0)),
+    **dict.fromkeys(("sha256sum", "md5sum", "sha1sum", "source", ".", "view", "vim", "vi", "nano"), ("", 0)),
+    **dict.fromkeys(("sort", "uniq", "cut", "column"), ("ktoTSdfbc", 0)),
+    **dict.fromkeys(("grep", "egrep", "fgrep", "rg", "zgrep", "ag"), ("ABCmefgd", 1)),
+    **dict.fromkeys(("awk", "gawk", "mawk"), ("Fvf", 1)),
+    **dict.fromkeys(("jq", "yq"), ("L", 1)),
+    "tar": ("fCXT", 0),
+    "zip": ("", 0),
+}
+_RUNNERS = ("pytest", "py.test")
+_CURL_VALUED = "HdXouAbceFTmwKxrCDEPQtUYyz"
+_CURL_PLAIN = frozenset(
+    ("silent", "show-error", "fail", "location", "include", "verbose", "insecure", "compressed", "head", "get", "raw",
+     "fail-with-body", "globoff", "http1.1", "http2", "remote-name", "create-dirs", "ipv4", "ipv6", "anyauth", "basic")
+)  # fmt: skip
+_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
+
+
+def touched_by_script(text: str, cwd: str = "/", *, deep: int = 0) -> tuple[list[Command], Touched]:
+    """The simple commands of a shell script, with those of the scripts in it, and what they do."""
+    commands, touched = list[Command](), Touched()
+    for command in read_script(text, cwd):
+        commands.append(command)
+        done = touched_by(command)
+        inner, done.scripts = done.scripts, []
+        touched.add(done)
+        for script in inner if deep < _DEEPEST else ():
+            more, all_done = touched_by_script(script, command.cwd, deep=deep + 1)
+            commands += more
+            touched.add(all_done)
+    return commands, touched
+
+
+def touched_by(command: Command) -> Touched:
+    """What one command does."""
+    touched = Touched()
+
+    def note(mode: AccessMode, paths: Sequence[str], content: str | None = None) -> None:
+        for path in paths:
+            if path and not _DEVICE.match(path):
+                touched.accesses.append(Access(resolved(path, command.cwd), mode, command.text, content))
+
+    note("read", command.reads)
+    told = command.stdin if command.name in ("cat", "tee") else _printed(command)
+    note("write", command.writes, told)
+    note("write", command.appends, told)
+    for mode, paths in _files(command):
+        note(mode, paths, command.stdin if mode == "write" and command.name == "tee" else None)
+    touched.add(_code(command))
+    touched.requests += _requests(command)
+    for request in touched.requests:
+        if request.url.startswith("file://"):
+            note("read", [request.url[7:]])
+    return touched
+
+
+def _printed(command: Command) -> str | None:
+    return " ".join(command.words[1:]) if command.name in ("echo", "printf") else None
+
+
+def _files(command: Command) -> Iterator[tuple[AccessMode, list[str]]]:
+    """The files that a program is given as arguments, with what it does to them."""
+    name, words = command.name, command.words[1:]
+    if name in _READERS:
+        valued, skipped = _READERS[name]
+        given, options = _arguments(words, valued)
+        if name in ("grep", "egrep", "fgrep", "rg") and any(
+            re.match(r"-\w*[ef]$|--regexp|--file", one) for one in options
+        ):
+            skipped = 0
+        yield "read", given[skipped:]
+    elif name == "sed":
+        yield from _sed(words)
+    elif name == "perl":
+        given, options = _arguments(words, "eEIMm")
+        edits = any(re.match(r"-\w*i", one) for one in options)
+        yield ("edit" if edits else "read"), given
+    elif name in ("cp", "install", "rsync", "scp", "ln", "mv"):
+        yield from _copies(name, words)
+    elif name in ("rm", "unlink", "shred"):
+        yield "delete", _arguments(words, "")[0]
+    elif name == "truncate":
+        yield "edit", _arguments(words, "sr")[0]
+    elif name == "tee":
+        yield "write", _arguments(words, "")[0]
+    elif name == "sqlite3":
+        yield "read", _arguments(words, "")[0][:1]
+    elif name == "dd":
+        yield "read", [word[3:] for word in words if word.startswith("if=")]
+        yield "write", [word[3:] for word in words if word.startswith("of=")]
+    elif name == "git" and words[:1] in (("rm",), ("mv",)):
+        yield "delete", _arguments(words[1:], "")[0][: 1 if words[0] == "mv" else None]
+    elif name == "find":
+        yield from _find(words)
+    elif name in ("apply_patch", "applypatch", "patch") or (name == "git" and words[:1] == ("apply",)):
+        for mode, path in patched(command.stdin or " ".join(words)):
+            yield mode, [path]
+    elif name in _RUNNERS:
+        yield "run", [word.split("::")[0] for word in _arguments(words, "kmpncW")[0]]
+
+
+def _arguments(words: Sequence[str], valued: str) -> tuple[list[str], list[str]]:
+    """(arguments, options). valued: the letters of the options that have a value."""
+    given, options, at = list[str](), list[str](), 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word == "--":
+            return given + list(words[at:]), options
+        if word.startswith("-") and len(word) > 1:
+            options.append(word)
+            at += not word.startswith("--") and word[-1] in valued
+        else:
+            given.append(word)
+    return given, options
+
+
+def _sed(words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
+    given, options = _arguments(words, "efl")
+    edits = any(re.match(r"-[a-zA-Z]*i|--in-place", one) for one in options)
+    has_program = any(re.match(r"-[a-zA-Z]*[ef]$|--expression|--file", one) for one in options)
+    yield ("edit" if edits else "read"), given[0 if has_program else 1 :]
+
+
+def _copies(name: str, words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
+    given, _ = _arguments(words, "tmogSe")
+    into = next((words[at + 1] for at, one in enumerate(words[:-1]) if one == "-t"), None)
+    if into is None:
+        if len(given) < 2:
+            return
+        into = given.pop()
+    yield ("delete" if name == "mv" else "read"), given
+    if name == "mv":
+        yield "read", given
+    # Whether the last one is a directory is not told: then the file in it is meant.
+    yield "write", [into, *(f"{into.rstrip('/')}/{one.rstrip('/').rpartition('/')[2]}" for one in given)]
+
+
+def _find(words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
+    """Looking for files is no reading, unless it does something to what it finds."""
+    roots = []
+    for word in words:
+        if word.startswith(("-", "(", "!")):
+            break
+        roots.append(word)
+    names = [words[at + 1] for at, word in enumerate(words[:-1]) if word in ("-name", "-iname")]
+    found = [f"{root.rstrip('/')}/{name}" for root in roots or ["."] for name in names] or roots or ["."]
+    if "-delete" in words:
+        yield "delete", found
+    for at, word in enumerate(words):
+        if word in ("-exec", "-execdir"):
+            acted = [one for one in words[at + 1 :] if one not in (";", "+")]
+            for one in found:
+                inner = Command(tuple(unwrapped([one if part == "{}" else part for part in acted])), "/")
+                if inner.name != "find":
+                    yield from _files(inner)
+
+
+def _code(command: Command) -> Touched:
+    """What the code does that an interpreter is given, and which file it runs."""
+    name, words, touched = command.name, command.words, Touched()
+    if name in _SHELLS or name == "su":
+        given, options = _arguments(words[1:], "oc" if name == "su" else "oO")
+        if any(re.match(r"-[a-z]*c$", one) for one in options):
+            at = next(place for place, one in enumerate(words) if re.match(r"-[a-z]*c$", one))
+            touched.scripts += words[at + 1 : at + 2]
+        elif given:
+            touched.accesses += _runs(given[:1], command)
+        elif command.stdin:
+            touched.scripts.append(command.stdin)
+    elif name == "eval":
+        touched.scripts.append(" ".join(words[1:]))
+    elif _PYTHON.fullmatch(name):
+        touched.add(_python(command))
+    elif name in ("node", "deno", "bun"):
+        told = [words[at + 1] for at, one in enumerate(words[:-1]) if one in ("-e", "--eval", "-p")]
+        code = told[0] if told else command.stdin or ""
+        for verb, path in re.findall(r"(read|write|append|unlink|rm)\w*\(\s*['\"]([^'\"]+)", code):
+            modes: dict[str, AccessMode] = {"read": "read", "unlink": "delete", "rm": "delete"}
+            touched.accesses.append(Access(resolved(path, command.cwd), modes.get(verb, "write"), command.text))
+    elif words and "/" in words[0]:
+        touched.accesses += _runs(words[:1], command)
+    return touched
+
+
+def _python(command: Command) -> Touched:
+    words = command.words
+    for at, word in enumerate(words[1:], 1):
+        if re.match(r"-[a-zA-Z]*c$", word):
+            return read_python(words[at + 1] if at + 1 < len(words) else "", command.cwd)
+        if word == "-m":
+            inner = Command(words[at + 1 :], command.cwd)
+            mode: AccessMode = "run"
+            paths = [path for _, paths in _files(inner) for path in paths] if inner.name in _RUNNERS else []
+            return Touched([Access(resolved(path, command.cwd), mode, command.text) for path in paths])
+        if not word.startswith("-"):
+            return Touched(_runs([word], command))
+    return read_python(command.stdin or "", command.cwd)
+
+
+def _runs(paths: Sequence[str], command: Command) -> list[Access]:
+    return [Access(resolved(path, command.cwd), "run", command.text) for path in paths]
+
+
+def _requests(command: Command) -> list[Request]:
+    if command.name == "curl":
+        return _curl(command)
+    words = command.words[1:]
+    if command.name == "wget":
+        given, options = _arguments(words, "OoPUtTe")
+        method = next((one.partition("=")[2] for one in options if one.startswith("--method=")), "")
+        body = next(
+            (one.partition("=")[2] for one in options if one.startswith(("--post-data=", "--body-data="))), None
+        )
+        return [
+            Request(method or ("GET" if body is None else "POST"), whole_url(url), body, command.text) for url in given
+        ]
+    if command.name in ("http", "https", "xh") and words:
+        method = next((word for word in words[:-1] if word in _METHODS), "")
+        rest = [word for word in words if word not in _METHODS and not word.startswith("-")]
+        body = " ".join(rest[1:]) or None
+        return [Request(method or ("POST" if body else "GET"), whole_url(rest[0]), body, command.text)] if rest else []
+    return []
+
+
+def _curl(command: Command) -> list[Request]:
+    method, urls, bodies, gets = "", list[str](), list[str](), False
+    for option, value in _curl_options(command.words[1:]):
+        if option in ("X", "request"):
+            method = value.upper()
+        elif option in ("d", "F", "json", "form") or option.startswith("data"):
+            bodies.append(command.stdin or "" if value == "@-" else value)
+        elif option in ("T", "upload-file"):
+            method = method or "PUT"
+        elif option in ("I", "head"):
+            method = method or "HEAD"
+        elif option in ("G", "get"):
+            gets = True
+        elif option in ("", "url"):
+            urls.append(whole_url(value))
+    body = "&".join(bodies) if bodies else None
+    method = method or ("GET" if gets or body is None else "POST")
+    return [Request(method, url, body, command.text) for url in urls]
+
+
+def _curl_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(option, value); an argument has the option ``."""
+    at = 0
+    while at < len(words):
+        word = words[at].strip()
+        at += 1
+        following = words[at] if at < len(words) else ""
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            has_value = not equals and name not in _CURL_PLAIN and not name.startswith("no-")
+            yield name, following if has_value else value
+            at += has_value
+        elif word.startswith("-") and len(word) > 1:
+            for place, letter in enumerate(word[1:], 2):
+                if letter in _CURL_VALUED:
+                    yield letter, word[place:].strip() or following
+                    at += not word[place:]
+                    break
+                yield letter, ""
+        elif word:
+            yield "", word

@@ -1,0 +1,295 @@
+"""What scoring needs of a sandbox, brought out of it before a verifier runs, and the workspace put into another one.
+
+Everything lies below a rollout's evidence directory: `inputs/<path>` for files that scorers read, `workspace.tar` for
+the whole workspace. What could not be kept is a warning; that is written down, too, so that whoever asks again after a
+crash is told the same and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import posixpath
+import shlex
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.task import Task, VerifierConfig
+from benchflow.errors import SandboxError, SandboxLostError, VerifierError
+from benchflow.planes.reward.functions import make_function
+from benchflow.planes.reward.inputs import judged_directory, strategy_of
+from benchflow.store import storage_errors, write_atomic
+
+INPUTS = "inputs"
+WORKSPACE = "workspace.tar"
+PUT_SEC = 600.0
+"""For a workspace to be put in place."""
+
+_STAGED = "/var/lib/benchflow/workspace.tar"
+_REST = "/var/lib/benchflow/workspace.sh"
+_END = bytes(1024)
+"""What an archive ends with."""
+
+_NOT_THERE = 44
+# Bytes, as near as the image's `du` can tell: not every one knows -b.
+_MEASURE = r"""
+[ -e "$1" ] || exit 44
+size=$(du -sHb -- "$1" 2>/dev/null) && [ -n "$size" ] && { echo "${size%%[!0-9]*}"; exit; }
+size=$(du -sHk -- "$1") && echo "$((${size%%[!0-9]*} * 1024))"
+"""
+# By patterns, since not every image has `find`. $3: a script, for what not every `tar` puts back.
+_PUT = r"""
+set -e
+cd -- "$1"
+for each in * .[!.]* ..?*; do
+  if [ -e "$each" ] || [ -h "$each" ]; then rm -rf -- "./$each"; fi
+done
+tar -xpf "$2"
+sh "$3"
+rm -f -- "$2" "$3"
+"""
+
+
+# --- what scorers read -----------------------------------------------------------------------------------
+
+
+def inputs_of(task: Task, config: VerifierConfig, step: str | None, *, workspace: str = "/") -> list[str]:
+    """The absolute paths in the sandbox that scorers of a step read, each once.
+
+    config: of the step's verifier; step: its name. workspace: where relative paths of reward functions begin. A
+    function says what it reads by a method `sandbox_inputs(workspace)`.
+    """
+    strategy = strategy_of(task, config)
+    found = [judged_directory(strategy)] if strategy.type == "llm-judge" else []
+    found += strategy.inputs
+    for index, spec in enumerate(task.reward.funcs if task.reward else []):
+        function = make_function(spec, file=f"{task.name}/{task.config_file}", index=index)
+        reads: Callable[[str], Sequence[str]] = getattr(function, "sandbox_inputs", lambda workspace: ())
+        found += reads(workspace)
+    return list(dict.fromkeys(path for path in found if path.startswith("/")))
+
+
+async def keep_inputs(sandbox: Sandbox, paths: Sequence[str], evidence: Path, *, limit_bytes: int) -> list[str]:
+    """Bring files and directories of the sandbox to `evidence/inputs/<path>`; warnings of what is missing or too large.
+
+    paths: absolute. limit_bytes: of all of them together. Each is brought once, also when this is called again.
+    """
+    record = evidence / f"{INPUTS}.json"
+    told: dict[str, str | None] = _read(record) or {}
+    # What lies in another comes after it.
+    for path in sorted({posixpath.normpath(path) for path in paths}):
+        if path in told:
+            continue
+        place = evidence / INPUTS / path.lstrip("/")
+        if any(parent in told and told[parent] is None for parent in map(str, PurePosixPath(path).parents)):
+            told[path] = None if place.exists() else f"{path} is not there: it cannot be scored by"
+        else:
+            told[path] = await _bring(sandbox, path, place, limit_bytes - _size(evidence / INPUTS))
+        _write(record, told)
+    return [note for path in paths if (note := told[posixpath.normpath(path)])]
+
+
+async def _bring(sandbox: Sandbox, path: str, place: Path, limit: int) -> str | None:
+    """Bring one path; why it could not be."""
+    if path == "/":
+        return "/ is the whole file system: it is not kept"
+    too_large = f"{path} is larger than the {limit} bytes that may still be kept: it is not"
+    try:
+        measured = await sandbox.control(_MEASURE, path)
+        if measured.return_code == _NOT_THERE:
+            return f"{path} is not there: it cannot be scored by"
+        if measured.return_code == 0 and int(measured.stdout) > limit:
+            return too_large
+        with storage_errors(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=place.parent, prefix=".part-") as scratch:
+                part = Path(scratch) / "part"
+                await sandbox.download(path, part)
+                if not part.exists():
+                    return f"{path} is neither a file nor a directory: it is not kept"
+                if _size(part) > limit:
+                    return too_large
+                if place.exists():
+                    shutil.rmtree(place)
+                part.replace(place)
+    except SandboxLostError:
+        raise
+    except SandboxError as error:
+        return f"{path} could not be kept: {error.message}"
+    return None
+
+
+def _size(path: Path) -> int:
+    """Bytes of the files that a path holds."""
+    places = path.rglob("*") if path.is_dir() else [path]
+    return sum(place.lstat().st_size for place in places if place.is_file() and not place.is_symlink())
+
+
+# --- the workspace ---------------------------------------------------------------------------------------
+
+
+async def keep_workspace(sandbox: Sandbox, evidence: Path, *, limit_bytes: int) -> list[str]:
+    """Keep the workspace as `evidence/workspace.tar`, with owners, modes, times and links; warnings.
+
+    Sockets are left out. limit_bytes: of the archive; a larger one is given up while it is made, and nothing is kept.
+    Nothing is written in the sandbox. A workspace that was kept before is not kept again.
+    """
+    record = evidence / "workspace.json"
+    told = _read(record)
+    if told is None:
+        with storage_errors(evidence):
+            evidence.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=evidence, prefix=".workspace-", delete=False) as packed:
+            part = Path(packed.name)
+            try:
+                kept, notes = await _pack(sandbox, packed, limit_bytes)
+                packed.flush()
+                if kept:
+                    part.replace(evidence / WORKSPACE)
+            finally:
+                part.unlink(missing_ok=True)
+        told = {"kept": kept, "warnings": notes}
+        _write(record, told)
+    return list(told["warnings"])
+
+
+async def _pack(sandbox: Sandbox, sink: IO[bytes], limit: int) -> tuple[bool, list[str]]:
+    """Pack the workspace; whether it is whole, and warnings."""
+    workspace = sandbox.ref.workdir
+    if posixpath.normpath(workspace) == "/":
+        return False, ["the workspace is the whole file system: it is not kept"]
+    size, end, complaint, code = 0, b"", b"", 1
+    chunks = sandbox.exec_stream(["tar", "-cf", "-", "-C", workspace, "."], cwd="/")
+    async with aclosing(chunks) as stream:  # type: ignore[type-var]
+        async for chunk in stream:
+            if chunk.stream == "stderr":
+                complaint = (complaint + chunk.data)[-2000:]
+            elif chunk.stream == "exit":
+                code = 1 if chunk.return_code is None else chunk.return_code
+            else:
+                size += len(chunk.data)
+                if size > limit:
+                    return False, [f"the workspace is larger than {limit} bytes: it is not kept"]
+                with storage_errors(sink.name):
+                    await asyncio.to_thread(sink.write, chunk.data)
+                end = (end + chunk.data)[-len(_END) :]
+    said = complaint.decode(errors="replace").strip()
+    # 1 is tar's word for a file that changed or vanished while it was read: what was read counts.
+    if code > 1 or end != _END:
+        return False, [f"the workspace could not be packed, and is not kept: {said or f'exit status {code}'}"]
+    return True, [f"the workspace changed while it was packed: {said}"] if code else []
+
+
+async def put_workspace(sandbox: Sandbox, tar: Path) -> None:
+    """Make the workspace of a fresh sandbox what `tar` holds, and nothing else: owners, modes, times, links.
+
+    Raises `VerifierError` when the archive cannot be read or the sandbox cannot take it.
+    """
+    with tempfile.NamedTemporaryFile(prefix="benchflow-workspace-") as file:
+        try:
+            rest = await asyncio.to_thread(_retell, tar, file)
+        except (OSError, tarfile.TarError) as error:
+            raise VerifierError(f"the kept workspace cannot be read: {error}", file=str(tar)) from error
+        await sandbox.upload(Path(file.name), _STAGED)
+    await sandbox.write_file(_REST, rest, mode=0o600)
+    command = ["sh", "-c", _PUT, "sh", sandbox.ref.workdir, _STAGED, _REST]
+    result = await sandbox.exec(command, cwd="/", timeout=PUT_SEC)
+    if result.return_code != 0:
+        raise VerifierError(
+            "the kept workspace could not be put into the sandbox",
+            file=str(tar),
+            remedy="see that the image has `tar`, and room for it",
+            log_tail=result.stderr[-2000:],
+        )
+
+
+def _retell(tar: Path, sink: IO[bytes]) -> str:
+    """Write an archive of the same content that leads nowhere else, and that every `tar` unpacks alike.
+
+    Returns a script, to be run in the workspace afterwards.
+
+    A sandbox made it, whose root the agent may have been. Owners are numbers alone, since names may mean others in
+    another image. Directories come last, the deepest first: what is written into one changes its time.
+    """
+    directories: list[tuple[int, tarfile.TarInfo]] = []
+    links: list[tarfile.TarInfo] = []
+    seen: dict[str, bool] = {}
+    parents: set[str] = set()
+    with (
+        tarfile.open(tar, "r:") as packed,
+        tarfile.open(fileobj=sink, mode="w", format=tarfile.GNU_FORMAT) as archive,
+    ):
+        for member in packed:
+            name = posixpath.normpath(member.name)
+            above = {str(parent) for parent in PurePosixPath(name).parents}
+            leads_out = name.startswith(("/", "../")) or name == ".."
+            if leads_out or name in seen or any(seen.get(parent) is False for parent in above):
+                continue
+            if not member.isdir() and name in parents:
+                continue
+            info = _entry(member, name)
+            if info is None or (info.islnk() and (info.linkname not in seen or seen[info.linkname])):
+                continue
+            seen[name] = member.isdir()
+            parents |= above
+            if member.isdir():
+                directories.append((0 if name == "." else len(above), info))
+            else:
+                archive.addfile(info, packed.extractfile(member) if info.isreg() else None)
+                if info.issym() or info.islnk():
+                    links.append(info)
+        for _, info in sorted(directories, key=lambda found: found[0], reverse=True):
+            archive.addfile(info)
+    sink.flush()
+    return _rest(links, [info for _, info in directories])
+
+
+def _rest(links: Sequence[tarfile.TarInfo], directories: Sequence[tarfile.TarInfo]) -> str:
+    """What a `tar` leaves undone that makes links after all else, and links of root's alone."""
+    changed = {posixpath.dirname(link.name) or "." for link in links} | {"."}
+    lines = [
+        f"chown -h {link.uid}:{link.gid} {shlex.quote(f'./{link.name}')}"
+        for link in links
+        if link.issym() and (link.uid, link.gid) != (0, 0)
+    ]
+    lines += [f"touch -d @{int(d.mtime)} {shlex.quote(f'./{d.name}')}" for d in directories if d.name in changed]
+    return "\n".join(["set -e", *lines, ""])
+
+
+def _entry(member: tarfile.TarInfo, name: str) -> tarfile.TarInfo | None:
+    """The header of a file, directory, link or pipe; None for anything else."""
+    info = tarfile.TarInfo(name)
+    info.mode, info.uid, info.gid, info.mtime = member.mode & 0o7777, member.uid, member.gid, member.mtime
+    if member.isreg():
+        info.size = member.size
+    elif member.issym():
+        info.type, info.linkname = tarfile.SYMTYPE, member.linkname
+    elif member.islnk():
+        info.type, info.linkname = tarfile.LNKTYPE, posixpath.normpath(member.linkname)
+    elif member.isdir() or member.isfifo():
+        info.type = member.type
+    else:
+        return None
+    return info
+
+
+# --- records ---------------------------------------------------------------------------------------------
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """What was written down; None when nothing was."""
+    try:
+        told: dict[str, Any] = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    return told
+
+
+def _write(file: Path, told: dict[str, Any]) -> None:
+    write_atomic(file, json.dumps(told, indent=2).encode() + b"\n", durable=False)

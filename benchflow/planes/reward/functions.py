@@ -1,0 +1,179 @@
+"""Reward functions by what a task calls them: built-ins, entry points of `benchflow.rewards`, and `module:Class`.
+
+A built-in is imported when it is first asked for. What running them takes is not known here; see `score`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from functools import reduce
+from importlib.metadata import entry_points
+from typing import Any, NoReturn, get_args
+
+from pydantic import ValidationError
+
+from benchflow.contracts.reward import RewardFunc, RewardFuncSpec, RewardTable, Space
+from benchflow.errors import TaskError, TaskValueError, UnknownKeyError
+
+GROUP = "benchflow.rewards"
+SPACES: tuple[str, ...] = get_args(Space)
+
+BUILT_IN: dict[str, str] = {
+    "tests": "benchflow.planes.reward.output:TestRewardFunc",
+    "string-match": "benchflow.planes.reward.output:StringMatchRewardFunc",
+    "code-exec": "benchflow.planes.reward.output:CodeExecRewardFunc",
+    "llm-judge": "benchflow.planes.reward.output:LLMJudgeRewardFunc",
+    "forbidden-tools": "benchflow.planes.reward.action:ForbiddenTools",
+    "known-tools": "benchflow.planes.reward.action:KnownTools",
+    "required-calls": "benchflow.planes.reward.action:RequiredCalls",
+    "call-order": "benchflow.planes.reward.action:CallOrder",
+    "call-budget": "benchflow.planes.reward.action:CallBudget",
+    "asked": "benchflow.planes.reward.action:Asked",
+    "no-reward-hacking": "benchflow.planes.reward.action:NoRewardHacking",
+    "reasoning-judge": "benchflow.planes.reward.reasoning:ReasoningJudge",
+    "reasoning-checks": "benchflow.planes.reward.reasoning:ReasoningChecks",
+    "skills": "benchflow.planes.reward.memory:Skills",
+    "memory-files": "benchflow.planes.reward.memory:MemoryFiles",
+}
+"""Type to `module:Class`."""
+
+
+def make_function(spec: RewardFuncSpec, *, file: str, index: int = 0) -> RewardFunc:
+    """The function that a row of `reward.funcs` declares, with its options.
+
+    file, index: of the row, for errors. Raises `TaskValueError` for a type that is not known or no reward function, and
+    for an option of the wrong value; `UnknownKeyError` for an option that it does not have.
+    """
+    at = f"reward.funcs[{index}]"
+    make = _find(spec.type, file, f"{at}.type")
+    # One that wants to know what it is called here is told.
+    named = {"name": spec.name} if "name" in _options_of(make) else {}
+    try:
+        function = make(**named | spec.options)
+    except ValidationError as error:
+        _refuse_options(error, make, file, at)
+    except TaskError:
+        raise
+    except Exception as error:
+        raise TaskValueError(
+            f"{spec.type!r} cannot be made with these options: {type(error).__name__}: {error}", file=file, key=at
+        ) from error
+    _refuse_booleans(function, spec.options, file, at)
+    _expect_space(function, spec, file, f"{at}.type")
+    return function
+
+
+def check_functions(table: RewardTable, *, file: str) -> None:
+    """Raise the `TaskError` of the first row that is no reward function, or of an aggregate that weighs the reward of a
+    space, or of a function in a space, that none of them scores.
+    """
+    functions = {spec.name: make_function(spec, file=file, index=i) for i, spec in enumerate(table.funcs)}
+    # One that does not say its space may turn out to score any.
+    if table.aggregate is None or not all(hasattr(function, "space") for function in functions.values()):
+        return
+    known = {"output"} | {space_of(function) for function in functions.values()}
+    known |= {f"{space_of(function)}.{name}" for name, function in functions.items()}
+    for metric in table.aggregate.weights:
+        of_a_space = metric.partition(".")[0] in SPACES
+        if of_a_space and metric not in known and not any(metric.startswith(f"{one}.") for one in known if "." in one):
+            raise TaskValueError(
+                "no function of `reward.funcs` reports it",
+                file=file,
+                key=f"reward.aggregate.weights.{metric}",
+                remedy=_nearest(metric, known),
+            )
+
+
+def space_of(function: RewardFunc) -> Space:
+    """The space that a function says it scores; `output` where it says none."""
+    space: Space = getattr(function, "space", "output")
+    return space
+
+
+# --- finding --------------------------------------------------------------------------------------------
+
+
+def _find(kind: str, file: str, key: str) -> Callable[..., RewardFunc]:
+    if kind in BUILT_IN:
+        return _load(BUILT_IN[kind], kind, file, key)
+    points = {point.name: point.value for point in entry_points(group=GROUP)}
+    if kind in points:
+        return _load(points[kind], kind, file, key)
+    if ":" in kind:
+        return _load(kind, kind, file, key)
+    raise TaskValueError(
+        f"there is no reward function {kind!r}", file=file, key=key, remedy=_nearest(kind, {*BUILT_IN, *points})
+    )
+
+
+def _load(target: str, kind: str, file: str, key: str) -> Callable[..., RewardFunc]:
+    module, _, path = target.partition(":")
+    try:
+        found = reduce(getattr, path.split("."), importlib.import_module(module))
+    # A user's module may fail in any way while it is imported.
+    except Exception as error:
+        raise TaskValueError(
+            f"{kind!r} cannot be imported: {type(error).__name__}: {error}",
+            file=file,
+            key=key,
+            remedy="install its package where the task is submitted and where it is scored, and write `module:Class`",
+        ) from error
+    # Looked at before it is called: a task says this name, and must not call whatever is installed here.
+    if not isinstance(found, type) or not callable(getattr(found, "score", None)):
+        raise TaskValueError(
+            f"{kind!r} is no class of reward functions: it has no method `score`",
+            file=file,
+            key=key,
+            remedy="name a class with `async def score(self, node) -> RewardEvent`, as `module:Class`",
+        )
+    made: Callable[..., RewardFunc] = found
+    return made
+
+
+def _expect_space(function: object, spec: RewardFuncSpec, file: str, key: str) -> None:
+    space = getattr(function, "space", "output")
+    if space not in SPACES:
+        raise TaskValueError(
+            f"{spec.type!r} says that its space is {space!r}", file=file, key=key, remedy=_nearest(str(space), SPACES)
+        )
+
+
+# --- options --------------------------------------------------------------------------------------------
+
+
+def _refuse_options(error: ValidationError, make: Any, file: str, at: str) -> NoReturn:
+    """The first of what is wrong with a function's options."""
+    detail = error.errors(include_url=False)[0]
+    key = at + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"])
+    if detail["type"] == "unexpected_keyword_argument":
+        remedy = _nearest(str(detail["loc"][-1]), _options_of(make))
+        raise UnknownKeyError("unknown key", file=file, key=key, remedy=remedy) from error
+    if detail["type"] in ("missing", "missing_argument"):
+        raise TaskValueError("is required", file=file, key=key) from error
+    message = str(detail["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+    shown = repr(detail["input"])
+    # What is wrong with all of them together is not shown with all of them.
+    if detail["loc"] and len(shown) <= 80:
+        message += f", not {shown}"
+    raise TaskValueError(message, file=file, key=key) from error
+
+
+def _options_of(make: object) -> list[str]:
+    return [field.name for field in fields(make)] if isinstance(make, type) and is_dataclass(make) else []
+
+
+def _refuse_booleans(function: object, options: dict[str, Any], file: str, at: str) -> None:
+    """`true` is no number, although it can be made one."""
+    for name, value in options.items():
+        taken = getattr(function, name, None)
+        if isinstance(value, bool) and isinstance(taken, int | float) and not isinstance(taken, bool):
+            raise TaskValueError("must be a number, not true or false", file=file, key=f"{at}.{name}")
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    words = sorted(known)
+    close = difflib.get_close_matches(word, words, n=1)
+    return f"did you mean `{close[0]}`?" if close else "known here: " + ", ".join(words)

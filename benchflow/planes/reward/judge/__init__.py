@@ -1,0 +1,24 @@
+"""Models as judges: who is asked (`models`), asking and what is kept of it (`model_judge`, `transcripts`), what a judge
+is shown (`documents`), and what is made of its verdicts (`criteria`, `role`).
+"""
+
+from benchflow.planes.reward.judge.criteria import SYSTEM, brief, judge_rubric, judging
+from benchflow.planes.reward.judge.documents import Document, documents_below, question_text, select
+from benchflow.planes.reward.judge.model_judge import ModelJudge
+from benchflow.planes.reward.judge.models import credential_of, require_library
+from benchflow.planes.reward.judge.role import judge_as_role
+
+__all__ = [
+    "SYSTEM",
+    "Document",
+    "ModelJudge",
+    "brief",
+    "credential_of",
+    "documents_below",
+    "judge_as_role",
+    "judge_rubric",
+    "judging",
+    "question_text",
+    "require_library",
+    "select",
+]

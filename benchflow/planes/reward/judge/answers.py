@@ -1,0 +1,185 @@
+"""What a judge has to answer, as the schema of a tool, and reading what it did answer.
+
+A model that cannot call tools may say the same as JSON. Whatever is not a number on its scale is refused: nothing here
+guesses a score.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from benchflow.contracts.reward import JudgeScale, Verdict
+
+TOOL = "verdict"
+"""The tool that a judge answers by."""
+
+_WORDS = {"pass": True, "passed": True, "yes": True, "met": True, "true": True} | {
+    "fail": False, "failed": False, "no": False, "unmet": False, "not met": False, "false": False
+}  # fmt: skip
+_SCORES = ("score", "verdict")
+_REASONS = ("reasoning", "reason", "explanation", "rationale")
+_FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL)
+
+
+class NotAVerdict(Exception):
+    """Why an answer is none, in words for the model that gave it."""
+
+
+class AttemptFailed(Exception):
+    """A call without an answer. again: asking again may help; wait: seconds that the endpoint wants to pass first."""
+
+    def __init__(self, message: str, *, again: bool, wait: float | None = None, remedy: str | None = None) -> None:
+        self.again, self.wait, self.remedy = again, wait, remedy
+        super().__init__(message)
+
+
+@dataclass
+class Said:
+    """What a model answered. cost_usd: None where its price is not known. response: in the words of the library."""
+
+    text: str
+    calls: list[tuple[str, str | dict[str, Any]]]
+    is_cut: bool
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+    response: Any = field(repr=False)
+
+
+def describe(scale: JudgeScale) -> str:
+    """`a whole number from 1 to 5`."""
+    return f"a {'whole ' if scale.is_whole else ''}number from {scale.low:g} to {scale.high:g}"
+
+
+def task_of(scales: Sequence[JudgeScale]) -> str:
+    """The end of every question: what is to be judged, and how that is answered."""
+    if len(scales) == 1:
+        shape = '{"reasoning": "…", "score": number}'
+        return (
+            f"Judge this:\n{scales[0].description}\n\nScore: {describe(scales[0])}.\n"
+            f"Answer by calling `{TOOL}` once with {shape}: first the reasons, from what you were shown, in a few"
+            " sentences, then the score that follows from them. If you cannot call it, answer with that JSON alone."
+        )
+    listed = "\n".join(f"- {json.dumps(one.id)}: {one.description}\n  Score: {describe(one)}." for one in scales)
+    shape = '{"verdicts": [{"id": "…", "reasoning": "…", "score": number}, …]}'
+    return (
+        f"Judge each of these by itself:\n{listed}\n\nAnswer by calling `{TOOL}` once with {shape}, a verdict for every"
+        " id: first the reasons, from what you were shown, in a few sentences, then the score that follows from them."
+        " If you cannot call it, answer with that JSON alone."
+    )
+
+
+def tool_schema(scales: Sequence[JudgeScale]) -> dict[str, Any]:
+    """The JSON schema of the tool's arguments. Bounds are told in words: not every endpoint knows their keywords."""
+    one = {"reasoning": {"type": "string", "description": "Why, from what was shown."}}
+    if len(scales) == 1:
+        return _object(one | {"score": {"type": "number", "description": describe(scales[0])}})
+    verdict = {"id": {"type": "string", "enum": [scale.id for scale in scales]}} | one | {"score": {"type": "number"}}
+    return _object({"verdicts": {"type": "array", "items": _object(verdict)}})
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def read_verdicts(
+    calls: Sequence[tuple[str, str | Mapping[str, Any]]], text: str, scales: Sequence[JudgeScale]
+) -> dict[str, Verdict]:
+    """The verdict on every scale. calls: the tools that the model called, with their arguments; text: what it said.
+
+    Raises `NotAVerdict`.
+    """
+    told = [arguments for name, arguments in calls if name == TOOL]
+    documents = [_load(each) if isinstance(each, str) else dict(each) for each in told] or [_in_text(text)]
+    known = {scale.id: scale for scale in scales}
+    found: dict[str, Verdict] = {}
+    for name, said in (pair for document in documents for pair in _pairs(document, scales)):
+        if name not in known:
+            raise NotAVerdict(f"there is nothing called {name!r} to judge")
+        verdict = _verdict(said, known[name])
+        if found.get(name, verdict) != verdict:
+            raise NotAVerdict(f"there are two verdicts on {name!r}")
+        found[name] = verdict
+    if missing := [name for name in known if name not in found]:
+        raise NotAVerdict(f"there is no verdict on {', '.join(map(repr, missing))}")
+    return {name: found[name] for name in known}
+
+
+def _in_text(text: str) -> Any:
+    """The JSON that is all of a text, or its one fenced block, or its one object."""
+    stripped = text.strip()
+    blocks = _FENCED.findall(stripped) or [stripped]
+    if len(blocks) > 1:
+        raise NotAVerdict("there is more than one block of JSON in the answer")
+    block = blocks[0].strip()
+    start, end = block.find("{"), block.rfind("}")
+    if start < 0 or end < start:
+        raise NotAVerdict(f"`{TOOL}` was not called, and the answer holds no JSON object")
+    # Two objects don't read as one, so that a quoted verdict is never taken for the judge's own.
+    return _load(block[start : end + 1])
+
+
+def _load(text: str) -> Any:
+    def refuse(word: str) -> Any:
+        raise NotAVerdict(f"{word} is not a number")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError:
+        raise NotAVerdict("the answer is nested too deeply") from None
+    except ValueError as error:
+        raise NotAVerdict(f"the answer is not valid JSON: {error}") from None
+
+
+def _pairs(document: Any, scales: Sequence[JudgeScale]) -> Iterator[tuple[str, Any]]:
+    """Ids and what was said of them: a list of verdicts, a table by id, or, for one scale alone, a single verdict."""
+    if isinstance(document, dict) and isinstance(document.get("verdicts"), list | dict):
+        document = document["verdicts"]
+    if isinstance(document, list):
+        for said in document:
+            if not isinstance(said, dict):
+                raise NotAVerdict(f"{_quote(said)} is not a verdict")
+            yield (str(said.get("id", scales[0].id if len(scales) == 1 else "")), said)
+    elif not isinstance(document, dict):
+        raise NotAVerdict(f"{_quote(document)} is not an object")
+    elif any(key in document for key in _SCORES) and (len(scales) == 1 or "id" in document):
+        yield str(document.get("id", scales[0].id)), document
+    else:
+        yield from document.items()
+
+
+def _verdict(said: Any, scale: JudgeScale) -> Verdict:
+    if not isinstance(said, dict):
+        raise NotAVerdict(f"{_quote(said)} is not a verdict on {scale.id!r}")
+    value = next((said[key] for key in _SCORES if said.get(key) is not None), None)
+    if value is None:
+        raise NotAVerdict(f"there is no score for {scale.id!r}")
+    reasoning = next((said[key] for key in _REASONS if isinstance(said.get(key), str)), "")
+    return Verdict(score=_score(value, scale), reasoning=reasoning.strip())
+
+
+def _score(value: Any, scale: JudgeScale) -> float:
+    if isinstance(value, str):
+        value = _WORDS.get(value.strip().lower(), value)
+    if isinstance(value, bool) and (scale.low, scale.high) == (0, 1):
+        value = int(value)
+    if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,9}(\.\d{1,9})?\s*", value):
+        value = float(value)
+    # An integer can be too large for a float.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:
+        raise NotAVerdict(f"the score of {scale.id!r} must be {describe(scale)}, not {_quote(value)}")
+    score = float(value)
+    off = not scale.low <= score <= scale.high or (scale.is_whole and not score.is_integer())
+    if off or not isfinite(score):
+        raise NotAVerdict(f"the score of {scale.id!r} must be {describe(scale)}, not {_quote(value)}")
+    return score
+
+
+def _quote(value: object) -> str:
+    shown = json.dumps(value, default=str)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."

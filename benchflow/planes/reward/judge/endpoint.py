@@ -1,0 +1,187 @@
+"""One call of a judge's model, over pydantic-ai, which nothing else knows; so this module is imported when one is made.
+
+Every failure of the library and of what it calls becomes an `AttemptFailed` here, which says whether asking again may
+help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic_ai.direct import model_request
+from pydantic_ai.exceptions import (
+    ModelAPIError,
+    ModelAuthenticationError,
+    ModelContextWindowExceededError,
+    ModelHTTPError,
+    ModelNotFoundError,
+    ModelQuotaExceededError,
+    UnexpectedModelBehavior,
+    UserError,
+)
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.tools import ToolDefinition
+
+from benchflow.contracts.reward import JudgeQuestion
+from benchflow.planes.reward.judge.answers import TOOL, AttemptFailed, Said, task_of, tool_schema
+from benchflow.planes.reward.judge.models import JudgeModel
+
+_AGAIN = frozenset({408, 409, 425, 429})
+"""Statuses below 500 that pass."""
+
+_NO_KEY = "none"
+"""What an endpoint of one's own is sent where there is no key: the libraries do not do without."""
+
+_REMEDIES: tuple[tuple[type[ModelAPIError], str], ...] = (
+    (ModelAuthenticationError, "check the key: the provider's variable, or the one that --judge-key names"),
+    (ModelNotFoundError, "check --judge-model and --judge-base-url"),
+    (ModelContextWindowExceededError, "have it judge fewer files: `files` of the criteria; or choose another model"),
+    (ModelQuotaExceededError, "the account has nothing left: top it up, or name another key"),
+)
+
+
+class Conversation:
+    """A question as messages, and what is sent after an answer that is none."""
+
+    def __init__(self, question: JudgeQuestion) -> None:
+        prompt = f"{question.prompt}\n\n{task_of(question.scales)}"
+        self._first = ModelRequest(parts=[UserPromptPart(content=prompt)], instructions=question.system)
+        self._last: list[ModelMessage] = []
+        self._system = question.system
+        tool = ToolDefinition(
+            name=TOOL, description="Gives the verdict.", parameters_json_schema=tool_schema(question.scales)
+        )
+        self.parameters = ModelRequestParameters(output_mode="tool", output_tools=[tool], allow_text_output=False)
+
+    @property
+    def messages(self) -> Sequence[ModelMessage]:
+        return [self._first, *self._last]
+
+    def object_to(self, said: Said, objection: str) -> None:
+        """Ask again with the last answer and what is wrong with it."""
+        parts: list[ModelRequestPart] = [
+            ToolReturnPart(tool_name=part.tool_name, content=objection, tool_call_id=part.tool_call_id)
+            for part in said.response.parts
+            if isinstance(part, ToolCallPart)
+        ]
+        if not said.response.parts:
+            self._last = []
+            return
+        reply = ModelRequest(parts=parts or [UserPromptPart(content=objection)], instructions=self._system)
+        self._last = [said.response, reply]
+
+
+class Endpoint:
+    """A model that can be asked. Enter it around calls: they share connections, which close with the last of them."""
+
+    def __init__(self, model: JudgeModel, key: str | None) -> None:
+        self._model = _connect(model, key or _NO_KEY)
+
+    async def __aenter__(self) -> Self:
+        await self._model.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._model.__aexit__(kind, error, trace)
+
+    async def request(self, conversation: Conversation, timeout_sec: float) -> Said:
+        """Ask once. Raises `AttemptFailed`."""
+        try:
+            response = await model_request(
+                self._model,
+                conversation.messages,
+                model_settings={"max_retries": 0, "timeout": timeout_sec},
+                model_request_parameters=conversation.parameters,
+                instrument=False,
+            )
+        except ModelHTTPError as error:
+            again = error.status_code >= 500 or error.status_code in _AGAIN
+            again = again and not isinstance(error, ModelQuotaExceededError)
+            message = f"the endpoint answered with status {error.status_code}: {_body(error)}"
+            raise AttemptFailed(message, again=again, wait=_wait(error), remedy=_remedy(error)) from error
+        except ModelAPIError as error:
+            raise AttemptFailed(_words(error), again=True, wait=error.retry_after, remedy=_remedy(error)) from error
+        except UnexpectedModelBehavior as error:
+            raise AttemptFailed(_words(error), again=True) from error
+        except UserError as error:
+            raise AttemptFailed(_words(error), again=False, remedy="choose another model: --judge-model") from error
+        return _said(response)
+
+
+def _connect(model: JudgeModel, key: str) -> Model:
+    if model.provider == "openai":
+        return OpenAIChatModel(model.name, provider=OpenAIProvider(base_url=model.base_url, api_key=key))
+    return AnthropicModel(model.name, provider=AnthropicProvider(base_url=model.base_url, api_key=key))
+
+
+def _said(response: ModelResponse) -> Said:
+    usage = response.usage
+    try:
+        cost: float | None = float(response.cost().total_price)
+    except (AssertionError, LookupError, ValueError):
+        cost = None
+    return Said(
+        text="".join(part.content for part in response.parts if isinstance(part, TextPart)),
+        calls=[(part.tool_name, _arguments(part)) for part in response.parts if isinstance(part, ToolCallPart)],
+        is_cut=response.finish_reason == "length",
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cost_usd=cost,
+        response=response,
+    )
+
+
+def _arguments(call: ToolCallPart) -> str | dict[str, Any]:
+    return call.args if isinstance(call.args, str) else dict(call.args or {})
+
+
+def _wait(error: ModelHTTPError) -> float | None:
+    """Seconds; the library reads whole ones only."""
+    if error.retry_after is not None:
+        return error.retry_after
+    try:
+        wait = float((error.headers or {}).get("retry-after", ""))
+    except ValueError:
+        return None
+    return wait if 0 <= wait < 1e6 else None
+
+
+def _body(error: ModelAPIError) -> str:
+    """What the endpoint said of it: the message of either interface, else all."""
+    body = error.body
+    if isinstance(body, dict):
+        inner = body.get("error", body)
+        body = inner.get("message", body) if isinstance(inner, dict) else inner
+    return str(body)
+
+
+def _remedy(error: ModelAPIError) -> str | None:
+    return next((remedy for kind, remedy in _REMEDIES if isinstance(error, kind)), None)
+
+
+def _words(error: Exception) -> str:
+    """The message, with the reason at the bottom of it: libraries wrap what the network said."""
+    reasons = [str(error) or type(error).__name__]
+    cause = error.__cause__
+    while cause is not None:
+        reasons.append(str(cause) or type(cause).__name__)
+        cause = cause.__cause__
+    return ": ".join(dict.fromkeys(reasons))

@@ -1,0 +1,234 @@
+"""`ModelJudge`: asks a model, again where that may help, and writes down what was said. A question without an answer is
+an error, never a score.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchflow.contracts.reward import JudgeAnswer, JudgeQuestion, JudgeSettings, Verdict
+from benchflow.errors import JudgeError
+from benchflow.planes.reward.judge.answers import AttemptFailed, NotAVerdict, Said, read_verdicts
+from benchflow.planes.reward.judge.models import JudgeModel, credential_of, judge_model, missing_library
+from benchflow.planes.reward.judge.transcripts import Transcripts, digest_of
+
+if TYPE_CHECKING:
+    from benchflow.planes.reward.judge.endpoint import Conversation, Endpoint
+
+_LONGEST_PAUSE = 20.0
+_ERROR_LENGTH = 2000
+
+
+class _Room:
+    """What the judges of one event loop share: how many calls are under way."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._left = asyncio.Event()
+
+    @asynccontextmanager
+    async def place(self, limit: int) -> AsyncIterator[None]:
+        while self._under_way >= limit:
+            await self._left.wait()
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            self._left.set()
+            self._left = asyncio.Event()
+
+
+_ROOMS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Room] = weakref.WeakKeyDictionary()
+
+
+class ModelJudge:
+    """A `Judge` over a model of the settings.
+
+    key: the credential's value; None for an endpoint that wants none. transcripts: the directory they are written to;
+    an answer that it holds, or one of `earlier` does, is not asked for again. redact: takes out of texts what nobody
+    may read. pause: seconds before a call is made again, where the endpoint names none; it doubles each time.
+    """
+
+    def __init__(
+        self,
+        settings: JudgeSettings,
+        key: str | None,
+        transcripts: Path,
+        redact: Callable[[str], str] = lambda text: text,
+        *,
+        earlier: Sequence[Path] = (),
+        pause: float = 1.0,
+    ) -> None:
+        self._settings, self._key, self._pause = settings, key, pause
+        self._transcripts = Transcripts(transcripts, earlier, key, redact)
+        # Connections belong to the loop that opened them.
+        self._endpoints: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Endpoint]]
+        self._endpoints, self._opening = weakref.WeakKeyDictionary(), threading.Lock()
+
+    async def ask(self, question: JudgeQuestion) -> JudgeAnswer:
+        """The verdicts on every scale of the question, from its transcript where that has them.
+
+        Raises `JudgeError` for a model that can't be asked and for one that gives no usable answer, `StoreError` where
+        the transcript can't be written.
+        """
+        model = judge_model(self._settings, question.model)
+        digest = digest_of(question, model)
+        recorded = await asyncio.to_thread(self._transcripts.recorded, question.id, digest)
+        if recorded is not None:
+            return recorded
+        self._check_key(model)
+        endpoint = await self._endpoint(model)
+        asking = _Asking(question, model, self._settings, self._transcripts, self._pause)
+        async with endpoint:
+            return await asking.answer(endpoint, digest)
+
+    def _check_key(self, model: JudgeModel) -> None:
+        if not self._key and model.is_official:
+            variable = credential_of(self._settings, str(model))
+            raise JudgeError(
+                f"there is no key for {model}",
+                key="judge.credential",
+                remedy=f"export {variable}=…, or name the variable that holds it: --judge-key",
+            )
+
+    async def _endpoint(self, model: JudgeModel) -> Endpoint:
+        # Importing the library and its list of prices takes seconds.
+        try:
+            return await asyncio.to_thread(self._open, asyncio.get_running_loop(), model)
+        except ImportError as error:
+            raise missing_library() from error
+
+    def _open(self, loop: asyncio.AbstractEventLoop, model: JudgeModel) -> Endpoint:
+        from benchflow.planes.reward.judge.endpoint import Endpoint
+
+        with self._opening:
+            opened = self._endpoints.setdefault(loop, {})
+            if str(model) not in opened:
+                opened[str(model)] = Endpoint(model, self._key)
+            return opened[str(model)]
+
+
+class _Asking:
+    """One question on its way to an answer or an error."""
+
+    def __init__(
+        self,
+        question: JudgeQuestion,
+        model: JudgeModel,
+        settings: JudgeSettings,
+        transcripts: Transcripts,
+        pause: float,
+    ) -> None:
+        self.question, self.model, self.settings = question, model, settings
+        self.transcripts, self.pause = transcripts, pause
+        self.room = _ROOMS.setdefault(asyncio.get_running_loop(), _Room())
+        self.attempts: list[dict[str, Any]] = []
+        self.answers: list[Said] = []
+        self.started, self.start = datetime.now(UTC), time.monotonic()
+
+    async def answer(self, endpoint: Endpoint, digest: str) -> JudgeAnswer:
+        from benchflow.planes.reward.judge.endpoint import Conversation
+
+        conversation = Conversation(self.question)
+        while True:
+            try:
+                verdicts = await self._attempt(endpoint, conversation)
+            except AttemptFailed as failure:
+                pause = self._pause_after(failure)
+                if pause is None:
+                    error = self._error(failure)
+                    await self._write(digest, None, error)
+                    # What failed may quote the key; the error is clean.
+                    raise error from None
+                await asyncio.sleep(pause)
+            else:
+                answer = self._answer(verdicts)
+                return answer.model_copy(update={"transcript": await self._write(digest, answer, None)})
+
+    async def _attempt(self, endpoint: Endpoint, conversation: Conversation) -> dict[str, Verdict]:
+        limit, question = self.question.timeout_sec, self.question
+        record: dict[str, Any] = {}
+        self.attempts.append(record)
+        async with self.room.place(self.settings.concurrency):
+            start = time.monotonic()
+            try:
+                async with asyncio.timeout(limit):
+                    said = await endpoint.request(conversation, limit)
+                self.answers.append(said)
+                record |= {"text": said.text, "calls": [list(call) for call in said.calls]}
+                record |= {"input_tokens": said.input_tokens, "output_tokens": said.output_tokens}
+                return read_verdicts(said.calls, said.text, question.scales)
+            except NotAVerdict as error:
+                objection = f"{'The answer was cut off. ' if said.is_cut else ''}This is not an answer: {error}."
+                conversation.object_to(said, f"{objection} Answer the question again, completely.")
+                record["error"] = objection
+                raise AttemptFailed(objection, again=True, wait=0) from error
+            except TimeoutError as error:
+                record["error"] = f"there was no answer within {limit:g} s"
+                raise AttemptFailed(record["error"], again=True) from error
+            except AttemptFailed as error:
+                record["error"] = str(error)
+                raise
+            finally:
+                record["seconds"] = round(time.monotonic() - start, 3)
+
+    def _pause_after(self, failure: AttemptFailed) -> float | None:
+        """Seconds until the next call, None when there is to be none."""
+        made = len(self.attempts)
+        if not failure.again or made > self.settings.retries:
+            return None
+        if failure.wait is not None:
+            # An endpoint that wants hours is one that can't be had now.
+            return failure.wait if failure.wait <= self.question.timeout_sec else None
+        return min(self.pause * 2.0 ** (made - 1), _LONGEST_PAUSE) * random.uniform(0.8, 1.2)
+
+    def _answer(self, verdicts: dict[str, Verdict]) -> JudgeAnswer:
+        costs = [said.cost_usd for said in self.answers]
+        answer = JudgeAnswer(
+            verdicts=verdicts,
+            model=str(self.model),
+            transcript="",
+            calls=len(self.attempts),
+            input_tokens=sum(said.input_tokens for said in self.answers),
+            output_tokens=sum(said.output_tokens for said in self.answers),
+            cost_usd=None if None in costs else sum(cost for cost in costs if cost is not None),
+        )
+        # As it will be read from its transcript.
+        return JudgeAnswer.model_validate(self.transcripts.cleaned(answer.model_dump()))
+
+    def _error(self, failure: AttemptFailed) -> JudgeError:
+        calls = len(self.attempts)
+        times = "once" if calls == 1 else f"{calls} times"
+        last = self.transcripts.clean(str(failure))[:_ERROR_LENGTH]
+        first_line = last.partition("\n")[0]
+        return JudgeError(
+            f"{self.model} at {self.model.endpoint} was asked {times} and gave no usable answer: {first_line}",
+            key=self.question.id,
+            remedy=failure.remedy or "see that the endpoint answers, then score the rollout again",
+            log_tail=last,
+        )
+
+    async def _write(self, digest: str, answer: JudgeAnswer | None, error: JudgeError | None) -> str:
+        content = {
+            "id": self.question.id,
+            "digest": digest,
+            "model": str(self.model),
+            "endpoint": self.model.endpoint,
+            "asked_at": self.started.isoformat(),
+            "seconds": round(time.monotonic() - self.start, 3),
+            "question": self.question.model_dump(mode="json", exclude={"id", "model"}),
+            "attempts": self.attempts,
+            "answer": answer.model_dump(mode="json") if answer else None,
+            "error": error.message if error else None,
+        }
+        return await asyncio.to_thread(self.transcripts.write, self.question.id, digest, content)

@@ -1,0 +1,42 @@
+"""Judging a rollout in a role that the verifier's author wrote: one number in [0, 1], with reasons."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+
+from benchflow.contracts.reward import Judge, JudgeQuestion, JudgeScale, RewardEvent, VerifyResult
+from benchflow.planes.reward.judge.criteria import SYSTEM, brief, judging
+from benchflow.planes.reward.judge.documents import Document, question_text
+
+_SCALE = JudgeScale(id="score", description="How good the agent's work is, in your role.")
+
+
+async def judge_as_role(
+    role_prompt: str,
+    *,
+    judge: Judge,
+    documents: Sequence[Document],
+    instruction: str,
+    model: str | None = None,
+    now: datetime,
+    task: str = "",
+    source: str = "agent-judge",
+    timeout_sec: float = 120.0,
+) -> VerifyResult:
+    """The score that a judge in this role gives. timeout_sec: of its call. Raises `JudgeError`."""
+    prompt = await asyncio.to_thread(
+        question_text, task=task, instruction=instruction, documents=documents, ask=f"Your role:\n{role_prompt.strip()}"
+    )
+    answer = await judge.ask(
+        JudgeQuestion(id=source, system=SYSTEM, prompt=prompt, scales=(_SCALE,), model=model, timeout_sec=timeout_sec)
+    )
+    verdict = answer.verdicts[_SCALE.id]
+    event = RewardEvent(
+        value=verdict.score,
+        source=source,
+        ts=now,
+        meta={"reasoning": brief(verdict.reasoning), "transcript": answer.transcript},
+    )
+    return VerifyResult(reward=verdict.score, events=[event], metadata={"judge": judging([answer])})

@@ -1,0 +1,117 @@
+"""A reward kit: a Python program of the verifier that reports a metric for each declared criterion.
+
+What it is told, by variables and a manifest, and what its metrics have to be.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from benchflow.contracts.reward import AggregatePolicy, JudgeRubric, VerifyResult
+from benchflow.contracts.task import VerifierDocument, VerifierStrategy
+from benchflow.errors import RewardFileError
+from benchflow.planes.reward.aggregate import aggregate_metrics
+from benchflow.planes.reward.script import REWARD_JSON
+from benchflow.planes.reward.strict import AGREEMENT
+
+MANIFEST = "/logs/verifier/reward-kit.json"
+DETAILS = "/logs/verifier/reward-details.json"
+"""Where a kit may write details of its own, when the verifier's document declares no other place."""
+
+
+def kit_command(program: str) -> str:
+    """The shell command that runs a kit's program."""
+    quoted = shlex.quote(program)
+    # An image may have Python under either name.
+    return f"if command -v python3 >/dev/null 2>&1; then python3 {quoted}; else python {quoted}; fi"
+
+
+def kit_env(target: str, root: str, criteria: str | None, document: VerifierDocument) -> dict[str, str]:
+    """What a kit finds in its environment. target: the verifier's directory; criteria: the file; all in the sandbox."""
+    outputs = document.outputs
+    env = {
+        "BENCHFLOW_VERIFIER_DIR": target,
+        "BENCHFLOW_REWARD_KIT_ROOT": root,
+        "BENCHFLOW_REWARD_KIT_MANIFEST": MANIFEST,
+        "BENCHFLOW_REWARD_TEXT": outputs.reward_text,
+        "BENCHFLOW_REWARD_JSON": outputs.reward_json,
+        "BENCHFLOW_REWARD_DETAILS_JSON": outputs.details_json or DETAILS,
+    }
+    return env if criteria is None else env | {"BENCHFLOW_REWARD_KIT_CRITERIA": criteria}
+
+
+def kit_manifest(document: VerifierDocument, env: Mapping[str, str], rubrics: Mapping[str, JudgeRubric]) -> str:
+    """What a kit is told in one file: who scores, where things lie, how its criteria become the reward."""
+    rubric = criteria_of(document.strategy, rubrics)
+    told: dict[str, Any] = {
+        "verifier": document.name,
+        "strategy": document.default_strategy,
+        "verifier_dir": env["BENCHFLOW_VERIFIER_DIR"],
+        "root": env["BENCHFLOW_REWARD_KIT_ROOT"],
+        "reward_text": env["BENCHFLOW_REWARD_TEXT"],
+        "reward_json": env["BENCHFLOW_REWARD_JSON"],
+        "details_json": env["BENCHFLOW_REWARD_DETAILS_JSON"],
+        "criteria": env.get("BENCHFLOW_REWARD_KIT_CRITERIA"),
+    }
+    if rubric is not None:
+        policy = criteria_policy(document, rubric)
+        told["criteria_policy"] = {
+            "method": policy.method,
+            "criteria": [criterion.id for criterion in rubric.criteria],
+            "weights": policy.weights,
+            "threshold": policy.threshold,
+        }
+    return json.dumps(told, indent=2) + "\n"
+
+
+def criteria_of(strategy: VerifierStrategy, rubrics: Mapping[str, JudgeRubric]) -> JudgeRubric | None:
+    """The criteria that a kit has to report; None where none are declared, or in a form of the kit's own."""
+    return rubrics.get(strategy.criteria or "") if strategy.type == "reward-kit" else None
+
+
+def criteria_policy(document: VerifierDocument, rubric: JudgeRubric) -> AggregatePolicy:
+    """How the criteria become one reward: as the verifier's document says, else by their own weights and scoring."""
+    if document.outputs.aggregate_policy is not None:
+        return document.outputs.aggregate_policy
+    # What weighs nothing is only told.
+    weights = {criterion.id: criterion.weight for criterion in rubric.criteria if criterion.weight > 0}
+    return AggregatePolicy(method=rubric.scoring.aggregation, weights=weights, threshold=rubric.scoring.threshold)
+
+
+def check_criteria(result: VerifyResult, rubric: JudgeRubric, policy: AggregatePolicy) -> None:
+    """Raise `RewardFileError` unless the metrics are the declared criteria and the reward is what they come to.
+
+    A metric is the criterion's share, in [0, 1], whatever scale a judge would be asked it on.
+    """
+    declared = [criterion.id for criterion in rubric.criteria]
+    missing = [name for name in declared if name not in result.items]
+    undeclared = sorted(result.items.keys() - set(declared))
+    if missing or undeclared:
+        parts = [f"there is no metric {', '.join(missing)}"] if missing else []
+        parts += [f"{', '.join(undeclared)} is not a declared criterion"] if undeclared else []
+        raise RewardFileError(
+            "; ".join(parts),
+            file=REWARD_JSON,
+            key="metrics",
+            remedy="report the declared criteria, all of them and no other",
+        )
+    for name, value in result.items.items():
+        if not 0.0 <= value <= 1.0:
+            raise RewardFileError(
+                f"{value!r} is outside [0, 1]",
+                file=REWARD_JSON,
+                key=f"metrics.{name}",
+                remedy="report a criterion's share of what can be reached",
+            )
+    expected = aggregate_metrics(result.items, policy)
+    assert result.reward is not None
+    if abs(result.reward - expected) > AGREEMENT:
+        raise RewardFileError(
+            f"says {result.reward!r} while the criteria come to {expected!r} by {policy.method}",
+            file=REWARD_JSON,
+            key="reward",
+            remedy="leave out the reward, and it is made of the criteria",
+        )

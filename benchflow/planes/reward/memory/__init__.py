@@ -1,0 +1,27 @@
+"""The memory space: what an agent's skills and memory were before it acted and after, and what it did with them."""
+
+from benchflow.planes.reward.memory.capture import (
+    MemoryCapture,
+    MemoryFile,
+    capture_memory,
+    keep_memory,
+    read_memory,
+)
+from benchflow.planes.reward.memory.declared import directories_of, memory_rows
+from benchflow.planes.reward.memory.difference import MemoryChange, diff_memory
+from benchflow.planes.reward.memory.files import MemoryFiles
+from benchflow.planes.reward.memory.skills import Skills
+
+__all__ = [
+    "MemoryCapture",
+    "MemoryChange",
+    "MemoryFile",
+    "MemoryFiles",
+    "Skills",
+    "capture_memory",
+    "diff_memory",
+    "directories_of",
+    "keep_memory",
+    "memory_rows",
+    "read_memory",
+]

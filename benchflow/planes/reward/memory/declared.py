@@ -1,0 +1,35 @@
+"""What a task declares about memory: which directories are to be captured for it, and its published short form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchflow.contracts.reward import RewardFuncSpec
+from benchflow.contracts.task import Task
+from benchflow.planes.reward.functions import make_function
+
+
+def directories_of(task: Task, skill_paths: Sequence[str]) -> tuple[str, ...]:
+    """The directories that the task's reward functions read, as `capture_memory` takes them; none for most tasks.
+
+    skill_paths: where the agent looks for skills. A function of anybody's says what it reads by a method
+    `memory_directories(skill_paths)`.
+    """
+    rows = list(task.reward.funcs) if task.reward else []
+    rows += [row for step in (None, *(step.name for step in task.steps)) for row in memory_rows(task, step)]
+    places: list[str] = []
+    for index, spec in enumerate(rows):
+        function = make_function(spec, file=task.config_file, index=index)
+        if reads := getattr(function, "memory_directories", None):
+            places += reads(skill_paths)
+    return tuple(dict.fromkeys(places))
+
+
+def memory_rows(task: Task, step: str | None = None) -> list[RewardFuncSpec]:
+    """The rows of `reward.funcs` that `verifier.memory.expected_skills` stands for. step: whose verifier it is of."""
+    config = next((one.verifier for one in task.steps if one.name == step), task.verifier)
+    if config.memory is None or not config.memory.expected_skills:
+        return []
+    taken = {spec.name for spec in task.reward.funcs} if task.reward else set()
+    name = "skills" if "skills" not in taken else "expected-skills"
+    return [RewardFuncSpec(type="skills", name=name, options={"expected": config.memory.expected_skills})]

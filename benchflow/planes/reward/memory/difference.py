@@ -1,0 +1,58 @@
+"""What has changed between two captures of an agent's memory: files added, removed or changed, small texts by lines."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Literal
+
+from benchflow.contracts.base import Model
+from benchflow.planes.reward.memory.capture import MemoryCapture, MemoryFile
+
+MOST_LINES = 2000
+"""Lines of a text that is compared line by line: what an agent writes must not keep a worker busy."""
+
+MOST_DIFF = 8000
+"""Characters of a difference."""
+
+_UNENDED = "\\ No newline at end of file"
+
+
+class MemoryChange(Model):
+    """A file that is not what it was. diff: unified, of two small texts; None where one is not, or is too long."""
+
+    path: str
+    kind: Literal["added", "removed", "changed"]
+    diff: str | None = None
+
+
+def diff_memory(before: MemoryCapture, after: MemoryCapture) -> list[MemoryChange]:
+    """Every file that was added, removed or changed, by path."""
+    changes = []
+    for path in sorted(before.files.keys() | after.files.keys()):
+        old, new = before.files.get(path), after.files.get(path)
+        if old is None:
+            changes.append(MemoryChange(path=path, kind="added", diff=_diff(path, old, new)))
+        elif new is None:
+            changes.append(MemoryChange(path=path, kind="removed", diff=_diff(path, old, new)))
+        elif (old.sha256, old.size, old.link) != (new.sha256, new.size, new.link):
+            changes.append(MemoryChange(path=path, kind="changed", diff=_diff(path, old, new)))
+    return changes
+
+
+def _diff(path: str, old: MemoryFile | None, new: MemoryFile | None) -> str | None:
+    before, after = _lines(old), _lines(new)
+    if before is None or after is None or max(len(before), len(after)) > MOST_LINES:
+        return None
+    text = "\n".join(difflib.unified_diff(before, after, fromfile=path, tofile=path, lineterm=""))
+    left_out = len(text) - MOST_DIFF
+    return text if left_out <= 0 else f"{text[:MOST_DIFF]}\n[{left_out} more characters]"
+
+
+def _lines(file: MemoryFile | None) -> list[str] | None:
+    """The lines of a text, none of a file that is not there; None of a file whose text is not known."""
+    text = "" if file is None else file.text
+    if not text:
+        return None if text is None else []
+    # Not splitlines(), which also splits at what no editor shows as the end of a line.
+    *lines, last = text.split("\n")
+    return [*lines, f"{last}\n{_UNENDED}"] if last else lines

@@ -1,0 +1,251 @@
+"""Skills, as memory that an agent is given or keeps: which of them it used, which it changed, which it left alone."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass as plain_dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import yaml
+from pydantic import ConfigDict, model_validator
+from pydantic.dataclasses import dataclass
+
+from benchflow.contracts.reward import RewardEvent, RolloutNode, Space, VerifyResult
+from benchflow.errors import RewardFuncError
+from benchflow.planes.reward.action.calls import ToolCall, calls_of
+from benchflow.planes.reward.memory.capture import MemoryCapture, read_memory
+from benchflow.planes.reward.memory.difference import MemoryChange, diff_memory
+from benchflow.planes.reward.memory.files import require_captured, shown_changes
+from benchflow.planes.reward.memory.places import Place, absolute, fixed_part, is_below, is_wild, matches
+
+_FRONT = re.compile(r"---[ \t]*\n(.*?\n)---[ \t]*(?:\n|\Z)", re.DOTALL)
+_NAME = re.compile(r"^name:.{1,300}$", re.MULTILINE)
+_HOME = re.compile(r"/(?:~|\$HOME|\$\{HOME\})(?=/|\Z)")
+_SKILL_TOOL = re.compile(r"(?!.*(?:create|update|edit|write|delete|remove|list|search|install)).*skill", re.IGNORECASE)
+_NAMING = ("skill", "skill_name", "skillName", "name", "command")
+_SHOWN = 20
+_MOST_GLOBS = 50
+
+
+@plain_dataclass(frozen=True)
+class Skill:
+    """A directory with a SKILL.md. name: as that says, else the directory's."""
+
+    directory: str
+    name: str
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What it may be called."""
+        return frozenset((self.name, posixpath.basename(self.directory)))
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Skills:
+    """What an agent did with its skills, in [0, 1]: the mean of the parts that are asked for.
+
+    expected: the skills that it should have used, and no others; its part is their F1, the harmonic mean of recall and
+    precision. An empty list says that none should be used: its part is 1 if none was. updated: those that it should
+    have changed, or made; unchanged: those that it should have left as they were; their parts are shares. A skill is
+    named as its SKILL.md names it or as its directory. directories: where skills are; by default all that was captured,
+    and the agent's own places for skills are.
+
+    A skill is used when a tool call that did not fail reads or runs a file in its directory, or names it to a tool for
+    skills.
+    """
+
+    expected: tuple[str, ...] | None = None
+    updated: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    directories: tuple[Place, ...] = ()
+    space: ClassVar[Space] = "memory"
+
+    @model_validator(mode="after")
+    def _ask_something(self) -> Skills:
+        if self.expected is None and not self.updated and not self.unchanged:
+            raise ValueError("asks nothing: give `expected`, `updated` or `unchanged`")
+        if both := set(self.updated) & set(self.unchanged):
+            raise ValueError(f"{min(both)!r} cannot be both updated and unchanged")
+        return self
+
+    def memory_directories(self, skill_paths: Sequence[str]) -> tuple[str, ...]:
+        """What has to be captured for this."""
+        return self.directories or tuple(skill_paths)
+
+    async def score(self, node: RolloutNode) -> VerifyResult:
+        """An event, with items `recall`, `precision`, `f1`, `updated`, `unchanged`, as far as they are asked for and
+        can be told: without expected skills there is no recall, and without used ones no precision.
+
+        Raises `RewardFuncError` where it cannot be told what the agent did with its skills.
+        """
+        before, after = read_memory(node.rollout.evidence)
+        seen = _Seen(before, after, self._places(before, after), diff_memory(before, after))
+        parts: list[float] = []
+        items: dict[str, float] = {}
+        meta: dict[str, Any] = {}
+        warnings: list[str] = []
+        if self.expected is not None:
+            used = _used(node, seen)
+            told = _agreement(set(self.expected), used, seen)
+            items |= told
+            parts.append(told["f1"])
+            meta["used"] = {name: seqs[:_SHOWN] for name, seqs in used.items()}
+            warnings = [
+                f"the expected skill {name!r} is in none of the captured directories"
+                for name in self.expected
+                if not seen.named(name) and name not in used
+            ]
+        for kind, wanted in (("updated", self.updated), ("unchanged", self.unchanged)):
+            if wanted:
+                hits = {name: _is(kind, name, seen) for name in wanted}
+                items[kind] = sum(hits.values()) / len(hits)
+                parts.append(items[kind])
+                meta[kind] = hits
+        if self.updated or self.unchanged:
+            meta["changes"] = shown_changes(seen.changes)
+        value = sum(parts) / len(parts)
+        event = RewardEvent(space="memory", value=value, source="skills", ts=datetime.now(UTC), meta=meta)
+        return VerifyResult(reward=value, items=items, events=[event], space="memory", warnings=warnings)
+
+    def _places(self, before: MemoryCapture, after: MemoryCapture) -> tuple[str, ...]:
+        """The absolute directories whose skills count."""
+        places = self.directories or after.directories
+        if not places:
+            raise RewardFuncError(
+                "it is not known where this agent looks for skills", key="directories", remedy="name the directories"
+            )
+        for capture in (before, after):
+            require_captured(capture, places)
+        return tuple(absolute(place, home=after.home, workspace=after.workspace) for place in places)
+
+
+class _Seen:
+    """The skills that were there before or after the agent, and what has changed in them."""
+
+    def __init__(
+        self, before: MemoryCapture, after: MemoryCapture, places: Collection[str], changes: Iterable[MemoryChange]
+    ) -> None:
+        self.home = after.home
+        self.before, self.after = skills_in(before, places), skills_in(after, places)
+        self.all = self.before | self.after
+        self.files = [path for path in sorted(before.files.keys() | after.files.keys()) if self.owner(path) is not None]
+        self._filled: dict[str, list[str]] = {}
+        self.changes = [change for change in changes if self.owner(change.path) is not None]
+
+    def named(self, name: str) -> list[Skill]:
+        """All skills that may be called so."""
+        known = [*self.before.values(), *self.after.values()]
+        return list(dict.fromkeys(skill for skill in known if name in skill.names))
+
+    def files_like(self, glob: str) -> list[str]:
+        """The files of skills that a shell puts in the place of a word with wildcards."""
+        if not is_wild(glob) or len(self._filled) >= _MOST_GLOBS:
+            return self._filled.get(glob, [])
+        if glob not in self._filled:
+            above = fixed_part(glob)
+            self._filled[glob] = [path for path in self.files if path.startswith(above) and matches(path, glob)]
+        return self._filled[glob]
+
+    def owner(self, path: str) -> str | None:
+        """The directory of the skill that a path belongs to, the innermost."""
+        while path != "/":
+            path = posixpath.dirname(path)
+            if path in self.all:
+                return path
+        return None
+
+
+def skills_in(capture: MemoryCapture, directories: Collection[str]) -> dict[str, Skill]:
+    """The skills below these absolute directories, by their own."""
+    found = {}
+    for path, file in capture.files.items():
+        directory, _, name = path.rpartition("/")
+        if name == "SKILL.md" and file.link is None and is_below(path, directories):
+            found[directory] = Skill(directory, _declared_name(file.text or "") or posixpath.basename(directory))
+    return found
+
+
+def _declared_name(text: str) -> str | None:
+    front = _FRONT.match(text)
+    # Its line alone: what an agent writes must not keep a parser busy.
+    line = _NAME.search(front[1]) if front else None
+    try:
+        table = yaml.safe_load(line[0]) if line else None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    name = table.get("name") if isinstance(table, dict) else None
+    return name.strip() or None if isinstance(name, str) else None
+
+
+# --- use -----------------------------------------------------------------------------------------------
+
+
+def _used(node: RolloutNode, seen: _Seen) -> dict[str, list[int]]:
+    """The skills that were used, by name, and the first lines of the calls that did it."""
+    if any(event["type"] == "oracle" for event in node.trajectory):
+        raise RewardFuncError(
+            "what the oracle's solution reads is in no tool call, so the skills that it used are not known",
+            remedy="ask for `updated` or `unchanged` only, or score another agent",
+        )
+    used: dict[str, list[int]] = {}
+    for call in calls_of(node):
+        for name in dict.fromkeys((*_read(call, seen), *_invoked(call, seen))) if not call.failed else ():
+            used.setdefault(name, []).append(call.seq)
+    return used
+
+
+def _read(call: ToolCall, seen: _Seen) -> Iterator[str]:
+    for access in call.accesses:
+        if access.mode not in ("read", "run"):
+            continue
+        in_home = _HOME.search(access.path)
+        path = seen.home + access.path[in_home.end() :] if in_home else access.path
+        # A shell fills in wildcards, so that one command may read of many skills.
+        for one in (path, *seen.files_like(path)):
+            if (directory := seen.owner(one)) is not None:
+                yield seen.all[directory].name
+
+
+def _invoked(call: ToolCall, seen: _Seen) -> Iterator[str]:
+    for tool, given in call.tools:
+        if not _SKILL_TOOL.match(tool.tool or tool.name):
+            continue
+        said = next((given[key] for key in _NAMING if isinstance(given.get(key), str) and given[key]), None)
+        if said is not None:
+            # A skill of a package is named `package:skill`, and one that is asked for as a command `/skill`.
+            plain = said.strip().removeprefix("/").split()[0].rpartition(":")[2] if said.strip() else said
+            known = seen.named(said) or seen.named(plain)
+            yield known[0].name if known else plain
+
+
+def _agreement(expected: set[str], used: Collection[str], seen: _Seen) -> dict[str, float]:
+    """Recall, precision and F1 of the used skills against the expected ones."""
+    names = {one: {one}.union(*(skill.names for skill in seen.named(one))) for one in {*expected, *used}}
+    hits = [one for one in expected if any(names[one] & names[other] for other in used)]
+    wanted = [one for one in used if any(names[one] & names[other] for other in expected)]
+    told = {"recall": len(hits) / len(expected)} if expected else {}
+    told |= {"precision": len(wanted) / len(used)} if used else {}
+    if not told:
+        return {"f1": 1.0}
+    return told | {"f1": 2 * told["recall"] * told["precision"] / sum(told.values()) if hits else 0.0}
+
+
+# --- change --------------------------------------------------------------------------------------------
+
+
+def _is(kind: str, name: str, seen: _Seen) -> bool:
+    """Whether a skill is what it should be: `updated` or `unchanged`."""
+    places = {skill.directory for skill in seen.named(name)}
+    has_changed = any(seen.owner(change.path) in places for change in seen.changes)
+    if kind == "updated":
+        return has_changed and any(directory in seen.after for directory in places)
+    if not places:
+        raise RewardFuncError(
+            f"the skill {name!r}, which should stay unchanged, is in none of the captured directories",
+            key="unchanged",
+            remedy="name a skill that is there before the agent acts",
+        )
+    return not has_changed

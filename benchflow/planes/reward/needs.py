@@ -1,0 +1,91 @@
+"""What scoring a task takes, said before anything runs: functions that can be made, a model to judge, a key for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchflow.contracts.reward import JudgeSettings, RewardTable
+from benchflow.contracts.task import Task, VerifierConfig
+from benchflow.errors import TaskError
+from benchflow.planes.reward.functions import check_functions
+from benchflow.planes.reward.judge import credential_of, require_library
+from benchflow.planes.reward.memory import memory_rows
+
+JUDGING_SEC = 1800.0
+"""What judges may take together, with all that they are asked again."""
+
+FUNCTIONS_SEC = 900.0
+"""What reward functions may take together."""
+
+_JUDGES = frozenset({"llm-judge", "reasoning-judge"})
+"""Types of reward functions that ask a model."""
+
+
+def check_scoring(task: Task, settings: JudgeSettings) -> list[str]:
+    """The variables that may hold the keys of the task's judges, by name; none for a task that no model judges.
+
+    Raises the typed error of the first thing that would keep the task from being scored: an option of a reward
+    function, a judge without a model, a missing package.
+    """
+    if task.reward is not None:
+        check_functions(task.reward, file=f"{task.name}/{task.config_file}")
+    credentials = []
+    for key, model in _judges(task):
+        wanted = settings.model or model
+        if wanted is None:
+            raise TaskError(
+                "no model is named to judge",
+                file=f"{task.name}/{task.config_file}",
+                key=key,
+                remedy="name one there, or give --judge-model openai/… or anthropic/…",
+            )
+        require_library()
+        credentials.append(credential_of(settings, wanted))
+    return list(dict.fromkeys(credentials))
+
+
+def scoring_sec(task: Task, config: VerifierConfig) -> float:
+    """The most seconds that scoring a step may take: its verifier's own, and what else runs and is asked."""
+    judged = any(True for _ in _judges(task))
+    collecting = sum(command.timeout_sec for command in config.collect)
+    functions = FUNCTIONS_SEC if task.reward is not None and task.reward.funcs else 0.0
+    return config.timeout_sec + collecting + functions + (JUDGING_SEC if judged else 0.0)
+
+
+def table_of(task: Task, step: str | None) -> RewardTable | None:
+    """The reward functions of a step: the task's own, and what its verifier says of skills."""
+    implied = memory_rows(task, step)
+    if not implied:
+        return task.reward
+    table = task.reward or RewardTable()
+    return table.model_copy(update={"funcs": [*table.funcs, *implied]})
+
+
+def _judges(task: Task) -> Iterator[tuple[str, str | None]]:
+    """Where a model judges, and which one the task wants."""
+    document = task.verifier_document
+    if document is not None:
+        strategy, at = document.strategy, f"verifier.strategies.{document.default_strategy}.model"
+        if strategy.type == "llm-judge":
+            yield at, strategy.model or _named_in_rubrics(task)
+        elif strategy.type == "agent-judge":
+            yield at, strategy.model
+    for at, config in _verifiers(task):
+        if config.type == "llm-judge":
+            judge = config.judge
+            yield f"{at}.judge.model", (judge.model if judge else None) or _named_in_rubrics(task)
+    for index, spec in enumerate(task.reward.funcs if task.reward else []):
+        if spec.type in _JUDGES:
+            rubric = spec.options.get("rubric")
+            named = rubric.get("judge", {}).get("model") if isinstance(rubric, dict) else None
+            yield f"reward.funcs[{index}].model", spec.options.get("model") or named
+
+
+def _named_in_rubrics(task: Task) -> str | None:
+    return next((rubric.judge.model for rubric in task.rubrics.values() if rubric.judge.model), None)
+
+
+def _verifiers(task: Task) -> Iterator[tuple[str, VerifierConfig]]:
+    yield "verifier", task.verifier
+    for index, step in enumerate(task.steps):
+        yield f"steps[{index}].verifier", step.verifier

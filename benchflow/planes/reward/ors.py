@@ -1,0 +1,215 @@
+"""What an ORS episode left, as a reward: outputs of its tools, reward payloads, lines of a `rewards.jsonl`.
+
+The reward of a tool's output is one of a step, unless the output ends the episode. What ends it, and a payload, state
+the scalar; two that state different ones are an error, and so is an episode in which none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from benchflow.contracts.reward import RewardEvent, VerifyResult
+from benchflow.errors import RewardMissingError
+from benchflow.planes.reward.reward_json import RewardDocument
+from benchflow.planes.reward.strict import (
+    AGREEMENT,
+    decode_json,
+    in_range,
+    load_json,
+    mapping,
+    number,
+    quote,
+    read_text,
+    refuse,
+    skip_blank,
+)
+
+MOST_BYTES = 64 * 1024 * 1024
+"""Of one file of an episode."""
+
+Format = Literal["json", "jsonl", "auto"]
+
+_KINDS = "an output of a tool {ok, output}, a reward payload {reward, is_valid, metadata}, or a line of rewards.jsonl"
+_PAYLOAD = frozenset({"reward", "is_valid", "metadata"})
+_STATED = ("items", "events", "space", "granularity")
+
+
+def read_episode(
+    inputs: Mapping[str, Path], form: Format, *, reward_range: tuple[float, float], now: datetime
+) -> VerifyResult:
+    """The result of an episode's files, by the names that errors call them.
+
+    form: of the files; `auto` takes a file with several values for lines. Raises `RewardFileError`, which names the
+    file and the line, and `RewardMissingError`.
+    """
+    episode = _Episode(reward_range, now)
+    for name, path in inputs.items():
+        text = read_text(path, name, limit=MOST_BYTES)
+        if not (text or "").strip():
+            refuse(name, "is empty", f"write {_KINDS}")
+        for line, record in _records(cast(str, text), name, form):
+            episode.add(record, f"{name}:{line}")
+    return episode.result(", ".join(inputs))
+
+
+# --- records -------------------------------------------------------------------------------------------
+
+
+def _records(text: str, name: str, form: Format) -> Iterator[tuple[int, Any]]:
+    """The records of a file, each with the line that it begins in."""
+    if form == "auto":
+        _, end = decode_json(text, name, 0)
+        form = "jsonl" if skip_blank(text, end) < len(text) else "json"
+    if form == "jsonl":
+        for count, line in enumerate(text.split("\n"), 1):
+            if skip_blank(line, 0) < len(line):
+                yield count, load_json(line, f"{name}:{count}")
+    elif text.startswith("[", skip_blank(text, 0)):
+        yield from _elements(text, name)
+    else:
+        yield text.count("\n", 0, skip_blank(text, 0)) + 1, load_json(text, name)
+
+
+def _elements(text: str, name: str) -> Iterator[tuple[int, Any]]:
+    """The elements of the list that is the file."""
+    before, at, line = 0, skip_blank(text, 0), 1
+    for _ in load_json(text, name):
+        # Behind the bracket, or the comma.
+        at = skip_blank(text, at + 1)
+        line += text.count("\n", before, at)
+        before = at
+        value, end = decode_json(text, name, at)
+        yield line, value
+        at = skip_blank(text, end)
+
+
+# --- what they say -------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Episode:
+    """An episode, as far as it has been read. stated: the scalar, and where each statement of it is."""
+
+    allowed: tuple[float, float]
+    now: datetime
+    stated: list[tuple[float, str]] = field(default_factory=list)
+    events: list[RewardEvent] = field(default_factory=list)
+    items: dict[str, float] = field(default_factory=dict)
+    last: VerifyResult | None = None
+    warnings: list[str] = field(default_factory=list)
+    outputs: int = 0
+    failed: int = 0
+
+    def add(self, record: Any, file: str) -> None:
+        """Take in one record. file: where it is."""
+        data = mapping(record, file=file, key="")
+        if "ok" in data or "output" in data:
+            self._call(data, file)
+        elif "finished" in data or "blocks" in data:
+            self._output(data, file, "")
+        elif "value" in data:
+            event = self._document(data, file).event()
+            self.events.append(event)
+            if event.granularity == "terminal" and event.space == "output":
+                self._state(event.value, file)
+        elif "reward" in data or "is_valid" in data:
+            self._payload(data, file)
+        else:
+            refuse(file, f"{quote(data)} is no record of an episode", f"write {_KINDS}")
+
+    def result(self, names: str) -> VerifyResult:
+        if not self.stated:
+            raise RewardMissingError(
+                f"no record states the episode's reward: none of {self.outputs} outputs ends it with one",
+                file=names,
+                key="reward",
+                remedy="end the episode by an output with finished: true and a reward, or write a reward payload",
+            )
+        last = self.last or VerifyResult(reward=None)
+        return VerifyResult(
+            reward=self.stated[0][0],
+            items=self.items,
+            events=self.events,
+            space=last.space,
+            granularity=last.granularity,
+            metadata=last.metadata | {"outputs": self.outputs, "failed_calls": self.failed},
+            warnings=self.warnings,
+        )
+
+    def _call(self, data: Mapping[str, Any], file: str) -> None:
+        succeeded = _truth(data.get("ok"), file, "ok")
+        if "reward" in data:
+            refuse(file, "the reward is not part of the output", "move it into output", key="reward")
+        if succeeded:
+            self._output(mapping(data.get("output"), file=file, key="output"), file, "output.")
+        elif data.get("output") is not None:
+            refuse(file, f"a call that failed has the output {quote(data['output'])}", "say which it is", key="output")
+        else:
+            self.failed += 1
+
+    def _output(self, output: Mapping[str, Any], file: str, at: str) -> None:
+        index, self.outputs = self.outputs, self.outputs + 1
+        is_last = _truth(output.get("finished", False), file, f"{at}finished")
+        if output.get("reward") is None:
+            return
+        key = f"{at}reward"
+        value = in_range(number(output["reward"], file=file, key=key), self.allowed, file=file, key=key)
+        if is_last:
+            self._state(value, file)
+        self.events.append(
+            RewardEvent(
+                granularity="terminal" if is_last else "step",
+                value=value,
+                source="ors",
+                ts=self.now,
+                meta={"output": index, "at": file},
+            )
+        )
+
+    def _payload(self, data: Mapping[str, Any], file: str) -> None:
+        for name in sorted(data.keys() - _PAYLOAD):
+            refuse(file, f"{quote(name)} is not a key of a reward payload", "put it under metadata", key=name)
+        metadata = mapping(data.get("metadata") or {}, file=file, key="metadata")
+        complaint = metadata.get("error")
+        if not _truth(data.get("is_valid", True), file, "is_valid"):
+            why = f": {quote(complaint)}" if complaint else ""
+            refuse(
+                file,
+                f"the reward {quote(data.get('reward'))} is said not to be valid{why}",
+                "see why the episode could not be scored",
+                key="is_valid",
+            )
+        if complaint:
+            self.warnings.append(f"{file}: the reward came with an error: {quote(complaint)}")
+        document = {name: metadata[name] for name in _STATED if metadata.get(name) is not None}
+        document["metadata"] = {name: value for name, value in metadata.items() if name not in _STATED}
+        if "reward" in data:
+            document["reward"] = data["reward"]
+        found = self._document(document, file).result()
+        self._state(cast(float, found.reward), file)
+        for name, value in found.items.items():
+            if self.items.setdefault(name, value) != value:
+                refuse(
+                    file, f"{value!r} contradicts {self.items[name]!r}", "give it once", key=f"metadata.items.{name}"
+                )
+        self.events += found.events
+        self.last = found
+
+    def _document(self, data: Mapping[str, Any], file: str) -> RewardDocument:
+        return RewardDocument(dict(data), file, "ors", self.allowed, None, self.now)
+
+    def _state(self, value: float, file: str) -> None:
+        if self.stated and abs(self.stated[0][0] - value) > AGREEMENT:
+            first, where = self.stated[0]
+            refuse(file, f"says {value!r} while {where} says {first!r}", "state one reward of an episode", key="reward")
+        self.stated.append((value, file))
+
+
+def _truth(value: object, file: str, key: str) -> bool:
+    if not isinstance(value, bool):
+        refuse(file, f"{quote(value)} is neither true nor false", "write true or false", key=key)
+    return value

@@ -1,0 +1,345 @@
+"""The output space: reward functions that look at what an agent's work came to.
+
+Tests and programs run in the world that the agent left; texts and judges read what was kept of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+import shlex
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from benchflow.contracts.reward import (
+    Judge,
+    JudgeRubric,
+    JudgeSettings,
+    RewardEvent,
+    RolloutNode,
+    Space,
+    VerifyResult,
+    Workbench,
+)
+from benchflow.contracts.sandbox import SandboxExecResult
+from benchflow.errors import RewardFuncError, VerifierError, VerifierTimeoutError
+from benchflow.paths import RolloutPaths
+from benchflow.planes.reward.inputs import find_inputs
+from benchflow.planes.reward.judge import Document, ModelJudge, credential_of, documents_below, judge_rubric
+from benchflow.planes.reward.strict import open_regular
+
+MOST_TEXT = 1024 * 1024
+"""Bytes of a file that is matched."""
+
+_EXCERPT = 200
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NOT_RUN = frozenset({126, 127})
+"""What a shell exits with when there is nothing to run."""
+
+_OPTIONS = ConfigDict(extra="forbid")
+
+
+def _event(value: float, source: str, meta: dict[str, Any]) -> RewardEvent:
+    return RewardEvent(space="output", value=value, source=source, ts=datetime.now(UTC), meta=meta)
+
+
+def _workbench(node: RolloutNode) -> Workbench:
+    if node.rollout.workbench is None:
+        raise RewardFuncError(
+            "the world that the agent left is not there to run anything in",
+            file=str(node.rollout.directory) if node.rollout.directory else None,
+            remedy="run the job with `--keep workspace`, and score it then",
+        )
+    return node.rollout.workbench
+
+
+# --- tests ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, config=_OPTIONS)
+class TestRewardFunc:
+    """Whether the task's own tests pass: 1 if the reward of its verifier is at least `threshold`, else 0."""
+
+    threshold: float = 1.0
+    space: ClassVar[Space] = "output"
+    # It is no test of ours, whatever it is called.
+    __test__: ClassVar[bool] = False
+
+    async def score(self, node: RolloutNode) -> RewardEvent:
+        result = await _workbench(node).tests()
+        if result.reward is None:
+            raise RewardFuncError(f"the tests gave no reward: {result.error or 'they did not say why'}")
+        return _event(
+            float(result.reward >= self.threshold), "tests", {"reward": result.reward, "threshold": self.threshold}
+        )
+
+
+# --- texts ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, config=_OPTIONS)
+class StringMatchRewardFunc:
+    """Whether a text is the expected one: the agent's answer, or the file at `path`, absolute or in the workspace.
+
+    match: `regex` is searched for anywhere in the text. strip: without white space at both ends, of the text and of
+    what is expected. A file that is not there does not match.
+    """
+
+    expected: str
+    path: str | None = Field(default=None, min_length=1)
+    match: Literal["exact", "contains", "regex"] = "exact"
+    ignore_case: bool = False
+    strip: bool = True
+    space: ClassVar[Space] = "output"
+
+    @model_validator(mode="after")
+    def _compile(self) -> StringMatchRewardFunc:
+        if self.match == "regex":
+            try:
+                re.compile(self.expected)
+            except re.error as error:
+                raise ValueError(f"`expected` is no regular expression: {error}") from error
+        return self
+
+    def sandbox_inputs(self, workspace: str) -> tuple[str, ...]:
+        """The files of the sandbox that are read, absolute."""
+        return (posixpath.normpath(posixpath.join(workspace, self.path)),) if self.path else ()
+
+    async def score(self, node: RolloutNode) -> RewardEvent:
+        if self.path is None:
+            text: str | None = node.answer
+        else:
+            [place] = self.sandbox_inputs(node.rollout.workspace)
+            content = await _content(node, place)
+            text = None if content is None else content.decode("utf-8", "replace")
+        read = {"path": self.path} if self.path else {}
+        if text is None:
+            return _event(0.0, "string-match", read | {"missing": True})
+        return _event(float(self._matches(text)), "string-match", read | {"text": text.strip()[:_EXCERPT]})
+
+    def _matches(self, text: str) -> bool:
+        if self.match == "regex":
+            return re.search(self.expected, text, re.IGNORECASE if self.ignore_case else 0) is not None
+        expected = self.expected
+        if self.strip:
+            text, expected = text.strip(), expected.strip()
+        if self.ignore_case:
+            text, expected = text.casefold(), expected.casefold()
+        return text == expected if self.match == "exact" else expected in text
+
+
+async def _content(node: RolloutNode, path: str) -> bytes | None:
+    """A file of the sandbox, by its absolute path, as it was when the agent had finished; None if it was not there.
+
+    Raises `VerifierError` where neither a copy nor the world was kept.
+    """
+    rollout = node.rollout
+    if rollout.evidence is not None:
+        found = _copy(rollout.evidence / "inputs", path.lstrip("/"))
+        if found is not None or _was_missing(rollout.evidence, path):
+            return found
+    error: VerifierError = RewardFuncError(
+        f"{path} was not kept",
+        file=str(rollout.directory) if rollout.directory else None,
+        remedy="declare it as an artifact of the task, or run the job with `--keep workspace`, and score it then",
+    )
+    if rollout.workbench is not None:
+        try:
+            return await rollout.workbench.read(path, limit=MOST_TEXT)
+        except VerifierError as not_kept:
+            error = not_kept
+    if rollout.directory is not None:
+        found = _copy(rollout.directory / "artifacts", path.removeprefix("/logs/artifacts/").lstrip("/"))
+        if found is not None:
+            return found
+    raise error
+
+
+def _copy(root: Path, relative: str) -> bytes | None:
+    """A regular file below a directory that an agent may have filled; no link is followed to it."""
+    place = root
+    for part in relative.split("/"):
+        place = place / part
+        if place.is_symlink() or not place.exists():
+            return None
+    stream = open_regular(place) if not place.is_dir() else None
+    if stream is None:
+        raise RewardFuncError("is no file", file=str(place), remedy="name a file")
+    with stream:
+        content = stream.read(MOST_TEXT + 1)
+    if len(content) > MOST_TEXT:
+        raise RewardFuncError(f"is larger than {MOST_TEXT} bytes", file=str(place), remedy="match a smaller file")
+    return content
+
+
+def _was_missing(evidence: Path, path: str) -> bool:
+    """Whether the file was looked for in the sandbox and not there, as whoever looked for it has written down."""
+    try:
+        told = json.loads((evidence / "inputs.json").read_bytes())
+    except FileNotFoundError:
+        return False
+    return f"{path} is not there" in str(told.get(path))
+
+
+# --- programs -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, config=_OPTIONS)
+class CodeExecRewardFunc:
+    """What a program says that is run in the workspace, when the agent has finished.
+
+    code: a script, run by its own `#!` line, else by the command (`python3` by default). command: a shell's; without
+    code it is the program. files: put in place before, texts by their paths, absolute or in the workspace. result:
+    `exit`, 1 if it exits with 0, else 0; `stdout`, the number in [0, 1] that is its last line, if it exits with 0.
+    """
+
+    code: str | None = None
+    command: str | tuple[str, ...] | None = None
+    files: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+    timeout_sec: float = Field(default=60.0, gt=0)
+    result: Literal["exit", "stdout"] = "exit"
+    space: ClassVar[Space] = "output"
+
+    @model_validator(mode="after")
+    def _run_something(self) -> CodeExecRewardFunc:
+        if not self.code and not self.command:
+            raise ValueError("runs nothing: give `code` or `command`")
+        return self
+
+    async def score(self, node: RolloutNode) -> RewardEvent:
+        workbench = _workbench(node)
+        said = json.dumps([self.code, self.command, self.files, self.env], sort_keys=True)
+        key = f"exec-{sha256(said.encode()).hexdigest()[:16]}"
+        script = f"/tmp/benchflow-{key}"
+        files = {posixpath.join(node.rollout.workspace, path): text.encode() for path, text in self.files.items()}
+        if self.code:
+            files[script] = self.code.encode()
+        done = await workbench.run(key, self._command(script), files=files, env=self.env, timeout_sec=self.timeout_sec)
+        meta = {"exit_code": done.return_code, "stdout": done.stdout[-_EXCERPT:]}
+        return _event(self._value(done), "code-exec", meta)
+
+    def _command(self, script: str) -> list[str]:
+        command = self.command if isinstance(self.command, str) or self.command is None else shlex.join(self.command)
+        if not self.code:
+            return ["sh", "-c", command or ""]
+        if command is None and self.code.startswith("#!"):
+            return ["sh", "-c", 'chmod +x "$0" && exec "$0"', script]
+        return ["sh", "-c", f'{command or "python3"} "$0"', script]
+
+    def _value(self, done: SandboxExecResult) -> float:
+        tail = (done.stderr or done.stdout)[-4000:]
+        if done.timed_out:
+            raise VerifierTimeoutError(
+                f"the program did not finish in {self.timeout_sec:g} s", remedy="raise timeout_sec", log_tail=tail
+            )
+        if done.return_code in _NOT_RUN:
+            raise RewardFuncError(
+                "the program could not be run", remedy="name one that the task's image has", log_tail=tail
+            )
+        if self.result == "exit":
+            return float(done.return_code == 0)
+        if done.return_code != 0:
+            raise RewardFuncError(f"the program ended with exit status {done.return_code}", log_tail=tail)
+        last = done.stdout.rstrip().rpartition("\n")[2].strip()
+        if not _NUMBER.fullmatch(last) or not 0 <= float(last) <= 1:
+            raise RewardFuncError(f"the program's last line is {last[:80]!r}", remedy="print a number from 0 to 1")
+        return float(last)
+
+
+# --- judges ---------------------------------------------------------------------------------------------
+
+
+def _rubric_of(given: object) -> object:
+    """A list is the rubric's criteria, a text in it what one of them says; what has no id is numbered."""
+    if isinstance(given, str | Path):
+        raise ValueError("names a file that was not read: give the rubric itself, or benchflow.LLMJudgeRewardFunc")
+    table = {"criteria": given} if isinstance(given, list | tuple) else given
+    if not isinstance(table, dict) or not isinstance(table.get("criteria"), list | tuple):
+        return table
+    rows = [{"description": row} if isinstance(row, str) else row for row in table["criteria"]]
+    rows = [{"id": f"criterion-{n}"} | row if isinstance(row, dict) else row for n, row in enumerate(rows, 1)]
+    return table | {"criteria": rows}
+
+
+Rubric = Annotated[JudgeRubric, BeforeValidator(_rubric_of)]
+
+
+@dataclass(frozen=True, config=_OPTIONS)
+class LLMJudgeRewardFunc:
+    """What a model says of the agent's work by a rubric, in [0, 1].
+
+    rubric: a `JudgeRubric`, or its criteria as texts or tables. prompt: what the judge should know besides. inputs:
+    what it is shown beside the agent's answer: paths in the sandbox (absolute), or in the rollout's results (relative);
+    without any, all that was kept of the sandbox to be scored. model, base_url, credential: of the judge, where the
+    rollout brings none; with a base_url of its own it is asked in any case. credential: names the variable of its key.
+    """
+
+    rubric: Rubric
+    prompt: str = ""
+    inputs: tuple[str, ...] = ()
+    model: str | None = None
+    base_url: str | None = None
+    credential: str | None = None
+    name: str = "llm-judge"
+    space: ClassVar[Space] = "output"
+
+    def sandbox_inputs(self, workspace: str) -> tuple[str, ...]:
+        """The files of the sandbox that are read, absolute."""
+        return tuple(path for path in self.inputs if path.startswith("/"))
+
+    async def score(self, node: RolloutNode) -> VerifyResult:
+        result = await judge_rubric(
+            self.rubric,
+            judge=self._judge(node),
+            documents=self._documents(node),
+            task=node.rollout.task,
+            instruction=node.rollout.instruction,
+            context=self.prompt,
+            model=self.model,
+            now=datetime.now(UTC),
+            source=self.name,
+        )
+        return result.model_copy(update={"space": "output"})
+
+    def _judge(self, node: RolloutNode) -> Judge:
+        rollout = node.rollout
+        if rollout.judge is not None and self.base_url is None:
+            return rollout.judge
+        if rollout.directory is None:
+            raise RewardFuncError(
+                "there is nowhere to write down what the judge says", remedy="give the node's Evidence a directory"
+            )
+        settings = JudgeSettings(model=self.model, base_url=self.base_url, credential=self.credential)
+        key = os.environ.get(credential_of(settings, self.rubric.judge.model))
+        place = rollout.evidence.parent if rollout.evidence is not None else rollout.directory
+        return ModelJudge(settings, key, RolloutPaths(place).judge())
+
+    def _documents(self, node: RolloutNode) -> list[Document]:
+        rollout = node.rollout
+        found = [Document("the agent's answer", node.answer)] if node.answer else []
+        if self.inputs:
+            for path, place in find_inputs(self.inputs, rollout, _step_of(node)).items():
+                below = path.rstrip("/") + "/" if place.is_dir() else path
+                found += documents_below(place, prefix=below)
+        elif rollout.evidence is not None:
+            found += documents_below(rollout.evidence / "inputs", prefix="/")
+        if not found:
+            raise RewardFuncError(
+                "there is nothing to judge: the agent said nothing, and no file of its was kept",
+                remedy="name what the judge should see: inputs: [/app/report.md]",
+            )
+        return found
+
+
+def _step_of(node: RolloutNode) -> str | None:
+    """The name of the node's step, which its evidence lies under; None where the task has only one."""
+    evidence, directory = node.rollout.evidence, node.rollout.directory
+    return None if evidence is None or evidence.parent == directory else evidence.parent.name

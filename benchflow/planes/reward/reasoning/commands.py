@@ -1,0 +1,74 @@
+"""Which tool calls run tests: by the programs that are known to, and by anything that is called like a test."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from benchflow.planes.reward.action.calls import ToolCall
+from benchflow.planes.reward.action.shell import Command
+
+Kind = Literal["runner", "other"]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_RUNNERS = _words("""
+    pytest py.test tox nox jest vitest mocha ava rspec phpunit bats ctest karma unittest trial nosetests
+    minitest nextest behave cucumber prove
+""")
+_SUBCOMMANDS = {
+    **dict.fromkeys(
+        ("go", "cargo", "dotnet", "deno", "bun", "swift", "mix", "zig", "bazel", "sbt", "stack"), ("test",)
+    ),
+    **dict.fromkeys(("npm", "yarn", "pnpm"), ("test", "t")),
+    **dict.fromkeys(("make", "gmake", "just", "task", "ninja", "meson"), ("test", "tests", "check")),
+    **dict.fromkeys(("mvn", "mvnw", "gradle", "gradlew"), ("test", "check", "verify")),
+    "rake": ("test", "spec"),
+    "rails": ("test",),
+    "manage.py": ("test",),
+}
+_STARTERS = _words("""
+    python python3 uv poetry pipenv hatch rye pdm npx pnpx bunx yarn pnpm npm bundle run exec coverage
+    node dlx -m --
+""")
+_LOOKS = _words("""
+    cat less more head tail ls ll find grep rg sed awk echo printf cd mkdir touch rm cp mv vim vi nano
+    chmod chown diff wc git sort tree stat file which pip curl wget tee true test [ [[ export
+""")
+_LIKE_A_TEST = re.compile(
+    r"(?:^|[^a-z])(?:py)?(?:tests?|checks?|checker|verify|verification|validate|spec)(?![a-z])", re.I
+)
+
+
+def runs_tests(call: ToolCall) -> Kind | None:
+    """`runner` for a call of a known test program, `other` for one that may be a test; None for one that is none."""
+    kinds = {_kind(command) for command in call.commands}
+    if "runner" in kinds:
+        return "runner"
+    if "other" in kinds or call.name == "subagent":
+        return "other"
+    # A tool of its own for tests.
+    return "other" if not call.accesses and _LIKE_A_TEST.search(call.name.lower()) else None
+
+
+def _kind(command: Command) -> Kind | None:
+    words = [word.rpartition("/")[2] for word in command.words]
+    if not words:
+        return None
+    for place, word in enumerate(words):
+        if word in _RUNNERS or (word == "node" and "--test" in words[place:]):
+            return "runner"
+        if any(one in _SUBCOMMANDS.get(word, ()) or one.startswith("test:") for one in words[place + 1 :][:4]):
+            return "runner" if word in _SUBCOMMANDS else _other(command)
+        if word not in _STARTERS and not word.startswith("python"):
+            break
+    return _other(command)
+
+
+def _other(command: Command) -> Kind | None:
+    if command.name in _LOOKS:
+        return None
+    return "other" if any(_LIKE_A_TEST.search(word) for word in command.words) else None

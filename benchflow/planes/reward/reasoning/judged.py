@@ -1,0 +1,161 @@
+"""The reasoning space by a model: is what an agent stated connected to what it did, and that to its answer?"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field, StringConstraints
+from pydantic.dataclasses import dataclass
+
+from benchflow.contracts.reward import (
+    Judge,
+    JudgeAnswer,
+    JudgeQuestion,
+    JudgeScale,
+    RewardEvent,
+    RolloutNode,
+    Space,
+    VerifyResult,
+)
+from benchflow.errors import JudgeError, RewardFuncError
+from benchflow.planes.reward.judge import SYSTEM, Document, brief, judging, question_text
+from benchflow.planes.reward.reasoning.narrative import StepStory, seqs_of, stories_of
+
+_SCALE = "connected"
+_QUESTION = (
+    "The reasoning that the agent stated is connected to its actions, and its actions to its answer: it does what it"
+    " says that it will do, for the reasons that it gives; it says so where it changes its mind; and what it claims"
+    " follows from what its actions showed. That it states little is no fault by itself. Reasons that have nothing to"
+    " do with the actions, that the actions contradict, or that were made up for a result, are."
+)
+_MOST_SHOWN = 200_000
+"""Characters of all steps together."""
+
+_WHOLE = "You are shown all that the agent said and did, step by step."
+_STEP = "You are shown one step of several: what the agent said and did in it. Judge this step alone."
+
+Text = Annotated[str, StringConstraints(min_length=1)]
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class ReasoningJudge:
+    """How well an agent's stated reasoning is connected to its actions, and those to its answer, as a model judges it,
+    in [0, 1]: the value is of the whole, and with `per_step` each step has one of its own.
+
+    question: judged instead; criteria: judged with it. model: instead of the job's. timeout_sec: of one question.
+
+    A step without a plan, a thought or a word before its last action states no reasoning: it has no value of its own.
+    """
+
+    question: Text = _QUESTION
+    criteria: tuple[Text, ...] = ()
+    model: str | None = None
+    per_step: bool = True
+    timeout_sec: float = Field(default=120.0, gt=0)
+    space: ClassVar[Space] = "reasoning"
+
+    async def score(self, node: RolloutNode) -> VerifyResult:
+        """An event for each step that states reasoning, and one for the whole; an item `steps`, the mean of the steps.
+
+        Raises `RewardFuncError` for an agent that stated no reasoning at all, as the oracle, and `JudgeError` when a
+        question has no answer.
+        """
+        judge, stories = node.rollout.judge, stories_of(node)
+        if judge is None:
+            raise RewardFuncError(
+                "there is no model to judge", remedy="name one with --judge-model openai/… or anthropic/…"
+            )
+        told = [story for story in stories if story.reasons]
+        if not told:
+            raise RewardFuncError(
+                "there is nothing to judge: the agent stated no plan and no reasons",
+                remedy="leave reasoning-judge out for agents that tell neither",
+            )
+        alone = told if self.per_step and len(stories) > 1 else []
+        asked = [self._ask(judge, node, stories, "whole", _WHOLE)]
+        asked += [self._ask(judge, node, [story], _name(story), _STEP) for story in alone]
+        # What others answered is on record when this is tried again, so all of them are waited for.
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for name, answer in zip(("whole", *map(_name, alone)), answers, strict=True):
+            if isinstance(answer, JudgeError):
+                answer.message = f"the reasoning could not be judged ({name}): {answer.message}"
+            if isinstance(answer, BaseException):
+                raise answer
+        whole, *each = [answer for answer in answers if isinstance(answer, JudgeAnswer)]
+        # The only step is the whole.
+        if self.per_step and len(stories) == 1:
+            alone, each = told, [whole]
+        return self._result(node, whole, list(zip(alone, each, strict=True)))
+
+    async def _ask(
+        self, judge: Judge, node: RolloutNode, stories: Sequence[StepStory], name: str, what: str
+    ) -> JudgeAnswer:
+        documents = [Document("the answer", node.answer)] if node.answer and name == "whole" else []
+        documents += [Document(_name(story), story.shown(_MOST_SHOWN // len(stories))) for story in stories]
+        prompt = await asyncio.to_thread(
+            question_text,
+            task=node.rollout.task,
+            instruction=node.rollout.instruction,
+            documents=documents,
+            ask=f"{what} The numbers in brackets are lines of its record: name them in your reasons.",
+        )
+        description = "\n".join([self.question, *(f"- {one}" for one in self.criteria)])
+        return await judge.ask(
+            JudgeQuestion(
+                id=f"{self._id}.{name.replace(' ', '-')}",
+                system=SYSTEM,
+                prompt=prompt,
+                scales=(JudgeScale(id=_SCALE, description=description),),
+                model=self.model,
+                timeout_sec=self.timeout_sec,
+            )
+        )
+
+    @property
+    def _id(self) -> str:
+        """The beginning of the names of transcripts: a task may have several of these."""
+        asked = [self.question, list(self.criteria), self.model]
+        if asked == [_QUESTION, [], None]:
+            return "reasoning-judge"
+        return f"reasoning-judge-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:8]}"
+
+    def _result(
+        self, node: RolloutNode, whole: JudgeAnswer, steps: Sequence[tuple[StepStory, JudgeAnswer]]
+    ) -> VerifyResult:
+        now = datetime.now(UTC)
+
+        def event(answer: JudgeAnswer, **fields: Any) -> RewardEvent:
+            verdict = answer.verdicts[_SCALE]
+            meta = {"reasoning": brief(verdict.reasoning), "transcript": answer.transcript} | fields.pop("meta", {})
+            return RewardEvent(
+                space="reasoning", value=verdict.score, source="reasoning-judge", ts=now, meta=meta, **fields
+            )
+
+        events = [
+            event(
+                answer,
+                granularity="step",
+                step=story.node.step,
+                meta={"node": story.node.id, "stated": seqs_of(story.reasons), "actions": seqs_of(story.actions)},
+            )
+            for story, answer in steps
+        ]
+        values = [one.value for one in events]
+        events.append(event(whole, meta={"node": node.id}))
+        asked = {answer.transcript: answer for answer in (whole, *(answer for _, answer in steps))}
+        return VerifyResult(
+            reward=events[-1].value,
+            items={"steps": sum(values) / len(values)} if values else {},
+            events=events,
+            space="reasoning",
+            metadata={"judge": judging(asked.values())},
+        )
+
+
+def _name(story: StepStory) -> str:
+    return f"step {story.node.step}" if story.node.step is not None else f"node {story.node.id}"

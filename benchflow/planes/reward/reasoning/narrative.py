@@ -1,0 +1,154 @@
+"""What an agent said and did in a step, in order and merged: its plan, its thoughts, what it said, its actions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from benchflow.contracts.reward import RolloutNode
+from benchflow.planes.reward.action.calls import ToolCall, calls_of
+from benchflow.planes.reward.reasoning.outcomes import Outcome, outcomes_of
+
+Kind = Literal["plan", "thought", "message", "action", "prompt"]
+
+LONGEST_TEXT = 4000
+LONGEST_INPUT = 2000
+LONGEST_OUTPUT = 1500
+LONGEST_STEP = 60_000
+"""Characters of what is shown of a text, of an action's input and output, and of a step."""
+
+_SAID: Mapping[str, Kind] = {"agent_thought": "thought", "agent_message": "message", "user_message": "prompt"}
+_NO_ACTIONS = ("plan", "think")
+"""Tools by which agents state what they think."""
+
+
+@dataclass
+class Entry:
+    """One thing in a step. seq: of its first line. call, outcome: of an action."""
+
+    kind: Kind
+    seq: int
+    text: str = ""
+    call: ToolCall | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def is_statement(self) -> bool:
+        """Whether the agent says by it what it thinks."""
+        return self.kind in ("plan", "thought", "message") and bool(self.text.strip())
+
+
+@dataclass(frozen=True)
+class StepStory:
+    """A step of a rollout. node: where it led."""
+
+    node: RolloutNode
+    entries: tuple[Entry, ...]
+
+    @cached_property
+    def actions(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.kind == "action"]
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the agent did or said anything."""
+        return bool(self.actions) or any(entry.is_statement for entry in self.entries)
+
+    @property
+    def reasons(self) -> list[Entry]:
+        """What the agent stated beside its answer: what it said before its last action, its thoughts, its plans."""
+        last = self.actions[-1].seq if self.actions else -1
+        return [e for e in self.entries if e.is_statement and (e.kind != "message" or e.seq < last)]
+
+    @property
+    def stated_first(self) -> bool:
+        """Whether anything was stated before the first action."""
+        first = self.actions[0].seq if self.actions else None
+        return any(entry.is_statement and (first is None or entry.seq < first) for entry in self.entries)
+
+    def shown(self, limit: int = LONGEST_STEP) -> str:
+        """The step as a judge reads it, in about so many characters; what is left out is said."""
+        parts = [_shown(entry) for entry in self.entries]
+        return cut("\n\n".join(part for part in parts if part), min(limit, LONGEST_STEP))
+
+
+def stories_of(node: RolloutNode) -> list[StepStory]:
+    """The steps on the way to a node in which the agent did or said anything."""
+    calls = {call.seq: call for call in calls_of(node)}
+    outcomes = outcomes_of(node)
+    places = iter(range(len(node.trajectory)))
+    told = [StepStory(one, tuple(_entries(one, calls, outcomes, places))) for one in node.path]
+    return [story for story in told if story.is_active]
+
+
+def _entries(
+    node: RolloutNode, calls: Mapping[int, ToolCall], outcomes: Mapping[int, Outcome], places: Iterator[int]
+) -> list[Entry]:
+    found: list[Entry] = []
+    for event in node.events:
+        place = next(places)
+        seq = event["seq"] if isinstance(event.get("seq"), int) else place
+        kind = str(event.get("type"))
+        if kind in _SAID:
+            # A text comes in pieces, and what is told of usage in between.
+            if found and found[-1].kind == _SAID[kind]:
+                found[-1].text += str(event.get("text", ""))
+            else:
+                found.append(Entry(_SAID[kind], seq, str(event.get("text", ""))))
+        elif kind == "plan":
+            found.append(Entry("plan", seq, "\n".join(_plan_lines(event.get("entries")))))
+        elif kind in ("tool_call", "tool_call_update") and seq in calls:
+            call = calls[seq]
+            as_text = json.dumps(call.input, default=str, ensure_ascii=False)
+            kind_of: Kind = "action"
+            if call.name in _NO_ACTIONS:
+                kind_of = "plan" if call.name == "plan" else "thought"
+            found.append(Entry(kind_of, seq, as_text, call, outcomes.get(seq)))
+    return found
+
+
+def plan_entries(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The content and the status of a plan's entries."""
+    entries = event.get("entries")
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict):
+            yield str(entry.get("content", "")), str(entry.get("status", ""))
+
+
+def _plan_lines(entries: Any) -> Iterator[str]:
+    return (f"- [{status}] {content}" for content, status in plan_entries({"entries": entries}))
+
+
+_LABELS: Mapping[Kind, str] = {"plan": "PLAN", "thought": "THOUGHT", "message": "SAID", "prompt": "WAS ASKED"}
+
+
+def _shown(entry: Entry) -> str:
+    if entry.kind != "action" or entry.call is None:
+        return (
+            f"[{entry.seq}] {_LABELS.get(entry.kind, '')}:\n{cut(entry.text, LONGEST_TEXT)}"
+            if entry.text.strip()
+            else ""
+        )
+    call, outcome = entry.call, entry.outcome or Outcome()
+    told = f"[{entry.seq}] ACTION {cut(call.name, 200)}: {cut(entry.text, LONGEST_INPUT)}"
+    if call.title and call.title not in entry.text:
+        told += f"\n{cut(call.title, 300)}"
+    code = "" if outcome.exit_code is None else f", exit status {outcome.exit_code}"
+    told += f"\nCAME TO {outcome.status or 'nothing that is told'}{code}"
+    return f"{told}:\n{cut(outcome.text, LONGEST_OUTPUT)}" if outcome.text.strip() else told
+
+
+def cut(text: str, limit: int) -> str:
+    """A text without its middle beyond `limit` characters, which is said."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters are left out here …]\n{text[-half:]}"
+
+
+def seqs_of(entries: Sequence[Entry], most: int = 20) -> list[int]:
+    """Where these are in the trajectory."""
+    return [entry.seq for entry in entries[:most]]

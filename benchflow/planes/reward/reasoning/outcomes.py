@@ -1,0 +1,151 @@
+"""What tool calls came to, as far as agents tell: what they printed, and whether commands and tests succeeded."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchflow.contracts.reward import RolloutNode
+
+LONGEST = 200_000
+"""Characters of an output that are read: its end, where results are."""
+
+_TEXTS = ("output", "stdout", "formatted_output", "aggregated_output", "result", "content", "stderr")
+_CODES = ("exit_code", "exitCode", "exit", "return_code", "returncode")
+_TOLD = re.compile(r"\bexit(?:ed with)? (?:code|status):? (-?\d{1,10})\b", re.IGNORECASE)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+# Summaries of test programs, each a line or the beginning of one.
+_FAILED = re.compile(
+    r"^(?:"
+    r"(?:=+ )?(?:\d+ \w+, )*[1-9]\d* (?:failed|errors?)\b.* in [\d.]+ ?s"
+    r"|FAILED \((?:failures|errors)="
+    r"|test result: FAILED"
+    r"|(?:--- )?FAIL(?:\t|:| )"
+    r"|[ \t]*(?:Tests?|Test Files|Test Suites):?[ \t].*?\b[1-9]\d* failed"
+    r"|[ \t]*[1-9]\d* failing\b"
+    r"|(?:#|ℹ) fail [1-9]"
+    r"|not ok \d"
+    r"|.*\bTests run: \d+, (?:Failures: [1-9]|Failures: 0, Errors: [1-9])"
+    r"|.*\b[1-9]\d* tests? failed out of"
+    r")",
+    re.MULTILINE,
+)
+_PASSED = re.compile(
+    r"^(?:"
+    r"(?:=+ )?(?:\d+ \w+, )*\d+ passed\b.* in [\d.]+ ?s"
+    r"|OK(?: \(.*\))?[ \t\r]*$"
+    r"|test result: ok"
+    r"|ok  ?\t"
+    r"|[ \t]*(?:Tests?):?[ \t]+(?:.*[ \t])?\d+ passed"
+    r"|[ \t]*\d+ passing\b"
+    r"|(?:#|ℹ) pass [1-9]"
+    r"|.*\bTests run: \d+, Failures: 0, Errors: 0"
+    r"|.*\b100% tests passed"
+    r")",
+    re.MULTILINE,
+)
+
+
+@dataclass
+class Outcome:
+    """What became of a call. text: what it printed. exit_code: None where it isn't told."""
+
+    status: str = ""
+    text: str = ""
+    exit_code: int | None = None
+    _deltas: list[str] = field(default_factory=list, repr=False)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is told that the command failed."""
+        return self.exit_code != 0 if self.exit_code is not None else self.status == "failed"
+
+    @property
+    def tests_failed(self) -> bool | None:
+        """Whether tests that it ran failed; None where that isn't told.
+
+        A summary of theirs says more than the exit status, which may be that of another command of the same line.
+        """
+        if _FAILED.search(self.text):
+            return True
+        if _PASSED.search(self.text):
+            return False
+        return self.failed if self.exit_code is not None or self.status == "failed" else None
+
+
+def outcomes_of(node: RolloutNode) -> dict[int, Outcome]:
+    """The outcomes of the tool calls on the way to a node, by the `seq` that `calls_of` gives the calls."""
+    return read_outcomes(node.trajectory)
+
+
+def read_outcomes(events: tuple[Mapping[str, Any], ...]) -> dict[int, Outcome]:
+    """The outcomes of the tool calls in the lines of a trajectory, by the `seq` of each call's first line."""
+    found: dict[int, Outcome] = {}
+    begun: dict[str, int] = {}
+    for place, event in enumerate(events):
+        if event.get("type") not in ("tool_call", "tool_call_update"):
+            continue
+        call, seq = str(event.get("tool_call_id")), event.get("seq")
+        if event["type"] == "tool_call" or call not in begun:
+            begun[call] = seq if isinstance(seq, int) else place
+            found[begun[call]] = Outcome()
+        _take(found[begun[call]], event)
+    return found
+
+
+def _take(outcome: Outcome, event: Mapping[str, Any]) -> None:
+    outcome.status = str(event.get("status") or outcome.status)
+    raw, meta = event.get("raw_output"), event.get("meta")
+    meta = meta if isinstance(meta, dict) else {}
+    delta = meta.get("terminal_output_delta") or meta.get("terminal_output")
+    if isinstance(delta, dict) and isinstance(delta.get("data"), str):
+        outcome._deltas.append(delta["data"])
+    text = _text(raw) or _blocks(event.get("content")) or "".join(outcome._deltas)
+    if text:
+        outcome.text = _COLOUR.sub("", text[-LONGEST:])
+    code = _code(raw) if isinstance(raw, dict) else None
+    code = _code(meta.get("terminal_exit")) if code is None else code
+    if code is None and raw is not None:
+        code = _told(outcome.text)
+    outcome.exit_code = code if code is not None else outcome.exit_code
+
+
+def _text(raw: Any) -> str:
+    if isinstance(raw, str):
+        return raw
+    if not isinstance(raw, dict):
+        return ""
+    texts = [str(raw[key]) for key in _TEXTS if isinstance(raw.get(key), str) and raw[key]]
+    # Most of the keys are spellings of the same, errors are not.
+    if texts:
+        errors = raw.get("stderr")
+        return texts[0] + (f"\n{errors}" if isinstance(errors, str) and errors not in texts[0] else "")
+    return "" if set(raw) <= {*_CODES, *_TEXTS} else json.dumps(raw, default=str)
+
+
+def _blocks(content: Any) -> str:
+    """The texts of a call's content blocks."""
+    found = []
+    for block in content if isinstance(content, list) else ():
+        inner = block.get("content") if isinstance(block, dict) else None
+        if isinstance(inner, dict) and isinstance(inner.get("text"), str):
+            found.append(inner["text"])
+    return "\n".join(found)
+
+
+def _code(table: Any) -> int | None:
+    if not isinstance(table, dict):
+        return None
+    told = (table.get(key) for key in _CODES)
+    found = next((code for code in told if isinstance(code, int) and not isinstance(code, bool)), None)
+    return found if found is not None else _code(table.get("metadata"))
+
+
+def _told(text: str) -> int | None:
+    """An exit status that is told where agents tell it: on the first line or at the end."""
+    found = _TOLD.match(text.lstrip("[ \n")) or next(iter(_TOLD.findall(text[-200:])[-1:]), None)
+    return int(found if isinstance(found, str) else found[1]) if found else None

@@ -1,0 +1,264 @@
+"""Scoring a node: reward functions run beside each other, and what they say is combined with the verifier's result.
+
+What fails is data. The metric of a function that raised is missing, and so is whatever needs it; no number stands for
+what nobody measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import isfinite
+
+from benchflow.contracts.reward import (
+    AggregatePolicy,
+    RewardEvent,
+    RewardFunc,
+    RewardFuncSpec,
+    RewardTable,
+    RolloutNode,
+    Space,
+    VerifyResult,
+)
+from benchflow.errors import BenchFlowError, RewardFuncError, VerifierError
+from benchflow.planes.reward.aggregate import aggregate_metrics, weighted_mean
+from benchflow.planes.reward.functions import make_function
+from benchflow.planes.reward.strict import AGREEMENT
+
+Range = tuple[float, float]
+UNIT: Range = (0.0, 1.0)
+_LONGEST = 4000
+"""Characters of an error that are kept."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What one function came to: its result, or why it has none. weight: among those of its space.
+
+    space: None for a function that failed and does not say by itself which space it scores.
+    """
+
+    name: str
+    space: Space | None
+    weight: float = 1.0
+    result: VerifyResult | None = None
+    error: str = ""
+
+    @property
+    def value(self) -> float | None:
+        return None if self.result is None else self.result.reward
+
+
+async def score(
+    node: RolloutNode,
+    output: Callable[[], Awaitable[VerifyResult]],
+    table: RewardTable | None,
+    *,
+    now: datetime,
+    reward_range: Range = UNIT,
+    file: str = "task",
+) -> VerifyResult:
+    """What the verifier says of a node, and what the functions of the task's `reward` table say.
+
+    output: the verifier; what it raises is not caught, since without it nothing counts as scored. It comes first: what
+    functions run in the sandbox must not disturb it. reward_range: of values, the verifier's. file: that declares the
+    table. See `combine` for what becomes of it.
+    """
+    verified = await output()
+    if table is None:
+        return verified
+
+    async def run(index: int, spec: RewardFuncSpec) -> Scored:
+        try:
+            function = make_function(spec, file=file, index=index)
+        except BenchFlowError as error:
+            return Scored(spec.name, None, spec.weight, error=_told(error))
+        return await run_function(function, spec.name, node, weight=spec.weight, reward_range=reward_range)
+
+    scored = await asyncio.gather(*(run(index, spec) for index, spec in enumerate(table.funcs)))
+    return combine(verified, scored, table.aggregate, now=now, reward_range=reward_range)
+
+
+# --- one function ---------------------------------------------------------------------------------------
+
+
+async def run_function(
+    function: RewardFunc, name: str, node: RolloutNode, *, weight: float = 1.0, reward_range: Range = UNIT
+) -> Scored:
+    """A function's result for a node, its events under `name`. What it raises, and what is no result, is its error."""
+    space: Space | None = getattr(function, "space", None)
+    try:
+        said = function.score(node)
+        if not inspect.isawaitable(said):
+            raise RewardFuncError(f"`score` gave {type(said).__name__}", remedy="write `async def score(self, node)`")
+        result = _result(await said, name, space, reward_range)
+        return Scored(name, result.space, weight, result)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # Not this task was cancelled, but something that the function waited for.
+        return Scored(name, space, weight, error=_told(error))
+    except (Exception, SystemExit) as error:
+        return Scored(name, space, weight, error=_told(error))
+
+
+def _result(said: object, name: str, space: str | None, allowed: Range) -> VerifyResult:
+    """What a function returned, as a result with a value. Raises `RewardFuncError` when it is none."""
+    if isinstance(said, RewardEvent):
+        said = VerifyResult(reward=said.value, events=[said], space=said.space, granularity=said.granularity)
+    if not isinstance(said, VerifyResult):
+        raise RewardFuncError(
+            f"`score` returned {type(said).__name__}", remedy="return a RewardEvent, or a VerifyResult"
+        )
+    if said.reward is None:
+        raise RewardFuncError(said.error or "; ".join(said.errors.values()) or "it gave no reward, and did not say why")
+    if space is not None and said.space != space:
+        raise RewardFuncError(f"it says that it scores {space!r} and scored {said.space!r}")
+    _expect_number(said.reward, "the reward", allowed)
+    for event in said.events:
+        _expect_number(event.value, "the value of an event", allowed)
+    for item, value in said.items.items():
+        _expect_number(value, f"the metric {item!r}", None)
+    return said.model_copy(update={"events": [_named(event, name) for event in said.events]})
+
+
+def _named(event: RewardEvent, name: str) -> RewardEvent:
+    """The event under its function's name; what else it called its source is told by its tag, if that is free."""
+    if event.source == name:
+        return event
+    return event.model_copy(update={"source": name, "tag": event.tag if event.tag is not None else event.source})
+
+
+def _expect_number(value: object, what: str, allowed: Range | None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise RewardFuncError(f"{what} is {value!r}", remedy="give a finite number")
+    if allowed is not None and not _is_within(value, allowed):
+        raise RewardFuncError(
+            f"{what} is {value!r}, outside the reward range [{allowed[0]:g}, {allowed[1]:g}]",
+            remedy="scale it, or widen verifier.reward_range in the task's configuration",
+        )
+
+
+def _is_within(value: float, allowed: Range) -> bool:
+    return allowed[0] - AGREEMENT <= value <= allowed[1] + AGREEMENT
+
+
+def _told(error: BaseException) -> str:
+    text = str(error) if isinstance(error, BenchFlowError) else f"{type(error).__name__}: {error}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+# --- all of them ----------------------------------------------------------------------------------------
+
+
+def combine(
+    verified: VerifyResult,
+    scored: Sequence[Scored],
+    aggregate: AggregatePolicy | None,
+    *,
+    now: datetime,
+    reward_range: Range = UNIT,
+) -> VerifyResult:
+    """The verifier's result with the metrics of the functions, and the scalar that the aggregate makes of all.
+
+    The metrics are the verifier's own, `<space>.<name>` of each function, `<space>.<name>.<item>` of what else it
+    reports, and `<space>`: the mean, by their weights, of its functions, with the verifier's reward among those of
+    `output` at weight 1. A function of weight 0 is only told. Without an aggregate the scalar is the verifier's; an
+    aggregate without weights takes the spaces alike.
+    """
+    failed = {one.name: one.error for one in scored if one.result is None}
+    if verified.reward is None:
+        failed["output"] = verified.error or "the verifier gave no reward"
+    spaces = _by_space([Scored("verifier", "output", 1.0, verified), *scored])
+    own = [(space, mean) for space, members in spaces.items() if (mean := mean_of(members)) is not None]
+    own += [metric for one in scored for metric in _metrics(one)]
+    metrics, clashes = _distinct([*verified.items.items(), *own])
+    result = verified.model_copy(
+        update={
+            "items": metrics,
+            "events": [*verified.events, *(event for one in scored if one.result for event in one.result.events)],
+            "warnings": [*verified.warnings, *(note for one in scored for note in _warnings(one))],
+            "errors": _joined(verified.errors, failed, clashes, *(_parts(one) for one in scored)),
+            "metadata": verified.metadata | _metadata(scored),
+        }
+    )
+    if aggregate is None:
+        return result
+    policy = aggregate if aggregate.weights else aggregate.model_copy(update={"weights": dict.fromkeys(spaces, 1.0)})
+    return _with_scalar(result, policy, now, reward_range)
+
+
+def _with_scalar(result: VerifyResult, policy: AggregatePolicy, now: datetime, allowed: Range) -> VerifyResult:
+    missing = sorted(policy.weights.keys() - result.items.keys())
+    try:
+        if missing:
+            why = "".join(f"\n  {name}: {error}" for name, error in result.errors.items())
+            raise VerifierError(f"the aggregate weighs {', '.join(missing)}, which could not be measured{why}")
+        value = aggregate_metrics(result.items, policy)
+        if not isfinite(value) or not _is_within(value, allowed):
+            raise VerifierError(
+                f"the aggregate is {value!r}, outside the reward range [{allowed[0]:g}, {allowed[1]:g}]",
+                key="reward.aggregate",
+                remedy="choose other weights, or a mean",
+            )
+    except VerifierError as error:
+        return result.model_copy(update={"reward": None, "error": _told(error)})
+    event = RewardEvent(value=value, source=f"aggregate:{policy.method}", ts=now)
+    return result.model_copy(update={"reward": value, "error": None, "events": [*result.events, event]})
+
+
+def mean_of(scored: Iterable[Scored]) -> float | None:
+    """The mean by weights of those that have one; None if one of them has no value, or there is none of them."""
+    counted = [one for one in scored if one.weight > 0]
+    values = [one.value for one in counted if one.value is not None]
+    if not values or len(values) < len(counted):
+        return None
+    return weighted_mean((one.weight, value) for one, value in zip(counted, values, strict=True))
+
+
+def _by_space(scored: Iterable[Scored]) -> dict[str, list[Scored]]:
+    """Those that count, in their spaces; one whose space nobody knows may belong to any of them."""
+    counted = [one for one in scored if one.weight > 0]
+    known = dict.fromkeys(one.space for one in counted if one.space is not None)
+    return {space: [one for one in counted if one.space in (space, None)] for space in known}
+
+
+def _metrics(one: Scored) -> list[tuple[str, float]]:
+    if one.result is None or one.result.reward is None:
+        return []
+    name = f"{one.space}.{one.name}"
+    return [(name, one.result.reward), *((f"{name}.{item}", value) for item, value in one.result.items.items())]
+
+
+def _distinct(metrics: Sequence[tuple[str, float]]) -> tuple[dict[str, float], dict[str, str]]:
+    """Metrics that one place alone reports; and, as errors, the others."""
+    times = Counter(name for name, _ in metrics)
+    clashes = {name: "two report a metric of this name; rename one" for name in times if times[name] > 1}
+    return {name: value for name, value in metrics if name not in clashes}, clashes
+
+
+def _warnings(one: Scored) -> list[str]:
+    return [f"{one.name}: {note}" for note in one.result.warnings] if one.result else []
+
+
+def _parts(one: Scored) -> dict[str, str]:
+    """Of a function that has a value, what failed in it."""
+    return {f"{one.name}.{part}": error for part, error in one.result.errors.items()} if one.result else {}
+
+
+def _metadata(scored: Sequence[Scored]) -> dict[str, object]:
+    told = {one.name: one.result.metadata for one in scored if one.result and one.result.metadata}
+    return {"reward_funcs": told} if told else {}
+
+
+def _joined(*tables: dict[str, str]) -> dict[str, str]:
+    joined: dict[str, str] = {}
+    for table in tables:
+        for name, error in table.items():
+            joined[name] = f"{joined[name]}; {error}" if name in joined else error
+    return joined

@@ -1,0 +1,95 @@
+"""What a task's verifier says of a node, by the strategy that it declares: a program, a judge, an episode's record."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+from benchflow.contracts.reward import Judge, RolloutNode, VerifyResult
+from benchflow.contracts.task import Task, VerifierConfig, VerifierStrategy
+from benchflow.errors import JudgeError, VerifierError
+from benchflow.planes.reward.inputs import find_inputs, judged_directory, strategy_of
+from benchflow.planes.reward.judge import Document, documents_below, judge_as_role, judge_rubric
+from benchflow.planes.reward.ors import read_episode
+
+
+async def verify(
+    node: RolloutNode, task: Task, config: VerifierConfig, *, step: str | None, now: datetime
+) -> VerifyResult:
+    """The verifier's result for a node.
+
+    config: of the verifier, the step's own if the task has several; step: its name. now: stamps what brings no time.
+    Raises `VerifierError` where nothing was kept that the strategy reads, `JudgeError` for a model that gives no usable
+    answer or is not there to be asked, and what a verifier's program or an episode's record is said to raise.
+    """
+    strategy = strategy_of(task, config)
+    match strategy.type:
+        case "script" | "reward-kit":
+            return await _program(node)
+        case "llm-judge":
+            return await _rubric(node, task, strategy, step, now)
+        case "agent-judge":
+            return await _role(node, task, strategy, step, now)
+        case "ors-episode":
+            inputs = find_inputs(strategy.inputs, node.rollout, step)
+            form, allowed = strategy.format or "auto", config.reward_range
+            return await asyncio.to_thread(read_episode, inputs, form, reward_range=allowed, now=now)
+
+
+async def _program(node: RolloutNode) -> VerifyResult:
+    if node.rollout.workbench is None:
+        raise VerifierError(
+            "there is no world left in which the verifier could be run",
+            file=str(node.rollout.directory) if node.rollout.directory else None,
+            remedy="give a workbench, for example benchflow.rescoring.stored_workbench(rollout_dir)",
+        )
+    return await node.rollout.workbench.tests()
+
+
+async def _rubric(
+    node: RolloutNode, task: Task, strategy: VerifierStrategy, step: str | None, now: datetime
+) -> VerifyResult:
+    rubric = task.rubrics.get(strategy.rubric or "")
+    if rubric is None:
+        raise VerifierError("the rubric was not read with the task", file=strategy.rubric, remedy="check the task")
+    directory = judged_directory(strategy)
+    place = find_inputs([directory], node.rollout, step)[directory]
+    return await judge_rubric(
+        rubric,
+        judge=_judge(node),
+        documents=await asyncio.to_thread(documents_below, place, prefix=f"{directory.rstrip('/')}/"),
+        task=node.rollout.task,
+        instruction=node.rollout.instruction,
+        context=strategy.context or "",
+        model=strategy.model,
+        now=now,
+    )
+
+
+async def _role(
+    node: RolloutNode, task: Task, strategy: VerifierStrategy, step: str | None, now: datetime
+) -> VerifyResult:
+    role = task.verifier_document.role_prompts.get(strategy.role or "") if task.verifier_document else None
+    if role is None:
+        raise VerifierError(f"there is no role {strategy.role!r}", key="role", remedy="add its section to verifier.md")
+    documents: list[Document] = []
+    for path, place in find_inputs(strategy.inputs, node.rollout, step).items():
+        prefix = f"{path.rstrip('/')}/" if place.is_dir() else path
+        documents += await asyncio.to_thread(documents_below, place, prefix=prefix)
+    return await judge_as_role(
+        role,
+        judge=_judge(node),
+        documents=documents,
+        task=node.rollout.task,
+        instruction=node.rollout.instruction,
+        model=strategy.model,
+        now=now,
+    )
+
+
+def _judge(node: RolloutNode) -> Judge:
+    if node.rollout.judge is None:
+        raise JudgeError(
+            "there is no model to judge", key="judge.model", remedy="name one: --judge-model openai/… or anthropic/…"
+        )
+    return node.rollout.judge

@@ -1,0 +1,168 @@
+"""Reading what nobody vouches for: regular files of bounded size, strict JSON, finite numbers in their range.
+
+Files of verifiers and agents were written by code that nobody trusts, so nothing about them is taken for granted: not
+that they are files, not that they are small, not that a number is a number. What they mean is not known here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from math import isfinite
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from benchflow.errors import RewardFileError
+
+MAX_BYTES = 1024 * 1024
+AGREEMENT = 1e-9
+"""How far two statements of one reward may differ, and how far rounding may carry one past its range."""
+
+_BLANK = re.compile(r"[ \t\n\r]*")
+
+
+def refuse(file: str, message: str, remedy: str, *, key: str | None = None) -> NoReturn:
+    raise RewardFileError(message, file=file, key=key, remedy=remedy)
+
+
+def quote(value: object) -> str:
+    """A value as an error shows it."""
+    shown = f'"{value}"' if isinstance(value, str) else json.dumps(value, ensure_ascii=True, default=str)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."
+
+
+# --- files ---------------------------------------------------------------------------------------------
+
+
+def open_regular(path: Path) -> BinaryIO | None:
+    """The file, opened; None where the name belongs to a directory, a pipe or a device. Follows no link."""
+    # Not blocking, because opening a pipe that nobody writes to would wait for ever.
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        return None
+    return os.fdopen(handle, "rb")
+
+
+def read_text(path: Path, shown: str, *, limit: int = MAX_BYTES) -> str | None:
+    """The text of a regular file of at most `limit` bytes, None when there is nothing of that name.
+
+    shown: what errors call it. Raises `RewardFileError`.
+    """
+    try:
+        stream = open_regular(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if path.is_symlink():
+            refuse(shown, "is a symbolic link", "write a regular file")
+        refuse(shown, f"cannot be read: {error.strerror}", "write a regular file")
+    if stream is None:
+        refuse(shown, "is not a regular file", "write a regular file")
+    with stream:
+        content = stream.read(limit + 1)
+    if len(content) > limit:
+        refuse(shown, f"is larger than {limit} bytes", "keep details in files of their own beside it")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        refuse(shown, f"is not UTF-8: {content[error.start : error.end]!r}", "write plain UTF-8 text")
+
+
+# --- JSON ----------------------------------------------------------------------------------------------
+
+
+def load_json(text: str, file: str) -> Any:
+    """The one value of a text, read more strictly than the json module does by itself."""
+    value, end = decode_json(text, file, 0)
+    if skip_blank(text, end) < len(text):
+        refuse(file, f"is not JSON: {quote(text[end:].strip())} follows its end", "write one value")
+    return value
+
+
+def decode_json(text: str, file: str, start: int) -> tuple[Any, int]:
+    """The value that begins at `start`, and where it ends."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in seen:
+                both = f"the key is there twice, as {quote(seen[key])} and {quote(value)}"
+                refuse(file, both, "keep one", key=key)
+            seen[key] = value
+        return seen
+
+    def constant(literal: str) -> NoReturn:
+        refuse(file, f"{literal} is not a number in JSON", "write finite numbers only")
+
+    def finite(literal: str) -> float:
+        value = float(literal)
+        if not isfinite(value):
+            refuse(file, f"{quote(literal)} is too large", "write finite numbers only")
+        return value
+
+    decoder = json.JSONDecoder(object_pairs_hook=unique, parse_constant=constant, parse_float=finite)
+    try:
+        value, end = decoder.raw_decode(text, skip_blank(text, start))
+        # A lone surrogate can be escaped in JSON but not be written down as UTF-8 afterwards.
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        refuse(file, "has a text that is not valid Unicode", "write no lone surrogates")
+    except RecursionError:
+        refuse(file, "is nested too deeply", "keep details in files of their own beside it")
+    except ValueError as error:
+        refuse(file, f"is not JSON: {error}", "write JSON by a program, not by hand")
+    return value, end
+
+
+def skip_blank(text: str, start: int) -> int:
+    """Where the next value, or sign, of a JSON text begins."""
+    found = _BLANK.match(text, start)
+    return found.end() if found else start
+
+
+# --- values --------------------------------------------------------------------------------------------
+
+
+def number(value: object, *, file: str, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        refuse(file, f"{quote(value)} is not a number", "write a finite number", key=key)
+    try:
+        found = float(value)
+    except OverflowError:
+        refuse(file, f"{quote(str(value))} is too large", "write a finite number", key=key)
+    if not isfinite(found):
+        refuse(file, f"{found!r} is not finite", "write a finite number", key=key)
+    return found
+
+
+def in_range(value: float, allowed: tuple[float, float], *, file: str, key: str | None) -> float:
+    low, high = allowed
+    if not low - AGREEMENT <= value <= high + AGREEMENT:
+        refuse(
+            file,
+            f"{value!r} is outside the reward range [{low:g}, {high:g}]",
+            "scale the reward, or widen verifier.reward_range in the task's configuration",
+            key=key,
+        )
+    return min(max(value, low), high)
+
+
+def choice(value: object, allowed: tuple[str, ...], *, file: str, key: str) -> Any:
+    if not isinstance(value, str) or value not in allowed:
+        refuse(file, f"{quote(value)} is not known", f"use one of {', '.join(allowed)}", key=key)
+    return value
+
+
+def mapping(value: object, *, file: str, key: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        refuse(file, f"{quote(value)} is not an object", "write an object", key=key)
+    return value
+
+
+def text_value(value: object, *, file: str, key: str) -> str:
+    if not isinstance(value, str):
+        refuse(file, f"{quote(value)} is not a text", "write a string", key=key)
+    return value
