@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from benchflow.contracts.config import Turn as Turn
     from benchflow.contracts.job import RetryConfig as RetryConfig
     from benchflow.contracts.reward import RewardEvent as RewardEvent
+    from benchflow.contracts.reward import RewardFunc as RewardFunc
+    from benchflow.contracts.reward import RolloutNode as RolloutNode
     from benchflow.contracts.reward import VerifyResult as VerifyResult
-    from benchflow.contracts.rollout import Node as RolloutNode  # noqa: F401
     from benchflow.contracts.rollout import RolloutResult as RolloutResult
     from benchflow.contracts.rollout import RolloutResult as RunResult  # noqa: F401
     from benchflow.contracts.rollout import RolloutTree as RolloutTree
@@ -32,7 +33,12 @@ if TYPE_CHECKING:
     from benchflow.contracts.task import Task as Task
     from benchflow.errors import ACPError as ACPError
     from benchflow.errors import BenchFlowError as BenchFlowError
+    from benchflow.planes.reward.output import CodeExecRewardFunc as CodeExecRewardFunc
+    from benchflow.planes.reward.output import StringMatchRewardFunc as StringMatchRewardFunc
+    from benchflow.planes.reward.output import TestRewardFunc as TestRewardFunc
     from benchflow.rollout import Rollout as Rollout
+    from benchflow.rubric import LLMJudgeRewardFunc as LLMJudgeRewardFunc
+    from benchflow.rubric import Rubric as Rubric
     from benchflow.runtime import Agent as Agent
     from benchflow.runtime import Environment as Environment
     from benchflow.runtime import Runtime as Runtime
@@ -42,26 +48,32 @@ _PUBLIC = {
     "ACPError": "benchflow.errors",
     "Agent": "benchflow.runtime",
     "BenchFlowError": "benchflow.errors",
+    "CodeExecRewardFunc": "benchflow.planes.reward.output",
     "Environment": "benchflow.runtime",
     "ImageBuilder": "benchflow.contracts.sandbox",
     "ImageConfig": "benchflow.contracts.sandbox",
     "ImageRef": "benchflow.contracts.sandbox",
     "JobConfig": "benchflow.contracts.config",
+    "LLMJudgeRewardFunc": "benchflow.rubric",
     "RetryConfig": "benchflow.contracts.job",
     "RewardEvent": "benchflow.contracts.reward",
+    "RewardFunc": "benchflow.contracts.reward",
     "Role": "benchflow.contracts.config",
     "Rollout": "benchflow.rollout",
     "RolloutConfig": "benchflow.contracts.config",
-    "RolloutNode": "benchflow.contracts.rollout:Node",
+    "RolloutNode": "benchflow.contracts.reward",
     "RolloutResult": "benchflow.contracts.rollout",
     "RolloutTree": "benchflow.contracts.rollout",
     "RunResult": "benchflow.contracts.rollout:RolloutResult",
+    "Rubric": "benchflow.rubric",
     "Runtime": "benchflow.runtime",
     "RuntimeConfig": "benchflow.contracts.config",
     "Sandbox": "benchflow.contracts.sandbox",
     "SandboxExecResult": "benchflow.contracts.sandbox",
     "Scene": "benchflow.contracts.config",
+    "StringMatchRewardFunc": "benchflow.planes.reward.output",
     "Task": "benchflow.contracts.task",
+    "TestRewardFunc": "benchflow.planes.reward.output",
     "Turn": "benchflow.contracts.config",
     "VerifyResult": "benchflow.contracts.reward",
     "run": "benchflow.runtime",

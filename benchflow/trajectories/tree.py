@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from benchflow.contracts.reward import RewardEvent
 from benchflow.contracts.rollout import Node, RolloutTree, StepOutcome
 
 ROOT = "n0"
@@ -15,8 +16,16 @@ def node_id(step_index: int) -> str:
     return f"n{step_index + 1}"
 
 
-def build_tree(rollout: str, steps: Sequence[StepOutcome], events: Sequence[dict[str, Any]]) -> RolloutTree:
-    """The tree of a rollout whose steps were run one after another; events: the trajectory's lines."""
+def build_tree(
+    rollout: str,
+    steps: Sequence[StepOutcome],
+    events: Sequence[dict[str, Any]],
+    rewards: Sequence[dict[str, Any]] = (),
+) -> RolloutTree:
+    """The tree of a rollout whose steps were run one after another.
+
+    events: the lines of the trajectory; rewards: those of `rewards.jsonl`.
+    """
     nodes = [Node(id=ROOT)]
     for outcome in steps:
         name = node_id(outcome.step.index)
@@ -29,6 +38,23 @@ def build_tree(rollout: str, steps: Sequence[StepOutcome], events: Sequence[dict
                 role=outcome.step.role,
                 events=(mine[0], mine[-1] + 1) if mine else (0, 0),
                 rewards=outcome.verify.rewards if outcome.verify else None,
+                scores=[_score(line) for line in rewards if _is_of(line, outcome.step.index)],
             )
         )
     return RolloutTree(rollout=rollout, root=ROOT, nodes=nodes)
+
+
+def _is_of(line: dict[str, Any], step: int) -> bool:
+    return bool(line["granularity"] == "step" and line["step_index"] == step)
+
+
+def _score(line: dict[str, Any]) -> RewardEvent:
+    return RewardEvent(
+        space=line["space"],
+        granularity="step",
+        value=line["value"],
+        source=line["source"],
+        ts=line["ts"],
+        step=line["step_index"],
+        tag=line["tag"],
+    )

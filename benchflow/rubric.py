@@ -1,0 +1,155 @@
+"""`Rubric`: reward functions with weights, scored together on a node or on a stored rollout, in Python."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from benchflow.contracts.reward import JudgeRubric, RewardFunc, RolloutNode, VerifyResult
+from benchflow.errors import ConfigError
+from benchflow.planes.reward import output
+from benchflow.planes.reward.score import Scored, mean_of, run_function
+from benchflow.rescoring.workbench import stored_workbench
+from benchflow.tasks.rubric_file import load_rubric
+from benchflow.trajectories.nodes import last_of, load_rollout
+
+
+class Rubric:
+    """Reward functions, and how much each counts.
+
+    weights: alike without; they are normalised. names: of their metrics, each once; by default a function's own `name`,
+    else its class's. Raises `ConfigError` for what is no reward function, and for weights or names that do not fit.
+    """
+
+    def __init__(
+        self,
+        reward_funcs: Sequence[RewardFunc],
+        weights: Sequence[float] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self.reward_funcs = tuple(reward_funcs)
+        for index, function in enumerate(self.reward_funcs):
+            if isinstance(function, type) or not callable(getattr(function, "score", None)):
+                raise ConfigError(
+                    f"{function!r} is no reward function",
+                    key=f"reward_funcs[{index}]",
+                    remedy="give an object with `async def score(self, node)`",
+                )
+        if not self.reward_funcs:
+            raise ConfigError("there is nothing to score by", key="reward_funcs", remedy="give at least one function")
+        self.weights = _normalised(weights, len(self.reward_funcs))
+        self.names = _names(self.reward_funcs, names)
+
+    def __repr__(self) -> str:
+        parts = zip(self.names, self.weights, self.reward_funcs, strict=True)
+        return f"Rubric({', '.join(f'{name}={weight!r}*{function!r}' for name, weight, function in parts)})"
+
+    async def score(self, node: RolloutNode | None = None, *, rollout_dir: Path | str | None = None) -> VerifyResult:
+        """Score a node, or the end of the rollout whose results lie in `rollout_dir`.
+
+        The functions run at the same time. reward: their mean by weights, in [0, 1]; items: each one's value by its
+        name, and `<name>.<item>` of what else it reports. One that fails is in `errors`; if it has a weight, the reward
+        is None, and `error` says why. Raises `ConfigError` unless exactly one of the two is given, and for a directory
+        that is not a finished rollout's `ResultFileError`, `JobNotFoundError` or `VerifierError`.
+        """
+        if (node is None) == (rollout_dir is None):
+            raise ConfigError("give a node or a rollout_dir, and not both", key="rollout_dir")
+        if node is not None:
+            return await self._score(node)
+        assert rollout_dir is not None
+        directory = Path(rollout_dir).expanduser().absolute()
+        async with AsyncExitStack() as stack:
+            # Before anything is opened: what is no rollout is told as such.
+            end = last_of(await asyncio.to_thread(load_rollout, directory, whole=True))
+            workbench = await stack.enter_async_context(stored_workbench(directory))
+            nodes = await asyncio.to_thread(load_rollout, directory, workbench=lambda step: workbench)
+            return await self._score(nodes[end.id])
+
+    async def _score(self, node: RolloutNode) -> VerifyResult:
+        parts = zip(self.reward_funcs, self.names, self.weights, strict=True)
+        running = (run_function(function, name, node, weight=weight) for function, name, weight in parts)
+        return _summed(await asyncio.gather(*running))
+
+
+def _summed(scored: Sequence[Scored]) -> VerifyResult:
+    done = [(one, one.result) for one in scored if one.result is not None]
+    errors = {one.name: one.error for one in scored if one.result is None}
+    reward = mean_of(scored)
+    items: list[tuple[str, float]] = []
+    for one, result in done:
+        items += [(one.name, value) for value in (result.reward,) if value is not None]
+        items += [(f"{one.name}.{item}", value) for item, value in result.items.items()]
+        errors |= {f"{one.name}.{part}": error for part, error in result.errors.items()}
+    spaces = {one.space for one in scored if one.space is not None}
+    return VerifyResult(
+        reward=reward,
+        items=dict(items),
+        events=[event for _, result in done for event in result.events],
+        space=spaces.pop() if len(spaces) == 1 else "output",
+        metadata={one.name: result.metadata for one, result in done if result.metadata},
+        warnings=[f"{one.name}: {note}" for one, result in done for note in result.warnings],
+        error="\n".join(f"{name}: {error}" for name, error in errors.items()) if reward is None else None,
+        errors=errors,
+    )
+
+
+def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+    given = [1.0] * count if weights is None else list(weights)
+    if len(given) != count:
+        raise ConfigError(
+            f"there are {len(given)} weights for {count} functions", key="weights", remedy="give one for each"
+        )
+    for index, weight in enumerate(given):
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not is_number or not isfinite(weight) or weight < 0:
+            raise ConfigError(
+                f"{weight!r} is no weight", key=f"weights[{index}]", remedy="give a finite number, 0 or more"
+            )
+    largest = max(given)
+    if largest == 0:
+        raise ConfigError("all weights are 0", key="weights", remedy="give at least one a positive weight")
+    # By the largest first: their sum may be beyond all numbers.
+    scaled = [weight / largest for weight in given]
+    return tuple(weight / sum(scaled) for weight in scaled)
+
+
+def _names(functions: Sequence[RewardFunc], given: Sequence[str] | None) -> tuple[str, ...]:
+    if given is not None:
+        if len(given) != len(functions):
+            raise ConfigError(
+                f"there are {len(given)} names for {len(functions)} functions", key="names", remedy="give one for each"
+            )
+        twice = [name for name, times in Counter(given).items() if times > 1]
+        if twice or not all(isinstance(name, str) and name for name in given):
+            raise ConfigError(
+                f"{twice[0]!r} is there twice" if twice else "a name is empty",
+                key="names",
+                remedy="give each function a name of its own",
+            )
+        return tuple(given)
+    own = [str(getattr(function, "name", None) or type(function).__name__) for function in functions]
+    found: list[str] = []
+    for name in own:
+        number, free = 1, name
+        # One that is called so by itself keeps its name.
+        while free in found or (number > 1 and free in own):
+            number += 1
+            free = f"{name}-{number}"
+        found.append(free)
+    return tuple(found)
+
+
+class LLMJudgeRewardFunc(output.LLMJudgeRewardFunc):
+    """What a model says of the agent's work, by a rubric that may also be the path of its file (TOML, JSON).
+
+    Takes what `benchflow.planes.reward.output.LLMJudgeRewardFunc` takes. Raises `TaskError` for a file that is none.
+    """
+
+    def __init__(self, rubric: JudgeRubric | str | Path | Sequence[Any] | dict[str, Any], **options: Any) -> None:
+        given: Any = load_rubric(Path(rubric).expanduser()) if isinstance(rubric, str | Path) else rubric
+        super().__init__(given, **options)
