@@ -1,0 +1,329 @@
+"""`bench rescore`: the stored rollouts of a job scored again, and what came out differently."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from benchflow.cli import command
+from benchflow.cli.command import Json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from benchflow.contracts.rollout import Failure
+    from benchflow.rescoring import Request, RescoredRollout, Rescoring
+    from benchflow.rescoring.job import Tell
+
+_SIGNS = {
+    "unchanged": ("=", "dim"),
+    "changed": ("≠", "yellow"),
+    "failed": ("!", "red"),
+    "unmeasured": ("–", "magenta"),
+}
+_VERIFIERS = {"ran": "ran again", "stored": "stored"}
+
+_LEAST = 12
+_OTHER_COLUMNS = 49
+
+MAX_ROWS = 60
+"""Of more rollouts only those are listed whose score is not what it was."""
+
+MAX_ERRORS = 3
+
+_WHAT = "What scores"
+_WHICH = "Which rollouts"
+_RUN = "How it is run"
+
+
+def rescore(
+    job: Annotated[str, typer.Argument(metavar="NAME_OR_DIR", help="A job's name or directory.", show_default=False)],
+    jobs_dir: Annotated[
+        Path,
+        typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.", rich_help_panel=_WHICH),
+    ] = Path("jobs"),
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--include",
+            "--task-pattern",
+            metavar="PATTERN",
+            help="Only rollouts of tasks whose name matches; repeatable.",
+            rich_help_panel=_WHICH,
+        ),
+    ] = None,
+    rubric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE | MODULE:OBJECT",
+            help="A rubric file, or a benchflow.Rubric, instead of the tasks' own verifiers.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    tasks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Score by the tasks of this directory, by their names, instead of those that were submitted.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    ask_again: Annotated[
+        bool,
+        typer.Option(
+            "--ask-again", help="Ask judges anew, though their recorded answers still fit.", rich_help_panel=_WHAT
+        ),
+    ] = False,
+    trust_workspace: Annotated[
+        bool,
+        typer.Option(
+            "--trust-workspace",
+            help="Run changed verifiers without seeing first that the old ones say the same of what was kept.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = False,
+    judge_model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Who judges: openai/… or anthropic/….", rich_help_panel=_WHAT),
+    ] = None,
+    judge_base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="An endpoint of your own for it.", rich_help_panel=_WHAT)
+    ] = None,
+    judge_key: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The variable that holds its key.", rich_help_panel=_WHAT)
+    ] = None,
+    sandbox: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Where verifiers run. [dim]\\[default: as the job did][/dim]",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int,
+        typer.Option(
+            "-n", "--concurrency", metavar="N", min=1, max=500, help="Rollouts at a time.", rich_help_panel=_RUN
+        ),
+    ] = 4,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of this scoring; what is complete under it is not done again. "
+            "[dim]\\[default: made of what scores][/dim]",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Score the stored rollouts of a job again, without running an agent.
+
+    The new scores lie beside the old ones, in rescored/NAME of each rollout;
+    the old ones are not touched. Exit status: 0 all were scored, also when
+    scores changed; 1 some could not be; 2 the request is wrong.
+    """
+    from benchflow.cli.results import job_paths
+    from benchflow.cli.screen import console, print_json
+    from benchflow.rescoring import Request, row
+
+    judge = {"model": judge_model, "base_url": judge_base_url, "credential": judge_key}
+    request = Request(
+        rubric=rubric,
+        tasks=tasks,
+        include=include or [],
+        ask_again=ask_again,
+        trust_workspace=trust_workspace,
+        concurrency=concurrency,
+        sandbox=sandbox,
+        judge={key: value for key, value in judge.items() if value is not None},
+        name=name,
+    )
+    screen = console(stderr=as_json)
+    found = _run(job_paths(job, jobs_dir).root, request, screen)
+    if as_json:
+        told = found.model_dump(mode="json", exclude={"rollouts"})
+        print_json(told | {"rollouts": [row(rollout) for rollout in found.rollouts]})
+    else:
+        _show_rows(found.rollouts, screen)
+        _show_errors(found.rollouts)
+    _show_totals(found, screen)
+    raise typer.Exit(command.SOME_ERRORED if found.counts.failed else command.ALL_SCORED)
+
+
+def _run(directory: Path, request: Request, screen: Console) -> Rescoring:
+    """Score, and show how far it is: a bar on a terminal, a line a rollout elsewhere."""
+    import sys
+
+    # Whoever names module:object means one that lies here, as `python -m` does.
+    sys.path.insert(0, str(Path.cwd()))
+    if not screen.is_terminal:
+
+        def say(rollout: RescoredRollout, done: int, total: int) -> None:
+            parts = (f"{rollout.outcome:10}", _reward_change(rollout), _label(rollout), _why(rollout))
+            screen.print("  ".join(part for part in parts if part), soft_wrap=True, markup=False)
+
+        return _to_its_end(directory, request, say)
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("scoring"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[last]}"),
+    )
+    with Progress(*columns, console=screen, transient=True) as progress:
+        bar = progress.add_task("", total=None, last="")
+
+        def move(rollout: RescoredRollout, done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total, last=f"[dim]{rollout.task_name}[/dim]")
+
+        return _to_its_end(directory, request, move)
+
+
+def _to_its_end(directory: Path, request: Request, tell: Tell) -> Rescoring:
+    from benchflow.cli.world import run_to_its_end
+    from benchflow.planes.sandbox import close_providers
+    from benchflow.rescoring import rescore
+    from benchflow.rescoring.sandboxes import OWNER
+
+    async def work() -> Rescoring:
+        try:
+            return await rescore(directory, request, tell=tell)
+        finally:
+            await close_providers(OWNER)
+
+    return run_to_its_end(work())
+
+
+# --- for people ------------------------------------------------------------------------------------------
+
+
+def _show_rows(rollouts: Sequence[RescoredRollout], screen: Console) -> None:
+    from benchflow.cli.screen import plural
+
+    shown = list(rollouts)
+    if len(shown) > MAX_ROWS:
+        shown = [rollout for rollout in rollouts if rollout.outcome in ("changed", "failed")][:MAX_ROWS]
+    if shown:
+        screen.print(_rows(shown, several=any(rollout.repeat for rollout in rollouts), width=screen.width))
+    if len(shown) < len(rollouts):
+        screen.print(
+            f"[dim]{plural(len(rollouts) - len(shown), 'rollout')} not listed; all are in the file below[/dim]"
+        )
+
+
+def _rows(rollouts: Sequence[RescoredRollout], *, several: bool, width: int) -> Table:
+    from rich.text import Text
+
+    from benchflow.cli.plain import one_line
+    from benchflow.cli.screen import reward, table
+
+    right: dict[str, Any] = {"justify": "right", "no_wrap": True}
+    tasks = [f"{rollout.task_name} #{rollout.repeat}" if several else rollout.task_name for rollout in rollouts]
+    task_width = min(max(map(len, tasks)), max(12, width // 4))
+    agent_width = min(max(len(_agent(rollout)) for rollout in rollouts), max(8, width // 5))
+    room = max(_LEAST, width - task_width - agent_width - _OTHER_COLUMNS)
+    rows = table("task", "agent", ("before", right), ("now", right), "score", "verifier", "what changed")
+    for task, rollout in zip(tasks, rollouts, strict=True):
+        sign, style = _SIGNS[rollout.outcome]
+        # Of a verifier that says what it said before, nothing has to be known.
+        notes = [] if rollout.outcome == "unchanged" and rollout.verifier == "ran" else rollout.warnings
+        about = one_line(_why(rollout) or _metrics(rollout) or "; ".join(notes))
+        rows.add_row(
+            _cut(task, task_width),
+            _cut(_agent(rollout), agent_width),
+            reward(rollout.reward_before),
+            Text(reward(rollout.reward), f"bold {style}"),
+            Text(f"{sign} {rollout.outcome}", style, no_wrap=True),
+            Text(_VERIFIERS.get(rollout.verifier or "", ""), "dim", no_wrap=True),
+            _cut(about, room, "" if rollout.outcome == "changed" else "dim"),
+        )
+    return rows
+
+
+def _metrics(rollout: RescoredRollout) -> str:
+    """Every other number that is not what it was: `style 0.5 → 0.7`."""
+    from benchflow.cli.screen import reward
+
+    return ", ".join(
+        f"{name} {reward(change.before)} → {reward(change.after)}"
+        for name, change in rollout.changes.items()
+        if name != "reward"
+    )
+
+
+def _why(rollout: RescoredRollout) -> str:
+    """Why there is no score."""
+    failure = rollout.error
+    return f"{failure.category}: {failure.message.partition(chr(10))[0]}" if failure is not None else ""
+
+
+def _label(rollout: RescoredRollout) -> str:
+    return f"{rollout.task_name} #{rollout.repeat} · {_agent(rollout)}"
+
+
+def _cut(text: str, width: int, style: str = "") -> Text:
+    from rich.text import Text
+
+    made = Text(text, style, no_wrap=True)
+    made.truncate(width, overflow="ellipsis")
+    return made
+
+
+def _agent(rollout: RescoredRollout) -> str:
+    return f"{rollout.agent}:{rollout.model}" if rollout.model else rollout.agent
+
+
+def _reward_change(rollout: RescoredRollout) -> str:
+    from benchflow.cli.screen import reward
+
+    return f"{reward(rollout.reward_before):>5} → {reward(rollout.reward):<5}"
+
+
+def _show_errors(rollouts: Sequence[RescoredRollout]) -> None:
+    """The first errors in full, one of a kind."""
+    from benchflow.cli.screen import console, plural, print_error
+
+    kinds: dict[tuple[str, str], tuple[RescoredRollout, Failure]] = {}
+    for rollout in rollouts:
+        if rollout.outcome == "failed" and rollout.error is not None:
+            kinds.setdefault((rollout.error.category, rollout.error.message), (rollout, rollout.error))
+    screen = console(stderr=True)
+    for rollout, failure in list(kinds.values())[:MAX_ERRORS]:
+        screen.print(_label(rollout), style="bold", markup=False)
+        print_error(failure)
+    if len(kinds) > MAX_ERRORS:
+        screen.print(f"[dim]and {plural(len(kinds) - MAX_ERRORS, 'other error')}: see each result.json[/dim]")
+
+
+def _show_totals(found: Rescoring, screen: Console) -> None:
+    """`12 rollouts: 9 unchanged · 2 changed · 1 failed · mean reward 0.75 → 0.8`, what judges cost, where it all is."""
+    from rich.text import Text
+
+    from benchflow.cli.report import show_place
+    from benchflow.cli.screen import dollars, plural, reward
+
+    parts = []
+    for outcome, (_, style) in _SIGNS.items():
+        number = getattr(found.counts, outcome)
+        if number:
+            parts.append(Text(f"{number} {outcome}", style))
+    if found.mean_before is not None or found.mean_after is not None:
+        means = f"{reward(found.mean_before)} → {reward(found.mean_after)}"
+        parts.append(Text.assemble("mean reward ", (means, "bold")))
+    asked = [rollout.judge for rollout in found.rollouts if rollout.judge is not None]
+    if asked:
+        calls, recorded = sum(use.asked for use in asked), sum(use.recorded for use in asked)
+        cost = [use.cost_usd for use in asked if use.cost_usd is not None]
+        price = f", {dollars(sum(cost))}" if cost else ""
+        parts.append(Text(f"judges: {calls} asked{price}, {recorded} recorded"))
+    head = Text.assemble((plural(len(found.rollouts), "rollout"), "bold"), ":  ")
+    screen.print(head.append_text(Text(" · ").join(parts)))
+    show_place("scores", str(Path(found.directory) / "rescored" / f"{found.name}.json"), screen)

@@ -1,0 +1,111 @@
+"""Judges of stored rollouts: what they are shown where a rubric is given, and how often they had to be asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import posixpath
+import tarfile
+import tempfile
+from datetime import datetime
+from pathlib import Path
+
+from benchflow.contracts.reward import Judge, JudgeAnswer, JudgeQuestion, JudgeRubric, RolloutNode, VerifyResult
+from benchflow.errors import JudgeError, VerifierError
+from benchflow.planes.reward.judge import Document, documents_below, judge_rubric
+from benchflow.rescoring.record import JudgeUse
+
+MOST_UNPACKED = 64 * 1024 * 1024
+"""Bytes of a kept workspace's files that are laid out to be judged."""
+
+_TRAJECTORY = "trajectory/acp_trajectory.jsonl"
+
+
+class CountingJudge:
+    """A `Judge` that counts. inner: who answers."""
+
+    def __init__(self) -> None:
+        self.inner: Judge | None = None
+        self.use: JudgeUse | None = None
+
+    async def ask(self, question: JudgeQuestion) -> JudgeAnswer:
+        if self.inner is None:
+            raise JudgeError("there is nobody to ask")
+        answer = await self.inner.ask(question)
+        self.use = _plus(self.use or JudgeUse(cost_usd=0.0), answer)
+        return answer
+
+
+def _plus(use: JudgeUse, answer: JudgeAnswer) -> JudgeUse:
+    if answer.is_recorded:
+        return use.model_copy(update={"recorded": use.recorded + 1})
+    known = use.cost_usd is not None and answer.cost_usd is not None
+    return use.model_copy(
+        update={
+            "asked": use.asked + 1,
+            "input_tokens": use.input_tokens + answer.input_tokens,
+            "output_tokens": use.output_tokens + answer.output_tokens,
+            "cost_usd": (use.cost_usd or 0.0) + (answer.cost_usd or 0.0) if known else None,
+        }
+    )
+
+
+async def judge_stored(rubric: JudgeRubric, node: RolloutNode, workspace: Path | None, now: datetime) -> VerifyResult:
+    """What a judge says, by a rubric that no task knows, of what was kept of a rollout.
+
+    It is shown the inputs that scorers had, else the files of the workspace, if that was kept; the artifacts; and what
+    the agent did. Raises `JudgeError`, and `VerifierError` for a workspace that cannot be read.
+    """
+    judge = node.rollout.judge
+    assert judge is not None
+    with tempfile.TemporaryDirectory(prefix="benchflow-rescore-") as scratch:
+        documents = await asyncio.to_thread(_documents, node, workspace, Path(scratch))
+        return await judge_rubric(
+            rubric,
+            judge=judge,
+            documents=documents,
+            task=node.rollout.task,
+            instruction=node.rollout.instruction,
+            now=now,
+            source="rubric",
+        )
+
+
+def _documents(node: RolloutNode, workspace: Path | None, scratch: Path) -> list[Document]:
+    kept, results = node.rollout.evidence, node.rollout.directory
+    documents = documents_below(kept / "inputs") if kept is not None else []
+    if not documents and workspace is not None:
+        left_out = _lay_out(workspace, scratch)
+        documents = documents_below(scratch, prefix=node.rollout.workspace.strip("/") + "/")
+        if left_out:
+            documents.append(Document("(larger files)", f"[{left_out} larger files are not shown]"))
+    if results is not None:
+        documents += documents_below(results / "artifacts", prefix="artifacts/")
+    lines = "\n".join(json.dumps(event, ensure_ascii=False) for event in node.trajectory)
+    return [*documents, Document(_TRAJECTORY, lines)]
+
+
+def _lay_out(workspace: Path, target: Path) -> int:
+    """The regular files of a kept workspace, below `target`; nothing is written anywhere else.
+
+    Returns how many were too large.
+    """
+    left, left_out = MOST_UNPACKED, 0
+    try:
+        with tarfile.open(workspace, "r:") as tar:
+            for member in tar:
+                name = posixpath.normpath(member.name)
+                if not member.isreg() or name.startswith(("/", "../")):
+                    continue
+                if member.size > left:
+                    left_out += 1
+                    continue
+                left -= member.size
+                content = tar.extractfile(member)
+                place = target / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                if content is not None and not place.exists():
+                    place.write_bytes(content.read())
+    except (OSError, tarfile.TarError, ValueError) as error:
+        raise VerifierError(f"the kept workspace cannot be read: {error}", file=str(workspace)) from error
+    return left_out

@@ -1,0 +1,259 @@
+"""One stored rollout scored again: each of its steps by what the task says, or by the rubric that was given instead.
+
+What goes wrong is data: the record of a rollout that could not be scored has an error, and no number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchflow.contracts.failures import failure_of
+from benchflow.contracts.reward import (
+    Judge,
+    JudgeRubric,
+    JudgeSettings,
+    RolloutNode,
+    VerifyResult,
+    Workbench,
+)
+from benchflow.contracts.rewards import UNMEASURED, combine_steps, reaches
+from benchflow.contracts.rollout import Failure, StepOutcome
+from benchflow.contracts.task import Task
+from benchflow.paths import RolloutPaths, StatePaths
+from benchflow.planes.reward.judge.by_key import JudgeByKey
+from benchflow.planes.reward.needs import table_of
+from benchflow.planes.reward.score import score
+from benchflow.planes.reward.strategy import verify
+from benchflow.planes.reward.verify import config_of
+from benchflow.rescoring.judging import CountingJudge, judge_stored
+from benchflow.rescoring.place import Place
+from benchflow.rescoring.record import Outcome, RescoredRollout, StepScore, changes, place_of, write_record
+from benchflow.rescoring.rubrics import GivenRubric
+from benchflow.rescoring.stored import StoredRollout
+from benchflow.rescoring.tasks import FoundTask, Tasks
+from benchflow.rescoring.workbench import opened
+from benchflow.results.write import without_events, write_rewards
+from benchflow.secrets import Redactor, Secrets
+from benchflow.store import storage_errors
+from benchflow.trajectories.nodes import load_rollout
+from benchflow.trajectories.tree import node_id
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """All that scores, the same for every rollout of a job. digest: of it; name: of the directories for the scores.
+
+    tasks: to score by; recorded: those of the first scoring. judge: fields of `JudgeSettings`, over the job's own. See
+    `Request` for the rest.
+    """
+
+    name: str
+    digest: str
+    tasks: Tasks
+    recorded: Tasks
+    secrets: Secrets
+    state: StatePaths
+    rubric: GivenRubric | None = None
+    sandbox: str | None = None
+    judge: Mapping[str, Any] = field(default_factory=dict)
+    ask_again: bool = False
+    trust_workspace: bool = False
+
+
+async def score_rollout(rollout: StoredRollout, scoring: Scoring) -> RescoredRollout:
+    """Score it, and write what came of it beside its first score."""
+    work = _Rescored(rollout, scoring, place_of(rollout.paths, scoring.name))
+    record = await work.record()
+    await asyncio.to_thread(write_record, work.paths, record)
+    return record
+
+
+class _Rescored:
+    """A rollout on its way to its new score. paths: where that is written."""
+
+    def __init__(self, rollout: StoredRollout, scoring: Scoring, paths: RolloutPaths) -> None:
+        self._rollout, self._scoring, self.paths = rollout, scoring, paths
+        settings = rollout.spec.run.judge.model_dump() | dict(scoring.judge)
+        self._settings = JudgeSettings.model_validate(settings)
+        self._judge = CountingJudge()
+        self._found: FoundTask | None = None
+        self._steps: list[StepScore] = []
+        self._warnings: list[str] = []
+
+    async def record(self) -> RescoredRollout:
+        if self._was_never_measured():
+            return self._record("unmeasured")
+        try:
+            self._found = await self._scoring.tasks.find(self._rollout.spec.task)
+            await asyncio.to_thread(_clear, self.paths.rewards)
+            for outcome in self._rollout.result.steps:
+                if not await self._score_step(outcome, self._found):
+                    break
+        except Exception as error:
+            return self._record("failed", error=failure_of(error, "verify"))
+        return self._summed_up(self._found.task)
+
+    def _was_never_measured(self) -> bool:
+        """Whether it has no reward because of how it ended, whatever a verifier would say."""
+        error, steps = self._rollout.result.error, self._rollout.result.steps
+        cut_short = error is not None and error.category in UNMEASURED
+        return cut_short or not any(step.verify or step.verifier_error for step in steps)
+
+    async def _score_step(self, outcome: StepOutcome, found: FoundTask) -> bool:
+        """Score a step, and say whether the next one counts: as when it was run, a step may have to be good enough."""
+        if outcome.verify is None and outcome.verifier_error is None:
+            return False
+        logs = self.paths.verifier_of(outcome.step.name)
+        await asyncio.to_thread(_clear, logs)
+        place = Place(
+            rollout=self._rollout,
+            outcome=outcome,
+            task=lambda: self._scoring.tasks.find(self._rollout.spec.task),
+            recorded=lambda: self._scoring.recorded.find(self._rollout.spec.task),
+            logs=logs,
+            secrets=self._scoring.secrets,
+            state=self._scoring.state,
+            sandbox=self._scoring.sandbox,
+            is_trusted=self._scoring.trust_workspace,
+        )
+        mark = {"index": outcome.step.index, "name": outcome.step.name}
+        redact = place.redactor(found.task)
+        try:
+            async with opened(place) as workbench:
+                judge = self._judge_of(outcome, found.task, redact)
+                result = redact.result(await self._said(outcome, found, judge, workbench))
+        except Exception as error:
+            failure = _redacted(failure_of(error, "verify"), redact)
+            self._steps.append(StepScore(**mark, verifier=place.ran, error=failure))
+            return False
+        finally:
+            self._warnings += place.warnings
+        await asyncio.to_thread(write_rewards, self.paths, outcome.step.index, result.events)
+        self._steps.append(StepScore(**mark, verifier=place.ran, verify=without_events(result)))
+        if place.ran == "ran" and self._rollout.spec.task.environment is not None:
+            self._warn(
+                "the services of its world did not run for the verifier, which was shown their state as it was kept"
+            )
+        return self._counts_on(outcome, found.task, result)
+
+    def _judge_of(self, outcome: StepOutcome, task: Task, redact: Redactor) -> Judge:
+        secrets = self._scoring.secrets
+        given = secrets.resolve(config_of(task, outcome.step.name).env)
+        self._judge.inner = JudgeByKey(
+            self._settings,
+            lambda name: given.get(name) or secrets.value(name),
+            self.paths.judge(outcome.step.name),
+            redact.cut,
+            earlier=() if self._scoring.ask_again else (self._rollout.paths.judge(outcome.step.name),),
+        )
+        return self._judge
+
+    async def _said(self, outcome: StepOutcome, found: FoundTask, judge: Judge, workbench: Workbench) -> VerifyResult:
+        """What the task's own scoring, or the rubric that was given, says of the state that a step led to."""
+        node = await asyncio.to_thread(node_after, self._rollout, outcome, judge, workbench)
+        given = self._scoring.rubric.rubric if self._scoring.rubric is not None else None
+        if given is not None and not isinstance(given, JudgeRubric):
+            return await given.score(node)
+        task, config, now = found.task, config_of(found.task, outcome.step.name), datetime.now(UTC)
+
+        async def output() -> VerifyResult:
+            if given is not None:
+                return await judge_stored(given, node, self._rollout.workspace(outcome.step.name), now)
+            return await verify(node, task, config, step=outcome.step.name, now=now)
+
+        file = f"{task.name}/{task.config_file}"
+        table = table_of(task, outcome.step.name)
+        return await score(node, output, table, now=now, reward_range=config.reward_range, file=file)
+
+    def _counts_on(self, outcome: StepOutcome, task: Task, result: VerifyResult) -> bool:
+        names = [step.name for step in task.steps]
+        if outcome.step.name not in names or result.reward is None:
+            return result.reward is not None
+        place, run = names.index(outcome.step.name), self._rollout.result.steps
+        is_last = outcome is run[-1]
+        if reaches(result, task.steps[place].min_reward):
+            if is_last and place + 1 < len(names) and self._rollout.result.error is None:
+                self._warn(f"step {names[place]!r} is good enough now for the next one, which was not run")
+            return True
+        if not is_last:
+            self._warn(f"step {names[place]!r} is not good enough now: the steps after it do not count")
+        return False
+
+    def _warn(self, note: str) -> None:
+        if note not in self._warnings:
+            self._warnings.append(note)
+
+    # --- the record ------------------------------------------------------------------------------------
+
+    def _summed_up(self, task: Task) -> RescoredRollout:
+        of = {score.index: score for score in self._steps}
+        outcomes = [
+            outcome.model_copy(update={"verify": score.verify, "verifier_error": score.error})
+            for outcome in self._rollout.result.steps
+            if (score := of.get(outcome.step.index)) is not None
+        ]
+        strategy = task.multi_step_reward_strategy
+        rewards, error = combine_steps(outcomes, strategy, self._rollout.result.error)
+        if rewards is None:
+            return self._record("failed", error=error)
+        is_same = rewards == self._rollout.result.rewards
+        return self._record("unchanged" if is_same else "changed", rewards=rewards)
+
+    def _record(
+        self, outcome: Outcome, *, rewards: dict[str, float] | None = None, error: Failure | None = None
+    ) -> RescoredRollout:
+        result, found = self._rollout.result, self._found
+        notes = [note for step in self._steps if step.verify for note in step.verify.warnings]
+        return RescoredRollout(
+            rollout_name=result.rollout_name,
+            task_name=result.task_name,
+            agent=result.agent,
+            model=result.model,
+            repeat=result.repeat,
+            scoring=self._scoring.digest,
+            recorded_digest=result.task_digest,
+            task_digest=found.digest if found else None,
+            task_from=found.origin if found else None,
+            outcome=outcome,
+            before=result.rewards,
+            rewards=rewards,
+            changes=changes(result.rewards, rewards) if rewards is not None else {},
+            steps=self._steps,
+            judge=self._judge.use,
+            error=error or (result.error if outcome == "unmeasured" else None),
+            warnings=self._warnings + notes,
+            finished_at=datetime.now(UTC),
+        )
+
+
+def node_after(rollout: StoredRollout, outcome: StepOutcome, judge: Judge, workbench: Workbench) -> RolloutNode:
+    """The node that a step led to, as it was when it was first scored: nothing had come of it or after it."""
+    reached = load_rollout(rollout.paths.root, judge=judge)[node_id(outcome.step.index)]
+    about = replace(reached.rollout, workbench=workbench)
+    node: RolloutNode | None = None
+    for each in reached.path:
+        node = replace(each, parent=node, children=[], rewards=None, value=None, rollout=about)
+        if node.parent is not None:
+            node.parent.children.append(node)
+    assert node is not None
+    return node
+
+
+def _redacted(failure: Failure, redact: Redactor) -> Failure:
+    tail = redact.cut(failure.log_tail) if failure.log_tail else None
+    return failure.model_copy(update={"message": redact.cut(failure.message), "log_tail": tail})
+
+
+def _clear(place: Path) -> None:
+    """Remove what an attempt that failed or was killed has left. The answers that it was given lie elsewhere."""
+    with storage_errors(place):
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)

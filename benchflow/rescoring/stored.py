@@ -1,0 +1,91 @@
+"""Rollouts as they lie on disk: what was run, what came of it, and where their evidence is. Nothing is changed here."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.rollout import RolloutResult
+from benchflow.errors import ConfigError, JobNotFoundError, ResultFileError
+from benchflow.paths import JobPaths, RolloutPaths
+from benchflow.planes.reward.capture import WORKSPACE
+from benchflow.results.summary import read_results, read_spec
+
+
+@dataclass(frozen=True)
+class StoredRollout:
+    """A rollout that has a result."""
+
+    paths: RolloutPaths
+    spec: RolloutSpec
+    result: RolloutResult
+
+    def workspace(self, step: str | None) -> Path | None:
+        """The workspace that was kept after a step, if it was."""
+        kept = self.paths.evidence(step) / WORKSPACE
+        return kept if kept.is_file() else None
+
+    def state(self, step: str | None) -> Path | None:
+        """What the verifier of a step was shown of the world's state, if it was."""
+        label = f"step-{step}" if step else "final"
+        kept = self.paths.environment / "state" / label
+        return kept if kept.is_dir() else None
+
+
+def read_rollout(directory: Path) -> StoredRollout:
+    """The rollout whose results lie in a directory. Raises `JobNotFoundError` where there is none."""
+    paths = RolloutPaths(directory)
+    try:
+        result = RolloutResult.model_validate_json(paths.result.read_bytes())
+    except FileNotFoundError as error:
+        raise JobNotFoundError(
+            "this is not the directory of a rollout that has ended: it has no result.json",
+            file=str(directory),
+            remedy="give <jobs_dir>/<job>/<task>__<id>",
+        ) from error
+    except ValidationError as error:
+        raise _spoilt(paths.result, error) from error
+    return StoredRollout(paths, read_rollout_spec(paths), result.model_copy(update={"directory": str(directory)}))
+
+
+def read_rollouts(job: JobPaths, include: Sequence[str] = ()) -> list[StoredRollout]:
+    """The rollouts of a job that have a result, of the tasks whose names match one of the patterns.
+
+    Raises `ConfigError` when none is left.
+    """
+    read_spec(job)
+    results = read_results(job)
+    chosen = [r for r in results if not include or any(fnmatch.fnmatch(r.task_name, pattern) for pattern in include)]
+    if not chosen:
+        names = ", ".join(sorted({result.task_name for result in results})[:10])
+        remedy = f"the tasks are: {names}" if names else f"let it run: bench job resume {job.root.name}"
+        raise ConfigError("no rollout with a result is left", key="--include", file=str(job.root), remedy=remedy)
+    stored = []
+    for result in chosen:
+        assert result.directory is not None  # `read_results` says where it found it
+        paths = RolloutPaths(Path(result.directory))
+        stored.append(StoredRollout(paths, read_rollout_spec(paths), result))
+    return stored
+
+
+def read_rollout_spec(paths: RolloutPaths) -> RolloutSpec:
+    """What a rollout was run from. Raises `ResultFileError`."""
+    try:
+        content = json.loads(paths.config.read_bytes())
+        # Of which run of its workflow it was, is no part of it.
+        return RolloutSpec.model_validate({k: v for k, v in content.items() if k not in ("run_id", "generation")})
+    except (OSError, ValueError, AttributeError) as error:
+        raise _spoilt(paths.config, error) from error
+
+
+def _spoilt(file: Path, error: Exception) -> ResultFileError:
+    said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+    return ResultFileError(
+        f"this is not what BenchFlow wrote: {said}", file=str(file), remedy="restore the file, or leave the rollout out"
+    )
