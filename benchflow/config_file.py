@@ -17,6 +17,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.config import JobConfig, Role, RolloutConfig, Scene, Turn
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.job import AgentSpec, RetryConfig
+from benchflow.contracts.reward import JudgeSettings
 from benchflow.errors import ConfigError, UnsupportedFeatureError
 from benchflow.tasks.problems import ProblemError, did_you_mean, dotted
 from benchflow.tasks.text import parse_yaml_mapping, read_text
@@ -41,6 +42,7 @@ _FIELDS_OF: dict[str, Sequence[str]] = {
     "limits": list(ModelLimits.model_fields),
     "sampling": list(Sampling.model_fields),
     "replay": list(Replay.model_fields),
+    "judge": list(JudgeSettings.model_fields),
     "retry": list(RetryConfig.model_fields),
     "agents": list(AgentSpec.model_fields),
     "scenes": ["name", "roles", "turns"],

@@ -220,6 +220,10 @@ class RolloutPaths:
         """What was kept of the sandbox for scoring, after the step of that name if the task has several."""
         return self.root / "steps" / step / "evidence" if step else self.root / "evidence"
 
+    def judge(self, step: str | None = None) -> Path:
+        """What judges were asked and said. Apart from what comes out of a sandbox: it is taken for the judges' own."""
+        return self.root / "steps" / step / "judge" if step else self.root / "judge"
+
     def verifier_of(self, step: str | None) -> Path:
         """What the verifier of a step left."""
         return self.root / "steps" / step / "verifier" if step else self.verifier

@@ -17,6 +17,7 @@ from typing import Any
 from benchflow.contracts.environment import EnvironmentRef, Manifest
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import AgentSpec
+from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.task import Task
 from benchflow.errors import MissingSecretError
 from benchflow.paths import StatePaths
@@ -120,6 +121,18 @@ class Secrets:
                     remedy=f"export {name}=… there (it may be empty), or take it out of the manifest",
                 )
 
+    def check_judges(self, names: Iterable[str], task: Task) -> None:
+        """Raise `MissingSecretError` for the key of a judge that nobody has set, nor the task's verifier has."""
+        for name in names:
+            if name not in self._values and not any(name in table for table in _tables(task)):
+                raise MissingSecretError(
+                    f"{name}, the key of the task's judge, is not set {self._where}",
+                    file=task.config_file,
+                    key="judge",
+                    remedy=f"export {name}=… there, name another variable with --judge-key, or an endpoint of your own "
+                    "with --judge-base-url",
+                )
+
     def forwarded(self, manifest: Manifest) -> dict[str, str]:
         """The variables that a world is given."""
         return {name: self._values[name] for name in manifest.forward_env.keys if name in self._values}
@@ -178,6 +191,13 @@ class Redactor:
         text = str(content)
         cleaned = self(text)
         return content if cleaned == text else cleaned
+
+    def result(self, result: VerifyResult) -> VerifyResult:
+        """The same for what scored: a verifier or a reward function may have run something that prints what it has."""
+        events = [event.model_copy(update={"meta": self.within(event.meta)}) for event in result.events]
+        told = {"warnings": result.warnings, "errors": result.errors, "metadata": result.metadata}
+        error = self.cut(result.error) if result.error else None
+        return result.model_copy(update={"events": events, "error": error, **self.within(told)})
 
     def cut(self, text: str) -> str:
         """The same for what was cut out of a longer text: a value may have been cut in half at its ends."""

@@ -28,6 +28,7 @@ from benchflow.activities.job import JobActivities
 from benchflow.activities.reaper import Reaper
 from benchflow.activities.report import ReportActivities
 from benchflow.activities.rollout import RolloutActivities
+from benchflow.activities.scoring import ScoringActivities
 from benchflow.activities.turns import TurnActivities
 from benchflow.errors import BenchFlowError, ConfigError, ServerUnavailableError
 from benchflow.host import Slots, capacity, host_id
@@ -62,7 +63,7 @@ async def make_context(client: Client, paths: StatePaths, store: Store) -> Worke
 def make_workers(context: WorkerContext, records: RunningActivities) -> list[Worker]:
     """One worker for the shared queue and one for this host's."""
     rollout, report, job = RolloutActivities(context), ReportActivities(context), JobActivities(context)
-    turns = TurnActivities(context)
+    turns, scoring = TurnActivities(context), ScoringActivities(context)
     shared_activities: list[Callable[..., Any]] = [
         rollout.plan,
         rollout.provision,
@@ -70,8 +71,8 @@ def make_workers(context: WorkerContext, records: RunningActivities) -> list[Wor
         report.report_lost,
     ]
     shared_activities += [job.name_rollouts, job.rollout_states, job.host_status, job.finish_job]
-    host_activities: list[Callable[..., Any]] = [rollout.readiness, turns.connect, turns.execute, rollout.verify]
-    host_activities += [report.report, rollout.teardown]
+    host_activities: list[Callable[..., Any]] = [rollout.readiness, turns.connect, turns.execute]
+    host_activities += [scoring.verify, scoring.soft_verify, report.report, rollout.teardown]
     common: dict[str, Any] = {
         "identity": records.identity,
         "interceptors": [BoundaryInterceptor(records)],

@@ -5,24 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from temporalio import activity
 
-from benchflow.activities.agents import end_agent, fit_out, redacted_errors, redactor_for
+from benchflow.activities.agents import fit_out, redacted_errors, redactor_for
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import (
     build_image,
     command_env,
-    end_world,
     entrypoint_env,
-    evidence_of,
     fit_out_world,
-    has_ended_world,
-    keep_logs,
-    keep_state,
     start_world,
     take_baseline,
     world_of,
@@ -32,18 +26,16 @@ from benchflow.activities.sandboxes import enter, leave, release_sandbox, sandbo
 from benchflow.activities.turns import is_unwanted
 from benchflow.activities.world import check_health, run_setup_commands
 from benchflow.contracts import names
-from benchflow.contracts.activities import ProvisionInput, Readied, RolloutPlan, SandboxInput, VerifyInput
+from benchflow.contracts.activities import ProvisionInput, Readied, RolloutPlan, SandboxInput
 from benchflow.contracts.job import RolloutSpec
-from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.rollout import Step
 from benchflow.contracts.sandbox import Sandbox, SandboxRef, SandboxSpec
 from benchflow.contracts.task import Healthcheck, Task, VerifierConfig
 from benchflow.errors import BenchFlowError, SandboxStartError, SandboxUnavailableError
 from benchflow.planes.agent.registry import record_for
-from benchflow.planes.environment.environment import ManifestEnvironment
-from benchflow.planes.reward.verify import ScriptVerifier
+from benchflow.planes.reward.needs import check_scoring, scoring_sec
 from benchflow.planes.sandbox import get_provider
-from benchflow.results.write import set_aside, without_events, write_rewards
+from benchflow.results.write import set_aside
 from benchflow.secrets import Secrets, is_literal
 from benchflow.tasks import require_supported
 
@@ -69,7 +61,7 @@ def lower(task: Task, spec: RolloutSpec) -> list[Step]:
             "session": index if own_session else 0,
             "timeout_sec": _turn_timeout(task, spec, timeout),
             "idle_timeout_sec": spec.run.agent_idle_timeout_sec,
-            "verify_timeout_sec": verifier.timeout_sec,
+            "verify_timeout_sec": scoring_sec(task, verifier),
         }
 
     if not task.steps:
@@ -113,6 +105,9 @@ class RolloutActivities:
         environment = spec.task.environment
         if environment is not None:
             self._secrets(spec).check_world(environment)
+        judging = check_scoring(task, spec.run.judge)
+        if spec.run.judge.base_url is None:
+            self._secrets(spec).check_judges(judging, task)
         setup = task.sandbox.setup_commands
         return RolloutPlan(
             steps=lower(task, spec),
@@ -235,65 +230,6 @@ class RolloutActivities:
                 baseline = await take_baseline(world, here.sandbox.episode)
                 readied = readied.model_copy(update={"baseline": baseline})
         return readied
-
-    @activity.defn(name=names.VERIFY)
-    async def verify(self, work: VerifyInput) -> VerifyResult:
-        spec, step = work.spec, work.step
-        task, directory = await self.context.task(spec.task)
-        sandbox = await self.context.sandbox(work.sandbox)
-        config = task.steps[step.index].verifier if step.name else task.verifier
-        own = task.step_files[step.name].verifier_dir if step.name else None
-        # What the steps share comes first, a step's own files over it.
-        sources = [source for source in (task.verifier_dir, own) if source is not None]
-        assert sources  # a task without a verifier is refused when it is read
-        paths = self.context.results(spec)
-        logs = paths.root / "steps" / step.name / "verifier" if step.name else paths.verifier
-        redact = redactor_for(self.context, spec, task)
-        verifier = ScriptVerifier(
-            config=config,
-            document=task.verifier_document,
-            sources=[directory / source for source in sources],
-            target="/tests" if Path(sources[-1]).name == "tests" else "/verifier",
-            key=f"verify-{step.index}",
-            env=command_env(self.context, spec, task, config.env),
-            trusted=record_for(spec.agent).protocol == "oracle",
-            clean=redact.clean,
-        )
-        with redacted_errors(redact):
-            notes: list[str] = []
-            world = await world_of(self.context, spec, task, work.sandbox)
-            if world is not None and await sandbox.was_started(verifier.key):
-                world = None
-            if world is not None and not has_ended_world(self.context, work.sandbox):
-                # First of all: where it was the sandbox's own process, all else would fail for want of it.
-                await world.check()
-            if work.session is not None:
-                await end_agent(self.context, sandbox, spec, work.session)
-            if world is not None:
-                evidence, notes = await self._leave_world(work, world, sandbox, trusted=verifier.trusted)
-                verifier = replace(verifier, evidence=evidence)
-            result = await verifier.run(sandbox, logs)
-        await asyncio.to_thread(write_rewards, paths, step.index, result.events)
-        return without_events(result.model_copy(update={"warnings": [*result.warnings, *notes]}))
-
-    async def _leave_world(
-        self, work: VerifyInput, world: ManifestEnvironment, sandbox: Sandbox, *, trusted: bool
-    ) -> tuple[Path | None, list[str]]:
-        """Between the agent and the verifier: the world tells its state."""
-        if not trusted:
-            await sandbox.kill_processes()
-        paths = self.context.results(work.spec)
-        # A step may be called as the baseline is.
-        label = f"step-{work.step.name}" if work.step.name else "final"
-        if has_ended_world(self.context, work.sandbox):
-            await end_world(self.context, world, work.sandbox)
-            kept = evidence_of(paths, label)
-            return kept if kept.is_dir() else None, []
-        evidence, notes = await keep_state(world, label, work.sandbox.episode, work.baseline, paths)
-        if work.is_last and not world.manifest.keep_alive:
-            notes += await keep_logs(world, paths)
-            await end_world(self.context, world, work.sandbox)
-        return evidence, notes
 
     @activity.defn(name=names.TEARDOWN)
     async def teardown(self, here: SandboxInput) -> None:

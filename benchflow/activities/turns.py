@@ -25,6 +25,7 @@ from benchflow.activities.agents import (
 )
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import command_env, died, world_of
+from benchflow.activities.memory import keep_step_memory
 from benchflow.activities.world import check_health, run_step_setup
 from benchflow.contracts import names
 from benchflow.contracts.activities import ConnectInput, StepInput
@@ -168,6 +169,7 @@ class TurnActivities:
     async def _set_scene(self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path) -> None:
         """Before a turn: the instruction, the files that the task's step brings, their setup, its healthcheck."""
         step = work.step
+        await keep_step_memory(self.context, work.spec, task, sandbox, step, work.session, "before")
         await sandbox.write_file(INSTRUCTION, prompt_for(task, step.name))
         if step.name is None:
             return

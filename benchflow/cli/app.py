@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from benchflow import __version__
-from benchflow.cli import agent, env, job, question, results, stack, submit, tasks, worker
+from benchflow.cli import agent, env, job, question, rescore, results, stack, submit, tasks, worker
 from benchflow.cli.command import Command, Verbose
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ evaluations = typer.Typer(help="Evaluations: another name for jobs that score an
 app.command("submit", cls=Command)(submit.submit)
 evaluations.command("create", cls=Command)(submit.submit)
 app.command("results", cls=Command)(results.results)
+app.command("rescore", cls=Command)(rescore.rescore)
 app.add_typer(job.app, name="job")
 app.add_typer(question.app, name="rollout")
 app.add_typer(tasks.app, name="tasks")

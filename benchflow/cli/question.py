@@ -1,4 +1,6 @@
-"""`bench rollout …`: answer what an agent asks of its user, and run a rollout again from its record."""
+"""`bench rollout …`: answer what an agent asks of its user, see what the verifier would say meanwhile, and run a
+rollout again from its record.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,13 @@ from benchflow.cli.command import Command, Json
 
 if TYPE_CHECKING:
     from benchflow.cli.rollout import Chosen
+    from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rollout import Answer, Question
 
-app = typer.Typer(help="Rollouts: answer their agents, run them again from their records.", no_args_is_help=True)
+app = typer.Typer(
+    help="Rollouts: answer their agents, look at their score meanwhile, run them again from their records.",
+    no_args_is_help=True,
+)
 
 
 @app.command(cls=Command)
@@ -59,6 +65,38 @@ def answer(
         screen.print(f"  {row.id}  {row.name}", markup=False, soft_wrap=True)
     if question.form is not None and not question.options:
         screen.print(f"  --content: {json.dumps(question.form)}", markup=False, soft_wrap=True)
+    return None
+
+
+@app.command(cls=Command)
+def verify(
+    rollout: Annotated[
+        str, typer.Argument(metavar="ROLLOUT", help="JOB/TASK, JOB/TASK__ID, or its id.", show_default=False)
+    ],
+    jobs_dir: Annotated[
+        Path, typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.")
+    ] = Path("jobs"),
+    as_json: Json = False,
+) -> None:
+    """What the verifier would say now, while the agent waits for an answer.
+
+    Nothing is ended, and nothing that the verifier brings stays in the
+    sandbox. What it itself does to the workspace is done.
+    """
+    from benchflow.cli.rollout import choose
+    from benchflow.cli.screen import console, print_json
+    from benchflow.cli.screen import reward as shown
+
+    chosen = choose(rollout, jobs_dir)
+    result = command.run(_look(chosen))
+    if as_json:
+        return print_json({"rollout": chosen.id, "verify": result.model_dump(mode="json", exclude={"events"})})
+    screen = console()
+    screen.print(f"[bold]{chosen.label}[/bold]  reward [bold]{shown(result.reward)}[/bold]", soft_wrap=True)
+    for name, value in result.items.items():
+        screen.print(f"  {name}  {shown(value)}", markup=False, soft_wrap=True)
+    for warning in result.warnings:
+        screen.print(f"warning: {warning}", markup=False, soft_wrap=True)
     return None
 
 
@@ -134,6 +172,36 @@ async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] 
     except RPCError as error:
         raise UsageError(f"{chosen.label} does not run: {error.message}", key="ROLLOUT") from error
     return question
+
+
+async def _look(chosen: Chosen) -> VerifyResult:
+    """What a soft verification says."""
+    from temporalio.client import WorkflowUpdateFailedError
+    from temporalio.service import RPCError
+
+    from benchflow.cli.job import engine_if_running
+    from benchflow.contracts import names
+    from benchflow.contracts.reward import VerifyResult
+    from benchflow.errors import StackError, UsageError, VerifierError
+
+    engine = await engine_if_running()
+    if engine is None:
+        raise StackError("no server runs, and so does no rollout", remedy="bench stack start")
+    try:
+        handle = engine.client.get_workflow_handle(chosen.id)
+        said: VerifyResult = await handle.execute_update(names.SOFT_VERIFY, result_type=VerifyResult)
+    except RPCError as error:
+        raise UsageError(f"{chosen.label} does not run: {error.message}", key="ROLLOUT") from error
+    except WorkflowUpdateFailedError as error:
+        told = getattr(error.cause, "message", str(error.cause))
+        if getattr(error.cause, "type", "") == "NotWaiting":
+            raise UsageError(
+                f"{chosen.label} cannot be looked at now: {told}",
+                key="ROLLOUT",
+                remedy="wait until its agent asks something: --permissions ask",
+            ) from error
+        raise VerifierError(f"{chosen.label}: {told}") from error
+    return said
 
 
 def _require_offered(question: Question, answer: Answer) -> None:

@@ -14,6 +14,9 @@ _OPTION_OF = {
     "agent_timeout_sec": "--agent-timeout",
     "agent_idle_timeout_sec": "--agent-idle-timeout",
     "retry.max_retries": "--max-retries",
+    "judge.model": "--judge-model",
+    "judge.base_url": "--judge-base-url",
+    "judge.credential": "--judge-key",
 }
 
 
@@ -25,11 +28,13 @@ def job_config(
     max_retries: int | None,
     imported: list[str] | None = None,
     agent_env: list[str] | None = None,
+    judge: dict[str, str | None] | None = None,
     **options: Any,
 ) -> JobConfig:
     """The job that is asked for. options: fields of `JobConfig`; None and empty mean that they were not given.
 
-    imported: agents by import path. agent_env: `K=V`, or `K` for the variable of this name.
+    imported: agents by import path. agent_env: `K=V`, or `K` for the variable of this name. judge: fields of
+    `JudgeSettings`, over those of the file.
 
     Raises `ConfigError` that names the option, or the file and the key.
     """
@@ -57,6 +62,10 @@ def job_config(
     if max_retries is not None:
         retry = values.get("retry")
         values["retry"] = (retry if isinstance(retry, dict) else {}) | {"max_retries": max_retries}
+    asked = {key: value for key, value in (judge or {}).items() if value is not None}
+    if asked:
+        of_file = values.get("judge")
+        values["judge"] = (of_file if isinstance(of_file, dict) else {}) | asked
     for key in given:
         files.pop(key, None)
     model = model or values.pop("model", None)

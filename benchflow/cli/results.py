@@ -35,7 +35,7 @@ def results(
     from benchflow.contracts import ids
     from benchflow.results.summary import read_results, read_spec, summarize
 
-    paths = _paths(job, jobs_dir)
+    paths = job_paths(job, jobs_dir)
     spec, found = read_spec(paths), read_results(paths)
     summary = summarize(spec.name, spec.total, found)
     if as_json:
@@ -54,7 +54,7 @@ def results(
     show_place("results", str(paths.root), screen)
 
 
-def _paths(job: str, jobs_dir: Path) -> JobPaths:
+def job_paths(job: str, jobs_dir: Path) -> JobPaths:
     """A directory that is a job's, else the job of this name."""
     from benchflow.paths import JobPaths
 

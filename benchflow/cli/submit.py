@@ -20,6 +20,7 @@ _JOB = "The job"
 _TASKS = "Which tasks"
 _AGENT = "Who acts"
 _RUN = "How they are run"
+_SCORE = "How they are scored"
 _SHOW = "What is shown"
 
 
@@ -163,6 +164,44 @@ def submit(
             rich_help_panel=_RUN,
         ),
     ] = None,
+    judge_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Of tasks that a model judges: openai/… or anthropic/…; instead of the one that they name.",
+            rich_help_panel=_SCORE,
+        ),
+    ] = None,
+    judge_base_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="An endpoint of your own for it.", rich_help_panel=_SCORE),
+    ] = None,
+    judge_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The variable that holds its key. [dim]\\[default: the provider's][/dim]",
+            rich_help_panel=_SCORE,
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="evidence|workspace",
+            help="What is kept to score it again: what scorers read, or the workspace too. "
+            "[dim]\\[default: evidence][/dim]",
+            rich_help_panel=_SCORE,
+        ),
+    ] = None,
+    keep_max_mb: Annotated[
+        int | None,
+        typer.Option(
+            metavar="MB",
+            min=1,
+            help="The most that is kept of one rollout. [dim]\\[default: 256][/dim]",
+            rich_help_panel=_SCORE,
+        ),
+    ] = None,
     job_name: Annotated[
         str | None,
         typer.Option(
@@ -219,6 +258,9 @@ def submit(
         environment_manifest=environment_manifest,
         sandbox_setup_timeout=sandbox_setup_timeout,
         agent_timeout_sec=agent_timeout,
+        judge={"model": judge_model, "base_url": judge_base_url, "credential": judge_key},
+        keep=keep,
+        keep_max_mb=keep_max_mb,
     )
     from benchflow.jobs import plan_job
 

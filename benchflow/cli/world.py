@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchflow.activities.world import image_config, run_setup_commands, world_image_config
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
@@ -25,6 +25,8 @@ from benchflow.planes.sandbox.choice import AUTO, choose
 from benchflow.planes.sandbox.local.machine import owned_by_this_process
 from benchflow.secrets import Secrets, is_literal
 from benchflow.tasks import load_task, require_supported
+
+R = TypeVar("R")
 
 OWNER = "bench-env-check"
 """Whose these sandboxes are, in place of a stack: no worker knows them."""
@@ -95,10 +97,10 @@ def _setup_of(task: Task, world: World, secrets: Secrets) -> Callable[[Sandbox],
     return prepare
 
 
-def run_to_its_end(work: Coroutine[Any, Any, EnvironmentCheck]) -> EnvironmentCheck:
+def run_to_its_end(work: Coroutine[Any, Any, R]) -> R:
     """Carry it out; a request to end (SIGTERM) is an interrupt, after which it may tidy up."""
 
-    async def whole() -> EnvironmentCheck:
+    async def whole() -> R:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

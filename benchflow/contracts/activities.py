@@ -135,6 +135,18 @@ class VerifyInput(Model):
     is_last: bool = True
 
 
+class SoftVerifyInput(Model):
+    """A look at what the verifier would say, between turns. number: of such looks in this rollout. baseline: the state
+    that the agent began with.
+    """
+
+    spec: RolloutSpec
+    sandbox: SandboxRef
+    step: Step
+    number: int
+    baseline: StateSnapshot | None = None
+
+
 class HostQuery(Model):
     queue: str
 

@@ -14,7 +14,8 @@ from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
-from benchflow.contracts.job import MAX_WINDOW, AgentSpec, RetryConfig
+from benchflow.contracts.job import MAX_WINDOW, AgentSpec, Keep, RetryConfig
+from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import Permissions
 from benchflow.errors import ConfigError, UnsupportedFeatureError
 
@@ -58,7 +59,8 @@ class RunOptions(Model):
     job_name: default `<directory>-<UTC stamp>`. context_root: a build context for all tasks, instead of their own
     `environment/`. agent_timeout_sec: instead of the tasks' own. agent_idle_timeout_sec: how long an agent may be
     silent. permissions: who answers what an agent asks of its user. agent_env, base_url, effort: for every agent that
-    says nothing else. limits, sampling: of its model's calls. replay: a record from which they are answered.
+    says nothing else. limits, sampling: of its model's calls. replay: a record from which they are answered. judge:
+    which model scores, where a model does. keep: what is kept of each sandbox to score it again, keep_max_mb at most.
     environment_manifest: the world of all tasks, instead of the ones that they or their package name.
     """
 
@@ -73,6 +75,9 @@ class RunOptions(Model):
     limits: ModelLimits = ModelLimits()
     sampling: Sampling = Sampling()
     replay: Replay | None = None
+    judge: JudgeSettings = JudgeSettings()
+    keep: Keep = "evidence"
+    keep_max_mb: int = Field(default=256, gt=0)
     agent_env: dict[str, str] = Field(default={}, repr=False)
     base_url: str | None = None
     effort: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from pydantic import Field
 
@@ -11,6 +12,7 @@ from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
+from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import (
     Permissions,
     Phase,
@@ -20,6 +22,10 @@ from benchflow.contracts.rollout import (
 
 MAX_WINDOW = 500
 """Most rollouts of one job that are open at a time."""
+
+
+Keep = Literal["evidence", "workspace"]
+"""What is kept of a sandbox to score it again: what its scorers read, or the whole workspace as well."""
 
 
 class RetryConfig(Model):
@@ -98,7 +104,8 @@ class RunConfig(Model):
 
     deadline_sec: ends a rollout that nothing else ended. agent_timeout_sec: overrides the task's, when set.
     agent_idle_timeout_sec: how long an agent may be silent. permissions: who answers what an agent asks. limits: of the
-    model's calls; sampling: what is put into each of them; replay: from which record they are answered.
+    model's calls; sampling: what is put into each of them; replay: from which record they are answered. judge: which
+    model scores, where a model does. keep: what is kept for scoring it again; keep_max_mb: MiB of it, of one rollout.
     """
 
     sandbox: str = "docker"
@@ -110,6 +117,9 @@ class RunConfig(Model):
     limits: ModelLimits = ModelLimits()
     sampling: Sampling = Sampling()
     replay: Replay | None = None
+    judge: JudgeSettings = JudgeSettings()
+    keep: Keep = "evidence"
+    keep_max_mb: int = Field(default=256, gt=0)
 
 
 class Origin(Model):

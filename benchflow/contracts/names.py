@@ -26,13 +26,14 @@ ROLLOUT_STATES = "rollout_states"
 REPORT_LOST = "report_lost"
 FINISH_JOB = "finish_job"
 
-# Signals, queries.
+# Signals, updates, queries.
 ROLLOUT_DONE = "rollout_done"
 PAUSE = "pause"
 RESUME = "resume"
 SET_CONCURRENCY = "set_concurrency"
 CANCEL_ROLLOUT = "cancel_rollout"
 ANSWER = "answer"
+SOFT_VERIFY = "soft_verify"
 PROGRESS = "progress"
 
 # Search attributes: Keyword, but for the reward, which is a Double.

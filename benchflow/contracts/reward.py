@@ -169,7 +169,7 @@ class JudgeScale(Model):
 class JudgeQuestion(Model):
     """One call of a judge. id: names its transcript. system: who the judge is. prompt: what it is shown, and asked.
 
-    scales: what it has to give a number for. model: instead of the settings' one. timeout_sec: of the call.
+    scales: what it has to give a number for. model: where the settings name none. timeout_sec: of the call.
     """
 
     id: str

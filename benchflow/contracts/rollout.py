@@ -9,7 +9,7 @@ from pydantic import Field
 
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.gateway import ReplayStatus
-from benchflow.contracts.reward import VerifyResult
+from benchflow.contracts.reward import RewardEvent, VerifyResult
 
 Phase = Literal["plan", "provision", "readiness", "connect", "execute", "verify", "report", "teardown", "done"]
 Status = Literal["passed", "failed", "errored", "cancelled"]
@@ -56,7 +56,10 @@ class Step(Model):
 
 
 class Node(Model):
-    """A state of the world: where a step led. events: [first, last) sequence numbers in the trajectory."""
+    """A state of the world: where a step led. events: [first, last) sequence numbers in the trajectory.
+
+    scores: the rewards of granularity `step` that belong to the step, without what they were found by.
+    """
 
     id: str
     parent: str | None = None
@@ -65,6 +68,7 @@ class Node(Model):
     events: tuple[int, int] = (0, 0)
     rewards: dict[str, float] | None = None
     value: float | None = None
+    scores: list[RewardEvent] = []
 
 
 class RolloutTree(Model):

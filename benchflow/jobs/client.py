@@ -38,6 +38,7 @@ from benchflow.jobs.delivery import find_pack
 from benchflow.jobs.identity import check_jobs_dir, claim, pending_indices
 from benchflow.jobs.plan import JobPlan, freeze
 from benchflow.paths import JobPaths, RolloutPaths, StatePaths
+from benchflow.planes.reward.needs import check_scoring
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.summary import Summary, read_results, read_spec, write_summary
 from benchflow.results.write import next_attempt, put_aside
@@ -273,6 +274,8 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
         here = secrets.Secrets(os.environ, "in this environment")
         for _, task in plan.tasks:
             here.check(task)
+            if plan.config.judge.base_url is None:
+                here.check_judges(check_scoring(task, plan.config.judge), task)
         given = secrets.Secrets({**os.environ, **plan.values}, "in this environment")
         for agent in plan.config.agents:
             given.check_agent(agent)

@@ -22,6 +22,7 @@ from benchflow.errors import ConfigError, TaskError
 from benchflow.jobs.agents import for_all, prepare_agent, require_reachable
 from benchflow.jobs.worlds import World, Worlds
 from benchflow.paths import JobPaths
+from benchflow.planes.reward.needs import check_scoring
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.choice import AUTO, Choice, choose
 from benchflow.results.summary import read_spec
@@ -80,7 +81,7 @@ def plan_job(config: JobConfig) -> JobPlan:
             _require_oracle(task)
         for agent in agents:
             require_reachable(task, agent, mounted=provider.capabilities().mounts)
-        variables |= set(secrets.references(task))
+        variables |= {*secrets.references(task), *check_scoring(task, config.judge)}
         tasks.append((path, task))
     for agent in agents:
         variables |= secrets.agent_references(agent)
@@ -197,6 +198,9 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             limits=config.limits,
             sampling=config.sampling,
             replay=config.replay,
+            judge=config.judge,
+            keep=config.keep,
+            keep_max_mb=config.keep_max_mb,
         ),
         retry=config.retry,
         context_root=str(config.context_root.absolute()) if config.context_root else None,

@@ -23,7 +23,6 @@ from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 
 MANIFEST = PACKAGE / "environment.toml"
 NAMES = sorted(path.name for path in (PACKAGE / "tasks").iterdir())
-SANDBOXES = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("docker", "local")]
 PORTS = {"mail": 9101, "chat": 9102, "calendar": 9103, "documents": 9104, "files": 9105}
 BELOW_HALF = 0.5
 
@@ -146,10 +145,19 @@ def rewards(results: Results, agent: str) -> dict[str, float | None]:
     return {task: result.reward for (task, acted), result in results.items() if acted == agent}
 
 
-@pytest.mark.parametrize("sandbox", SANDBOXES)
-def test_oracles_earn_everything(jobs_dir: Path, sandbox: str) -> None:
-    results = run([PACKAGE], jobs_dir, job_name=f"office-{sandbox}", agents=["oracle"], sandbox=sandbox)
-    assert rewards(results, "oracle") == dict.fromkeys(NAMES, 1.0)
+@pytest.mark.parametrize(
+    ("sandbox", "names"),
+    [
+        pytest.param("local", NAMES, marks=pytest.mark.local),
+        pytest.param("docker", NAMES[::4], marks=pytest.mark.docker),
+        pytest.param("docker", NAMES, marks=[pytest.mark.docker, pytest.mark.soak]),
+    ],
+    ids=["local", "some-in-docker", "docker"],
+)
+def test_oracles_earn_everything(jobs_dir: Path, sandbox: str, names: list[str]) -> None:
+    paths = [PACKAGE] if names == NAMES else [PACKAGE / "tasks" / name for name in names]
+    results = run(paths, jobs_dir, job_name=f"office-{sandbox}-{len(names)}", agents=["oracle"], sandbox=sandbox)
+    assert rewards(results, "oracle") == dict.fromkeys(names, 1.0)
 
 
 @pytest.mark.local
@@ -272,3 +280,35 @@ def test_a_model_that_uses_the_mcp_tools_of_the_services_earns_everything(jobs_d
     assert {name.partition("__")[0] for name in names} == {"read", "write", "run", *PORTS}
     assert {f"{service}__who_am_i" for service in PORTS} < set(names)
     assert rewards(results, "policy") == {"archive-newsletters": 1.0}
+
+
+NEWSLETTERS = ("m-0901", "m-0902", "m-0904", "m-0905", "m-0906", "m-0907")
+
+
+def detour(request: ModelRequest) -> dict[str, Any] | str:
+    """A model that gets to where it was told to, by way of what it must not do: what is deleted can be archived yet."""
+    tools = {0: "mail__delete_mail", 1: "mail__archive_mail"}
+    if request.turn in tools:
+        return {"tools": [{"name": tools[request.turn], "arguments": {"id": id}} for id in NEWSLETTERS]}
+    return "Done."
+
+
+@pytest.mark.local
+def test_a_goal_that_is_reached_by_a_forbidden_way_is_full_output_and_no_action(jobs_dir: Path) -> None:
+    paths = [PACKAGE / "tasks" / "archive-newsletters"]
+    for model_, action in ((detour, 0.0), (orderly, 1.0)):
+        with ScriptedModel(model_) as model:
+            name = f"office-{model_.__name__}"
+            results = run(paths, jobs_dir, job_name=name, sandbox="local", agents=[with_model(model)])
+            assert model.unanswered == []
+        (result,) = results.values()
+        assert result.rewards is not None
+        assert {key: result.rewards[key] for key in ("reward", "output", "action", "action.forbidden-tools")} == {
+            "reward": 1.0,
+            "output": 1.0,
+            "action": action,
+            "action.forbidden-tools": action,
+        }
+        tree = json.loads((Path(str(result.directory)) / "tree.json").read_text())
+        scores = [score["value"] for node in tree["nodes"] for score in node["scores"]]
+        assert scores == ([0.0] if action == 0 else [])

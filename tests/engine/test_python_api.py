@@ -134,3 +134,32 @@ def test_every_public_name_is_there() -> None:
     for name in bf.__all__:
         assert getattr(bf, name) is not None
     assert set(dir(bf)) == set(bf.__all__)
+
+
+@pytest.mark.local
+async def test_a_stored_rollout_is_scored_by_a_rubric(engine: Path, tmp_path: Path) -> None:
+    test = "grep -q hello out.txt && echo 1 >/logs/verifier/reward.txt || echo 0 >/logs/verifier/reward.txt\n"
+    task = write_task(
+        tmp_path,
+        "small",
+        solve="echo hello world >/app/out.txt\n",
+        test=f"cd /app; {test}",
+        dockerfile="FROM debian:bookworm-slim\nWORKDIR /app\n",
+    )
+    config = bf.RolloutConfig(task_path=task, environment="local", jobs_dir=engine, job_name="kept", keep="workspace")
+    result = await bf.run(config)
+    assert result.rewards == {"reward": 1.0}, result.error
+    rubric = bf.Rubric(
+        reward_funcs=[
+            bf.TestRewardFunc(),
+            bf.StringMatchRewardFunc(expected="hello world"),
+            bf.StringMatchRewardFunc(expected="hello world", path="out.txt"),
+            bf.CodeExecRewardFunc(command="grep -q nothing out.txt"),
+        ],
+        weights=[0.4, 0.3, 0.2, 0.1],
+        names=["tests", "answer", "file", "grep"],
+    )
+    again = await rubric.score(rollout_dir=str(result.directory))
+    assert (again.items, again.errors) == ({"tests": 1.0, "answer": 0.0, "file": 1.0, "grep": 0.0}, {})
+    assert again.reward == pytest.approx(0.6)
+    assert {event.source: event.value for event in again.events} == again.items
