@@ -50,9 +50,10 @@ def _named_in(tables: Iterable[Mapping[str, str]]) -> dict[str, bool]:
 
 
 def _tables(task: Task) -> list[dict[str, str]]:
-    tables = [task.sandbox.env, task.verifier.env, task.oracle.env]
-    tables += [command.env for command in task.sandbox.setup_commands]
-    tables += [step.verifier.env for step in task.steps]
+    verifiers = [task.verifier, *(step.verifier for step in task.steps)]
+    sandboxes = [task.sandbox, *(verifier.sandbox for verifier in verifiers if verifier.sandbox)]
+    tables = [task.oracle.env, *(verifier.env for verifier in verifiers), *(sandbox.env for sandbox in sandboxes)]
+    tables += [command.env for sandbox in sandboxes for command in sandbox.setup_commands]
     tables += [table for server in task.sandbox.mcp_servers for table in (server.env, server.headers)]
     return tables
 

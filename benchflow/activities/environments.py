@@ -1,4 +1,4 @@
-"""The world of a rollout, where a manifest describes one: its image, what its sandbox is started with, and its life.
+"""The world of a rollout, where a manifest describes one: what its sandbox is started with, and its life.
 
 What knows how a world is started, watched, captured and put back is the environment plane; here it is told which
 sandbox, which variables and which directories are the rollout's.
@@ -7,20 +7,18 @@ sandbox, which variables and which directories are the rollout's.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchflow.activities.context import WorkerContext
-from benchflow.activities.world import image_config, world_image_config
 from benchflow.contracts.agent import TOOLBOX_ROOT
-from benchflow.contracts.environment import BASELINE, EnvironmentRef, Manifest, StateSnapshot
+from benchflow.contracts.environment import BASELINE, Manifest, StateSnapshot
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import RolloutSpec
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider, SandboxRef, SandboxSpec
+from benchflow.contracts.sandbox import SandboxProvider, SandboxRef, SandboxSpec
 from benchflow.contracts.task import Task
-from benchflow.errors import ImagePullError, UnsupportedFeatureError, WorldError
+from benchflow.errors import WorldError
 from benchflow.paths import RolloutPaths
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.environment.outfit import Outfit
@@ -64,58 +62,6 @@ def entrypoint_env(context: WorkerContext, spec: RolloutSpec) -> dict[str, str]:
     if manifest is None or not manifest.owns_lifecycle:
         return {}
     return Secrets.of_job(context.paths, spec.job_id).forwarded(manifest)
-
-
-# --- its image ------------------------------------------------------------------------------------------
-
-
-async def build_image(
-    context: WorkerContext,
-    provider: SandboxProvider,
-    spec: RolloutSpec,
-    task: Task,
-    directory: Path,
-    *,
-    external: Path | None,
-    hidden: tuple[str, ...],
-    log: Path,
-) -> ImageRef:
-    """The image that a rollout's sandbox starts from: the task's, or the world's."""
-    environment = spec.task.environment
-    if environment is None:
-        return await provider.build(await image_config(task, directory, external, hidden), log=log)
-    manifest = environment.manifest
-    if manifest.image is not None:
-        with _named_by(environment):
-            return await provider.build(await _own_image(context, environment, task, hidden), log=log)
-    config = await image_config(task, directory, external, hidden)
-    assert manifest.base_image is not None
-    if environment.image is not None:
-        below = await _own_image(context, environment, task, hidden)
-        made = await provider.build(below, log=log.with_name("base-image.log"))
-        config = config.model_copy(update={"bases": {manifest.base_image: made.reference}})
-    return await provider.build(config, log=log)
-
-
-@contextlib.contextmanager
-def _named_by(environment: EnvironmentRef) -> Iterator[None]:
-    """An image that is not to be had was named by the manifest, and can come with it."""
-    try:
-        yield
-    except (ImagePullError, UnsupportedFeatureError) as error:
-        error.file, error.key = environment.source, "environment.image"
-        error.remedy = "put its Dockerfile into image/ beside the manifest, or the image on this host"
-        raise
-
-
-async def _own_image(
-    context: WorkerContext, environment: EnvironmentRef, task: Task, hidden: tuple[str, ...]
-) -> ImageConfig:
-    """The image that the manifest names: made from its `image/`, or one that is there."""
-    timeout = task.sandbox.build_timeout_sec
-    if environment.image is None:
-        return ImageConfig(image=environment.manifest.image, timeout_sec=timeout)
-    return await world_image_config(await context.directory(environment.image), timeout, hidden)
 
 
 # --- its sandbox ----------------------------------------------------------------------------------------

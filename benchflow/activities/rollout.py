@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ from typing import Any
 from temporalio import activity
 
 from benchflow.activities.agents import fit_out, redacted_errors, redactor_for
+from benchflow.activities.blueprint import Blueprint, start_within
+from benchflow.activities.clean_room import clean_room_sec
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import (
-    build_image,
     command_env,
     entrypoint_env,
     fit_out_world,
@@ -22,21 +22,28 @@ from benchflow.activities.environments import (
     world_of,
 )
 from benchflow.activities.models import forget_model
-from benchflow.activities.sandboxes import enter, leave, release_sandbox, sandbox_name
+from benchflow.activities.sandboxes import (
+    blueprint_of,
+    enter,
+    leave,
+    release_sandbox,
+    sandbox_labels,
+    sandbox_name,
+)
 from benchflow.activities.turns import is_unwanted
-from benchflow.activities.world import check_health, run_setup_commands
+from benchflow.activities.world import check_health, health_limit, run_setup_commands
 from benchflow.contracts import names
 from benchflow.contracts.activities import ProvisionInput, Readied, RolloutPlan, SandboxInput
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import Step
-from benchflow.contracts.sandbox import Sandbox, SandboxRef, SandboxSpec
+from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import Healthcheck, Task, VerifierConfig
-from benchflow.errors import BenchFlowError, SandboxStartError, SandboxUnavailableError
+from benchflow.errors import BenchFlowError, SandboxUnavailableError
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.reward.needs import check_scoring, scoring_sec
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.write import set_aside
-from benchflow.secrets import Secrets, is_literal
+from benchflow.secrets import Secrets
 from benchflow.tasks import require_supported
 
 INSTALL_SEC = 1800.0
@@ -46,8 +53,9 @@ WORLD_SEC = 300.0
 """What a world may take beyond its own readiness: to start its services, and to capture its baseline."""
 
 
-def lower(task: Task, spec: RolloutSpec) -> list[Step]:
+def lower(blueprint: Blueprint, spec: RolloutSpec) -> list[Step]:
     """The steps of a task: one a turn, scored after each of the task's `steps`, or once."""
+    task = blueprint.task
 
     # What was prepared for one step must not be told by what was said in the one before.
     own_session = record_for(spec.agent).protocol not in ("oracle", "none")
@@ -61,7 +69,7 @@ def lower(task: Task, spec: RolloutSpec) -> list[Step]:
             "session": index if own_session else 0,
             "timeout_sec": _turn_timeout(task, spec, timeout),
             "idle_timeout_sec": spec.run.agent_idle_timeout_sec,
-            "verify_timeout_sec": scoring_sec(task, verifier),
+            "verify_timeout_sec": scoring_sec(task, verifier) + clean_room_sec(blueprint, name, verifier, spec.run),
         }
 
     if not task.steps:
@@ -86,20 +94,15 @@ def _turn_timeout(task: Task, spec: RolloutSpec, own: float | None) -> float:
     return min(wanted, spec.run.deadline_sec)
 
 
-def health_limit(check: Healthcheck) -> float:
-    """The most seconds that a healthcheck can take before it is decided."""
-    return check.start_period_sec + (check.retries + 2) * (check.interval_sec + check.timeout_sec)
-
-
 class RolloutActivities:
     def __init__(self, context: WorkerContext) -> None:
         self.context = context
 
     @activity.defn(name=names.PLAN)
     async def plan(self, spec: RolloutSpec) -> RolloutPlan:
-        task, _ = await self.context.task(spec.task)
-        provider = get_provider(spec.run.sandbox)
-        warnings = require_supported(task, provider.capabilities())
+        blueprint = await blueprint_of(self.context, spec)
+        task = blueprint.task
+        warnings = require_supported(task, blueprint.provider.capabilities())
         self._secrets(spec).check(task)
         self._secrets(spec).check_agent(spec.agent)
         environment = spec.task.environment
@@ -110,7 +113,7 @@ class RolloutActivities:
             self._secrets(spec).check_judges(judging, task)
         setup = task.sandbox.setup_commands
         return RolloutPlan(
-            steps=lower(task, spec),
+            steps=lower(blueprint, spec),
             strategy=task.multi_step_reward_strategy,
             has_healthcheck=task.sandbox.healthcheck is not None,
             build_timeout_sec=task.sandbox.build_timeout_sec,
@@ -146,29 +149,9 @@ class RolloutActivities:
 
     async def _start(self, request: ProvisionInput, name: str, build_log: Path) -> Sandbox:
         spec, context = request.spec, self.context
-        task, directory = await context.task(spec.task)
-        provider = get_provider(spec.run.sandbox)
-        external = await context.directory(spec.task.context) if spec.task.context else None
-        # What a sandbox that sees its host must not see of it, besides what its provider hides anyway.
-        jobs_dir = context.results(spec).root.parent.parent
-        hidden = tuple(str(path) for path in (directory, external, spec.task.source, jobs_dir) if path)
-        image = await build_image(
-            context, provider, spec, task, directory, external=external, hidden=hidden, log=build_log
-        )
-        config = task.sandbox
-        wanted = SandboxSpec(
-            name=name,
-            image=image,
-            labels=self._labels(request),
-            env={key: value for key, value in config.env.items() if is_literal(value)},
-            workdir=config.workdir,
-            network_mode=config.network_mode,
-            cpus=config.cpus,
-            memory_mb=config.memory_mb,
-            # Where it cannot be enforced, `plan` has recorded so.
-            storage_mb=config.storage_mb if provider.capabilities().storage_limit else None,
-            hidden=hidden,
-        )
+        blueprint = await blueprint_of(context, spec)
+        provider = blueprint.provider
+        wanted = blueprint.spec(name, await blueprint.image(log=build_log), self._labels(request))
         wanted = await fit_out_world(context, spec, provider, wanted, build_log)
         wanted = await fit_out(context, spec, provider, wanted, build_log)
         start = provider.start(
@@ -178,28 +161,14 @@ class RolloutActivities:
             generation=request.generation,
             secrets=entrypoint_env(context, spec),
         )
-        try:
-            started = await asyncio.wait_for(start, spec.run.sandbox_setup_timeout)
-            return await enter(context, spec, request.run_id, started)
-        except TimeoutError as error:
-            raise SandboxStartError(
-                f"the sandbox did not start within {spec.run.sandbox_setup_timeout:g} s",
-                key="sandbox_setup_timeout",
-                remedy="raise sandbox_setup_timeout, or see what keeps the host busy",
-            ) from error
+        return await enter(context, spec, request.run_id, await start_within(start, spec.run.sandbox_setup_timeout))
 
     def _labels(self, request: ProvisionInput) -> dict[str, str]:
         spec = request.spec
-        return {
-            "benchflow.stack": self.context.stack,
-            # Whose end is the sandbox's.
-            "benchflow.workflow": spec.job_id if spec.job_run_id is not None else spec.id,
-            "benchflow.run": spec.job_run_id or request.run_id,
-            "benchflow.job": spec.job_name,
-            "benchflow.task": spec.task.name,
-            "benchflow.generation": str(request.generation),
-            "benchflow.deadline": str(int(time.time() + spec.run.deadline_sec)),
-        }
+        labels = sandbox_labels(self.context, spec, request.run_id, request.generation)
+        if spec.job_run_id is not None:
+            labels |= {"benchflow.workflow": spec.job_id, "benchflow.run": spec.job_run_id}
+        return labels
 
     async def _discard(self, spec: RolloutSpec, name: str) -> None:
         """What a failed provision leaves must not outlive it; the reaper finds what this misses.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from benchflow.activities.agents import remove_sessions
+from benchflow.activities.blueprint import Blueprint
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import episode_of
 from benchflow.contracts import ids
@@ -11,6 +14,7 @@ from benchflow.contracts.job import RolloutSpec, TaskRef
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.errors import SandboxLostError
 from benchflow.planes.sandbox import get_provider
+from benchflow.tasks import verified_in
 
 # What an episode has left in the places that every rollout finds empty.
 _CLEAR = """rm -rf /logs/agent /logs/verifier /logs/artifacts
@@ -23,6 +27,36 @@ def sandbox_name(stack: str, request: ProvisionInput) -> str:
     if spec.job_run_id is not None:
         return shared_sandbox(stack, spec.job_run_id, spec.task)
     return ids.sandbox_name(stack, request.run_id, spec.task.name, request.generation)
+
+
+async def blueprint_of(context: WorkerContext, spec: RolloutSpec) -> Blueprint:
+    """What the sandbox of a rollout is made from; its task verifies where the job wants it to."""
+    task, directory = await context.task(spec.task)
+    external = await context.directory(spec.task.context) if spec.task.context else None
+    jobs_dir = context.results(spec).root.parent.parent
+    return Blueprint(
+        verified_in(task, spec.run.verify_in),
+        directory,
+        external,
+        spec.task.environment,
+        context.directory,
+        get_provider(spec.run.sandbox),
+        hidden=tuple(str(path) for path in (directory, external, spec.task.source, jobs_dir) if path),
+    )
+
+
+def sandbox_labels(context: WorkerContext, spec: RolloutSpec, run_id: str, generation: int) -> dict[str, str]:
+    """What a sandbox of one rollout's own carries. run_id: of the first run of its workflow."""
+    return {
+        "benchflow.stack": context.stack,
+        # Whose end is the sandbox's.
+        "benchflow.workflow": spec.id,
+        "benchflow.run": run_id,
+        "benchflow.job": spec.job_name,
+        "benchflow.task": spec.task.name,
+        "benchflow.generation": str(generation),
+        "benchflow.deadline": str(int(time.time() + spec.run.deadline_sec)),
+    }
 
 
 def shared_sandbox(stack: str, run: str, task: TaskRef) -> str:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from temporalio import activity
 
 from benchflow.activities.agents import end_agent, redacted_errors, redactor_for
+from benchflow.activities.blueprint import Blueprint
+from benchflow.activities.clean_room import CleanRoom, keep_for_room
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import (
     command_env,
@@ -26,18 +30,20 @@ from benchflow.activities.environments import (
     world_of,
 )
 from benchflow.activities.memory import keep_step_memory
-from benchflow.contracts import names
+from benchflow.activities.sandboxes import blueprint_of, sandbox_labels
+from benchflow.contracts import ids, names
 from benchflow.contracts.activities import SoftVerifyInput, VerifyInput
 from benchflow.contracts.job import RolloutSpec
-from benchflow.contracts.reward import Evidence, Judge, RolloutNode, VerifyResult, Workbench
+from benchflow.contracts.reward import Evidence, HardeningReport, Judge, RolloutNode, VerifyResult, Workbench
 from benchflow.contracts.rollout import Node, RolloutTree, Step
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
-from benchflow.contracts.task import Task, VerifierConfig
+from benchflow.contracts.task import ArtifactSpec, Task, VerifierConfig
 from benchflow.errors import RewardFuncError
 from benchflow.paths import RolloutPaths
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
+from benchflow.planes.reward.hardening import harden, read_baseline
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.needs import table_of
 from benchflow.planes.reward.score import score
@@ -52,8 +58,15 @@ from benchflow.trajectories.journal import read_journal
 from benchflow.trajectories.nodes import change_after, nodes_of, world_after
 from benchflow.trajectories.tree import ROOT, node_id
 
+Open = Callable[[], Awaitable[Sandbox]]
+Said = Awaitable[VerifyResult]
+
 _SETTLED = "settled.json"
 """In the evidence: that all of it is there, with the warnings. What comes after changes what there would be to keep."""
+
+_HARDENING = "hardening.json"
+_MOST_TOLD = 50
+"""Findings that a result lists itself; a workflow carries it."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +76,21 @@ class Scene:
     context: WorkerContext
     spec: RolloutSpec
     step: Step
-    task: Task
-    directory: Path
+    blueprint: Blueprint
     sandbox: Sandbox
     paths: RolloutPaths
     redact: Redactor
 
     @classmethod
     async def of(cls, context: WorkerContext, spec: RolloutSpec, step: Step, ref: SandboxRef) -> Scene:
-        task, directory = await context.task(spec.task)
+        blueprint = await blueprint_of(context, spec)
         sandbox = await context.sandbox(ref)
-        paths, redact = context.results(spec), redactor_for(context, spec, task)
-        return cls(context, spec, step, task, directory, sandbox, paths, redact)
+        paths, redact = context.results(spec), redactor_for(context, spec, blueprint.task)
+        return cls(context, spec, step, blueprint, sandbox, paths, redact)
+
+    @property
+    def task(self) -> Task:
+        return self.blueprint.task
 
     @property
     def config(self) -> VerifierConfig:
@@ -92,6 +108,16 @@ class Scene:
     @property
     def logs(self) -> Path:
         return self.paths.verifier_of(self.step.name)
+
+    def hardened(self) -> dict[str, Any]:
+        """What a result says of the hardening."""
+        try:
+            report = HardeningReport.model_validate_json((self.evidence / _HARDENING).read_bytes())
+        except FileNotFoundError:
+            return {}
+        most = len(report.findings) - _MOST_TOLD
+        told = {"findings": report.findings[:_MOST_TOLD], "left_out": report.left_out + max(0, most)}
+        return {"hardening": report.model_copy(update=told).model_dump(mode="json")}
 
     def clean(self, evidence: Path) -> None:
         """Take out of what was kept what nobody may read."""
@@ -112,14 +138,56 @@ class Scene:
         """The task's own, as it runs in the sandbox. evidence: what it is shown of the world's state."""
         return verifier_of(
             self.task,
-            self.directory,
+            self.blueprint.directory,
             self.step.name,
             key=f"verify-{self.step.index}",
             env=command_env(self.context, self.spec, self.task, self.config.env),
             trusted=self.is_trusted,
             clean=self.redact.clean,
             evidence=evidence,
+            baseline=read_baseline(self.evidence),
         )
+
+    @property
+    def has_clean_room(self) -> bool:
+        return self.config.sandbox_mode == "separate"
+
+    @property
+    def travelling(self) -> list[ArtifactSpec]:
+        """What goes into the clean room beside the workspace."""
+        own = [artifact for step in self.task.steps if step.name == self.step.name for artifact in step.artifacts]
+        return [*self.task.artifacts, *own, *(ArtifactSpec(source=path) for path in self.inputs)]
+
+    async def say(
+        self, verifier: ScriptVerifier, run_id: str, evidence: Path, say: Callable[[Open, ScriptVerifier], Said]
+    ) -> VerifyResult:
+        """What the scorers say of the step, where the task wants them to run; what nobody may read is taken out.
+
+        say: with a sandbox to be opened and the verifier as it runs there. evidence: where what travels was kept.
+        """
+
+        async def clean(open: Open, verifier: ScriptVerifier) -> VerifyResult:
+            with redacted_errors(self.redact):
+                return self.redact.result(await say(open, verifier))
+
+        if not self.has_clean_room:
+            return await clean(partial(_given, self.sandbox), verifier)
+        context, spec, ref = self.context, self.spec, self.sandbox.ref
+        blueprint = self.blueprint.of_verifier(self.step.name, self.config, ref.workdir)
+        room = CleanRoom(
+            blueprint,
+            ids.clean_room_name(ref.name, run_id, verifier.key),
+            sandbox_labels(context, spec, run_id, ref.generation),
+            ref,
+            evidence,
+            command_env(context, spec, blueprint.task),
+            Secrets.of_job(context.paths, spec.job_id),
+            spec.run.sandbox_setup_timeout,
+        )
+        env = command_env(context, spec, blueprint.task, self.config.env)
+        alone = verifier.alone(env, has_own_image=blueprint.has_own_image)
+        result = await room.once(lambda: clean(room.open, alone))
+        return result.model_copy(update={"metadata": {**result.metadata, "verified_in": "separate"}})
 
     def judge(self, transcripts: Path) -> Judge:
         secrets = Secrets.of_job(self.context.paths, self.spec.job_id)
@@ -163,11 +231,12 @@ class ScoringActivities:
         scene = await Scene.of(self.context, spec, step, work.sandbox)
         with redacted_errors(scene.redact):
             evidence, notes = await self._settle(scene, work)
-            verifier = scene.verifier(evidence)
-            bench = SandboxWorkbench(partial(_given, scene.sandbox), verifier, scene.logs)
+
+        async def say(open: Open, verifier: ScriptVerifier) -> VerifyResult:
+            bench = SandboxWorkbench(open, verifier, scene.logs)
             node = await asyncio.to_thread(scene.node, scene.evidence, bench, scene.paths.judge(step.name))
             now = datetime.now(UTC)
-            result = await score(
+            return await score(
                 node,
                 lambda: verify(node, scene.task, scene.config, step=step.name, now=now),
                 table_of(scene.task, step.name),
@@ -175,12 +244,14 @@ class ScoringActivities:
                 reward_range=scene.config.reward_range,
                 file=f"{scene.task.name}/{scene.task.config_file}",
             )
-        result = scene.redact.result(result)
+
+        result = await scene.say(scene.verifier(evidence), work.run_id, scene.evidence, say)
         if result.reward is None:
             raise RewardFuncError(result.error or "the reward could not be made of what was measured")
         await asyncio.to_thread(write_rewards, scene.paths, step.index, result.events)
         warnings = list(dict.fromkeys([*notes, *result.warnings]))
-        return without_events(result.model_copy(update={"warnings": warnings}))
+        metadata = result.metadata | scene.hardened()
+        return without_events(result.model_copy(update={"warnings": warnings, "metadata": metadata}))
 
     async def _settle(self, scene: Scene, work: VerifyInput) -> tuple[Path | None, list[str]]:
         """Between the agent and its verifier: the agent ends, the world tells its state, scorers get their evidence.
@@ -198,8 +269,7 @@ class ScoringActivities:
             await world.check()
         if work.session is not None:
             await end_agent(context, sandbox, scene.spec, work.session)
-        if not scene.is_trusted:
-            await sandbox.kill_processes()
+        await self._harden(scene)
         evidence, notes = await self._leave_world(scene, work, world) if world is not None else (None, [])
         notes += await scene.verifier(evidence).settle(sandbox, scene.logs)
         notes += await self._keep(scene, work)
@@ -207,6 +277,19 @@ class ScoringActivities:
             done.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(done, json.dumps(notes).encode(), durable=False)
         return evidence, notes
+
+    async def _harden(self, scene: Scene) -> None:
+        """Make the sandbox fit for the verifier, and keep what there was to do."""
+        verifier, baseline = scene.verifier(None), read_baseline(scene.evidence)
+        if baseline is None:
+            # A step whose agent was never told anything, or a rollout that began before there were baselines.
+            await verifier.end_agent(scene.sandbox)
+            return
+        config = scene.config
+        report = await harden(scene.sandbox, baseline, config.hardening, verifier=config.user, trusted=scene.is_trusted)
+        own = sorted(verifier.pinned(scene.sandbox).keys() & verifier.env.keys())
+        report = scene.redact.within(report.model_copy(update={"own_env": own}).model_dump(mode="json"))
+        write_atomic(scene.evidence / _HARDENING, json.dumps(report, indent=2).encode() + b"\n", durable=False)
 
     async def _leave_world(
         self, scene: Scene, work: VerifyInput, world: ManifestEnvironment
@@ -230,6 +313,8 @@ class ScoringActivities:
         await keep_step_memory(self.context, scene.spec, scene.task, sandbox, scene.step, work.session, "after")
         if run.keep == "workspace":
             notes += await keep_workspace(sandbox, scene.evidence, limit_bytes=limit)
+        if scene.has_clean_room:
+            notes += await keep_for_room(sandbox, scene.travelling, scene.evidence)
         return notes
 
     @activity.defn(name=names.SOFT_VERIFY)
@@ -237,6 +322,7 @@ class ScoringActivities:
         """What the verifier would say now, between turns: nothing ends, and nothing of it stays in the sandbox."""
         scene = await Scene.of(self.context, work.spec, work.step, work.sandbox)
         root = scene.paths.root / "soft" / str(work.number)
+        evidence = root / "evidence"
         with redacted_errors(scene.redact):
             world = await world_of(self.context, work.spec, scene.task, work.sandbox)
             shown = None
@@ -244,13 +330,18 @@ class ScoringActivities:
                 label = f"soft-{work.number}"
                 shown, _ = await keep_state(world, label, work.sandbox.episode, work.baseline, scene.paths)
             verifier = replace(scene.verifier(shown), key=f"soft-{work.number}")
-            bench = SandboxWorkbench(partial(_given, scene.sandbox), verifier, root / "verifier", soft=True)
             limit = work.spec.run.keep_max_mb * 1024 * 1024
-            await keep_inputs(scene.sandbox, scene.inputs, root / "evidence", limit_bytes=limit)
-            scene.clean(root / "evidence")
-            node = await asyncio.to_thread(scene.node, root / "evidence", bench, root / "judge")
-            result = await verify(node, scene.task, scene.config, step=work.step.name, now=datetime.now(UTC))
-        return without_events(scene.redact.result(result))
+            await keep_inputs(scene.sandbox, scene.inputs, evidence, limit_bytes=limit)
+            scene.clean(evidence)
+            if scene.has_clean_room:
+                await keep_for_room(scene.sandbox, scene.travelling, evidence)
+
+        async def say(open: Open, verifier: ScriptVerifier) -> VerifyResult:
+            bench = SandboxWorkbench(open, verifier, root / "verifier", soft=not scene.has_clean_room)
+            node = await asyncio.to_thread(scene.node, evidence, bench, root / "judge")
+            return await verify(node, scene.task, scene.config, step=work.step.name, now=datetime.now(UTC))
+
+        return without_events(await scene.say(verifier, work.run_id, evidence, say))
 
 
 async def _given(sandbox: Sandbox) -> Sandbox:

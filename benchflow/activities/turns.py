@@ -43,7 +43,7 @@ from benchflow.errors import (
     SandboxLostError,
     ServiceDiedError,
 )
-from benchflow.planes.agent.account import prepare_account
+from benchflow.planes.agent.account import AGENT_USER, prepare_account
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import Limits
 from benchflow.planes.agent.acp.session import Turn, Unanswered
@@ -51,6 +51,8 @@ from benchflow.planes.agent.acp.talk import AcpTalk
 from benchflow.planes.agent.acpx.session import AcpxSession
 from benchflow.planes.agent.oracle import run_oracle
 from benchflow.planes.agent.registry import record_for
+from benchflow.planes.reward.hardening import keep_baseline, read_baseline, take_baseline
+from benchflow.planes.reward.verify import config_of
 from benchflow.secrets import Redactor
 from benchflow.tasks import prompt_for
 from benchflow.trajectories.journal import NodeWriter
@@ -106,6 +108,7 @@ class TurnActivities:
             begun = await (talk.was_begun(step.index) if talk is not None else sandbox.was_started(key))
             if not begun:
                 await self._set_scene(work, sandbox, task, directory)
+                await self._take_baseline(work, sandbox, task)
             prompt = prompt_for(task, step.name)
             writer.add([{"type": "user_message", "text": prompt}])
             if talk is not None:
@@ -168,8 +171,12 @@ class TurnActivities:
 
     async def _set_scene(self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path) -> None:
         """Before a turn: the instruction, the files that the task's step brings, their setup, its healthcheck."""
-        step = work.step
-        await keep_step_memory(self.context, work.spec, task, sandbox, step, work.session, "before")
+        step, session = work.step, work.session
+        if step.index and session is not None:
+            # The step before was verified, for which the workspace became the verifier's.
+            record, limit = record_for(work.spec.agent), work.spec.run.sandbox_setup_timeout
+            await prepare_account(sandbox, record, session.user, limit)
+        await keep_step_memory(self.context, work.spec, task, sandbox, step, session, "before")
         await sandbox.write_file(INSTRUCTION, prompt_for(task, step.name))
         if step.name is None:
             return
@@ -183,6 +190,16 @@ class TurnActivities:
         config = task.steps[step.index]
         if config.healthcheck is not None:
             await check_health(sandbox, config.healthcheck, env)
+
+    async def _take_baseline(self, work: StepInput, sandbox: Sandbox, task: Task) -> None:
+        """What the sandbox is before the agent acts in this step, for the verifier after it."""
+        evidence = self.context.results(work.spec).evidence(work.step.name)
+        if read_baseline(evidence) is not None:
+            return
+        # Where nobody acts but the engine's own agents, which are trusted, nobody has changed the system.
+        agent = work.session.user if work.session is not None else AGENT_USER
+        verifier = config_of(task, work.step.name).user
+        keep_baseline(await take_baseline(sandbox, agent=agent, verifier=verifier), evidence)
 
     # --- the oracle ----------------------------------------------------------------------------------
 

@@ -96,6 +96,11 @@ async def run_step_setup(sandbox: Sandbox, step: Step, env: dict[str, str], time
         )
 
 
+def health_limit(check: Healthcheck) -> float:
+    """The most seconds that a healthcheck can take before it is decided."""
+    return check.start_period_sec + (check.retries + 2) * (check.interval_sec + check.timeout_sec)
+
+
 async def check_health(sandbox: Sandbox, check: Healthcheck, env: dict[str, str]) -> None:
     """Return as soon as the command exits 0; raise `ReadinessError` after `retries` failures in a row.
 

@@ -202,6 +202,15 @@ def submit(
             rich_help_panel=_SCORE,
         ),
     ] = None,
+    verify_in: Annotated[
+        str | None,
+        typer.Option(
+            metavar="shared|separate",
+            help="Where verifiers run: where the agent worked, or in a fresh sandbox that receives the workspace and "
+            "declared artifacts only. [dim]\\[default: as each task says][/dim]",
+            rich_help_panel=_SCORE,
+        ),
+    ] = None,
     job_name: Annotated[
         str | None,
         typer.Option(
@@ -261,6 +270,7 @@ def submit(
         judge={"model": judge_model, "base_url": judge_base_url, "credential": judge_key},
         keep=keep,
         keep_max_mb=keep_max_mb,
+        verify_in=verify_in,
     )
     from benchflow.jobs import plan_job
 

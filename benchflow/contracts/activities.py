@@ -125,11 +125,14 @@ class ReportResult(Model):
 
 
 class VerifyInput(Model):
-    """session: the agent's, which ends before the verifier begins. baseline: the state that the agent began with."""
+    """session: the agent's, which ends before the verifier begins. baseline: the state that the agent began with.
+    run_id: as in `ProvisionInput`.
+    """
 
     spec: RolloutSpec
     sandbox: SandboxRef
     step: Step
+    run_id: str = ""
     session: AgentSession | None = None
     baseline: StateSnapshot | None = None
     is_last: bool = True
@@ -137,12 +140,13 @@ class VerifyInput(Model):
 
 class SoftVerifyInput(Model):
     """A look at what the verifier would say, between turns. number: of such looks in this rollout. baseline: the state
-    that the agent began with.
+    that the agent began with. run_id: as in `ProvisionInput`.
     """
 
     spec: RolloutSpec
     sandbox: SandboxRef
     step: Step
+    run_id: str = ""
     number: int
     baseline: StateSnapshot | None = None
 

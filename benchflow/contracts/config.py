@@ -17,6 +17,7 @@ from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.job import MAX_WINDOW, AgentSpec, Keep, RetryConfig
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import Permissions
+from benchflow.contracts.task import VerifierMode
 from benchflow.errors import ConfigError, UnsupportedFeatureError
 
 _STRICT = ConfigDict(extra="forbid")
@@ -61,6 +62,9 @@ class RunOptions(Model):
     silent. permissions: who answers what an agent asks of its user. agent_env, base_url, effort: for every agent that
     says nothing else. limits, sampling: of its model's calls. replay: a record from which they are answered. judge:
     which model scores, where a model does. keep: what is kept of each sandbox to score it again, keep_max_mb at most.
+    verify_in: `separate` runs every verifier in a clean room, `shared` every one where the agent worked; by default
+    each task decides, because a verifier that reads more than the workspace and the declared artifacts (a file that its
+    agent left in /var, a service that must still answer) scores something else in a clean room.
     environment_manifest: the world of all tasks, instead of the ones that they or their package name.
     """
 
@@ -78,6 +82,7 @@ class RunOptions(Model):
     judge: JudgeSettings = JudgeSettings()
     keep: Keep = "evidence"
     keep_max_mb: int = Field(default=256, gt=0)
+    verify_in: VerifierMode | None = None
     agent_env: dict[str, str] = Field(default={}, repr=False)
     base_url: str | None = None
     effort: str | None = None

@@ -65,6 +65,11 @@ def shared_sandbox_name(stack: str, run: str, environment: str) -> str:
     return f"bf-{cut(slug(environment), 24).lower()}-{short_hash(f'{stack}/{run}', 12)}-shared"
 
 
+def clean_room_name(sandbox: str, run: str, key: str) -> str:
+    """The name of a sandbox for a verifier alone, beside the agent's. key: of what is verified, e.g. `verify-0`."""
+    return f"{sandbox}-{short_hash(f'{run}/{key}', 6)}"
+
+
 def sandbox_name(stack: str, run: str, task: str, generation: int) -> str:
     """The name of a sandbox: of one run of one rollout, on one stack."""
     return f"bf-{cut(slug(task), 24).lower()}-{short_hash(f'{stack}/{run}', 12)}-{generation}"

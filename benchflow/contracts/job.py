@@ -19,6 +19,7 @@ from benchflow.contracts.rollout import (
     Question,
     RolloutOutcome,
 )
+from benchflow.contracts.task import VerifierMode
 
 MAX_WINDOW = 500
 """Most rollouts of one job that are open at a time."""
@@ -106,6 +107,7 @@ class RunConfig(Model):
     agent_idle_timeout_sec: how long an agent may be silent. permissions: who answers what an agent asks. limits: of the
     model's calls; sampling: what is put into each of them; replay: from which record they are answered. judge: which
     model scores, where a model does. keep: what is kept for scoring it again; keep_max_mb: MiB of it, of one rollout.
+    verify_in: where verifiers run, instead of where each task says.
     """
 
     sandbox: str = "docker"
@@ -120,6 +122,7 @@ class RunConfig(Model):
     judge: JudgeSettings = JudgeSettings()
     keep: Keep = "evidence"
     keep_max_mb: int = Field(default=256, gt=0)
+    verify_in: VerifierMode | None = None
 
 
 class Origin(Model):

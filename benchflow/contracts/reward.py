@@ -73,6 +73,30 @@ class VerifyResult(Model):
         return measured | self.items
 
 
+class HardeningFinding(Model):
+    """Something that stood between the agent and a fair verifier. item: of `verifier.hardening`, whose work it was.
+
+    action: what was done about it; `found` means that it was left as it is, and detail says why.
+    """
+
+    item: str
+    action: Literal["killed", "removed", "restored", "replaced", "found"]
+    path: str = ""
+    detail: str = ""
+
+
+class HardeningReport(Model):
+    """What was done before a verifier ran. left_out: findings beyond those listed. disabled: items that the task has
+    lifted; own_env: pinned variables that it sets itself.
+    """
+
+    findings: list[HardeningFinding] = []
+    left_out: int = 0
+    disabled: list[str] = []
+    own_env: list[str] = []
+    seconds: float = 0.0
+
+
 # --- what a task declares ------------------------------------------------------------------------------
 
 

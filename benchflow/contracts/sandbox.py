@@ -234,6 +234,21 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def read_outside(self, path: str) -> bytes | None:
+        """The bytes of a file, links followed, None when there is none, with no program of the sandbox taking part.
+
+        Slower than `read_file`; for when nothing inside can be believed.
+        """
+        ...
+
+    async def write_outside(self, path: str, content: bytes, *, mode: int = 0o755) -> None:
+        """Put a file of root's in a place, with no program of the sandbox taking part."""
+        ...
+
+    async def read_original(self, path: str) -> bytes | None:
+        """What the sandbox's image has at a path without links; None when that is no file."""
+        ...
+
     async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
         """Kill what the agent left running; the number killed.
 

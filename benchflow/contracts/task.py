@@ -16,6 +16,9 @@ from benchflow.contracts.reward import AggregatePolicy, JudgeRubric, RewardTable
 
 NetworkMode = Literal["public", "no-network", "allowlist"]
 
+VerifierMode = Literal["shared", "separate"]
+"""Where a verifier runs: where the agent worked, or in a sandbox of its own."""
+
 
 class Author(Model):
     name: str
@@ -107,7 +110,25 @@ class JudgeConfig(Model):
 
 
 class HardeningConfig(Model):
+    """What is done between the agent and the verifier; an item that is false is left out, and the result says so.
+
+    kill_processes: what the agent left running ends. fresh_logs: the verifier's directories are made anew.
+    restore_build_files: those there were before the agent are put back, and so are the files that shells, cron, git and
+    pip read by themselves. remove_escaping_links: new links that lead out of the workspace. cleanup_conftests: pytest's
+    `conftest.py`. cleanup_python_hooks: what an interpreter runs or takes first by itself. own_workspace: it becomes
+    the verifier's. pin_environment: the variables that the verifier runs with. verify_tools: the shell, the programs
+    and the libraries that it stands on are as they were.
+    """
+
+    kill_processes: bool = True
+    fresh_logs: bool = True
+    restore_build_files: bool = True
+    remove_escaping_links: bool = True
     cleanup_conftests: bool = True
+    cleanup_python_hooks: bool = True
+    own_workspace: bool = True
+    pin_environment: bool = True
+    verify_tools: bool = True
 
 
 class MemoryConfig(Model):
@@ -122,7 +143,12 @@ class CollectCommand(Model):
 
 
 class VerifierConfig(Model):
-    """The `verifier` table. reward_range: [lo, hi], may only widen [0, 1]."""
+    """The `verifier` table. reward_range: [lo, hi], may only widen [0, 1].
+
+    sandbox_mode: `separate` is a clean room, a fresh sandbox that receives the workspace and the declared artifacts,
+    and nothing else. sandbox: what it is made of, in place of the whole `sandbox` table of the task; without an image
+    of its own it starts from the task's.
+    """
 
     type: Literal["test-script", "llm-judge"] = "test-script"
     timeout_sec: float = Field(default=600.0, gt=0)
@@ -132,7 +158,7 @@ class VerifierConfig(Model):
     network_mode: NetworkMode | None = None
     allowed_hosts: list[str] = []
     service: str = "main"
-    sandbox_mode: Literal["shared", "separate"] = "shared"
+    sandbox_mode: VerifierMode = "shared"
     sandbox: SandboxConfig | None = None
     collect: list[CollectCommand] = []
     pytest_plugins: list[str] = []
@@ -254,10 +280,11 @@ class VerifierDocument(Model):
 
 
 class StepFiles(Model):
-    """What lies in `steps/<name>/`: the instruction's text and which directories exist."""
+    """What lies in `steps/<name>/`: the instruction's text, and which directories exist. verifier_build: see `Task`."""
 
     instruction: str
     verifier_dir: str | None = None
+    verifier_build: str | None = None
     oracle_dir: str | None = None
     workdir_dir: str | None = None
 
@@ -267,6 +294,7 @@ class Task(Model):
 
     name: the directory's name. layout: where the definition came from. instruction: the base prompt.
     verifier_dir, oracle_dir, environment_dir: relative to the task directory, None where absent.
+    verifier_build: a Dockerfile or compose file in the verifier's directory, which makes a clean room's image.
     config_file: the file that errors about configuration name. rubrics: the rubrics that its judges judge by, by
     their paths.
     """
@@ -290,6 +318,7 @@ class Task(Model):
     instruction: str
     step_files: dict[str, StepFiles] = {}
     verifier_dir: str | None = None
+    verifier_build: str | None = None
     oracle_dir: str | None = None
     environment_dir: str | None = None
     dockerfile: str | None = None
@@ -303,3 +332,8 @@ class Task(Model):
     user: UserSpec | None = None
     extension: dict[str, Any] = {}
     compat_extra: dict[str, Any] = {}
+
+    def verifier_build_of(self, step: str | None) -> str | None:
+        """What makes the image of a step's clean room: in its own verifier's directory, or in that of all steps."""
+        own = self.step_files[step].verifier_build if step in self.step_files else None
+        return own or self.verifier_build

@@ -27,7 +27,7 @@ from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.choice import AUTO, Choice, choose
 from benchflow.results.summary import read_spec
 from benchflow.store import Store
-from benchflow.tasks import digest_tree, find_tasks, load_task, require_supported, write_pack
+from benchflow.tasks import digest_tree, find_tasks, load_task, require_supported, verified_in, write_pack
 from benchflow.temporal import cluster_target
 
 
@@ -76,7 +76,8 @@ def plan_job(config: JobConfig) -> JobPlan:
         given = config.environment_manifest is not None
         task = load_task(path, context_root=config.context_root, has_manifest=given)
         variables |= worlds.add(path, task)
-        warnings += [f"{task.name}: {note}" for note in require_supported(task, provider.capabilities())]
+        as_run = verified_in(task, config.verify_in)
+        warnings += [f"{task.name}: {note}" for note in require_supported(as_run, provider.capabilities())]
         if any(agent.name == "oracle" for agent in agents):
             _require_oracle(task)
         for agent in agents:
@@ -201,6 +202,7 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             judge=config.judge,
             keep=config.keep,
             keep_max_mb=config.keep_max_mb,
+            verify_in=config.verify_in,
         ),
         retry=config.retry,
         context_root=str(config.context_root.absolute()) if config.context_root else None,

@@ -12,6 +12,7 @@ from benchflow.contracts.task import Task
 from benchflow.errors import VerifierError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.registry import record_for
+from benchflow.planes.reward.hardening import read_baseline
 from benchflow.planes.reward.verify import ScriptVerifier, config_of, read_result, verifier_of
 from benchflow.planes.sandbox import get_provider
 from benchflow.rescoring.record import Ran
@@ -63,21 +64,26 @@ class Place:
 
     def setting(self, found: FoundTask) -> Setting:
         provider = get_provider(self.sandbox or self.rollout.spec.run.sandbox)
-        return Setting(self.rollout, found, provider, self.secrets, self.state)
+        return Setting(self.rollout, found, self.step, provider, self.secrets, self.state)
 
     def verifier(self, found: FoundTask, setting: Setting) -> ScriptVerifier:
         """A task's verifier, as at the first scoring."""
         task = found.task
-        return verifier_of(
+        env = setting.env(config_of(task, self.step))
+        verifier = verifier_of(
             task,
             found.directory,
             self.step,
             key=f"verify-{self.outcome.step.index}",
-            env=setting.env(config_of(task, self.step)),
+            env=env,
             trusted=record_for(self.rollout.spec.agent).protocol == "oracle",
             clean=self.redactor(task).clean,
             evidence=self.rollout.state(self.step),
+            baseline=read_baseline(self.rollout.paths.evidence(self.step)),
         )
+        if not setting.has_clean_room:
+            return verifier
+        return verifier.alone(env, has_own_image=setting.blueprint.has_own_image)
 
     # --- the first scoring ---------------------------------------------------------------------------
 

@@ -14,18 +14,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow.activities.world import check_health, image_config, run_setup_commands, world_image_config
-from benchflow.contracts.environment import EnvironmentRef
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
-from benchflow.contracts.task import VerifierConfig
-from benchflow.errors import BenchFlowError, SandboxStartError
+from benchflow.activities.blueprint import Blueprint
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.contracts.task import Task, VerifierConfig
+from benchflow.errors import BenchFlowError
 from benchflow.paths import StatePaths
+from benchflow.planes.reward.verify import config_of
 from benchflow.planes.sandbox.local.helper.process import start_time
 from benchflow.planes.sandbox.local.machine import OWNER_LABEL, owned_by_this_process
 from benchflow.rescoring.stored import StoredRollout
 from benchflow.rescoring.tasks import FoundTask, unpacked
-from benchflow.secrets import Secrets, is_literal
-from benchflow.tasks import require_supported
+from benchflow.secrets import Secrets
+from benchflow.tasks import require_supported, verified_in
 
 OWNER = "bench-rescore"
 """Whose these sandboxes are, in place of a stack."""
@@ -38,10 +38,11 @@ _DEADLINE = "benchflow.deadline"
 
 @dataclass(frozen=True)
 class Setting:
-    """What a rollout's verifier is run in."""
+    """What a rollout's verifier is run in. step: whose verifier it is."""
 
     rollout: StoredRollout
     found: FoundTask
+    step: str | None
     provider: SandboxProvider
     secrets: Secrets
     state: StatePaths
@@ -49,36 +50,63 @@ class Setting:
     def env(self, config: VerifierConfig | None = None) -> dict[str, str]:
         """The variables of a command, as at the first scoring. config: of the verifier whose command it is."""
         world = self.rollout.spec.task.environment
-        task = self.found.task
+        task = self.blueprint.task
         told = world.manifest.task_env(task.name, "exec") if world is not None else {}
         return self.secrets.resolve(told, task.sandbox.env, config.env if config is not None else {})
+
+    @property
+    def task(self) -> Task:
+        return verified_in(self.found.task, self.rollout.spec.run.verify_in)
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """What its sandbox is made from: the verifier's own, if the first one had one."""
+        found, rollout = self.found, self.rollout
+        jobs_dir = rollout.paths.root.absolute().parent.parent
+        # What a sandbox that sees its host must not see of it, as at the first scoring.
+        places = (found.directory, found.context, rollout.spec.task.source, jobs_dir)
+        made = Blueprint(
+            self.task,
+            found.directory,
+            found.context,
+            rollout.spec.task.environment,
+            lambda pack: unpacked(pack, self.state),
+            self.provider,
+            hidden=tuple(str(place) for place in places if place and Path(place).exists()),
+        )
+        if not self.has_clean_room:
+            return made
+        workspace = rollout.result.sandbox.get("workdir")
+        return made.of_verifier(self.step, self.config, workspace)
+
+    @property
+    def config(self) -> VerifierConfig:
+        return config_of(self.task, self.step)
+
+    @property
+    def has_clean_room(self) -> bool:
+        return self.config.sandbox_mode == "separate"
 
 
 @asynccontextmanager
 async def started(setting: Setting) -> AsyncIterator[Sandbox]:
     """The sandbox: set up and healthy, without anything that an agent did. It is removed in any case."""
-    task, provider = setting.found.task, setting.provider
-    require_supported(task, provider.capabilities())
-    setting.secrets.check(task)
-    hidden = _hidden(setting)
-    image = await _build(setting, hidden)
-    spec = _spec(setting, image, hidden)
+    blueprint, provider = setting.blueprint, setting.provider
+    require_supported(setting.task, provider.capabilities())
+    setting.secrets.check(setting.task)
+    labels = {
+        "benchflow.stack": OWNER,
+        _DEADLINE: str(int(time.time() + LIFETIME_SEC)),
+        **owned_by_this_process(),
+    }
+    name = f"bf-rescore-{os.getpid()}-{randomness.token_hex(6)}"
     limit = setting.rollout.spec.run.sandbox_setup_timeout
     try:
-        try:
-            sandbox = await asyncio.wait_for(provider.start(spec, host_id="", queue=""), limit)
-        except TimeoutError as error:
-            raise SandboxStartError(
-                f"the sandbox did not start within {limit:g} s", remedy="see what keeps this host busy"
-            ) from error
-        await run_setup_commands(sandbox, task, setting.env(), setting.secrets)
-        if task.sandbox.healthcheck is not None:
-            await check_health(sandbox, task.sandbox.healthcheck, setting.env())
-        # What runs by now is the task's own and stays, as it did when the agent came.
-        await sandbox.mark_baseline()
+        sandbox = await blueprint.start_alone(name, labels, limit, host_id="", queue="")
+        await blueprint.make_ready(sandbox, setting.env(), setting.secrets)
         yield sandbox
     finally:
-        await asyncio.shield(provider.remove(spec.name))
+        await asyncio.shield(provider.remove(name))
 
 
 async def remove_left(provider: SandboxProvider) -> None:
@@ -97,55 +125,3 @@ def _is_abandoned(labels: dict[str, str]) -> bool:
         return True
     pid, _, began = labels.get(OWNER_LABEL, "").partition(":")
     return not pid.isdecimal() or str(start_time(int(pid))) != began
-
-
-def _hidden(setting: Setting) -> tuple[str, ...]:
-    """What a sandbox that sees its host must not see of it, as at the first scoring."""
-    found, rollout = setting.found, setting.rollout
-    jobs_dir = rollout.paths.root.absolute().parent.parent
-    places = (found.directory, found.context, rollout.spec.task.source, jobs_dir)
-    return tuple(str(place) for place in places if place and Path(place).exists())
-
-
-def _spec(setting: Setting, image: ImageRef, hidden: tuple[str, ...]) -> SandboxSpec:
-    config, provider = setting.found.task.sandbox, setting.provider
-    world = setting.rollout.spec.task.environment
-    return SandboxSpec(
-        name=f"bf-rescore-{os.getpid()}-{randomness.token_hex(6)}",
-        image=image,
-        labels={
-            "benchflow.stack": OWNER,
-            _DEADLINE: str(int(time.time() + LIFETIME_SEC)),
-            **owned_by_this_process(),
-        },
-        env={key: value for key, value in config.env.items() if is_literal(value)},
-        workdir=config.workdir,
-        network_mode=config.network_mode,
-        cpus=config.cpus,
-        memory_mb=config.memory_mb,
-        storage_mb=config.storage_mb if provider.capabilities().storage_limit else None,
-        hidden=hidden,
-        # A world's services are not started: what its state was is shown to the verifier as it was kept.
-        entrypoint="none" if world is not None else "wraps",
-    )
-
-
-async def _build(setting: Setting, hidden: tuple[str, ...]) -> ImageRef:
-    """The image that the rollout began with: the task's, or the world's."""
-    found, provider = setting.found, setting.provider
-    world = setting.rollout.spec.task.environment
-    if world is not None and world.manifest.image is not None:
-        return await provider.build(await _image_of(world, setting, hidden))
-    config = await image_config(found.task, found.directory, found.context, hidden)
-    if world is not None and world.image is not None and world.manifest.base_image is not None:
-        below = await provider.build(await _image_of(world, setting, hidden))
-        config = config.model_copy(update={"bases": {world.manifest.base_image: below.reference}})
-    return await provider.build(config)
-
-
-async def _image_of(world: EnvironmentRef, setting: Setting, hidden: tuple[str, ...]) -> ImageConfig:
-    """The image that a manifest names: made from what was frozen with it, or one that is here."""
-    timeout = setting.found.task.sandbox.build_timeout_sec
-    if world.image is None:
-        return ImageConfig(image=world.manifest.image, timeout_sec=timeout)
-    return await world_image_config(await unpacked(world.image, setting.state), timeout, hidden)

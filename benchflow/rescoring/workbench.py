@@ -18,7 +18,7 @@ from benchflow.contracts.reward import VerifyResult, Workbench
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.errors import BenchFlowError, SandboxError, VerifierError
 from benchflow.paths import StatePaths
-from benchflow.planes.reward.capture import put_workspace
+from benchflow.planes.reward.capture import put_artifacts, put_workspace
 from benchflow.planes.reward.workbench import SandboxWorkbench
 from benchflow.rescoring.place import Place
 from benchflow.rescoring.record import changes
@@ -71,6 +71,8 @@ async def _as_left(place: Place, found: FoundTask) -> AsyncIterator[Sandbox]:
     await remove_left(setting.provider)
     try:
         async with started(setting) as sandbox:
+            if setting.has_clean_room:
+                await put_artifacts(sandbox, kept.parent)
             await put_workspace(sandbox, kept)
             yield sandbox
     finally:

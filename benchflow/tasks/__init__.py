@@ -9,7 +9,7 @@ from benchflow.tasks.pack import digest_tree, unpack, write_pack
 from benchflow.tasks.problems import Problem
 from benchflow.tasks.prompts import prompt_for
 from benchflow.tasks.scaffold import init_task
-from benchflow.tasks.support import require_supported
+from benchflow.tasks.support import require_supported, verified_in
 
 __all__ = [
     "MigrationReport",
@@ -26,5 +26,6 @@ __all__ = [
     "read_task",
     "require_supported",
     "unpack",
+    "verified_in",
     "write_pack",
 ]

@@ -40,6 +40,7 @@ class Parts(Model):
     """Paths relative to the task directory, None where absent."""
 
     verifier_dir: str | None = None
+    verifier_build: str | None = None
     oracle_dir: str | None = None
     environment_dir: str | None = None
     dockerfile: str | None = None
@@ -69,13 +70,21 @@ def find_parts(
             suggestion="add environment/Dockerfile, or an empty environment/ and a docker_image",
         )
     compose = next((name for name in COMPOSE_FILES if (environment / name).is_file()), None)
+    verifier_dir = _named(root, verifier, "verifier", file, problems) or _first(root, VERIFIER_DIRS, problems)
     return Parts(
-        verifier_dir=_named(root, verifier, "verifier", file, problems) or _first(root, VERIFIER_DIRS, problems),
+        verifier_dir=verifier_dir,
+        verifier_build=_build_file(root, verifier_dir),
         oracle_dir=_named(root, oracle, "oracle", file, problems) or _first(root, ORACLE_DIRS, problems),
         environment_dir="environment" if has_environment else None,
         dockerfile="environment/Dockerfile" if (environment / "Dockerfile").is_file() else None,
         compose_file=f"environment/{compose}" if compose else None,
     )
+
+
+def _build_file(root: Path, directory: str | None) -> str | None:
+    """What makes an image in a verifier's directory."""
+    files = (f"{directory}/{name}" for name in (*COMPOSE_FILES, "Dockerfile")) if directory else ()
+    return next((file for file in files if is_file(root / file)), None)
 
 
 def _first(root: Path, names: tuple[str, ...], problems: Problems) -> str | None:
@@ -150,9 +159,11 @@ def _step_files(root: Path, name: str, problems: Problems) -> StepFiles:
         check_shebang(setup, problems)
     verifier = _first(root / base, VERIFIER_DIRS, problems)
     oracle = _first(root / base, ORACLE_DIRS, problems)
+    verifier_dir = f"{base}/{verifier}" if verifier else None
     return StepFiles(
         instruction=instruction,
-        verifier_dir=f"{base}/{verifier}" if verifier else None,
+        verifier_dir=verifier_dir,
+        verifier_build=_build_file(root, verifier_dir),
         oracle_dir=f"{base}/{oracle}" if oracle else None,
         workdir_dir=f"{base}/workdir" if is_dir(root / base / "workdir") else None,
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from benchflow.contracts.sandbox import Capabilities
-from benchflow.contracts.task import AgentConfig, SandboxConfig, Task, VerifierConfig
+from benchflow.contracts.task import AgentConfig, SandboxConfig, Task, VerifierConfig, VerifierMode
 from benchflow.errors import UnsupportedFeatureError
 from benchflow.tasks.published import published_key
 
@@ -51,8 +51,16 @@ def _phases(task: Task) -> Iterator[tuple[str, AgentConfig | VerifierConfig]]:
     yield from _verifiers(task)
 
 
+def _sandboxes(task: Task) -> Iterator[tuple[str, SandboxConfig]]:
+    """The task's own, and those of its verifiers."""
+    yield "sandbox", task.sandbox
+    for at, table in _verifiers(task):
+        if table.sandbox is not None:
+            yield f"{at}.sandbox", table.sandbox
+
+
 def _in_sandbox(key: str, asked: Callable[[SandboxConfig], bool]) -> Find:
-    return lambda task: f"sandbox.{key}" if asked(task.sandbox) else None
+    return lambda task: next((f"{at}.{key}" for at, table in _sandboxes(task) if asked(table)), None)
 
 
 def _in_verifier(key: str, asked: Callable[[VerifierConfig], bool]) -> Find:
@@ -69,8 +77,20 @@ def _compose_file(task: Task) -> str | None:
 
 def _phase_network(task: Task) -> str | None:
     for at, table in _phases(task):
+        if isinstance(table, VerifierConfig) and table.sandbox_mode == "separate":
+            continue
         if table.network_mode not in (None, task.sandbox.network_mode):
             return f"{at}.network_mode"
+    return None
+
+
+def _verifier_containers(task: Task) -> str | None:
+    """A compose file that a clean room would be made of."""
+    tables = {None: task.verifier} | {step.name: step.verifier for step in task.steps}
+    for name, table in tables.items():
+        file = task.verifier_build_of(name)
+        if file and not file.endswith("/Dockerfile") and table.sandbox_mode == "separate":
+            return file
     return None
 
 
@@ -105,9 +125,21 @@ FEATURES: tuple[Feature, ...] = (
         "remove `benchflow.prompt`",
     ),
     Feature(
-        "a sandbox of the verifier's own",
-        _in_verifier("sandbox_mode", lambda table: table.sandbox_mode == "separate"),
-        'verify where the agent worked: sandbox_mode "shared"',
+        "containers beside the verifier's",
+        _verifier_containers,
+        "use one container: a Dockerfile in the verifier's directory, or a docker_image",
+    ),
+    Feature(
+        "what the verifier's sandbox is made of, without one of its own",
+        _in_verifier("sandbox", lambda table: table.sandbox is not None and table.sandbox_mode == "shared"),
+        "do not have it verified where the agent worked: leave out --verify-in shared",
+    ),
+    Feature(
+        "tool servers in the verifier's sandbox",
+        _in_verifier(
+            "sandbox.mcp_servers", lambda table: table.sandbox is not None and table.sandbox.mcp_servers != []
+        ),
+        "remove them: no agent acts there",
     ),
     Feature(
         "commands that collect in another service",
@@ -137,11 +169,31 @@ FEATURES: tuple[Feature, ...] = (
         'write network_mode "public" or "no-network"',
     ),
     Feature(
+        "a network allowlist for the verifier",
+        _in_verifier(
+            "network_mode",
+            lambda table: table.network_mode == "allowlist" and table.sandbox_mode == "separate",
+        ),
+        'write network_mode "public" or "no-network"',
+    ),
+    Feature(
         "another network mode for one phase",
         _phase_network,
-        "give the agent and the verifier the network mode of the sandbox",
+        'give the agent and the verifier the network mode of the sandbox, or verify in sandbox_mode "separate"',
     ),
 )
+
+
+def verified_in(task: Task, mode: VerifierMode | None) -> Task:
+    """The task with all its verifiers run in the place that a job wants, None for where the task says."""
+    if mode is None:
+        return task
+
+    def moved(config: VerifierConfig) -> VerifierConfig:
+        return config.model_copy(update={"sandbox_mode": mode})
+
+    steps = [step.model_copy(update={"verifier": moved(step.verifier)}) for step in task.steps]
+    return task.model_copy(update={"verifier": moved(task.verifier), "steps": steps})
 
 
 def unsupported_features(task: Task) -> list[Missing]:
@@ -176,17 +228,21 @@ def require_supported(task: Task, capabilities: Capabilities) -> list[str]:
 
 def _lacking(task: Task, capabilities: Capabilities) -> Iterator[Missing]:
     """What this sandbox in particular can't do."""
-    sandbox, provider = task.sandbox, capabilities.provider
+    provider = capabilities.provider
     other = "choose another sandbox"
 
     def missing(what: str, key: str) -> Missing:
         return Missing(f"{what} in sandbox {provider!r}", written_key(task, key), other)
 
-    if sandbox.os not in capabilities.os:
-        yield missing(f"os {sandbox.os!r}", "sandbox.os")
-    if sandbox.network_mode not in capabilities.network_modes:
-        yield missing(f"network mode {sandbox.network_mode!r}", "sandbox.network_mode")
-    if not capabilities.dockerfile and sandbox.docker_image is None and task.dockerfile:
+    for at, sandbox in _sandboxes(task):
+        if sandbox.os not in capabilities.os:
+            yield missing(f"os {sandbox.os!r}", f"{at}.os")
+        if sandbox.network_mode not in capabilities.network_modes:
+            yield missing(f"network mode {sandbox.network_mode!r}", f"{at}.network_mode")
+    for at, verifier in _verifiers(task):
+        if verifier.network_mode is not None and verifier.network_mode not in capabilities.network_modes:
+            yield missing(f"network mode {verifier.network_mode!r}", f"{at}.network_mode")
+    if not capabilities.dockerfile and task.sandbox.docker_image is None and task.dockerfile:
         yield missing("building an image", task.dockerfile)
     if not capabilities.users:
         for at, table in _phases(task):
@@ -203,10 +259,11 @@ def _unenforced(task: Task, capabilities: Capabilities) -> list[str]:
         ("storage_mb", capabilities.storage_limit),
     )
     return [
-        f"{written_key(task, f'sandbox.{key}')} = {getattr(task.sandbox, key)} is not enforced "
+        f"{written_key(task, f'{at}.{key}')} = {getattr(sandbox, key)} is not enforced "
         f"by sandbox {capabilities.provider!r}"
+        for at, sandbox in _sandboxes(task)
         for key, enforced in limits
-        if not enforced and getattr(task.sandbox, key) != getattr(default, key)
+        if not enforced and getattr(sandbox, key) != getattr(default, key)
     ]
 
 
@@ -235,7 +292,7 @@ def written_key(task: Task, key: str) -> str:
 
 
 def _file_of(task: Task, key: str) -> str:
-    if key in (task.dockerfile, task.compose_file):
+    if key in (task.dockerfile, task.compose_file) or key == _verifier_containers(task):
         return key
     if key.startswith(("verifier.strategies", "verifier.rubric")):
         return f"{task.verifier_dir}/verifier.md"

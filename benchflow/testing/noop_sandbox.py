@@ -106,6 +106,15 @@ class NoopSandbox:
         where.write_bytes(REWARD)
         return True
 
+    async def read_outside(self, path: str) -> bytes | None:
+        return REWARD if path == REWARD_FILE else None
+
+    async def write_outside(self, path: str, content: bytes, *, mode: int = 0o755) -> None:
+        return None
+
+    async def read_original(self, path: str) -> bytes | None:
+        return None
+
     async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
         return 0
 

@@ -149,6 +149,7 @@ class RolloutWorkflow:
             spec=self._spec,
             sandbox=self._sandbox,
             step=step,
+            run_id=workflow.info().first_execution_run_id,
             number=self._looked,
             baseline=self._readied.baseline if self._readied else None,
         )
@@ -274,6 +275,7 @@ class RolloutWorkflow:
             spec=spec,
             sandbox=sandbox,
             step=step,
+            run_id=workflow.info().first_execution_run_id,
             is_last=is_last,
             session=self._sessions[-1] if self._sessions else None,
             baseline=self._readied.baseline if self._readied else None,

@@ -48,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
         *("temporal", "workflows"),
     },
     "rescoring": {
-        *("activities.world", "contracts", "errors", "paths", "planes", "results", "secrets", "store", "tasks"),
+        *("activities.blueprint", "contracts", "errors", "paths", "planes", "results", "secrets", "store", "tasks"),
         "trajectories",
     },
     "rubric": {"contracts", "errors", "planes", "rescoring", "tasks", "trajectories"},

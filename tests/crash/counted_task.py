@@ -35,8 +35,10 @@ def write_counted_task(
     solve_sec: float = 3,
     verify_sec: float = 0.5,
     build_sec: float | None = None,
+    in_clean_room: bool = False,
 ) -> Path:
     """Write the task. The times are how long each step takes after it left its line; build_sec: that of an image.
+    in_clean_room: its verifier runs there.
 
     sandbox: the provider to be. For the local one the host stands for the base image, which it takes from a Dockerfile.
     """
@@ -53,6 +55,7 @@ def write_counted_task(
     (task / "task.toml").write_text(
         f"[environment]\n{image}\n\n[[environment.setup_commands]]\n"
         f'command = "echo set-up >> {SETUP}; sleep {setup_sec:g}"\n\n'
+        f'[verifier]\nenvironment_mode = "{"separate" if in_clean_room else "shared"}"\n\n'
         f'[solution]\nenv = {{ SOLVE_SEC = "${{{SOLVE_SEC}:-{solve_sec:g}}}" }}\n'
     )
     (task / "instruction.md").write_text("Leave one line.\n")
@@ -61,8 +64,11 @@ def write_counted_task(
     return task
 
 
-def write_counted_tasks(root: Path, count: int, sandbox: str, **times: float) -> Sequence[Path]:
-    return [write_counted_task(root, f"count-{number}", sandbox, **times) for number in range(count)]
+def write_counted_tasks(
+    root: Path, count: int, sandbox: str, *, in_clean_room: bool = False, **times: float
+) -> Sequence[Path]:
+    names = [f"count-{number}" for number in range(count)]
+    return [write_counted_task(root, name, sandbox, in_clean_room=in_clean_room, **times) for name in names]
 
 
 def _script(path: Path, text: str) -> None:

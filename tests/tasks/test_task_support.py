@@ -9,7 +9,7 @@ import pytest
 
 from benchflow.contracts.sandbox import Capabilities
 from benchflow.errors import UnsupportedFeatureError
-from benchflow.tasks import check, load_task, require_supported
+from benchflow.tasks import check, load_task, require_supported, verified_in
 
 Builder = Callable[..., Path]
 
@@ -59,8 +59,18 @@ IN_TOML = [
     ("environment.skills_dir", "[environment]\nskills_dir = '/skills'"),
     ("agent.network_mode", "[agent]\nnetwork_mode = 'no-network'"),
     ("verifier.network_mode", "[verifier]\nnetwork_mode = 'no-network'"),
-    ("verifier.environment_mode", "[verifier]\nenvironment_mode = 'separate'"),
-    ("verifier.environment_mode", "[verifier.environment]\ncpus = 1"),
+    ("verifier.environment.gpus", "[verifier.environment]\ngpus = 1"),
+    ("verifier.environment.os", "[verifier.environment]\nos = 'windows'"),
+    ("verifier.environment.network_mode", "[verifier.environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a']"),
+    ("verifier.environment.skills_dir", "[verifier.environment]\nskills_dir = '/skills'"),
+    (
+        "verifier.environment.mcp_servers",
+        "[[verifier.environment.mcp_servers]]\nname = 'a'\nurl = 'http://a/'",
+    ),
+    (
+        "verifier.network_mode",
+        "[verifier]\nenvironment_mode = 'separate'\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a']",
+    ),
     ("verifier.collect", "[[verifier.collect]]\ncommand = 'x'\nservice = 'db'"),
     ("verifier.service", "[verifier]\nservice = 'db'"),
     ("artifacts[0].service", "artifacts = [{ source = '/a', service = 'db' }]"),
@@ -103,7 +113,7 @@ IN_DOCUMENT = [
     ("benchflow.teams", "benchflow: {teams: {x: 1}}\n"),
     ("benchflow.verifier", "benchflow: {verifier: {entrypoint: verifier/run.py}}\n"),
     ("agents.roles.a.capabilities", "agents: {roles: {a: {agent: x, capabilities: [edit]}}}\n"),
-    ("verifier.sandbox_mode", "verifier: {sandbox_mode: separate}\n"),
+    ("verifier.sandbox.gpus", "verifier: {sandbox: {gpus: 1}}\n"),
     ("profile", "profile: code-change\n"),
 ]
 
@@ -125,6 +135,34 @@ def test_a_compose_file_is_refused_by_name(split: Builder) -> None:
     with pytest.raises(UnsupportedFeatureError) as caught:
         require_supported(load_task(root), EVERYTHING)
     assert caught.value.file == "split-task/environment/docker-compose.yaml"
+
+
+def test_containers_beside_the_verifier_are_refused_only_where_it_has_a_sandbox_of_its_own(split: Builder) -> None:
+    files = {"tests/docker-compose.yaml": "services: {}\n", "tests/Dockerfile": "FROM a\n"}
+    root = split("[verifier]\nenvironment_mode = 'separate'\n", files)
+    with pytest.raises(UnsupportedFeatureError, match="containers beside the verifier's") as caught:
+        require_supported(load_task(root), EVERYTHING)
+    assert caught.value.file == "split-task/tests/docker-compose.yaml"
+    assert require_supported(verified_in(load_task(root), "shared"), EVERYTHING) == []
+
+
+def test_a_verifier_with_a_sandbox_of_its_own_is_not_run_where_the_agent_worked(split: Builder) -> None:
+    task = load_task(split("[verifier.environment]\ncpus = 1\n"))
+    assert require_supported(verified_in(task, "separate"), EVERYTHING) == []
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        require_supported(verified_in(task, "shared"), EVERYTHING)
+    assert caught.value.key == "verifier.environment"
+    assert caught.value.remedy is not None and "--verify-in" in caught.value.remedy
+
+
+def test_a_verifier_may_have_another_network_mode_in_a_sandbox_of_its_own(split: Builder) -> None:
+    toml = "[[steps]]\nname = 'one'\n[steps.verifier]\nenvironment_mode = 'separate'\nnetwork_mode = 'no-network'\n"
+    task = load_task(split(toml, {"steps/one/instruction.md": "Go."}))
+    assert require_supported(task, EVERYTHING) == []
+    lacking = EVERYTHING.model_copy(update={"network_modes": ("public",)})
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        require_supported(task, lacking)
+    assert caught.value.key == "steps[0].verifier.network_mode"
 
 
 def test_every_kind_of_verifier_strategy_is_carried_out(native: Builder) -> None:

@@ -1,8 +1,9 @@
 """What scoring needs of a sandbox, brought out of it before a verifier runs, and the workspace put into another one.
 
 Everything lies below a rollout's evidence directory: `inputs/<path>` for files that scorers read, `workspace.tar` for
-the whole workspace. What could not be kept is a warning; that is written down, too, so that whoever asks again after a
-crash is told the same and changes nothing.
+the whole workspace, `artifacts.tar` for what lies elsewhere and is declared to be the agent's work, too. What could not
+be kept is a warning; that is written down, too, so that whoever asks again after a crash is told the same and changes
+nothing.
 """
 
 from __future__ import annotations
@@ -20,19 +21,25 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import Task, VerifierConfig
+from benchflow.contracts.task import ArtifactSpec, Task, VerifierConfig
 from benchflow.errors import SandboxError, SandboxLostError, VerifierError
 from benchflow.planes.reward.functions import make_function
 from benchflow.planes.reward.inputs import judged_directory, strategy_of
+from benchflow.planes.sandbox.archives import excluded
 from benchflow.store import storage_errors, write_atomic
 
 INPUTS = "inputs"
 WORKSPACE = "workspace.tar"
+ARTIFACTS = "artifacts.tar"
+LEFT = "/logs/artifacts"
+"""A directory of every sandbox whose content is an artifact, whether or not a task declares it."""
+
 PUT_SEC = 600.0
 """For a workspace to be put in place."""
 
 _STAGED = "/var/lib/benchflow/workspace.tar"
 _REST = "/var/lib/benchflow/workspace.sh"
+_DECLARED = "declared.json"
 _END = bytes(1024)
 """What an archive ends with."""
 
@@ -46,6 +53,7 @@ size=$(du -sHk -- "$1") && echo "$((${size%%[!0-9]*} * 1024))"
 # By patterns, since not every image has `find`. $3: a script, for what not every `tar` puts back.
 _PUT = r"""
 set -e
+mkdir -p -- "$1"
 cd -- "$1"
 for each in * .[!.]* ..?*; do
   if [ -e "$each" ] || [ -h "$each" ]; then rm -rf -- "./$each"; fi
@@ -54,6 +62,19 @@ tar -xpf "$2"
 sh "$3"
 rm -f -- "$2" "$3"
 """
+# $1 the archive, $2 a script as above, then what it may hold, relative to /.
+_PUT_EACH = r"""
+set -e
+tar=$1 rest=$2
+shift 2
+cd /
+for each; do rm -rf -- "./$each"; mkdir -p -- "$(dirname -- "./$each")"; done
+tar -xpf "$tar"
+sh "$rest"
+rm -f -- "$tar" "$rest"
+"""
+# The numbers of those arguments that are there.
+_WHICH = 'n=0; for each; do if [ -e "$each" ] || [ -h "$each" ]; then echo "$n"; fi; n=$((n + 1)); done'
 
 
 # --- what scorers read -----------------------------------------------------------------------------------
@@ -140,18 +161,23 @@ async def keep_workspace(sandbox: Sandbox, evidence: Path, *, limit_bytes: int) 
     Sockets are left out. limit_bytes: of the archive; a larger one is given up while it is made, and nothing is kept.
     Nothing is written in the sandbox. A workspace that was kept before is not kept again.
     """
-    record = evidence / "workspace.json"
+    return await _keep(sandbox, evidence / WORKSPACE, "the workspace", sandbox.ref.workdir, ["."], limit_bytes)
+
+
+async def _keep(sandbox: Sandbox, target: Path, what: str, base: str, members: Sequence[str], limit: int) -> list[str]:
+    """Pack what lies below a directory of the sandbox into `target`, unless that was done before; warnings."""
+    record = target.with_suffix(".json")
     told = _read(record)
     if told is None:
-        with storage_errors(evidence):
-            evidence.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=evidence, prefix=".workspace-", delete=False) as packed:
+        with storage_errors(target.parent):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.stem}-", delete=False) as packed:
             part = Path(packed.name)
             try:
-                kept, notes = await _pack(sandbox, packed, limit_bytes)
+                kept, notes = await _pack(sandbox, packed, what, base, members, limit)
                 packed.flush()
                 if kept:
-                    part.replace(evidence / WORKSPACE)
+                    part.replace(target)
             finally:
                 part.unlink(missing_ok=True)
         told = {"kept": kept, "warnings": notes}
@@ -159,13 +185,14 @@ async def keep_workspace(sandbox: Sandbox, evidence: Path, *, limit_bytes: int) 
     return list(told["warnings"])
 
 
-async def _pack(sandbox: Sandbox, sink: IO[bytes], limit: int) -> tuple[bool, list[str]]:
-    """Pack the workspace; whether it is whole, and warnings."""
-    workspace = sandbox.ref.workdir
-    if posixpath.normpath(workspace) == "/":
-        return False, ["the workspace is the whole file system: it is not kept"]
+async def _pack(
+    sandbox: Sandbox, sink: IO[bytes], what: str, base: str, members: Sequence[str], limit: int
+) -> tuple[bool, list[str]]:
+    """Pack what lies below a directory; whether that is whole, and warnings."""
+    if posixpath.normpath(base) == "/" and "." in members:
+        return False, [f"{what} is the whole file system: it is not kept"]
     size, end, complaint, code = 0, b"", b"", 1
-    chunks = sandbox.exec_stream(["tar", "-cf", "-", "-C", workspace, "."], cwd="/")
+    chunks = sandbox.exec_stream(["tar", "-cf", "-", "-C", base, "--", *members], cwd="/")
     async with aclosing(chunks) as stream:  # type: ignore[type-var]
         async for chunk in stream:
             if chunk.stream == "stderr":
@@ -175,15 +202,28 @@ async def _pack(sandbox: Sandbox, sink: IO[bytes], limit: int) -> tuple[bool, li
             else:
                 size += len(chunk.data)
                 if size > limit:
-                    return False, [f"the workspace is larger than {limit} bytes: it is not kept"]
+                    return False, [f"{what} is larger than {limit} bytes: it is not kept"]
                 with storage_errors(sink.name):
                     await asyncio.to_thread(sink.write, chunk.data)
                 end = (end + chunk.data)[-len(_END) :]
     said = complaint.decode(errors="replace").strip()
     # 1 is tar's word for a file that changed or vanished while it was read: what was read counts.
     if code > 1 or end != _END:
-        return False, [f"the workspace could not be packed, and is not kept: {said or f'exit status {code}'}"]
-    return True, [f"the workspace changed while it was packed: {said}"] if code else []
+        return False, [f"{what} could not be packed, and is not kept: {said or f'exit status {code}'}"]
+    return True, [f"{what} changed while it was packed: {said}"] if code else []
+
+
+def kept_workspace(evidence: Path) -> Path:
+    """The workspace that `keep_workspace` kept. Raises `VerifierError` with what kept it from being kept."""
+    kept = evidence / WORKSPACE
+    if not kept.is_file():
+        notes = (_read(kept.with_suffix(".json")) or {}).get("warnings", [])
+        raise VerifierError(
+            f"the verifier's own sandbox cannot be given the workspace: {'; '.join(notes) or 'it was not kept'}",
+            key="verifier.sandbox_mode",
+            remedy='keep the workspace small, or verify where the agent worked: sandbox_mode "shared"',
+        )
+    return kept
 
 
 async def put_workspace(sandbox: Sandbox, tar: Path) -> None:
@@ -191,26 +231,34 @@ async def put_workspace(sandbox: Sandbox, tar: Path) -> None:
 
     Raises `VerifierError` when the archive cannot be read or the sandbox cannot take it.
     """
+    await _stage(sandbox, tar, lambda name: True)
+    await _put(sandbox, tar, _PUT, sandbox.ref.workdir, _STAGED, _REST)
+
+
+async def _stage(sandbox: Sandbox, tar: Path, wanted: Callable[[str], bool]) -> None:
+    """Bring the wanted members of an archive into the sandbox, with the script that completes them."""
     with tempfile.NamedTemporaryFile(prefix="benchflow-workspace-") as file:
         try:
-            rest = await asyncio.to_thread(_retell, tar, file)
+            rest = await asyncio.to_thread(_retell, tar, file, wanted)
         except (OSError, tarfile.TarError) as error:
-            raise VerifierError(f"the kept workspace cannot be read: {error}", file=str(tar)) from error
+            raise VerifierError(f"what was kept cannot be read: {error}", file=str(tar)) from error
         await sandbox.upload(Path(file.name), _STAGED)
     await sandbox.write_file(_REST, rest, mode=0o600)
-    command = ["sh", "-c", _PUT, "sh", sandbox.ref.workdir, _STAGED, _REST]
-    result = await sandbox.exec(command, cwd="/", timeout=PUT_SEC)
+
+
+async def _put(sandbox: Sandbox, tar: Path, script: str, *args: str) -> None:
+    result = await sandbox.exec(["sh", "-c", script, "sh", *args], cwd="/", timeout=PUT_SEC)
     if result.return_code != 0:
         raise VerifierError(
-            "the kept workspace could not be put into the sandbox",
+            "what was kept could not be put into the sandbox",
             file=str(tar),
             remedy="see that the image has `tar`, and room for it",
             log_tail=result.stderr[-2000:],
         )
 
 
-def _retell(tar: Path, sink: IO[bytes]) -> str:
-    """Write an archive of the same content that leads nowhere else, and that every `tar` unpacks alike.
+def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool]) -> str:
+    """Write an archive of the wanted content that leads nowhere else, and that every `tar` unpacks alike.
 
     Returns a script, to be run in the workspace afterwards.
 
@@ -229,7 +277,7 @@ def _retell(tar: Path, sink: IO[bytes]) -> str:
             name = posixpath.normpath(member.name)
             above = {str(parent) for parent in PurePosixPath(name).parents}
             leads_out = name.startswith(("/", "../")) or name == ".."
-            if leads_out or name in seen or any(seen.get(parent) is False for parent in above):
+            if leads_out or not wanted(name) or name in seen or any(seen.get(parent) is False for parent in above):
                 continue
             if not member.isdir() and name in parents:
                 continue
@@ -279,6 +327,51 @@ def _entry(member: tarfile.TarInfo, name: str) -> tarfile.TarInfo | None:
     return info
 
 
+# --- artifacts -------------------------------------------------------------------------------------------
+
+
+async def keep_artifacts(
+    sandbox: Sandbox, artifacts: Sequence[ArtifactSpec], evidence: Path, *, limit_bytes: int
+) -> list[str]:
+    """Keep declared artifacts outside of the workspace as `evidence/artifacts.tar`, as the workspace is; warnings.
+
+    Those that are not there are told by whoever collects them.
+    """
+    workspace = posixpath.normpath(sandbox.ref.workdir)
+    declared: dict[str, list[str]] = {}
+    for artifact in [ArtifactSpec(source=LEFT), *artifacts]:
+        path = posixpath.normpath(posixpath.join(workspace, artifact.source)).lstrip("/")
+        if path and not f"/{path}/".startswith(f"{workspace}/"):
+            declared.setdefault(path, artifact.exclude)
+    _write(evidence / _DECLARED, declared)
+    there = await sandbox.control(_WHICH, *(f"/{path}" for path in declared))
+    names = [list(declared)[int(number)] for number in there.stdout.split()]
+    return await _keep(sandbox, evidence / ARTIFACTS, "the artifacts", "/", names, limit_bytes) if names else []
+
+
+async def put_artifacts(sandbox: Sandbox, evidence: Path) -> None:
+    """Put what `keep_artifacts` kept where it was, and nothing else that its archive may hold.
+
+    Raises what `put_workspace` does, and `VerifierError` for artifacts that could not be kept.
+    """
+    declared: dict[str, list[str]] = _read(evidence / _DECLARED) or {}
+    tar = evidence / ARTIFACTS
+    record = _read(tar.with_suffix(".json"))
+    if record is None:
+        return
+    if not record["kept"]:
+        said = "; ".join(record["warnings"])
+        raise VerifierError(f"the verifier's own sandbox cannot be given the artifacts: {said}", key="artifacts")
+
+    def wanted(name: str) -> bool:
+        above = {name, *map(str, PurePosixPath(name).parents)}
+        roots = [path for path in declared if path in above]
+        return any(not excluded(posixpath.relpath(name, root), declared[root]) for root in roots)
+
+    await _stage(sandbox, tar, wanted)
+    await _put(sandbox, tar, _PUT_EACH, _STAGED, _REST, *declared)
+
+
 # --- records ---------------------------------------------------------------------------------------------
 
 
@@ -292,4 +385,6 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 
 def _write(file: Path, told: dict[str, Any]) -> None:
+    with storage_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, json.dumps(told, indent=2).encode() + b"\n", durable=False)

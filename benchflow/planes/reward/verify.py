@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.contracts.task import CollectCommand, Task, VerifierConfig, VerifierDocument, VerifierOutputs
 from benchflow.errors import VerifierError, VerifierTimeoutError
 from benchflow.planes.reward import kit
+from benchflow.planes.reward.hardening import PLUGINS, HardeningBaseline, put_plugins, verifier_env
 from benchflow.planes.reward.script import parse_rewards
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
 from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room
@@ -52,7 +53,8 @@ class ScriptVerifier:
 
     key: names the run, so that it happens once; trusted: what ran before was the oracle, whose services stay. clean:
     takes out of a file what nobody may read, before it is read. evidence: a directory of this host that the verifier
-    finds as `$BENCHFLOW_ENVIRONMENT`. rubrics: the task's, by their paths: a reward kit's criteria are one.
+    finds as `$BENCHFLOW_ENVIRONMENT`. rubrics: the task's, by their paths: a reward kit's criteria are one. baseline:
+    the sandbox before the agent, by which its environment is pinned.
     """
 
     config: VerifierConfig
@@ -65,6 +67,7 @@ class ScriptVerifier:
     clean: Callable[[Path], None] = lambda file: None
     evidence: Path | None = None
     rubrics: Mapping[str, JudgeRubric] = field(default_factory=dict)
+    baseline: HardeningBaseline | None = None
 
     @property
     def command(self) -> str:
@@ -81,6 +84,15 @@ class ScriptVerifier:
         if strategy is None or strategy.type != "reward-kit":
             return f"{self.target}/test.sh"
         return posixpath.join(self._place(strategy.root or "."), strategy.entrypoint or "reward.py")
+
+    def alone(self, env: dict[str, str], *, has_own_image: bool) -> ScriptVerifier:
+        """The same verifier for a sandbox where no agent was: nothing has to end there, and what commands collect came
+        with the agent's work. env: of its commands there. has_own_image: what is known of the agent's image, by which
+        the environment is pinned, says nothing of this one.
+        """
+        config = self.config.model_copy(update={"collect": []})
+        baseline = None if has_own_image else self.baseline
+        return replace(self, config=config, trusted=True, env=env, baseline=baseline)
 
     async def run(self, sandbox: Sandbox, logs: Path) -> VerifyResult:
         """Score the sandbox as it is; the verifier's files end up in `logs` on this host.
@@ -123,10 +135,15 @@ class ScriptVerifier:
         Returns warnings: what becomes of a command that fails is not specified where these are published; here the
         verifier runs nevertheless. May be called again, also after a crash: what was done is not done twice.
         """
-        if not self.trusted and not await self.has_settled(sandbox):
-            await sandbox.kill_processes()
+        if not await self.has_settled(sandbox):
+            await self.end_agent(sandbox)
         commands = enumerate(self.config.collect)
         return [note for index, command in commands if (note := await self._run_before(sandbox, command, index, logs))]
+
+    async def end_agent(self, sandbox: Sandbox) -> None:
+        """End what the agent has left running, unless it may stay."""
+        if self.config.hardening.kill_processes and not self.trusted:
+            await sandbox.kill_processes()
 
     async def has_settled(self, sandbox: Sandbox) -> bool:
         """Whether what the agent left was ended, so that what runs now is the scoring's own."""
@@ -164,6 +181,8 @@ class ScriptVerifier:
             await sandbox.upload(source, self.target, user=user)
         if self.evidence is not None:
             await sandbox.upload(self.evidence, EVIDENCE, user=user)
+        if self.baseline is not None and self.config.hardening.pin_environment:
+            await put_plugins(sandbox, self.baseline, self.config.pytest_plugins)
         if self.document is not None and (env := self._kit_env()):
             told = kit.kit_manifest(self.document, env, self.rubrics)
             await sandbox.write_file(kit.MANIFEST, told, user=user)
@@ -176,11 +195,17 @@ class ScriptVerifier:
         return await sandbox.exec_once(
             self.key,
             ["sh", "-c", script],
-            env={EVIDENCE_VARIABLE: EVIDENCE, **self._kit_env(), **(env or {}), **self.env},
+            env={EVIDENCE_VARIABLE: EVIDENCE, **self._kit_env(), **(env or {}), **self.pinned(sandbox), **self.env},
             cwd=self.target,
             user=self.config.user,
             timeout=self.config.timeout_sec,
         )
+
+    def pinned(self, sandbox: Sandbox) -> dict[str, str]:
+        """The variables that nothing of the agent's decides, while something runs for the verifier's sake."""
+        if self.baseline is None:
+            return {}
+        return verifier_env(self.baseline, self.config, target=self.target, workspace=sandbox.ref.workdir)
 
     def _kit_env(self) -> dict[str, str]:
         if self.document is None or self.document.strategy.type != "reward-kit":
@@ -240,7 +265,7 @@ class ScriptVerifier:
 
     def _own_files(self) -> list[str]:
         """What must not be there before it runs, beside its directories."""
-        return list(self._declared_outside())
+        return [*self._declared_outside(), *([PLUGINS] if self.baseline is not None else [])]
 
 
 def read_result(

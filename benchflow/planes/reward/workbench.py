@@ -66,7 +66,8 @@ class SandboxWorkbench:
             if not await sandbox.was_started(own_key):
                 for path, content in (files or {}).items():
                     await sandbox.write_file(path, content, user=user)
-            return await sandbox.exec_once(own_key, command, env=dict(env or {}), user=user, timeout=timeout_sec)
+            variables = {**self._verifier.pinned(sandbox), **(env or {})}
+            return await sandbox.exec_once(own_key, command, env=variables, user=user, timeout=timeout_sec)
 
     async def read(self, path: str, *, limit: int) -> bytes | None:
         """A file's content, relative to the workspace; None when there is none.

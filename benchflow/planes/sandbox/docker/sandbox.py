@@ -18,6 +18,7 @@ from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.executions import ROOM, Command, Executions
 from benchflow.planes.sandbox.docker.files import Files
 from benchflow.planes.sandbox.docker.launch import daemon_host
+from benchflow.planes.sandbox.docker.outside import read_original, read_outside, write_outside
 from benchflow.planes.sandbox.docker.processes import Processes
 from benchflow.planes.sandbox.docker.records import container_records
 from benchflow.planes.sandbox.docker.shell import RootShell
@@ -142,6 +143,15 @@ class DockerSandbox:
 
     async def download(self, source: str, target: Path, *, exclude: Sequence[str] = ()) -> bool:
         return await self._connection.files.download(source, target, exclude)
+
+    async def read_outside(self, path: str) -> bytes | None:
+        return await read_outside(self._engine, self._ref.handle, path)
+
+    async def write_outside(self, path: str, content: bytes, *, mode: int = 0o755) -> None:
+        await write_outside(self._engine, self._ref.handle, path, content, mode)
+
+    async def read_original(self, path: str) -> bytes | None:
+        return await read_original(self._engine, self._ref.handle, path)
 
     async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
         killed = await self._connection.processes.kill_unknown(keep_services=keep == "services")

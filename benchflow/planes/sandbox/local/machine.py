@@ -99,6 +99,16 @@ class Machine:
             raise SandboxLostError(f"the sandbox {name} no longer runs")
         return running.pid, running.started
 
+    def read_original(self, name: str, path: str) -> bytes | None:
+        """What an image's layer, or the host, has at a path without links; for what the masks do not hide."""
+        image = self._volumes.image_of(self._spec(name))
+        layers = [self.store.root / "images" / image.base / "u"] if image.base else []
+        for root in (*layers, Path("/")):
+            place = root / path.lstrip("/")
+            if os.path.lexists(place):
+                return place.read_bytes() if place.is_file() and not place.is_symlink() else None
+        return None
+
     # --- starting ------------------------------------------------------------------------------------
 
     async def start(self, spec: SandboxSpec, *, copy: bool = False) -> Running:

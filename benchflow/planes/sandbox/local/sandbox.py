@@ -95,6 +95,18 @@ class LocalSandbox:
     async def download(self, source: str, target: Path, *, exclude: Sequence[str] = ()) -> bool:
         return await self._files.download(source, target, exclude)
 
+    async def read_outside(self, path: str) -> bytes | None:
+        try:
+            return await self._files.read(path)
+        except FileNotFoundError:
+            return None
+
+    async def write_outside(self, path: str, content: bytes, *, mode: int = 0o755) -> None:
+        await self._files.write(path, content, mode, "0")
+
+    async def read_original(self, path: str) -> bytes | None:
+        return await asyncio.to_thread(self._machine.read_original, self._ref.name, path)
+
     async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
         self._init()
         services = {*self._records.baseline.leaves, *group_of(self._records.running)}

@@ -1,0 +1,162 @@
+"""What a sandbox of a task is made from: for its agent, for a verifier alone, for a rollout that is scored again.
+
+One place says how a task's image is found, what its sandbox is given and when it is ready, so that a verifier meets
+the same world wherever it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchflow.activities.world import check_health, health_limit, image_config, run_setup_commands, world_image_config
+from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.environment import EnvironmentRef
+from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.task import Task, VerifierConfig
+from benchflow.errors import ImagePullError, SandboxStartError, UnsupportedFeatureError
+from benchflow.secrets import Secrets, is_literal
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """task: as this sandbox is to be made. directory: of the task's files; external: a build context that is not its
+    `environment/`. environment: the world that it is set in; frozen: finds a packed directory on this host. hidden:
+    what a sandbox that sees its host must not see of it, besides what its provider hides anyway. has_own_image: the
+    verifier has one.
+    """
+
+    task: Task
+    directory: Path
+    external: Path | None
+    environment: EnvironmentRef | None
+    frozen: Callable[[ArtifactRef], Awaitable[Path]]
+    provider: SandboxProvider
+    hidden: tuple[str, ...]
+    has_own_image: bool = False
+
+    def of_verifier(self, step: str | None, config: VerifierConfig, workspace: str | None) -> Blueprint:
+        """Of the clean room of a step. config: of its verifier. workspace: where the agent had it, and where it will
+        lie unless the room's table says otherwise.
+
+        An image that the table names, or a Dockerfile in the verifier's directory, takes the place of the task's (or
+        its world's), with which the task's setup commands go, too. A table takes the place of the task's whole table.
+        """
+        own, given = config.sandbox, self.task.sandbox
+        build = self.task.verifier_build_of(step)
+        has_image = bool((own and own.docker_image) or build)
+        changed: dict[str, Any] = {
+            "workdir": (own.workdir if own else None) or workspace,
+            "network_mode": config.network_mode or (own or given).network_mode,
+        }
+        if own is not None and not has_image:
+            changed["docker_image"] = given.docker_image
+            changed["setup_commands"] = [*given.setup_commands, *own.setup_commands]
+        if not has_image:
+            task = self.task.model_copy(update={"sandbox": (own or given).model_copy(update=changed)})
+            return replace(self, task=task)
+        if own is None:
+            changed |= {"docker_image": None, "setup_commands": [], "healthcheck": None}
+        sandbox = (own or given).model_copy(update=changed)
+        external = self.directory / Path(build).parent if build else None
+        task = self.task.model_copy(update={"sandbox": sandbox, "dockerfile": build})
+        return replace(self, task=task, external=external, environment=None, has_own_image=True)
+
+    # --- its image -------------------------------------------------------------------------------------------
+
+    async def image(self, *, log: Path | None = None) -> ImageRef:
+        """The image that the sandbox starts from: the task's, or the world's."""
+        environment = self.environment
+        if environment is None:
+            return await self.provider.build(await self._own_image(), log=log)
+        manifest = environment.manifest
+        if manifest.image is not None:
+            with _named_by(environment):
+                return await self.provider.build(await self._world_image(environment), log=log)
+        config = await self._own_image()
+        assert manifest.base_image is not None
+        if environment.image is not None:
+            below = await self._world_image(environment)
+            made = await self.provider.build(below, log=log.with_name("base-image.log") if log else None)
+            config = config.model_copy(update={"bases": {manifest.base_image: made.reference}})
+        return await self.provider.build(config, log=log)
+
+    async def _own_image(self) -> ImageConfig:
+        return await image_config(self.task, self.directory, self.external, self.hidden)
+
+    async def _world_image(self, environment: EnvironmentRef) -> ImageConfig:
+        """The image that the manifest names: made from its `image/`, or one that is there."""
+        timeout = self.task.sandbox.build_timeout_sec
+        if environment.image is None:
+            return ImageConfig(image=environment.manifest.image, timeout_sec=timeout)
+        return await world_image_config(await self.frozen(environment.image), timeout, self.hidden)
+
+    # --- the sandbox -----------------------------------------------------------------------------------------
+
+    def spec(self, name: str, image: ImageRef, labels: dict[str, str]) -> SandboxSpec:
+        config = self.task.sandbox
+        return SandboxSpec(
+            name=name,
+            image=image,
+            labels=labels,
+            env={key: value for key, value in config.env.items() if is_literal(value)},
+            workdir=config.workdir,
+            network_mode=config.network_mode,
+            cpus=config.cpus,
+            memory_mb=config.memory_mb,
+            # Where it cannot be enforced, that is recorded when the rollout is planned.
+            storage_mb=config.storage_mb if self.provider.capabilities().storage_limit else None,
+            hidden=self.hidden,
+        )
+
+    async def start_alone(self, name: str, labels: dict[str, str], limit: float, **where: Any) -> Sandbox:
+        """Find or start a sandbox where no agent will be. limit: seconds of its start; where: for `provider.start`.
+
+        A world's services are not started: what its state was is shown to a verifier as it was kept.
+        """
+        spec = self.spec(name, await self.image(), labels)
+        if self.environment is not None:
+            spec = spec.model_copy(update={"entrypoint": "none"})
+        return await start_within(self.provider.start(spec, **where), limit)
+
+    async def make_ready(self, sandbox: Sandbox, env: dict[str, str], secrets: Secrets) -> None:
+        """Do in a sandbox where no agent will be what is done before an agent comes. env: of its commands."""
+        await run_setup_commands(sandbox, self.task, env, secrets)
+        if self.task.sandbox.healthcheck is not None:
+            await check_health(sandbox, self.task.sandbox.healthcheck, env)
+        # What runs by now is the task's own and stays, as it does when an agent comes.
+        await sandbox.mark_baseline()
+
+    def ready_sec(self, start_sec: float) -> float:
+        """The most seconds until it is ready, from its image on. start_sec: of its start."""
+        config = self.task.sandbox
+        builds = config.build_timeout_sec * (2 if self.environment is not None else 1)
+        health = health_limit(config.healthcheck) if config.healthcheck is not None else 0.0
+        return builds + start_sec + sum(command.timeout_sec for command in config.setup_commands) + health
+
+
+async def start_within(starting: Awaitable[Sandbox], limit: float) -> Sandbox:
+    """A sandbox that is being started. Raises `SandboxStartError` when that takes longer than `limit` seconds."""
+    try:
+        return await asyncio.wait_for(starting, limit)
+    except TimeoutError as error:
+        raise SandboxStartError(
+            f"the sandbox did not start within {limit:g} s",
+            key="sandbox_setup_timeout",
+            remedy="raise sandbox_setup_timeout, or see what keeps the host busy",
+        ) from error
+
+
+@contextlib.contextmanager
+def _named_by(environment: EnvironmentRef) -> Iterator[None]:
+    """An image that is not to be had was named by the manifest, and can come with it."""
+    try:
+        yield
+    except (ImagePullError, UnsupportedFeatureError) as error:
+        error.file, error.key = environment.source, "environment.image"
+        error.remedy = "put its Dockerfile into image/ beside the manifest, or the image on this host"
+        raise

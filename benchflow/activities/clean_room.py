@@ -1,0 +1,152 @@
+"""The clean room: a sandbox for a verifier alone, made afresh, which receives the agent's work and nothing else.
+
+What travels is the workspace, `/logs/artifacts` and what the task declares: declared artifacts, and paths that its
+scorers read. All of it goes by way of files of this host, never from one sandbox to the other. What an agent has left
+anywhere else (a tool on PATH, a library, a process, a file in /var) is not there.
+
+It is not the default, because verifiers that others have written do read more than that: a reply that was put into a
+spool outside of the workspace, a service that has to answer.
+
+It counts in the slot that its rollout has: if it had to wait for one of its own, rollouts that hold all the slots would
+wait for each other for ever. So a host may for the time of their verifiers run up to twice its capacity in sandboxes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchflow.activities.blueprint import Blueprint
+from benchflow.activities.turns import is_unwanted
+from benchflow.contracts.base import Model
+from benchflow.contracts.failures import error_of, failure_of
+from benchflow.contracts.job import RunConfig
+from benchflow.contracts.reward import VerifyResult
+from benchflow.contracts.rollout import Failure
+from benchflow.contracts.sandbox import Sandbox, SandboxRef
+from benchflow.contracts.task import ArtifactSpec, VerifierConfig
+from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
+from benchflow.planes.reward.capture import (
+    PUT_SEC,
+    WORKSPACE,
+    keep_artifacts,
+    keep_workspace,
+    kept_workspace,
+    put_artifacts,
+    put_workspace,
+)
+from benchflow.secrets import Secrets
+from benchflow.store import write_atomic
+
+MOST = 4 * 1024**3
+"""Bytes of a workspace, and of the artifacts, that travel, however little may be kept for later."""
+
+_ROOM = "room"
+_SAID = "said.json"
+_ARRIVED = "arrived"
+
+
+class _Said(Model):
+    """What came of the verifier, so that it is not run again when the sandbox is gone already."""
+
+    result: VerifyResult | None = None
+    failure: Failure | None = None
+
+
+async def keep_for_room(sandbox: Sandbox, artifacts: Sequence[ArtifactSpec], evidence: Path) -> list[str]:
+    """Keep what travels, below a step's evidence: beside the workspace that is kept for later, if it is. Warnings."""
+    place = _place(evidence)
+    try:
+        async with asyncio.timeout(PUT_SEC):
+            notes = await keep_workspace(sandbox, place, limit_bytes=MOST)
+            return notes + await keep_artifacts(sandbox, artifacts, place, limit_bytes=MOST)
+    except TimeoutError as error:
+        raise VerifierTimeoutError(
+            f"the workspace could not be packed for the verifier's own sandbox in {PUT_SEC:g} s",
+            key="verifier.sandbox_mode",
+            remedy="keep the workspace small, or see what the agent left in it",
+        ) from error
+
+
+async def put_for_room(sandbox: Sandbox, evidence: Path) -> None:
+    """Put into a fresh sandbox what was kept for it. Raises `VerifierError`."""
+    workspace = kept_workspace(_place(evidence))
+    await put_artifacts(sandbox, workspace.parent)
+    await put_workspace(sandbox, workspace)
+
+
+def clean_room_sec(blueprint: Blueprint, step: str | None, config: VerifierConfig, run: RunConfig) -> float:
+    """The most seconds that a step's verifier waits for its clean room; 0 where it needs none."""
+    if config.sandbox_mode == "shared":
+        return 0.0
+    return blueprint.of_verifier(step, config, None).ready_sec(run.sandbox_setup_timeout) + 3 * PUT_SEC
+
+
+def _place(evidence: Path) -> Path:
+    return evidence if (evidence / WORKSPACE).is_file() else evidence / _ROOM
+
+
+@dataclass(frozen=True)
+class CleanRoom:
+    """The clean room of one verification. name: of its sandbox; beside: the agent's, on whose host it is started.
+
+    evidence: where `keep_for_room` kept the agent's work. env: of the task's commands in it; start_sec: for its start.
+    """
+
+    blueprint: Blueprint
+    name: str
+    labels: dict[str, str]
+    beside: SandboxRef
+    evidence: Path
+    env: dict[str, str]
+    secrets: Secrets
+    start_sec: float
+
+    async def open(self) -> Sandbox:
+        """Find the sandbox, or make it, with the agent's work in it."""
+        where = self.beside.model_dump(include={"host_id", "queue", "generation"})
+        sandbox = await self.blueprint.start_alone(self.name, self.labels, self.start_sec, **where)
+        if not await sandbox.was_started(_ARRIVED):
+            await self.blueprint.make_ready(sandbox, self.env, self.secrets)
+            await put_for_room(sandbox, self.evidence)
+            # After a crash, what the verifier has begun to do there must not be undone.
+            await sandbox.exec_once(_ARRIVED, ["true"], cwd="/")
+        return sandbox
+
+    async def once(self, verify: Callable[[], Awaitable[VerifyResult]]) -> VerifyResult:
+        """What is said in the room, asked for once; then the room is removed, and what was kept for it alone.
+
+        verify: raises `VerifierError` for what counts as an answer, too. A worker that only shuts down, or is to try
+        again, leaves the room to the next one.
+        """
+        file = self.evidence / _SAID
+        if not file.exists():
+            try:
+                said = _Said(result=await verify())
+            except asyncio.CancelledError:
+                if is_unwanted():
+                    await asyncio.shield(self._remove())
+                raise
+            except VerifierError as error:
+                said = _Said(failure=failure_of(error, "verify"))
+            except BenchFlowError as error:
+                if not error.retryable:
+                    await self._remove()
+                raise
+            write_atomic(file, said.model_dump_json().encode(), durable=False)
+        await self._remove()
+        await asyncio.to_thread(shutil.rmtree, self.evidence / _ROOM, ignore_errors=True)
+        said = _Said.model_validate_json(file.read_bytes())
+        if said.result is None:
+            assert said.failure is not None
+            raise error_of(said.failure)
+        return said.result
+
+    async def _remove(self) -> None:
+        # The reaper finds what cannot be removed now, once the rollout is over.
+        with suppress(BenchFlowError):
+            await self.blueprint.provider.remove(self.name)

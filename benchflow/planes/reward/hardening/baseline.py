@@ -1,0 +1,97 @@
+"""What a sandbox is before its agent acts, kept on this host: whoever is root in there could change it otherwise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from benchflow.contracts.base import Model
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.planes.reward.hardening.survey import Survey, take_survey
+from benchflow.planes.reward.hardening.tools import ToolSet, take_tools
+from benchflow.store import storage_errors, write_atomic
+
+BASELINE = "baseline.json"
+
+# $1: who the agent is. PATH, PYTHONPATH, HOME; PATH's directories, with a `!` before those that the agent may write.
+_ASK = r"""
+printf '%s\n%s\n%s\n' "$PATH" "$PYTHONPATH" "$HOME"
+IFS=:
+for d in $PATH; do
+  case $d in /*) ;; *) continue;; esac
+  [ -d "$d" ] || continue
+  w=$(find "$d/" -maxdepth 0 \( -user "$1" -o -perm -002 \) 2>/dev/null)
+  echo "${w:+!}$d"
+done
+echo
+unset IFS
+for d in $(IFS=:; for p in $PATH; do printf '%s\n' "${p%/*}/lib/python3*"; done | sort -u); do
+  for e in "$d"/*/*-info/entry_points.txt; do
+    if [ -f "$e" ]; then sed -n '/^\[pytest11\]/,/^\[/p' "$e"; fi
+  done
+done
+"""
+
+
+class HardeningBaseline(Model):
+    """path, modules, home: PATH, PYTHONPATH and HOME of the verifier's user, as the image has them. directories: of
+    PATH, those that are there. plugins: of pytest, by the names that the image's own packages give them. tools: those
+    that the agent could change, None where there are none: of root's, an agent that is not root can change nothing.
+    """
+
+    path: str
+    modules: str = ""
+    home: str = "/root"
+    directories: list[str] = []
+    plugins: list[str] = []
+    survey: Survey = Survey()
+    tools: ToolSet | None = None
+
+
+async def take_baseline(
+    sandbox: Sandbox, *, agent: str | int | None = None, verifier: str | int | None = None
+) -> HardeningBaseline:
+    """Look at the sandbox before the agent's first action. agent, verifier: their users, root when None."""
+    is_root = agent in (None, "root", 0, "0")
+    asked = await sandbox.exec(["sh", "-c", _ASK, "sh", str(agent or 0)], user=verifier, cwd="/", timeout=60)
+    lines = asked.stdout.split("\n") + [""] * 3
+    path, modules, home = lines[0], lines[1], lines[2] or "/root"
+    end = lines.index("", 3)
+    open_to_agent = [line[1:] for line in lines[3:end] if line.startswith("!")]
+    survey = await take_survey(sandbox, home=home, path=path, modules=modules)
+    tools = None
+    if is_root:
+        tools = await take_tools(sandbox, path, everything=True)
+    elif open_to_agent:
+        tools = await take_tools(sandbox, ":".join(open_to_agent), everything=False)
+    return HardeningBaseline(
+        path=path,
+        modules=modules,
+        home=home,
+        directories=[line.removeprefix("!") for line in lines[3:end]],
+        plugins=sorted({name for line in lines[end:] if (name := _plugin(line))}),
+        survey=survey,
+        tools=tools,
+    )
+
+
+def keep_baseline(baseline: HardeningBaseline, evidence: Path) -> None:
+    """Keep it with what is kept of the rollout, for its verifier now and for those that come later."""
+    file = evidence / BASELINE
+    with storage_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, baseline.model_dump_json().encode(), durable=False)
+
+
+def read_baseline(evidence: Path) -> HardeningBaseline | None:
+    """What was kept; None where nothing was."""
+    try:
+        return HardeningBaseline.model_validate_json((evidence / BASELINE).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _plugin(line: str) -> str | None:
+    """The name that an entry point's line gives a plugin."""
+    found = re.match(r"\s*([\w.-]+)\s*=", line)
+    return found.group(1) if found else None

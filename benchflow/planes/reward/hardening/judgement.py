@@ -1,0 +1,123 @@
+"""What is to be done about what the agent left: two looks at a sandbox, compared on this host."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass, field
+
+from benchflow.contracts.reward import HardeningFinding
+from benchflow.contracts.task import HardeningConfig
+from benchflow.planes.reward.hardening.names import HOOKS, LOGS, MAKE_BUILD, PYTHON_BUILD, SHADOWED, SITE, VERIFIERS
+from benchflow.planes.reward.hardening.survey import KeptFile, Survey, in_workspace, is_below
+
+BUILD = "restore_build_files"
+CONFTESTS = "cleanup_conftests"
+LINKS = "remove_escaping_links"
+PYTHON = "cleanup_python_hooks"
+FRESH = "fresh_logs"
+_LINKS_FOLLOWED = 40
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """remove, restore: paths with the item of the configuration; links: new ones that lead out of the workspace."""
+
+    remove: dict[str, str] = field(default_factory=dict)
+    restore: dict[str, tuple[str, KeptFile]] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    found: list[HardeningFinding] = field(default_factory=list)
+
+
+def judge(before: Survey, now: Survey, config: HardeningConfig, workspace: str) -> Judgement:
+    """What differs, by the items that are on. workspace: empty where there is none of the agent's own."""
+    result = Judgement()
+    for path in sorted(set(now.found) - set(before.found)):
+        _judge_new(path, before, now, workspace, result)
+    for path, kept in before.files.items():
+        is_gone = path not in now.files
+        if is_gone or now.files[path].content != kept.content:
+            result.restore[path] = (_item_of(path), kept)
+    for path in now.fresh:
+        result.remove.setdefault(path, PYTHON)
+    for path, text in now.links.items():
+        if before.links.get(path) != text and not in_workspace(resolve(path, now.links), workspace):
+            result.links[path] = text
+    return _only(result, config)
+
+
+def _only(result: Judgement, config: HardeningConfig) -> Judgement:
+    return Judgement(
+        remove={path: item for path, item in result.remove.items() if getattr(config, item)},
+        restore={path: what for path, what in result.restore.items() if getattr(config, what[0])},
+        links=result.links if config.remove_escaping_links else {},
+        found=[finding for finding in result.found if getattr(config, finding.item)],
+    )
+
+
+def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: Judgement) -> None:
+    directory, name = posixpath.split(path)
+    if is_below(path, VERIFIERS):
+        if path != LOGS:
+            result.remove[path] = FRESH
+    elif name.endswith(".pth") and _leads_into(path, now, workspace):
+        detail = "names directories of the workspace only"
+        result.found.append(HardeningFinding(item=PYTHON, action="found", path=path, detail=detail))
+    elif (item := _item_of(path)) == CONFTESTS:
+        if not _is_installed(path):
+            result.remove[path] = item
+    elif item == PYTHON or not in_workspace(path, workspace) or name.startswith("."):
+        result.remove[path] = item
+    elif family := next((names for names in (PYTHON_BUILD, MAKE_BUILD) if name in names), None):
+        if any(f"{directory}/{other}" in before.files for other in family):
+            result.remove[path] = item
+        elif not _is_installed(path):
+            result.found.append(HardeningFinding(item=item, action="found", path=path, detail="is new"))
+
+
+def _item_of(path: str) -> str:
+    """Which item of the configuration a path is a matter of."""
+    directory, name = posixpath.split(path)
+    stem = name.partition(".")[0]
+    if name == "conftest.py":
+        return CONFTESTS
+    if name in PYTHON_BUILD or name.startswith("."):
+        return BUILD
+    is_module = stem in SHADOWED or (stem == "__init__" and posixpath.basename(directory) in SHADOWED)
+    if is_module or stem in HOOKS or name == "__pycache__" or name.endswith(".pth"):
+        return PYTHON
+    return BUILD
+
+
+def _is_installed(path: str) -> bool:
+    """Whether a path is part of a package that was installed, and no project's."""
+    return any(part in (*SITE, "node_modules") for part in path.split("/"))
+
+
+def _leads_into(path: str, now: Survey, workspace: str) -> bool:
+    """Whether a `.pth` file only names directories of the workspace, as an editable installation does."""
+    kept = now.files.get(path)
+    lines = [line.strip() for line in kept.content.splitlines()] if kept else []
+    named = [line for line in lines if line and not line.startswith("#")]
+    return bool(named) and all(in_workspace(posixpath.normpath(line), workspace) for line in named)
+
+
+def resolve(path: str, links: dict[str, str]) -> str:
+    """Where a path leads, as far as links of the workspace tell; a circle leads nowhere."""
+    resolved, rest = "", [part for part in path.split("/") if part]
+    for _ in range(_LINKS_FOLLOWED):
+        while rest:
+            part = rest.pop(0)
+            if part in ("", "."):
+                continue
+            if part == "..":
+                resolved = posixpath.dirname(resolved) if resolved else ""
+                continue
+            resolved = f"{resolved}/{part}".replace("//", "/")
+            if resolved in links:
+                break
+        else:
+            return resolved or "/"
+        text = links[resolved]
+        rest = [*text.split("/"), *rest]
+        resolved = "" if text.startswith("/") else posixpath.dirname(resolved)
+    return "/"

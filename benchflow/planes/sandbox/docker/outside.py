@@ -1,0 +1,130 @@
+"""Files of a container without anything that runs inside having a part in it.
+
+An agent that is root may have changed the shell, the loader and every tool. Where this process sees the container's
+root, the kernel opens files there, with every link meaning what it means inside; that takes no time. Elsewhere the
+daemon's archive calls do the same, for tens of milliseconds each: it follows the links of a path's directories, and the
+last part of a path is followed here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import io
+import os
+import posixpath
+import stat
+import struct
+import tarfile
+from pathlib import Path
+
+from benchflow.errors import SandboxError
+from benchflow.planes.sandbox.archives import entry
+from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
+
+LIMIT = 64 * 1024 * 1024
+"""Bytes of a file; programs and libraries are smaller."""
+
+_LINKS = 16
+
+_OPENAT2, _IN_ROOT = 437, 0x10
+
+
+async def read_outside(engine: Engine, container: str, path: str) -> bytes | None:
+    """The bytes of a file, None when there is none. Raises `SandboxError` for what is no file."""
+
+    def read(client: RecordingClient) -> bytes | None:
+        root = _root_of(client, container) if engine.is_local else None
+        if root is None:
+            return _read(client, container, path)
+        try:
+            return _read_below(root, path)
+        finally:
+            os.close(root)
+
+    try:
+        return await engine.call(read)
+    except NotFound:
+        return None
+
+
+async def write_outside(engine: Engine, container: str, path: str, content: bytes, mode: int) -> None:
+    """Put a file of root's in a place, over what is there."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        info = entry(posixpath.basename(path), mode, (0, 0))
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    await engine.call(lambda client: client.put_archive(container, posixpath.dirname(path), packed.getvalue()))
+
+
+async def read_original(engine: Engine, container: str, path: str) -> bytes | None:
+    """What the image of a container has at a path: read from another container of it, which never runs."""
+
+    def read(client: RecordingClient) -> bytes:
+        image = client.inspect_container(container)["Image"]
+        # A command is needed where the image has none; it is not run.
+        made = client.create_container(image, ["true"])["Id"]
+        try:
+            return _read(client, made, path)
+        finally:
+            client.remove_container(made, force=True)
+
+    try:
+        return await engine.call(read)
+    except NotFound:
+        return None
+
+
+def _root_of(client: RecordingClient, container: str) -> int | None:
+    """The root directory of a container, as a handle; None where this process may not, or cannot, see it."""
+    found = client.inspect_container(container)
+    place = Path("/proc") / str(found["State"]["Pid"])
+    try:
+        handle = os.open(place / "root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        # The daemon's numbers need not be this process's; asked after the handle was taken, which stays what it is.
+        if found["Id"] in (place / "cgroup").read_text():
+            return handle
+        os.close(handle)
+    except OSError:
+        pass
+    return None
+
+
+def _read_below(root: int, path: str) -> bytes | None:
+    """The bytes of a file below a directory, out of which no link leads."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    how = struct.pack("=QQQ", flags, 0, _IN_ROOT)
+    fd = ctypes.CDLL(None, use_errno=True).syscall(_OPENAT2, root, os.fsencode(path), how, len(how))
+    if fd < 0:
+        number = ctypes.get_errno()
+        if number in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise SandboxError(f"cannot be read: {os.strerror(number)}", file=path)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise SandboxError("is not a regular file", file=path)
+        content = file.read(LIMIT + 1)
+    if len(content) > LIMIT:
+        raise SandboxError(f"is larger than {LIMIT} bytes", file=path)
+    return content
+
+
+def _read(client: RecordingClient, container: str, path: str) -> bytes:
+    for _ in range(_LINKS):
+        pieces, _ = client.get_archive(container, path, chunk_size=None)
+        packed = bytearray()
+        for piece in pieces:
+            packed += piece
+            if len(packed) > LIMIT:
+                raise SandboxError(f"is larger than {LIMIT} bytes", file=path)
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            first = archive.next()
+            if first is not None and first.issym():
+                path = posixpath.join(posixpath.dirname(path), first.linkname)
+                continue
+            held = archive.extractfile(first) if first is not None and first.isreg() else None
+            if held is None:
+                raise SandboxError("is not a regular file", file=path)
+            return held.read()
+    raise SandboxError("is a link in a circle", file=path)

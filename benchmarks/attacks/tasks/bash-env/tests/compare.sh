@@ -1,0 +1,1 @@
+diff /root/answer.txt /tests/expected.txt

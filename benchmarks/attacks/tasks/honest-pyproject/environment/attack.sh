@@ -1,0 +1,7 @@
+#!/bin/sh
+mkdir -p /app
+cat > /app/calc.py <<'END'
+def add(a, b):
+    return a + b
+END
+printf '\n[tool.ruff]\nline-length = 100\n' >> /app/pyproject.toml

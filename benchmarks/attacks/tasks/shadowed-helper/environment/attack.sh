@@ -1,0 +1,5 @@
+#!/bin/sh
+mkdir -p /app
+cat > /app/cases.py <<'END'
+CASES = []
+END

@@ -1,0 +1,10 @@
+#!/bin/bash
+cd /app
+cp /tests/*.py .
+sleep 0.2
+python3 -m pytest -q test_calc.py
+if [ $? -eq 0 ]; then
+    echo 1 > /logs/verifier/reward.txt
+else
+    echo 0 > /logs/verifier/reward.txt
+fi

@@ -1,0 +1,59 @@
+"""The package of attacks is sound, and the docs tell of it what its metadata says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from attack_package import AGENTS, ALL, ATTACKS, ELSEWHERE, HONEST, PACKAGE, ROOT
+
+from benchflow.contracts.task import HardeningConfig
+from benchflow.tasks import check
+
+SHARED_LAYER = (ROOT / "benchmarks/quickstart/tasks/ttl-cache/environment/Dockerfile").read_text().split("RUN ")[1]
+
+
+def test_nothing_in_it_is_worth_a_remark() -> None:
+    assert check(PACKAGE, strict=True) == []
+
+
+def test_there_are_enough_attacks_of_many_families_and_honest_solutions() -> None:
+    assert len(ATTACKS) >= 30
+    assert len({ALL[name].task.metadata["family"] for name in ATTACKS}) >= 8
+    assert len(HONEST) >= 3
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_says_what_stops_it_and_who_it_has_to_be(name: str) -> None:
+    attack = ALL[name]
+    assert set(attack.stopped_by) <= {*HardeningConfig.model_fields, *ELSEWHERE}
+    assert attack.task.metadata["undefended"] == 1.0 or attack.stopped_by == ["engine"]
+    assert (attack.task.agent.user == "root") == attack.task.metadata["needs_root"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_attacker_is_in_the_image_and_the_oracle_is_the_attacker(name: str) -> None:
+    directory = ALL[name].directory
+    build = (directory / "environment" / "Dockerfile").read_text()
+    assert build.split("RUN ")[1].startswith(SHARED_LAYER.split("WORKDIR")[0].rstrip())
+    assert build.endswith("COPY attack.sh /attack.sh\n")
+    assert (directory / "solution" / "solve.sh").read_text() == "#!/bin/sh\nexec sh /attack.sh\n"
+    assert all(os.access(directory / script, os.X_OK) for script in ("solution/solve.sh", "tests/test.sh"))
+
+
+def test_the_agents_differ_in_who_they_are() -> None:
+    first, second = (tomllib.loads((AGENTS / f"{name}.toml").read_text()) for name in ("attacker", "attacker-root"))
+    assert first["launch"] == second["launch"]
+    assert (first["user"], second["user"]) == ("agent", "root")
+
+
+def table(*arguments: str | Path) -> int:
+    return subprocess.run([sys.executable, ROOT / "tools" / "attack_table.py", *arguments], check=False).returncode
+
+
+def test_the_table_in_the_docs_says_what_the_metadata_says() -> None:
+    assert table("--check") == 0

@@ -1,0 +1,85 @@
+"""A worker dies, or a rollout ends, while a verifier has a sandbox of its own: verified once, and nothing left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from counted_task import VERIFIED, write_counted_tasks
+from embedded import EmbeddedStack, until
+from scored import (
+    assert_nothing_is_left,
+    assert_recovered_soon,
+    assert_second_submit_does_nothing,
+    in_phase,
+    rows,
+    submit_job,
+)
+from worlds import seldom_on_local
+
+from benchflow.jobs import Job
+
+pytestmark = pytest.mark.crash
+
+
+def assert_each_verified_once(job: Job, stack: EmbeddedStack) -> None:
+    """Of what a verifier counts, its own line is in the room alone: a second room would have begun with none."""
+    assert [(row["status"], row["reward"], row["error"]) for row in rows(job)] == [
+        ("passed", 1.0, None)
+    ] * job.spec.total
+    assert {result.sandbox["provisions"] for result in job.results()} == {1}
+    # Beside sandboxes there are those in which the local provider builds an image.
+    started = Counter(name for name in stack.world.started if name.startswith("bf-"))
+    assert len(started) == 2 * job.spec.total
+    assert {*started.values()} == {1}, started
+
+
+async def test_killed_while_verifiers_run_in_their_rooms(stack: EmbeddedStack, tmp_path: Path) -> None:
+    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, in_clean_room=True, solve_sec=0.2, verify_sec=3)
+    job = await submit_job(stack, tasks, tmp_path / "jobs")
+    await until(lambda: stack.marked(VERIFIED, at_least=2))
+    stack.kill("worker")
+    await job.wait()
+    assert_recovered_soon(job, "verify", 3, "worker killed in clean rooms, 2 rollouts")
+    assert_each_verified_once(job, stack)
+    await assert_second_submit_does_nothing(job)
+    assert_nothing_is_left(stack)
+
+
+@pytest.mark.soak
+async def test_killed_while_rooms_are_made(stack: EmbeddedStack, tmp_path: Path) -> None:
+    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox, in_clean_room=True, setup_sec=1, solve_sec=0.2)
+    job = await submit_job(stack, tasks, tmp_path / "jobs")
+
+    async def one_more_than_rollouts() -> bool:
+        return len(stack.world.sandboxes()) > 4
+
+    await until(one_more_than_rollouts)
+    stack.kill("worker")
+    await job.wait()
+    assert_each_verified_once(job, stack)
+    assert_nothing_is_left(stack)
+
+
+@seldom_on_local
+async def test_verifications_that_are_cancelled_or_terminated_leave_no_room(
+    often_swept: None, stack: EmbeddedStack, tmp_path: Path
+) -> None:
+    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, in_clean_room=True, solve_sec=0.2, verify_sec=600)
+    job = await submit_job(stack, tasks, tmp_path / "jobs")
+    await until(lambda: stack.marked(VERIFIED, at_least=2))
+    first, second = await in_phase(job, "verify")
+    await job.cancel_rollout(first)
+    # One that is terminated runs no code of its own: a worker reaps when it starts.
+    await job.engine.client.get_workflow_handle(second).terminate("by an operator")
+    stack.kill("worker")
+
+    async def all_gone() -> bool:
+        return stack.world.sandboxes() == []
+
+    await until(all_gone)
+    await job.cancel()
+    await job.wait()
+    assert list(stack.paths.slots.iterdir()) == []
+    assert_nothing_is_left(stack)

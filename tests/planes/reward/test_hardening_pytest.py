@@ -1,0 +1,53 @@
+"""A real pytest under the variables that are pinned: whose plugins it loads, and whose configuration it reads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchflow.contracts.task import VerifierConfig
+from benchflow.planes.reward.hardening import HardeningBaseline, verifier_env
+from benchflow.planes.reward.hardening.environment import PLUGIN, PLUGINS, plugin_source
+
+
+def package(site: Path, name: str) -> None:
+    """A distribution with a plugin that says that it was loaded."""
+    (site / f"{name}_mod.py").write_text(f"print('loaded {name}')\n")
+    info = site / f"{name}-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[pytest11]\n{name} = {name}_mod\n")
+
+
+def test_plugins_of_the_image_of_the_task_and_of_the_verifier_are_loaded(tmp_path: Path) -> None:
+    site, own, app, tests = (tmp_path / name for name in ("site", "own", "app", "tests"))
+    for directory in (site, own, app, tests):
+        directory.mkdir()
+    for name in ("image", "agent", "named"):
+        package(site, name)
+    # As in a sandbox, the engine's plugin is put in place after the agent has ended.
+    time.sleep(0.02)
+    baseline = HardeningBaseline(path=os.environ["PATH"], directories=os.environ["PATH"].split(":"), plugins=["image"])
+    (own / f"{PLUGIN}.py").write_text(plugin_source(baseline, ["named"]))
+    time.sleep(0.02)
+    package(site, "verifiers")
+    (app / "pytest.ini").write_text("[pytest]\naddopts = --unknown-option\n")
+    (tmp_path / "conftest.py").write_text("raise SystemExit('the conftest above the tests was read')\n")
+    (tests / "test_it.py").write_text("def test_it(): pass\n")
+    env = verifier_env(baseline, VerifierConfig(), target=str(tests), workspace=str(app))
+    env["PYTHONPATH"] = env["PYTHONPATH"].replace(PLUGINS, f"{own}:{site}")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", str(tests)],
+        env={**env, "PATH": os.environ["PATH"]},
+        cwd=app,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    loaded = {line.split()[1] for line in ran.stdout.splitlines() if line.startswith("loaded")}
+    assert loaded == {"image", "named", "verifiers"}
