@@ -1,4 +1,4 @@
-"""What all tests share: the Docker rule, the base image, and a state directory of their own.
+"""What all tests share: the Docker rule, the base image, a state directory of their own, and what agents need.
 
 Tests marked `docker` are skipped where no daemon answers, those marked `local` where no local sandbox can be, those
 marked `agents` where the packages of agents cannot be had; with BENCHFLOW_TEST_DOCKER, BENCHFLOW_TEST_LOCAL and
@@ -7,6 +7,7 @@ BENCHFLOW_TEST_AGENTS set to `require` they fail instead, so that a green run ca
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from benchflow import stack
 from benchflow.contracts.agent import NODE_VERSION
 from benchflow.errors import BenchFlowError
 from benchflow.paths import StatePaths
+from benchflow.planes.agent.toolbox import Toolbox, ensure_runtime
+from benchflow.planes.agent.toolbox.directory import remove_tree
 from benchflow.planes.agent.toolbox.npm import NpmRegistry
 from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
 
@@ -59,6 +62,58 @@ def agents_problem() -> str | None:
     return None
 
 
+KEPT = "kept"
+
+LONG = (
+    "agents/test_real_agents.py",
+    "crash/test_agent_turn.py",
+    "planes/sandbox/test_conformance_docker.py",
+    "crash/test_worker_killed.py",
+    "planes/sandbox/test_local_store.py",
+    "benchmarks/test_office_tasks.py",
+    "planes/sandbox/test_conformance_local.py",
+    "planes/agent/test_acpx.py",
+    "planes/environment/test_state_crashes.py",
+    "crash/test_server_killed.py",
+    "perf/test_perf_scripts.py",
+    "agents/test_real_replays.py",
+    "cli/test_cli_env.py",
+    "crash/test_random_kills.py",
+    "planes/environment/test_environment_crashes.py",
+    "agents/test_questions.py",
+    "crash/test_gateway_killed.py",
+    "planes/sandbox/test_local_build.py",
+    "crash/test_world_killed.py",
+    "workflows/test_continue_as_new.py",
+    "crash/test_over.py",
+    "perf/test_perf_state.py",
+    "crash/test_two_stacks.py",
+    "engine/test_stack.py",
+    "crash/test_worker_replaced.py",
+    "workflows/test_cluster.py",
+)
+"""Files of half a minute and more. Where files are shared out among processes, these come first, so that none is left
+alone with one of them in the end. Those that wait and those that compute are mixed."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    here = Path(__file__).parent
+    places = {here / name: place for place, name in enumerate(LONG)}
+    assert all(path.is_file() for path in places), "LONG names a file that is not there"
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remove the toolboxes, whose two gigabytes tell nobody why a test failed, when all processes have ended."""
+    # Of a session that made no directory there is none to be looked for.
+    base = session.config._tmp_path_factory._basetemp  # type: ignore[attr-defined]
+    if "PYTEST_XDIST_WORKER" not in os.environ and base is not None:
+        remove_tree(base / KEPT)
+
+
 PROBLEMS = {"docker": docker_problem, "local": local_problem, "agents": agents_problem}
 """By marker, and by the last word of the variable that makes a skip a failure."""
 
@@ -88,9 +143,28 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> StatePaths:
+    """A state directory for toolboxes alone, in which all processes of this run build each once.
+
+    Other state directories share them by a link to them under the same name.
+    """
+    root = tmp_path_factory.getbasetemp()
+    paths = StatePaths((root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / KEPT)
+    paths.toolboxes.mkdir(parents=True, exist_ok=True)
+    return paths
+
+
+@pytest.fixture(scope="session")
+def runtime(kept: StatePaths) -> Toolbox:
+    """Node, and the engine's own programs that it runs."""
+    return asyncio.run(ensure_runtime(kept))
+
+
+@pytest.fixture(scope="session")
+def shared_state(kept: StatePaths, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The state directory of one stack that all engine tests share; stopped when they are over."""
     directory = tmp_path_factory.mktemp("stack")
+    StatePaths(directory).toolboxes.symlink_to(kept.toolboxes)
     yield directory
     stack.stop(StatePaths(directory))
 

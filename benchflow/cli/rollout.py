@@ -333,6 +333,10 @@ def _show_outcome(result: RolloutResult | None, screen: Console, over: bool) -> 
     style = STATUS_STYLES[result.status]
     sign = f"{STATUS_SIGNS[result.status]} {result.status}"
     screen.print(Text.assemble((sign, f"bold {style}"), f"  reward {reward(result.reward)}", (f"  {took}", "dim")))
+    metrics = {name: value for name, value in (result.rewards or {}).items() if name != "reward"}
+    if metrics:
+        told = "  ".join(f"{plain(name)} {reward(value)}" for name, value in metrics.items())
+        screen.print(told, style="dim", markup=False, soft_wrap=True)
     show_errors([result], screen)
 
 

@@ -53,21 +53,21 @@ class Office:
         finally:
             await self._provider.remove(name)
 
-    async def measure(self, runs: int) -> dict[str, float]:
-        """Medians, in seconds, in turn with each other; a first round does not count."""
+    async def measure(self, runs: int, warm_up: int) -> dict[str, float]:
+        """Medians, in seconds, in turn with each other; the rounds of the warm-up do not count."""
         whole = self._setting.manifest
         alone = {
             service.name: whole.model_copy(update={"services": (service,), "state": StateTable()})
             for service in whole.services
         }
         found: dict[str, list[float]] = {}
-        for _ in range(runs + 1):
+        for _ in range(warm_up + runs):
             found.setdefault("all", []).append(await self.seconds(whole, probed=True))
             found.setdefault("first", []).append(await self.seconds(whole, probed=False))
             for name, manifest in alone.items():
                 found.setdefault(name, []).append(await self.seconds(manifest, probed=True))
         await close_providers(OWNER)
-        medians = {name: statistics.median(values[1:]) for name, values in found.items()}
+        medians = {name: statistics.median(values[warm_up:]) for name, values in found.items()}
         slowest = max(medians[name] for name in alone)
         return {
             "provision_to_ready_s": medians["all"],

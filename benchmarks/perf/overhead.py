@@ -2,7 +2,7 @@
 
 On local sandboxes the same, and the steps of a sandbox's life by themselves.
 
-    python benchmarks/perf/overhead.py [--runs N] [--json]
+    python benchmarks/perf/overhead.py [--runs N] [--warm-up N] [--json]
 
 A warm stack of its own, the kinds of run one after another in each round so that a noisy machine disturbs all of
 them alike, medians over the rounds; the first round warms up and does not count.
@@ -169,14 +169,15 @@ class Overhead:
         return f"perf-{self._jobs}"
 
 
-def measure(runs: int, rollouts: int, concurrency: int) -> dict[str, Any]:
+def measure(runs: int, rollouts: int, concurrency: int, warm_up: int = 1) -> dict[str, Any]:
     """The measurement as the one object that `--json` prints."""
     load_before = os.getloadavg()[0]
     with measured_stack() as made, tempfile.TemporaryDirectory() as scratch:
         problem = why_left_out()
         overhead = Overhead(made, Path(scratch), rollouts, concurrency, local=problem is None)
         with contextlib.closing(overhead):
-            overhead.round(Samples(), Samples())
+            for _ in range(warm_up):
+                overhead.round(Samples(), Samples())
             for _ in range(runs):
                 overhead.round(overhead.samples, overhead.local)
             idle, rss, restarts = made.wait_until_quiet(), made.rss_mb(), made.restarts()
@@ -259,13 +260,16 @@ def _parts(title: str, table: dict[str, dict[str, float]]) -> list[str]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=7, metavar="N", help="rounds that count (default: 7)")
+    parser.add_argument("--warm-up", type=int, default=1, metavar="N", help="rounds before them (default: 1)")
     parser.add_argument("--rollouts", type=int, default=8, metavar="N", help="rollouts of the job (default: 8)")
     parser.add_argument("--concurrency", type=int, default=4, metavar="N", help="at a time (default: 4)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     if min(options.runs, options.rollouts, options.concurrency) < 1:
         parser.error("--runs, --rollouts and --concurrency are at least 1")
-    found = measure(options.runs, options.rollouts, options.concurrency)
+    if options.warm_up < 0:
+        parser.error("--warm-up is at least 0")
+    found = measure(options.runs, options.rollouts, options.concurrency, options.warm_up)
     print(json.dumps(found, indent=2) if options.json else show(found))
 
 

@@ -1,6 +1,6 @@
 """What it costs to keep a world's state and to go back to it.
 
-    python benchmarks/perf/state.py [--sizes 1,100,1000] [--runs N] [--sandbox local|docker] [--json]
+    python benchmarks/perf/state.py [--sizes 1,100,1000] [--runs N] [--warm-up N] [--sandbox local|docker] [--json]
 
 A service with a database of so many MB open, which goes on writing to it, in a real sandbox. Medians over the runs:
 
@@ -126,10 +126,10 @@ async def timed(work: Awaitable[Any]) -> float:
     return 1000 * (time.perf_counter() - began)
 
 
-async def measure_state(world: World, runs: int) -> dict[str, float]:
-    """Snapshots and restores of one world, each over and over; the median of each. A first round does not count."""
+async def measure_state(world: World, runs: int, warm_up: int) -> dict[str, float]:
+    """Snapshots and restores of one world, each over and over; the median of each, those of the warm-up left out."""
     found = defaultdict(list)
-    for run in range(runs + 1):
+    for run in range(warm_up + runs):
         found["snapshot_ms"].append(await timed(world.store.snapshot(f"run-{run}", [DATABASE])))
         # It is there, and only asked for.
         taken = await world.store.snapshot(f"run-{run}", [DATABASE])
@@ -139,15 +139,15 @@ async def measure_state(world: World, runs: int) -> dict[str, float]:
         await world.environment.provision()
         await world.environment.readiness()
         await world.sandbox.control('rm -r "$1"', f"{SNAPSHOTS}/run-{run}", timeout=120)
-    return {name: statistics.median(values[1:]) for name, values in found.items()}
+    return {name: statistics.median(values[warm_up:]) for name, values in found.items()}
 
 
-async def measure_reset(worlds: Worlds, megabytes: int, runs: int) -> dict[str, float]:
+async def measure_reset(worlds: Worlds, megabytes: int, runs: int, warm_up: int) -> dict[str, float]:
     """A reset of a small world, and in turn with it the start of a fresh one. Filling that is not counted."""
     resets, fresh = [], []
     async with worlds.world(megabytes) as world:
         baseline = await world.environment.snapshot(BASELINE)
-        for _ in range(runs + 1):
+        for _ in range(warm_up + runs):
             resets.append(await timed(world.environment.reset(baseline)))
             began = time.perf_counter()
             sandbox = await worlds.start()
@@ -155,10 +155,10 @@ async def measure_reset(worlds: Worlds, megabytes: int, runs: int) -> dict[str, 
             await worlds.fill(sandbox, megabytes)
             ready = await timed(worlds.ready(sandbox))
             fresh.append(1000 * started + ready + await timed(worlds.provider.remove(sandbox.ref.name)))
-    return {"reset_ms": statistics.median(resets[1:]), "fresh_ms": statistics.median(fresh[1:])}
+    return {"reset_ms": statistics.median(resets[warm_up:]), "fresh_ms": statistics.median(fresh[warm_up:])}
 
 
-async def measure(kind: str, sizes: list[int], runs: int) -> dict[str, Any]:
+async def measure(kind: str, sizes: list[int], runs: int, warm_up: int) -> dict[str, Any]:
     """All of it, in one object."""
     found: dict[str, Any] = {"sandbox": kind, "runs": runs}
     by_size: dict[str, dict[str, float]] = defaultdict(dict)
@@ -166,11 +166,12 @@ async def measure(kind: str, sizes: list[int], runs: int) -> dict[str, Any]:
     try:
         for size in sizes:
             async with worlds.world(size) as world:
-                for name, value in (await measure_state(world, runs)).items():
+                for name, value in (await measure_state(world, runs, warm_up)).items():
                     by_size[name][str(size)] = round(value, 1)
         found |= by_size
-        found |= {name: round(value, 1) for name, value in (await measure_reset(worlds, min(sizes), runs)).items()}
-        found |= {name: round(value, 3) for name, value in (await Office(kind).measure(runs)).items()}
+        reset = await measure_reset(worlds, min(sizes), runs, warm_up)
+        found |= {name: round(value, 1) for name, value in reset.items()}
+        found |= {name: round(value, 3) for name, value in (await Office(kind).measure(runs, warm_up)).items()}
     finally:
         await worlds.close()
     return found
@@ -186,14 +187,16 @@ def show(found: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="1,100,1000", help="MB of the databases")
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=5, help="rounds that count (default: 5)")
+    parser.add_argument("--warm-up", type=int, default=1, help="rounds before them (default: 1)")
     parser.add_argument("--sandbox", choices=["local", "docker"], default=None)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     kind = options.sandbox or ("docker" if why_left_out() else "local")
     with tempfile.TemporaryDirectory(prefix="benchflow-perf-") as state:
         os.environ["BENCHFLOW_STATE_DIR"] = state
-        found = asyncio.run(measure(kind, [int(size) for size in options.sizes.split(",")], options.runs))
+        sizes = [int(size) for size in options.sizes.split(",")]
+        found = asyncio.run(measure(kind, sizes, options.runs, options.warm_up))
     print(json.dumps(found)) if options.json else show(found)
 
 

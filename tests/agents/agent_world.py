@@ -37,6 +37,8 @@ WORKDIR = "/app"
 
 LOCAL = pytest.param("local", marks=pytest.mark.local)
 DOCKER = pytest.param("docker", marks=pytest.mark.docker)
+SELDOM_LOCAL = pytest.param("local", marks=[pytest.mark.local, pytest.mark.soak])
+SELDOM_DOCKER = pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak])
 
 SOLVE = {"write": "answer", "content": "42\n"}
 """The action that a task's verifier rewards, unless the task says otherwise."""

@@ -13,6 +13,8 @@ from agent_world import (
     DOCKER,
     LOCAL,
     RECORD,
+    SELDOM_DOCKER,
+    SELDOM_LOCAL,
     SOLVE,
     Seen,
     asked,
@@ -76,7 +78,7 @@ async def kill_worker() -> None:
     await until(another)
 
 
-@pytest.mark.parametrize("sandbox", [LOCAL, DOCKER])
+@pytest.mark.parametrize("sandbox", [LOCAL, SELDOM_DOCKER])
 async def test_a_rollout_waits_for_its_answer_across_the_death_of_its_worker(
     module_jobs: Path, tmp_path: Path, sandbox: str
 ) -> None:
@@ -180,7 +182,7 @@ async def test_forms_are_answered_with_their_content_or_declined(module_jobs: Pa
     assert [line["result"] for line in seen.of("elicitation_answer")] == seen.recorded()[:2]
 
 
-@pytest.mark.parametrize("sandbox", [LOCAL, DOCKER])
+@pytest.mark.parametrize("sandbox", [SELDOM_LOCAL, DOCKER])
 async def test_a_rollout_that_waits_can_be_cancelled(module_jobs: Path, tmp_path: Path, sandbox: str) -> None:
     task = write_task(tmp_path, "unheard", [{"say": "so far"}, {"daemon": "exec sleep 75001"}, {"ask": "may I?"}])
     job = await ask_job(module_jobs, task, name=f"unheard-{sandbox}", sandbox=sandbox)

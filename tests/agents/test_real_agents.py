@@ -35,6 +35,7 @@ from benchflow.contracts.rollout import RolloutResult
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import RolloutPaths, StatePaths
 from benchflow.planes.agent.registry import find_agent
+from benchflow.planes.agent.toolbox.manifest import read_manifest
 from benchflow.testing.scripted_model import Call, ScriptedModel
 from benchflow.trajectories.journal import read_journal
 
@@ -289,7 +290,8 @@ def check_remains(shown: Shown) -> None:
 def toolboxes_of(asked: Asked) -> dict[str, tuple[int, int]]:
     """The toolboxes of an agent on this host: which directory each is, and when what it says of itself was written."""
     found = StatePaths.default().toolboxes.glob(f"{find_agent(asked.agent).directory_name}-*")
-    return {path.name: (path.stat().st_ino, (path / "toolbox.json").stat().st_mtime_ns) for path in found}
+    ours = [path for path in found if read_manifest(path).installed.libc == "glibc"]
+    return {path.name: (path.stat().st_ino, (path / "toolbox.json").stat().st_mtime_ns) for path in ours}
 
 
 def test_a_second_rollout_installs_nothing(shown: Shown, task: Path, jobs_dir: Path) -> None:

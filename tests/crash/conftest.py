@@ -33,7 +33,7 @@ def state_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(params=[DOCKER, LOCAL])
 def sandbox(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The provider whose sandboxes a test is about; each test runs over all of them."""
+    """The provider whose sandboxes a test is about; one that says nothing of it runs over all of them."""
     if request.param == "local":
         monkeypatch.setenv(SUBNET_VARIABLE, free_subnet())
     return str(request.param)

@@ -21,12 +21,11 @@ import pytest
 from agent_task import AGENT, MARK, Told, declare_agent, long_turn, texts_of, write_agent_task
 from embedded import EmbeddedStack, Role, until
 from scored import assert_nothing_is_left, rows, submit_job
-from worlds import Seen, make_world, seldom_on_local
+from worlds import Seen, make_world, seldom_on_docker, seldom_on_local
 
 from benchflow.jobs import Job
 from benchflow.paths import RolloutPaths, StatePaths
-from benchflow.planes.agent.toolbox import ensure_runtime
-from benchflow.planes.agent.toolbox.directory import link_tree
+from benchflow.planes.agent.toolbox import Toolbox
 
 pytestmark = pytest.mark.crash
 
@@ -34,18 +33,12 @@ DAEMON = "while sleep 0.1; do echo beat; done"
 """What an agent leaves running beside itself."""
 
 
-@pytest.fixture(scope="session")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> StatePaths:
-    """A state directory whose toolboxes all stacks here share, so that Node is fetched once."""
-    paths = StatePaths(tmp_path_factory.mktemp("toolboxes"))
-    asyncio.run(ensure_runtime(paths))
-    return paths
-
-
 @pytest.fixture(autouse=True)
-def demo_agent(kept: StatePaths, state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent of the user's own, and what holds its files."""
-    link_tree(kept.toolboxes, StatePaths(state_root).toolboxes)
+def demo_agent(
+    kept: StatePaths, runtime: Toolbox, state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent of the user's own, and what holds its stdio."""
+    StatePaths(state_root).toolboxes.symlink_to(kept.toolboxes)
     declare_agent(tmp_path / "agents")
     monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", str(tmp_path / "agents"))
 
@@ -158,6 +151,7 @@ SEVEN = [signal.SIGKILL] * 5 + [signal.SIGTERM] * 2
 TWENTY = [signal.SIGKILL] * 15 + [signal.SIGTERM] * 5
 
 
+@seldom_on_docker
 @pytest.mark.parametrize(
     ("seconds", "blows"),
     # A worker that dies young is started again later and later, so that more deaths need much more time.
@@ -230,6 +224,7 @@ async def test_the_server_dies_twice_and_then_with_the_worker(stack: EmbeddedSta
 # --- the end of a turn that nobody wants, or that cannot go on -----------------------------------------------
 
 
+@seldom_on_local
 async def test_turns_that_are_over_before_their_end(often_swept: None, stack: EmbeddedStack, tmp_path: Path) -> None:
     """One rollout is cancelled, one terminated, and one loses its sandbox, all in the middle of a turn of minutes."""
     names = ("cancelled", "terminated", "lost")

@@ -27,8 +27,7 @@ from benchflow.gateway.process import ensure_gateway, is_running
 from benchflow.jobs import Job
 from benchflow.paths import RolloutPaths, StatePaths
 from benchflow.planes.agent.registry import find_agent
-from benchflow.planes.agent.toolbox import ensure_runtime, ensure_toolbox
-from benchflow.planes.agent.toolbox.directory import link_tree
+from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
 from benchflow.testing.scripted_model import ScriptedModel
 from benchflow.trajectories.journal import read_journal
 
@@ -38,21 +37,16 @@ TEST = "#!/bin/sh\n[ -e /app/answer ] && echo 1 > /logs/verifier/reward.txt || e
 
 
 @pytest.fixture(scope="session")
-def kept_policy(tmp_path_factory: pytest.TempPathFactory) -> StatePaths:
-    """A state directory whose toolboxes all stacks here share, so that Node is fetched once."""
-
-    async def fetch(paths: StatePaths) -> None:
-        await ensure_runtime(paths)
-        await ensure_toolbox(find_agent("policy"), paths)
-
-    paths = StatePaths(tmp_path_factory.mktemp("toolboxes"))
-    asyncio.run(fetch(paths))
-    return paths
+def policy(kept: StatePaths) -> Toolbox:
+    """The agent of all tests here."""
+    toolbox = asyncio.run(ensure_toolbox(find_agent("policy"), kept))
+    assert toolbox is not None
+    return toolbox
 
 
 @pytest.fixture(autouse=True)
-def toolboxes(kept_policy: StatePaths, state_root: Path) -> None:
-    link_tree(kept_policy.toolboxes, StatePaths(state_root).toolboxes)
+def toolboxes(kept: StatePaths, runtime: Toolbox, policy: Toolbox, state_root: Path) -> None:
+    StatePaths(state_root).toolboxes.symlink_to(kept.toolboxes)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from scored import (
     rows,
     submit_job,
 )
-from worlds import Seen, seldom_on_local
+from worlds import Seen, seldom_on_docker, seldom_on_local
 
 pytestmark = pytest.mark.crash
 
@@ -44,6 +44,7 @@ async def test_a_terminated_rollout_leaves_a_row_and_no_sandbox(
     assert_nothing_is_left(stack)
 
 
+@seldom_on_docker
 async def test_cancelled_rollouts_stop_and_can_be_run_again(
     stack: EmbeddedStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from counted_task import SETUP, SOLVED, VERIFIED, write_counted_tasks
 from embedded import EmbeddedStack, Role
 from scored import assert_each_scored_once, assert_nothing_is_left, assert_second_submit_does_nothing, rows, submit_job
-from worlds import on_local
+from worlds import on_local, seldom_on_docker
 
 from benchflow.jobs import Job
 
@@ -25,6 +25,7 @@ VICTIMS: dict[str, list[tuple[Role, ...]]] = {
 }
 
 
+@seldom_on_docker
 @pytest.mark.parametrize("kills", [10, pytest.param(40, marks=pytest.mark.soak)])
 async def test_jobs_end_as_if_nothing_had_happened(stack: EmbeddedStack, tmp_path: Path, kills: int) -> None:
     chance = _chance()

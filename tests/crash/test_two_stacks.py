@@ -13,7 +13,7 @@ from counted_task import SOLVED, write_counted_tasks
 from embedded import EmbeddedStack, until
 from local_world import free_subnet
 from scored import assert_each_scored_once, assert_nothing_is_left, in_phase, submit_job
-from worlds import Seen
+from worlds import Seen, seldom_on_docker
 
 from benchflow.activities.reaper import Reaper
 from benchflow.planes.sandbox import close_providers
@@ -36,6 +36,7 @@ async def neighbour(stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch) -> As
     shutil.rmtree(root)
 
 
+@seldom_on_docker
 async def test_neighbours_leave_each_other_alone(
     stack: EmbeddedStack, neighbour: EmbeddedStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

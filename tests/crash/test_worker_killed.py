@@ -16,11 +16,12 @@ from scored import (
     in_phase,
     submit_job,
 )
-from worlds import Seen, seldom_on_local
+from worlds import Seen, seldom_on_docker, seldom_on_local
 
 pytestmark = pytest.mark.crash
 
 
+@seldom_on_docker
 async def test_killed_during_a_build(stack: EmbeddedStack, tmp_path: Path) -> None:
     task = write_counted_task(tmp_path, "built", stack.sandbox, build_sec=3, solve_sec=0.2)
     mark = (task / "environment" / "Dockerfile").read_text().split()[3]
@@ -63,6 +64,7 @@ async def test_killed_during_setup_commands(stack: EmbeddedStack, tmp_path: Path
     assert_nothing_is_left(stack)
 
 
+@seldom_on_docker
 async def test_killed_while_agents_act(stack: EmbeddedStack, tmp_path: Path) -> None:
     tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox)
     job = await submit_job(stack, tasks, tmp_path / "jobs", repeats=2, concurrency=4)
@@ -82,6 +84,7 @@ async def test_killed_while_agents_act(stack: EmbeddedStack, tmp_path: Path) -> 
     assert_nothing_is_left(stack)
 
 
+@seldom_on_local
 async def test_killed_while_verifiers_run(stack: EmbeddedStack, tmp_path: Path) -> None:
     tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox, solve_sec=0.2, verify_sec=3)
     job = await submit_job(stack, tasks, tmp_path / "jobs")

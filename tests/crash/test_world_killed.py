@@ -16,6 +16,7 @@ import pytest
 from counted_task import BASE_IMAGE, write_counted_task
 from embedded import EmbeddedStack, Role
 from scored import assert_each_scored_once, assert_nothing_is_left, submit_job
+from worlds import seldom_on_local
 
 from benchflow.contracts.rollout import Phase
 
@@ -79,7 +80,8 @@ def assert_one_world_each(results: list[Path]) -> None:
         assert diff["databases"][0]["tables"][0]["n_added"] == 1
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(40, marks=pytest.mark.soak)])
+@seldom_on_local
+@pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.soak)])
 async def test_a_world_is_started_once_and_ends_as_if_nothing_had_happened(
     stack: EmbeddedStack, tmp_path: Path, kills: int
 ) -> None:
@@ -87,19 +89,19 @@ async def test_a_world_is_started_once_and_ends_as_if_nothing_had_happened(
     print(f"\nseed {seed}")
     chance = random.Random(seed)
     victims: list[tuple[Role, ...]] = [("worker",), ("worker", "server")]
-    # Each way in one of the sandboxes.
-    kept = "true" if stack.sandbox == "docker" else "false"
-    package = write_package(tmp_path / "package", 4, stack.sandbox, kept=kept)
+    # Half of the kills in each way to end.
+    halves = dict.fromkeys(("true", "false"), kills // 2)
+    packages = {kept: write_package(tmp_path / kept, 4, stack.sandbox, kept=kept) for kept in halves}
     number = 0
-    while kills > 0:
-        job = await submit_job(stack, [package], tmp_path / "jobs", f"crash-{number}", concurrency=4)
+    while kept := next((kept for kept, left in halves.items() if left), None):
+        job = await submit_job(stack, [packages[kept]], tmp_path / "jobs", f"crash-{number}", concurrency=4)
         number += 1
         ended = asyncio.create_task(job.wait())
         while not ended.done():
             # Not a wait for anything: the moment of the crash is what is random.
             await asyncio.wait({ended}, timeout=chance.uniform(0.2, 2))
-            if kills > 0 and not ended.done() and stack.kill(*chance.choice(victims)):
-                kills -= 1
+            if halves[kept] and not ended.done() and stack.kill(*chance.choice(victims)):
+                halves[kept] -= 1
         await ended
         assert_each_scored_once(job, stack)
         assert_one_world_each([Path(str(result.directory)) for result in job.results()])

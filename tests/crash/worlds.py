@@ -18,7 +18,12 @@ on_local = pytest.mark.parametrize("sandbox", [LOCAL], indirect=True)
 seldom_on_local = pytest.mark.parametrize(
     "sandbox", [DOCKER, pytest.param("local", marks=[pytest.mark.local, pytest.mark.soak])], indirect=True
 )
-"""For what is about the server, the supervisor or the code more than about sandboxes."""
+"""In Docker in every run, and in both in a long one."""
+
+seldom_on_docker = pytest.mark.parametrize(
+    "sandbox", [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak]), LOCAL], indirect=True
+)
+"""On local sandboxes in every run, and in both in a long one: what is about the provider's own processes is here."""
 
 
 @dataclass(frozen=True)

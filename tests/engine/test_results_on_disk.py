@@ -61,12 +61,13 @@ def test_the_rollout_directory_holds_what_the_format_names(rollout: Path) -> Non
         "rewards.jsonl",
         "tree.json",
         "agent/oracle.txt",
+        "evidence/settled.json",
         "trajectory/acp_trajectory.jsonl",
         "verifier/reward.json",
         "verifier/test-stdout.txt",
     }
     directories = {path.name for path in rollout.iterdir() if path.is_dir()}
-    assert directories == {"agent", "trajectory", "verifier", "artifacts", "trainer"}
+    assert directories == {"agent", "trajectory", "verifier", "evidence", "artifacts", "trainer"}
     assert (rollout / "agent" / "oracle.txt").read_text() == "working\n"
     assert (rollout / "verifier" / "test-stdout.txt").read_text() == "checking\n"
 

@@ -176,8 +176,9 @@ class House:
 
 
 @asynccontextmanager
-async def house_in(directory: Path) -> AsyncIterator[House]:
-    paths = StatePaths(directory / "state")
+async def house_in(directory: Path, shared: StatePaths | None = None) -> AsyncIterator[House]:
+    """shared: where a gateway is that is left running; without it the house has its own, and ends it."""
+    paths = shared or StatePaths(directory / "state")
     secrets.leave(paths, JOB, set(), {KEY_NAME: KEY})
     info = await ensure_gateway(paths)
     public = directory / "s"
@@ -188,8 +189,15 @@ async def house_in(directory: Path) -> AsyncIterator[House]:
     finally:
         for session in house.sessions:
             await session.close()
-        if is_running(paths):
-            await house.kill()
+        if shared is None:
+            await end_gateway(paths)
+
+
+async def end_gateway(paths: StatePaths) -> None:
+    """End the process by force, if it runs."""
+    if is_running(paths):
+        os.kill((await ensure_gateway(paths)).pid, signal.SIGKILL)
+        await until(lambda: not is_running(paths))
 
 
 async def until(question: Callable[[], object], within: float = 20.0) -> None:

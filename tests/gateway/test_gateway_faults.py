@@ -17,6 +17,11 @@ ONCE = {"max_retries": 0}
 FEW = 3
 
 
+@pytest.fixture
+def house(shared_house: House) -> House:
+    return shared_house
+
+
 def base_url(model: ScriptedModel, api: Api) -> str:
     return model.openai_base_url if api.startswith("openai") else model.base_url
 

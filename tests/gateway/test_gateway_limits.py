@@ -16,6 +16,11 @@ from benchflow.testing.scripted_model import Reply, ScriptedModel, Usage
 HI = Reply(text="Hi", usage=Usage(input=100, output=20, cached=60), times="always")
 
 
+@pytest.fixture
+def house(shared_house: House) -> House:
+    return shared_house
+
+
 def base_url(model: ScriptedModel, api: Api) -> str:
     return model.openai_base_url if api.startswith("openai") else model.base_url
 

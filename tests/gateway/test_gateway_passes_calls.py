@@ -26,6 +26,11 @@ REPLY = Reply(
 HI = Reply(text="Hi", times="always")
 
 
+@pytest.fixture
+def house(shared_house: House) -> House:
+    return shared_house
+
+
 def base_url(model: ScriptedModel, api: Api) -> str:
     return model.openai_base_url if api.startswith("openai") else model.base_url
 

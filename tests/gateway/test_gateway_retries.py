@@ -19,6 +19,11 @@ from benchflow.testing.scripted_model import ScriptedModel
 QUICK = {"first_wait_sec": 0.02, "max_retries": 3}
 
 
+@pytest.fixture
+def house(shared_house: House) -> House:
+    return shared_house
+
+
 def failing(status: int, times: int | str, **more: Any) -> dict[str, Any]:
     return {"error": {"status": status, **more}, "times": times}
 

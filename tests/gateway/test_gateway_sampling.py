@@ -17,6 +17,11 @@ HI = Reply(text="Hi", times="always")
 ALL = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 64}
 
 
+@pytest.fixture
+def house(shared_house: House) -> House:
+    return shared_house
+
+
 @pytest.mark.parametrize(
     ("api", "sampling", "asked", "sent"),
     [

@@ -19,8 +19,7 @@ from raw_upstream import SSE_HEAD, Visit, chunk, event, raw_upstream
 
 from benchflow.contracts.gateway import RELAY_MOUNT, RELAY_PORT, SOCKET_NAME, agent_base_url
 from benchflow.contracts.sandbox import ImageRef, Mount, Sandbox, SandboxSpec
-from benchflow.paths import StatePaths
-from benchflow.planes.agent.toolbox import RELAY, Toolbox, ensure_runtime
+from benchflow.planes.agent.toolbox import RELAY, Toolbox
 from benchflow.planes.agent.toolbox.manifest import absolute
 from benchflow.testing.sandbox_conformance.fixtures import make_provider
 from benchflow.testing.scripted_model import Reply, ScriptedModel
@@ -48,12 +47,6 @@ socket.on("connect", () => { console.log("reached"); process.exit(0); });
 socket.on("timeout", () => { console.log("nothing"); process.exit(0); });
 socket.on("error", () => { console.log("nothing"); process.exit(0); });
 """
-
-
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Toolbox:
-    """Node and the relay."""
-    return asyncio.run(ensure_runtime(StatePaths(tmp_path_factory.mktemp("toolboxes"))))
 
 
 @pytest_asyncio.fixture

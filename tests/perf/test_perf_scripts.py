@@ -59,7 +59,7 @@ def test_scale_reports_memory_of_every_process_from_start_to_end(scale: dict[str
 def overhead(base_image: str) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCHFLOW_PERF_IMAGE", base_image)
-        return measured("overhead.py", "--runs", "1", "--rollouts", "2", "--concurrency", "2")
+        return measured("overhead.py", "--runs", "1", "--warm-up", "0", "--rollouts", "2", "--concurrency", "2")
 
 
 @pytest.mark.docker
@@ -177,6 +177,7 @@ def test_gateways_table_has_every_figure_with_its_target(monkeypatch: pytest.Mon
     [
         ("overhead.py", ["--runs", "0"]),
         ("overhead.py", ["--rollouts", "0"]),
+        ("overhead.py", ["--warm-up", "-1"]),
         ("session.py", ["--runs", "0"]),
         ("session.py", ["--paced", "1"]),
         ("scale.py", ["--rollouts", "0"]),

@@ -20,8 +20,8 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "perf" / "state.py"
     ],
 )
 def test_each_measurement_is_printed_in_one_object(sandbox: str) -> None:
-    command = [sys.executable, str(SCRIPT), "--sizes", "1,2", "--runs", "1", "--sandbox", sandbox, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    command = [sys.executable, str(SCRIPT), "--sizes", "1,2", "--runs", "1", "--warm-up", "0", "--sandbox", sandbox]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["sandbox"], found["runs"]) == (sandbox, 1)

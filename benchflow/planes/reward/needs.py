@@ -1,4 +1,7 @@
-"""What scoring a task takes, said before anything runs: functions that can be made, a model to judge, a key for it."""
+"""What scoring a task takes, said before anything runs: functions that can be made, a model to judge, a key for it.
+
+Most tasks need none of these, and every command that submits one asks here: so they are imported when one does.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,6 @@ from collections.abc import Iterator
 from benchflow.contracts.reward import JudgeSettings, RewardTable
 from benchflow.contracts.task import Task, VerifierConfig
 from benchflow.errors import TaskError
-from benchflow.planes.reward.functions import check_functions
-from benchflow.planes.reward.judge import credential_of, require_library
-from benchflow.planes.reward.memory import memory_rows
 
 JUDGING_SEC = 1800.0
 """What judges may take together, with all that they are asked again."""
@@ -28,9 +28,13 @@ def check_scoring(task: Task, settings: JudgeSettings) -> list[str]:
     function, a judge without a model, a missing package.
     """
     if task.reward is not None:
+        from benchflow.planes.reward.functions import check_functions
+
         check_functions(task.reward, file=f"{task.name}/{task.config_file}")
     credentials = []
     for key, model in _judges(task):
+        from benchflow.planes.reward.judge import credential_of, require_library
+
         wanted = settings.model or model
         if wanted is None:
             raise TaskError(
@@ -54,6 +58,8 @@ def scoring_sec(task: Task, config: VerifierConfig) -> float:
 
 def table_of(task: Task, step: str | None) -> RewardTable | None:
     """The reward functions of a step: the task's own, and what its verifier says of skills."""
+    from benchflow.planes.reward.memory import memory_rows
+
     implied = memory_rows(task, step)
     if not implied:
         return task.reward

@@ -34,6 +34,8 @@ KINDS = [
     pytest.param("local", marks=pytest.mark.local),
     pytest.param("docker", marks=pytest.mark.docker),
 ]
+SELDOM_ON_LOCAL = [pytest.param("local", marks=[pytest.mark.local, pytest.mark.soak]), KINDS[1]]
+SELDOM_ON_DOCKER = [KINDS[0], pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak])]
 PROVIDERS = {
     "local": "benchflow.planes.sandbox.local.provider:LocalProvider",
     "docker": "benchflow.planes.sandbox.docker:DockerProvider",

@@ -10,13 +10,7 @@ import pytest
 from small_agents import node_agent, python_agent
 
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.toolbox import Toolbox, ensure_runtime, ensure_toolbox
-
-
-@pytest.fixture(scope="session")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> StatePaths:
-    """A state directory for this session, so that Node is fetched and Python copied once."""
-    return StatePaths(tmp_path_factory.mktemp("toolboxes"))
+from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
 
 
 @pytest.fixture(scope="session")
@@ -24,12 +18,6 @@ def node_toolbox(kept: StatePaths) -> Toolbox:
     toolbox = asyncio.run(ensure_toolbox(node_agent(), kept))
     assert toolbox is not None
     return toolbox
-
-
-@pytest.fixture(scope="session")
-def runtime(kept: StatePaths) -> Toolbox:
-    """Node and the pump."""
-    return asyncio.run(ensure_runtime(kept))
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from acp_room import CWD, KINDS, LOG, USER, DemoSession, Room, Worker, room_in, until
+from acp_room import CWD, KINDS, LOG, SELDOM_ON_LOCAL, USER, DemoSession, Room, Worker, room_in, until
 
 from benchflow.errors import ACPError, AgentError, AgentExitError, AgentTimeoutError
 from benchflow.planes.agent.acp import session as session_module
@@ -330,6 +330,7 @@ def without_ids(lines: list[Message]) -> list[Message]:
     return plain
 
 
+@pytest.mark.parametrize("kind", SELDOM_ON_LOCAL, indirect=True)
 async def test_a_turn_survives_those_who_drive_it(
     room: Room, kind: str, tmp_path: Path, runtime: Toolbox, base_image: str
 ) -> None:

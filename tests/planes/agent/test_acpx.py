@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from acp_room import CWD, KINDS, USER, until
+from acp_room import CWD, KINDS, SELDOM_ON_DOCKER, USER, until
 from acpx_room import HOME, AcpxRoom, acpx_room_in, acpx_worker, small_record
 
 from benchflow.contracts.agent import Choice
@@ -393,6 +393,7 @@ async def test_a_turn_may_be_cancelled_by_anybody(room: AcpxRoom) -> None:
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize("kind", SELDOM_ON_DOCKER, indirect=True)
 async def test_a_turn_survives_those_who_drive_it(room: AcpxRoom, kind: str, tmp_path: Path) -> None:
     parts = [[{"repeat": 60, "do": [{"say": f"{part}{{i}}"}]}, {"wait_for": f"gate-{part}"}] for part in "abc"]
     await room.play([*(action for part in parts for action in part), {"ask": "may I?"}, {"say": "done"}])

@@ -23,6 +23,26 @@ from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime, ensure
 from benchflow.planes.agent.toolbox.manifest import read_manifest
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> StatePaths:
+    """A state directory of this module's own: what is built here is seen to be built."""
+    return StatePaths(tmp_path_factory.mktemp("toolboxes"))
+
+
+@pytest.fixture(scope="module")
+def node_toolbox(kept: StatePaths) -> Toolbox:
+    toolbox = asyncio.run(ensure_toolbox(node_agent(), kept))
+    assert toolbox is not None
+    return toolbox
+
+
+@pytest.fixture(scope="module")
+def python_toolbox(kept: StatePaths) -> Toolbox:
+    toolbox = asyncio.run(ensure_toolbox(python_agent(), kept))
+    assert toolbox is not None
+    return toolbox
+
+
 def said(*argv: str | Path, **env: str) -> str:
     """The output of a command in an all but empty environment."""
     ran = subprocess.run([*map(str, argv)], env={"PATH": "/usr/bin:/bin", **env}, capture_output=True, check=True)

@@ -1,8 +1,7 @@
-"""A Node that sandboxes can mount, and rooms to keep state in."""
+"""Rooms to keep state in."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,14 +9,7 @@ import pytest
 import pytest_asyncio
 from state_room import Room, attached, room_in
 
-from benchflow.paths import StatePaths
-from benchflow.planes.agent.toolbox import Toolbox, ensure_runtime
-
-
-@pytest.fixture(scope="session")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Toolbox:
-    """Node, fetched once a session."""
-    return asyncio.run(ensure_runtime(StatePaths(tmp_path_factory.mktemp("runtime"))))
+from benchflow.planes.agent.toolbox import Toolbox
 
 
 @pytest_asyncio.fixture

@@ -25,7 +25,7 @@ async def only_once(sandbox: Sandbox) -> None:
     assert await running(sandbox, "benchflow-world") >= 1
 
 
-class CrashesAroundAWorld(Worlds):
+class CrashesAtTheStart(Worlds):
     async def test_starting_a_world_may_be_interrupted_at_any_moment(self, place: Sandbox, world: MakeWorld) -> None:
         mine = world(notes(), notes("more", 9102))
         caller = call(self.provider_path, place.ref, mine.manifest, "provision")
@@ -46,6 +46,8 @@ class CrashesAroundAWorld(Worlds):
             await only_once(place)
         assert (await mine.logs())["notes"].count("notes begins") == MOMENTS + 1
 
+
+class CrashesInARollback(Worlds):
     async def test_rolling_back_may_be_interrupted_at_any_moment(self, place: Sandbox, world: MakeWorld) -> None:
         mine = world(notes(), notes("more", 9102), state=STATE)
         await mine.provision()
@@ -91,13 +93,30 @@ class CrashesAroundAWorld(Worlds):
         await mine.check()
 
 
+# Each in one kind of sandbox in every run, and in both in a long one.
+
+
 @pytest.mark.docker
 @pytest.mark.crash
-class TestCrashesOnDocker(OnDocker, CrashesAroundAWorld):
+@pytest.mark.soak
+class TestCrashesAtTheStartOnDocker(OnDocker, CrashesAtTheStart):
     pass
 
 
 @pytest.mark.local
 @pytest.mark.crash
-class TestCrashesOnLocal(OnLocal, CrashesAroundAWorld):
+class TestCrashesAtTheStartOnLocal(OnLocal, CrashesAtTheStart):
+    pass
+
+
+@pytest.mark.docker
+@pytest.mark.crash
+class TestCrashesInARollbackOnDocker(OnDocker, CrashesInARollback):
+    pass
+
+
+@pytest.mark.local
+@pytest.mark.crash
+@pytest.mark.soak
+class TestCrashesInARollbackOnLocal(OnLocal, CrashesInARollback):
     pass

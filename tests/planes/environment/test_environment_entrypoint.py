@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from small_worlds import DATABASE, PORT, PROGRAM, OnDocker, OnLocal, Worlds, ask, keeper_of, running
 
 from benchflow.contracts.environment import Manifest
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider, SandboxSpec
 from benchflow.errors import ReadinessError, ServiceDiedError, StatelessError, UnsupportedFeatureError
 from benchflow.planes.environment.environment import ENTRYPOINT, ManifestEnvironment, Place
+from benchflow.testing.sandbox_conformance.fixtures import elsewhere, make_provider
 
 Build = Callable[..., Awaitable[ImageRef]]
 Owned = Callable[..., Awaitable[ManifestEnvironment]]
@@ -24,11 +24,28 @@ STATE = {"paths": [DATABASE]}
 
 
 class WorldOfAnEntrypoint(Worlds):
-    @pytest_asyncio.fixture
-    async def build(self, tmp_path: Path, provider: SandboxProvider, discard: list[ImageRef]) -> Build:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def built(cls, class_stack: str) -> Iterator[dict[str, ImageRef]]:
+        """The images that the tests of a class have built, by their commands; gone with the last of them."""
+        images: dict[str, ImageRef] = {}
+        yield images
+
+        async def clear() -> None:
+            provider = make_provider(cls.provider_path)
+            for image in images.values():
+                await provider.remove_image(image)
+            await provider.close()
+
+        elsewhere(clear)
+
+    @pytest.fixture
+    def build(self, tmp_path: Path, provider: SandboxProvider, built: dict[str, ImageRef]) -> Build:
         """Builds an image that runs a shell command by itself."""
 
         async def make(command: str) -> ImageRef:
+            if command in built:
+                return built[command]
             context = tmp_path / uuid.uuid4().hex
             context.mkdir()
             (context / "notes").write_text(Path(__file__).with_name("notes_service.py").read_text())
@@ -37,9 +54,8 @@ class WorldOfAnEntrypoint(Worlds):
                 f"FROM {self.base_image}\nCOPY notes {PROGRAM}\nRUN mkdir -p /data\n"
                 f'ENTRYPOINT ["/bin/sh", "-c", "{command}"]\n'
             )
-            image = await provider.build(ImageConfig(context=str(context), entrypoint=True, timeout_sec=120))
-            discard.append(image)
-            return image
+            built[command] = await provider.build(ImageConfig(context=str(context), entrypoint=True, timeout_sec=120))
+            return built[command]
 
         return make
 

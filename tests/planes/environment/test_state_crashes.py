@@ -184,10 +184,11 @@ class Life:
 @everywhere
 async def test_a_world_is_where_it_must_be_after_any_sequence(room: Room) -> None:
     life = Life(room, 6)
-    await life.run(60)
+    await life.run(80)
     assert all(life.done.values()), life.done
 
 
+@pytest.mark.soak
 @by_python_locally
 async def test_a_world_is_where_it_must_be_after_two_hundred_steps(room: Room) -> None:
     await Life(room, 7).run(200)
