@@ -54,7 +54,7 @@ def rewards(directory: Path) -> dict[str, str]:
 def write(text: str, labels: list[str], rows: Rows) -> str:
     head = [*TOLD, *labels]
     lines = [head, ["---"] * len(head), *rows.values()]
-    table = "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
+    table = "\n".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|" for cells in lines)
     return f"{text.split(BEGIN)[0]}{BEGIN}\n{table}\n{END}{text.split(END)[1]}"
 
 
