@@ -35,7 +35,6 @@ from benchflow.paths import JobPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.summary import write_summary
 
-
 BATCH_BYTES = 48 * 1024
 """Of rollouts that are named at once; a payload takes a third more."""
 
