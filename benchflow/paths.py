@@ -155,6 +155,11 @@ class JobPaths:
         return RolloutPaths(self.root / name)
 
 
+def state_label(step: str | None) -> str:
+    """What the world's state after a step is called, None for the only one. A step may be called as the baseline is."""
+    return f"step-{step}" if step else "final"
+
+
 @dataclass(frozen=True)
 class RolloutPaths:
     """`<jobs_dir>/<job_name>/<task>__<id>/`."""
@@ -211,6 +216,10 @@ class RolloutPaths:
     def environment(self) -> Path:
         """Of the world: the logs of its services, and snapshots of its state."""
         return self.root / "environment"
+
+    def state(self, step: str | None) -> Path:
+        """What the verifier of a step was shown of the world's state."""
+        return self.environment / "state" / state_label(step)
 
     @property
     def artifacts(self) -> Path:

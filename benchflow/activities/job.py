@@ -35,6 +35,9 @@ from benchflow.paths import JobPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.summary import write_summary
 
+BATCH_BYTES = 48 * 1024
+"""Of rollouts that are named at once; a payload takes a third more."""
+
 
 def rollout_spec(spec: JobSpec, job_id: str, origin: Origin, index: int, *, run_id: str = "") -> RolloutSpec:
     """The rollout number `index` of a job. run_id: of the first run of the job's workflow."""
@@ -72,9 +75,17 @@ class JobActivities:
 
     @activity.defn(name=names.NAME_ROLLOUTS)
     async def name_rollouts(self, batch: BatchInput) -> Batch:
+        """The first of them that fit into one answer, at least one: what agents and worlds bring may be long."""
         spec = await self.context.job(batch.spec)
         indices = [index for first, end in batch.indices for index in range(first, end)]
-        named = [rollout_spec(spec, batch.job_id, batch.origin, index, run_id=batch.run_id) for index in indices]
+        named: list[RolloutSpec] = []
+        size = 0
+        for index in indices:
+            rollout = rollout_spec(spec, batch.job_id, batch.origin, index, run_id=batch.run_id)
+            size += len(rollout.model_dump_json())
+            if named and size > BATCH_BYTES:
+                break
+            named.append(rollout)
         return Batch(rollouts=named)
 
     @activity.defn(name=names.ROLLOUT_STATES)

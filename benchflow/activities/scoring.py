@@ -23,7 +23,6 @@ from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import (
     command_env,
     end_world,
-    evidence_of,
     has_ended_world,
     keep_logs,
     keep_state,
@@ -39,7 +38,7 @@ from benchflow.contracts.rollout import Node, RolloutTree, Step
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import ArtifactSpec, Task, VerifierConfig
 from benchflow.errors import RewardFuncError
-from benchflow.paths import RolloutPaths
+from benchflow.paths import RolloutPaths, state_label
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
@@ -128,11 +127,6 @@ class Scene:
     def inputs(self) -> list[str]:
         """The paths in the sandbox that the step's scorers read."""
         return inputs_of(self.task, self.config, self.step.name, workspace=self.sandbox.ref.workdir)
-
-    @property
-    def state_label(self) -> str:
-        # A step may be called as the baseline is.
-        return f"step-{self.step.name}" if self.step.name else "final"
 
     def verifier(self, evidence: Path | None) -> ScriptVerifier:
         """The task's own, as it runs in the sandbox. evidence: what it is shown of the world's state."""
@@ -258,8 +252,8 @@ class ScoringActivities:
 
         Returns what the verifier is shown of the state, and warnings. Where a verifier has begun, that was done.
         """
-        context, sandbox, label = self.context, scene.sandbox, scene.state_label
-        shown = evidence_of(scene.paths, label)
+        context, sandbox = self.context, scene.sandbox
+        shown = scene.paths.state(scene.step.name)
         done = scene.evidence / _SETTLED
         if done.is_file():
             return shown if shown.is_dir() else None, json.loads(done.read_bytes())
@@ -296,9 +290,10 @@ class ScoringActivities:
     ) -> tuple[Path | None, list[str]]:
         if has_ended_world(self.context, work.sandbox):
             await end_world(self.context, world, work.sandbox)
-            kept = evidence_of(scene.paths, scene.state_label)
+            kept = scene.paths.state(scene.step.name)
             return kept if kept.is_dir() else None, []
-        evidence, notes = await keep_state(world, scene.state_label, work.sandbox.episode, work.baseline, scene.paths)
+        label = state_label(scene.step.name)
+        evidence, notes = await keep_state(world, label, work.sandbox.episode, work.baseline, scene.paths)
         if work.is_last and not world.manifest.keep_alive:
             notes += await keep_logs(world, scene.paths)
             await end_world(self.context, world, work.sandbox)

@@ -37,6 +37,7 @@ def check(
 
     found = find_tasks(path)
     problems = check_tasks(path, strict=strict, context_root=context_root)
+    problems += [problem for task in found for problem in _of_rewards(task, context_root)]
     unusable = any(problem.severity != "warning" for problem in problems)
     if as_json:
         tasks = [str(task) for task in found]
@@ -45,6 +46,34 @@ def check(
     else:
         _show(problems, len(found), console())
     raise typer.Exit(command.SOME_ERRORED if unusable else command.ALL_SCORED)
+
+
+def _of_rewards(root: Path, context_root: Path | None) -> list[Problem]:
+    """What keeps a task's reward functions from being made: only whoever has them knows their options."""
+    from benchflow.errors import BenchFlowError
+    from benchflow.tasks import read_task
+    from benchflow.tasks.problems import Problem
+
+    task = read_task(root, context_root=context_root).task
+    if task is None or task.reward is None:
+        return []
+    from benchflow.planes.reward.functions import check_functions
+
+    file = str(root / task.config_file)
+    try:
+        check_functions(task.reward, file=file)
+    except BenchFlowError as error:
+        return [
+            Problem(
+                severity="error",
+                kind="value",
+                file=file,
+                key=error.key,
+                message=error.message,
+                suggestion=error.remedy,
+            )
+        ]
+    return []
 
 
 def _show(problems: list[Problem], tasks: int, screen: Console) -> None:

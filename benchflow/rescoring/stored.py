@@ -33,8 +33,7 @@ class StoredRollout:
 
     def state(self, step: str | None) -> Path | None:
         """What the verifier of a step was shown of the world's state, if it was."""
-        label = f"step-{step}" if step else "final"
-        kept = self.paths.environment / "state" / label
+        kept = self.paths.state(step)
         return kept if kept.is_dir() else None
 
 

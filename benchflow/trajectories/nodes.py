@@ -122,8 +122,7 @@ def change_after(paths: RolloutPaths, step: str | None) -> StateDiff | None:
 
 
 def _stored(model: type[M], paths: RolloutPaths, step: str | None, name: str) -> M | None:
-    label = f"step-{step}" if step else "final"
-    file = paths.environment / "state" / label / name
+    file = paths.state(step) / name
     return _model(model, file) if file.is_file() else None
 
 

@@ -238,7 +238,10 @@ class JobWorkflow:
             named = await self._name([(retry.index, retry.index + 1)])
             specs.append(named[0].model_copy(update={"attempt": retry.attempt}))
         if len(specs) < count and not self._named and self._pending:
-            self._named.extend(await self._name(self._take(options.START_BATCH)))
+            taken = self._take(options.START_BATCH)
+            named = await self._name(taken)
+            self._named.extend(named)
+            self._put_back(taken, len(named))
         while len(specs) < count and self._named:
             specs.append(self._named.popleft())
         return specs
@@ -259,6 +262,16 @@ class JobWorkflow:
             **options.shared(),
         )
         return batch.rollouts
+
+    def _put_back(self, taken: list[tuple[int, int]], used: int) -> None:
+        """Return to the pending ranges what is left of those that were taken, after the first `used` indices."""
+        left: list[tuple[int, int]] = []
+        for first, end in taken:
+            skipped = min(used, end - first)
+            used -= skipped
+            if first + skipped < end:
+                left.append((first + skipped, end))
+        self._pending.extendleft(reversed(left))
 
     def _take(self, count: int) -> list[tuple[int, int]]:
         """Take the next `count` indices off the pending ranges."""

@@ -105,12 +105,24 @@ def test_a_request_that_is_half_here_at_sigterm_is_still_answered(start: Start) 
     head = f"POST /messages HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
         connection.sendall(head + body[:10])
-        running.get("/health")  # the service has read the first half
+        _wait_until_read(connection)
         running.process.send_signal(signal.SIGTERM)
         _wait_until_closed(running.port)
         connection.sendall(body[10:])
         assert connection.recv(100).startswith(b"HTTP/1.1 201")
     assert running.process.wait(10) == 0
+
+
+def _wait_until_read(connection: socket.socket) -> None:
+    """Until the service has taken in what was sent, as the kernel tells of its end of the connection."""
+    ours, theirs = (f":{end[1]:04X}" for end in (connection.getsockname(), connection.getpeername()))
+    for _ in range(5000):
+        rows = (row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:])
+        waiting = [row[4].partition(":")[2] for row in rows if row[1].endswith(theirs) and row[2].endswith(ours)]
+        if waiting == ["00000000"]:
+            return
+        time.sleep(0.001)
+    raise AssertionError("it was never read")
 
 
 def _wait_until_closed(port: int) -> None:

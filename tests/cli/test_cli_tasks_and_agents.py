@@ -27,6 +27,15 @@ def test_a_problem_is_shown_with_file_key_and_remedy(bench: Bench, task: Path) -
     assert "1 task: 1 error" in ran.out
 
 
+def test_a_reward_function_that_cannot_be_made_is_a_problem(bench: Bench, task: Path) -> None:
+    file = task / "task.md"
+    file.write_text(file.read_text().replace("---\n", "---\nreward: {funcs: [{type: call-budget, max_cals: 3}]}\n", 1))
+    ran = bench("tasks", "check", task)
+    assert ran.status == 1
+    assert f"{file}\n  error: reward.funcs[0].max_cals: unknown key" in ran.out
+    assert "did you mean `max_calls`?" in ran.out
+
+
 def test_problems_in_json(bench: Bench, tasks: Path) -> None:
     (tasks / "two" / "oracle" / "solve.sh").unlink()
     lenient, strict = (bench("tasks", "check", tasks, "--json", *more) for more in ([], ["--strict"]))

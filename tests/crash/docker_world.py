@@ -75,8 +75,10 @@ class DockerWorld:
 
     def remove_built(self, mark: str) -> None:
         for image in self._docker.images.list(filters={"label": "benchflow.digest"}):
-            if any(mark in (layer["CreatedBy"] or "") for layer in image.history()):
-                _remove(image)
+            # Whoever tests beside this removes images, too.
+            with suppress(docker.errors.NotFound):
+                if any(mark in (layer["CreatedBy"] or "") for layer in image.history()):
+                    _remove(image)
 
     def close(self) -> None:
         for container in self._containers():

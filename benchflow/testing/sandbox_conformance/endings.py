@@ -58,9 +58,10 @@ class Endings(Fixtures):
 
     async def test_a_command_that_ends_in_time_keeps_what_it_left(self, sandbox: Sandbox) -> None:
         length = nap()
-        result = await sandbox.exec(["sh", "-c", f"setsid sleep {length} & echo done"], timeout=0.6)
+        result = await sandbox.exec(["sh", "-c", f"setsid sleep {length} & echo done"], timeout=2.5)
         assert not result.timed_out and result.stdout == "done\n"
-        await asyncio.sleep(0.7)
+        # Past its time, when one that had not ended would be killed with all of this.
+        await asyncio.sleep(2.6)
         assert await napping(sandbox, length) == [length]
         await sandbox.kill_processes(keep="nothing")
 
