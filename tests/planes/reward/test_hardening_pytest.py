@@ -10,7 +10,8 @@ from pathlib import Path
 
 from benchflow.contracts.task import VerifierConfig
 from benchflow.planes.reward.hardening import HardeningBaseline, verifier_env
-from benchflow.planes.reward.hardening.environment import PLUGIN, PLUGINS, plugin_source
+from benchflow.planes.reward.hardening.environment import PLUGINS
+from benchflow.planes.reward.hardening.pytest_guard import PLUGIN, plugin_source
 
 
 def package(site: Path, name: str) -> None:
