@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
-from asyncio.subprocess import DEVNULL
 from pathlib import Path
 
 import pytest
@@ -31,15 +32,24 @@ async def test_what_was_done_before_a_kill_is_not_done_again(jobs: Path, tmp_pat
     [done], [hangs] = job.glob("done__*"), job.glob("hangs__*")
     first = done / "rescored" / "mine" / "result.json"
     command = [sys.executable, "-m", "benchflow.cli", "rescore", str(job), "--name", "mine", "--concurrency", "2"]
-    process = await asyncio.create_subprocess_exec(*command, stdout=DEVNULL, stderr=DEVNULL)
+    output, owned = tmp_path / "output", None
+    with output.open("wb") as said:
+        environment = os.environ | {"PYTHONFAULTHANDLER": "1"}
+        process = await asyncio.create_subprocess_exec(*command, stdout=said, stderr=said, env=environment)
     try:
         async with asyncio.timeout(60):
-            while not (first.exists() and await get_provider("local").owned(OWNER)):
-                assert process.returncode is None
+            while not (first.exists() and (owned := await get_provider("local").owned(OWNER))):
+                assert process.returncode is None, output.read_text()
                 await asyncio.sleep(0.02)
-    finally:
-        process.kill()
+    except TimeoutError:
+        # Where it stands says why it does not get there.
+        process.send_signal(signal.SIGABRT)
         await process.wait()
+        pytest.fail(f"{first.exists()=} {owned=}\n{output.read_text()}")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     before, written = files_below(job), first.read_bytes()
     assert not (hangs / "rescored" / "mine" / "result.json").exists()
     write_workspace(hangs / "evidence" / "workspace.tar", answer(0.75))
