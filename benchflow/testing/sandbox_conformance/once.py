@@ -194,10 +194,10 @@ class ExactlyOnce(Fixtures):
         )
         await once.runs()
         await caller.kill()
-        await asyncio.sleep(1)
+        await asyncio.sleep(3)
         began = time.monotonic()
-        assert (await sandbox.exec_once(once.key, ["true"], timeout=1.5)).timed_out
-        assert time.monotonic() - began < 1.4
+        assert (await sandbox.exec_once(once.key, ["true"], timeout=4)).timed_out
+        assert time.monotonic() - began < 3.9
         assert await napping(sandbox, length) == []
 
     async def test_what_ended_in_time_is_not_timed_out_for_a_late_caller(self, sandbox: Sandbox, once: Once) -> None:
