@@ -67,10 +67,10 @@ HONEST = [name for name, one in ALL.items() if one.is_honest]
 ATTACKS = [name for name, one in ALL.items() if not one.is_honest]
 QUICK = [name for name in ATTACKS if not ALL[name].is_slow]
 CLEAN_ROOM_ONLY = [name for name in QUICK if ALL[name].needs_clean_room]
-OF_EACH_KIND = list(
-    {(ALL[name].task.metadata["family"], *ALL[name].stopped_by): name for name in reversed(QUICK)}.values()
-)
-"""An attack of each family for each defence."""
+_BY_DEFENCE = {tuple(ALL[name].stopped_by): name for name in reversed(QUICK)}
+_BY_FAMILY = {ALL[name].task.metadata["family"]: name for name in reversed(QUICK)}
+OF_EACH_KIND = sorted({*_BY_DEFENCE.values(), *_BY_FAMILY.values()})
+"""An attack for each defence, and one of each family."""
 
 
 def run(paths: list[Path], jobs_dir: Path, **options: Any) -> dict[str, RolloutResult]:
