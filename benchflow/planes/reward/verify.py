@@ -18,7 +18,7 @@ from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.contracts.task import CollectCommand, Task, VerifierConfig, VerifierDocument, VerifierOutputs
 from benchflow.errors import VerifierError, VerifierTimeoutError
 from benchflow.planes.reward import kit
-from benchflow.planes.reward.hardening import PLUGINS, HardeningBaseline, put_plugins, verifier_env
+from benchflow.planes.reward.hardening import HardeningBaseline, files_of, misses_plugin, put_plugins, verifier_env
 from benchflow.planes.reward.hardening.names import CLEAR_AWAY
 from benchflow.planes.reward.script import parse_rewards
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
@@ -31,6 +31,7 @@ EVIDENCE = f"{LOGS}/environment"
 
 EVIDENCE_VARIABLE = "BENCHFLOW_ENVIRONMENT"
 _TAIL = 4000
+_MOST_READ = 4 * 1024 * 1024
 _SOFT_END = "soft.json"
 """How a soft verification ended, beside what it left: with it, nothing is run again."""
 
@@ -274,6 +275,15 @@ class ScriptVerifier:
                 remedy="let what it tests not run as its user, and see whether it runs out of memory",
                 log_tail=_tail(logs),
             )
+        if self._pinned_by is not None and misses_plugin(_tail(logs, _MOST_READ) or ""):
+            raise VerifierError(
+                "its pytest did not find the plugin that the engine gives it, so that no test was run: a Python of the "
+                "verifier's own is isolated from $PYTHONPATH, or is given another one",
+                file=self._program,
+                key="verifier.hardening.pin_environment",
+                remedy='keep what is there (PYTHONPATH="/app:$PYTHONPATH"), or set pin_environment = false',
+                log_tail=_tail(logs),
+            )
         result = read_result(
             logs, config=self.config, document=self.document, rubrics=self.rubrics, exit_code=outcome.return_code
         )
@@ -303,7 +313,7 @@ class ScriptVerifier:
 
     def _own_files(self) -> list[str]:
         """What must not be there before it runs, beside its directories."""
-        return [*self._declared_outside(), *([PLUGINS] if self._pinned_by is not None else [])]
+        return [*self._declared_outside(), *(files_of(self._pinned_by) if self._pinned_by is not None else [])]
 
 
 def read_result(
@@ -362,8 +372,8 @@ def verifier_of(task: Task, directory: Path, step: str | None, **how: Any) -> Sc
     )
 
 
-def _tail(logs: Path) -> str | None:
+def _tail(logs: Path, most: int = _TAIL) -> str | None:
     try:
-        return (logs / "test-stdout.txt").read_text(errors="replace")[-_TAIL:]
+        return (logs / "test-stdout.txt").read_text(errors="replace")[-most:]
     except OSError:
         return None

@@ -34,14 +34,15 @@ for d in $(IFS=:; for p in $PATH; do printf '%s\n' "${p%/*}/lib/python3*"; done 
   for e in "$d"/*/*-info/entry_points.txt; do
     if [ -f "$e" ]; then sed -n '/^\[pytest11\]/,/^\[/p' "$e"; fi
   done
+  for s in "$d"/site-packages "$d"/dist-packages; do [ ! -d "$s" ] || echo "=$s"; done
 done
 """
 
 
 class HardeningBaseline(Model):
     """path, modules, home: PATH, PYTHONPATH and HOME of the verifier's user, as the image has them. directories: of
-    PATH, those that are there. plugins: of pytest, by the names that the image's own packages give them. tools: those
-    that the agent could change, None where there are none: of root's, an agent that is not root can change nothing.
+    PATH, those that are there. plugins: of pytest, by the names that the image's own packages give them. sites: the
+    directories of those packages. tools: those that the agent could change, None where there are none: of root's, an agent that is not root can change nothing.
     """
 
     path: str
@@ -49,6 +50,7 @@ class HardeningBaseline(Model):
     home: str = "/root"
     directories: list[str] = []
     plugins: list[str] = []
+    sites: list[str] = []
     survey: Survey = Survey()
     tools: ToolSet | None = None
 
@@ -75,6 +77,7 @@ async def take_baseline(
         modules=modules,
         home=home,
         directories=directories,
+        sites=sorted({line[1:] for line in lines[end:] if line.startswith("=")}),
         plugins=sorted({name for line in lines[end:] if (name := _plugin(line))}),
         survey=survey,
         tools=tools,

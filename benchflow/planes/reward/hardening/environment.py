@@ -29,6 +29,8 @@ printf %s "$1" >{PLUGINS}/{PLUGIN}.py
 : >{_OWN}/gitconfig
 : >{_OWN}/pip.conf
 chown -R "$2" {_OWN}
+shift 2
+for f; do rm -rf -- "$f"; cp {PLUGINS}/{PLUGIN}.py "$f"; done
 """
 
 # Hooks and file system monitors are programs that the repository's owner chooses.
@@ -69,6 +71,21 @@ def verifier_env(baseline: HardeningBaseline, config: VerifierConfig, *, target:
     return env
 
 
+def files_of(baseline: HardeningBaseline) -> list[str]:
+    """What `put_plugins` puts into a sandbox."""
+    return [PLUGINS, *_copies(baseline)]
+
+
+def _copies(baseline: HardeningBaseline) -> list[str]:
+    """Where a Python finds the plugin that is isolated from $PYTHONPATH, or is told another one."""
+    return [f"{site}/{PLUGIN}.py" for site in baseline.sites]
+
+
+def misses_plugin(printed: str) -> bool:
+    """Whether a pytest said that it did not find the plugin: it is another Python's, which was not told where it is."""
+    return f'Error importing plugin "{PLUGIN}"' in printed
+
+
 async def put_plugins(
     sandbox: Sandbox, baseline: HardeningBaseline, declared: Sequence[str], *, user: str | int | None = None
 ) -> None:
@@ -76,6 +93,6 @@ async def put_plugins(
     which the verifier may fill. user: the verifier's.
     """
     source = plugin_source(baseline, declared)
-    result = await sandbox.control(_PUT, source, "root" if user is None else str(user))
+    result = await sandbox.control(_PUT, source, "root" if user is None else str(user), *_copies(baseline))
     if result.return_code != 0:
         raise VerifierError("the verifier's own files could not be put in place", log_tail=result.stderr[-4000:])
