@@ -41,8 +41,9 @@ done
 
 class HardeningBaseline(Model):
     """path, modules, home: PATH, PYTHONPATH and HOME of the verifier's user, as the image has them. directories: of
-    PATH, those that are there. plugins: of pytest, by the names that the image's own packages give them. sites: the
-    directories of those packages. tools: those that the agent could change, None where there are none: of root's, an agent that is not root can change nothing.
+    PATH, those that are there. plugins: of pytest, by the names that the image's own packages give them; sites: the
+    directories of those packages. tools: those that the agent could change, None where there are none: of root's, an
+    agent that is not root can change nothing.
     """
 
     path: str
