@@ -73,7 +73,7 @@ class ScriptVerifier:
     key: names the run, so that it happens once; trusted: what ran before was the oracle, whose services stay. clean:
     takes out of a file what nobody may read, before it is read. evidence: a directory of this host that the verifier
     finds as `$BENCHFLOW_ENVIRONMENT`. rubrics: the task's, by their paths: a reward kit's criteria are one. baseline:
-    the sandbox before the agent, by which its environment is pinned. room: tells, once it is open, what a sandbox where
+    the sandbox before the agent, by which it was hardened and its environment is pinned. room: tells, once it is open, what a sandbox where
     no agent was is before the work arrives, and takes the place of `baseline`.
     """
 
@@ -166,8 +166,8 @@ class ScriptVerifier:
         return [note for index, command in commands if (note := await self._run_before(sandbox, command, index, logs))]
 
     async def end_agent(self, sandbox: Sandbox) -> None:
-        """End what the agent has left running, unless it may stay."""
-        if self.config.hardening.kill_processes and not self.trusted:
+        """End what the agent has left running, unless it may stay, or hardening has ended it."""
+        if self.config.hardening.kill_processes and not self.trusted and self.baseline is None:
             await sandbox.kill_processes()
 
     async def has_settled(self, sandbox: Sandbox) -> bool:
