@@ -258,6 +258,16 @@ class StateBusyError(StateError):
     retryable = True
 
 
+class CheckpointError(BenchFlowError):
+    """A state of the world could not be kept, or not be gone back to."""
+
+    category = "checkpoint"
+
+
+class TornCheckpointError(CheckpointError):
+    """The layers of a checkpoint are not of one moment."""
+
+
 class AgentError(BenchFlowError):
     """The agent plane."""
 
@@ -280,6 +290,10 @@ class ACPError(AgentError):
     """The agent broke the Agent Client Protocol."""
 
     category = "agent_protocol"
+
+
+class SessionNotLoadedError(ACPError):
+    """The agent does not go on with a session of its own, in a copy of its world."""
 
 
 class AgentTimeoutError(AgentError, builtins.TimeoutError):

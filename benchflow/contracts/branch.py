@@ -81,9 +81,7 @@ class CustomPolicy(Model):
     options: dict[str, Any] = {}
 
 
-Policy = Annotated[
-    AfterSteps | EverySteps | OnAskUser | Group | TreeGrpo | CustomPolicy, Field(discriminator="kind")
-]
+Policy = Annotated[AfterSteps | EverySteps | OnAskUser | Group | TreeGrpo | CustomPolicy, Field(discriminator="kind")]
 
 Then = Literal["stop", "best", "sample"]
 """What the parent does with its children's returns: stop, so that its own reward is V(s); or go on from the best child,
@@ -132,7 +130,8 @@ class BranchOrigin(Model):
 
 class ChildOutcome(Model):
     """What came of a child. reward: None when nothing was measured. rung: how its session went on. nodes: its own and
-    those of all below it. leaf: the last of its own chain; checkpoint: of that, where one was kept.
+    those of all below it. leaf: the last of its own chain; checkpoint: of that, where one was kept. tree: which of the
+    trees of Tree-GRPO its chain belongs to, None: to that of the node where it begins.
     """
 
     chain: str
@@ -145,10 +144,15 @@ class ChildOutcome(Model):
     checkpoint: Checkpoint | None = None
     nodes: list[Node] = []
     children: int = 0
+    tree: str | None = None
 
     @property
     def returns(self) -> float | None:
-        """Its reward, or its own value if it branched."""
+        """Its reward, or its own value if it branched. None where it failed before anything of its own was measured; an
+        agent that only ran out of time has its reward all the same.
+        """
+        if self.failure is not None and self.reward is None:
+            return None
         return self.value.value if self.value is not None else self.reward
 
 

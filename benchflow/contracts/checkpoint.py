@@ -33,14 +33,13 @@ def is_enough(rung: Rung, least: Rung) -> bool:
 class FilesLayer(Model):
     """The sandbox's files. image: to start from, on the host where they were captured; pack: the same for any host,
     None where it is not portable. digest: of what was captured, as the provider tells it. size_bytes: of what has
-    changed since the sandbox's own image, None where the provider does not know. paused_sec: how long nothing ran.
+    changed since the sandbox's own image, None where the provider does not know.
     """
 
     image: ImageRef
     digest: str
     size_bytes: int | None = None
     seconds: float
-    paused_sec: float = 0.0
     pack: ArtifactRef | None = None
 
 

@@ -58,7 +58,11 @@ class Step(Model):
 class Node(Model):
     """A state of the world: where a step led. events: [first, last) sequence numbers in the trajectory.
 
-    scores: the rewards of granularity `step` that belong to the step, without what they were found by.
+    scores: the rewards of granularity `step` that belong to the step, without what they were found by. chain: of a
+    child's node, None for the root's own. tree: which of the trees of Tree-GRPO it belongs to. checkpoint: its id,
+    where one was kept. returns: what the trajectory that ends here has earned. advantages: by how they are estimated,
+    of the trajectories that end at or below it. value, n, variance, stderr, failed, pending: its V(s), where it
+    branched (`benchflow.contracts.branch.StateValue`).
     """
 
     id: str
@@ -69,6 +73,16 @@ class Node(Model):
     rewards: dict[str, float] | None = None
     value: float | None = None
     scores: list[RewardEvent] = []
+    chain: str | None = None
+    tree: str | None = None
+    checkpoint: str | None = None
+    returns: float | None = None
+    advantages: dict[str, float] = {}
+    n: int = 0
+    variance: float | None = None
+    stderr: float | None = None
+    failed: dict[str, Failure] = {}
+    pending: tuple[str, ...] = ()
 
 
 class RolloutTree(Model):

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from small_worlds import DATABASE, PORT, PROGRAM, OnDocker, OnLocal, Worlds, ask, keeper_of, running
+from small_worlds import DATABASE, PORT, PROGRAM, SERVICE, OnDocker, OnLocal, Worlds, ask, keeper_of, running
 
 from benchflow.contracts.environment import Manifest
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider, SandboxSpec
@@ -48,7 +48,7 @@ class WorldOfAnEntrypoint(Worlds):
                 return built[command]
             context = tmp_path / uuid.uuid4().hex
             context.mkdir()
-            (context / "notes").write_text(Path(__file__).with_name("notes_service.py").read_text())
+            (context / "notes").write_text(SERVICE.read_text())
             (context / "notes").chmod(0o755)
             (context / "Dockerfile").write_text(
                 f"FROM {self.base_image}\nCOPY notes {PROGRAM}\nRUN mkdir -p /data\n"

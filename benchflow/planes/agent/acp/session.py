@@ -109,14 +109,15 @@ class Session:
         self._wire = wire
         self._host = host
 
-    async def call(self, request: str, method: str, params: Message, limits: Limits) -> Message:
-        """Send a request, unless it was, and return its result.
+    async def call(self, request: str, method: str, params: Message, limits: Limits, *, quiet: float = 0.0) -> Message:
+        """Send a request, unless it was, and return its result. What is heard until then, and until nothing was for
+        `quiet` seconds, is part of no turn.
 
         Raises `ACPError`, `AgentExitError`, `AgentTimeoutError`.
         """
         exchange = _Exchange(request, lambda lines: None)
         started, offset = self._begin(request, method, params)
-        ended_by = await self._listen(exchange, offset, started, limits, quiet=0)
+        ended_by = await self._listen(exchange, offset, started, limits, quiet=quiet)
         if ended_by is not None:
             raise AgentTimeoutError(f"the agent did not answer {method} in time", log_tail=self._wire.log_tail())
         assert exchange.answer is not None

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
+from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.shell import RootShell
 from benchflow.planes.sandbox.records import write_record
 
@@ -219,7 +220,8 @@ class Processes:
             made = api.exec_create(self._container, ["/bin/sh", "-c", list_script(marker)], user=user)
             return b"".join(out for out, _ in api.exec_start(made["Id"], stream=True, demux=True) if out)
 
-        return parse(await self._engine.call(listing))
+        async with entering(self._container):
+            return parse(await self._engine.call(listing))
 
     async def _kill(self, pids: set[int]) -> None:
         await self._shell.run("kill -9 " + " ".join(map(str, sorted(pids))) + " 2>/dev/null")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine
+from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
 
 ENVIRONMENT = {
@@ -133,12 +134,13 @@ class RootShell:
                 self.close()
 
     async def _open(self) -> Stream:
-        made = await self._engine.call(
-            lambda client: client.exec_create(
-                self._container, ["/bin/sh"], stdin=True, user="0", environment=ENVIRONMENT, workdir="/"
+        async with entering(self._container):
+            made = await self._engine.call(
+                lambda client: client.exec_create(
+                    self._container, ["/bin/sh"], stdin=True, user="0", environment=ENVIRONMENT, workdir="/"
+                )
             )
-        )
-        stream = await self._engine.open_exec(made["Id"])
+            stream = await self._engine.open_exec(made["Id"])
         with contextlib.suppress(OSError):
             # A shell that has ended by now is found out by what it is asked next.
             await stream.send(f"{MARK_AGENT}\n".encode())

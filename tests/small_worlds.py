@@ -19,6 +19,7 @@ from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.services import Services
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures
 
+SERVICE = Path(__file__).with_name("notes_service.py")
 PROGRAM = "/usr/local/bin/notes"
 DATABASE = "/data/notes.db"
 PORT = 9101
@@ -103,8 +104,7 @@ class Worlds(Fixtures):
 
 async def equip(sandbox: Sandbox) -> None:
     """Install the service's program."""
-    text = Path(__file__).with_name("notes_service.py").read_text()
-    await sandbox.write_file(PROGRAM, text, mode=0o755)
+    await sandbox.write_file(PROGRAM, SERVICE.read_text(), mode=0o755)
     await sandbox.control("mkdir -p /data")
 
 

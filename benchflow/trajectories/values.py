@@ -1,0 +1,199 @@
+"""What a state is worth, V(s), and how much better or worse than its group a trajectory did: its advantage.
+
+Pure functions of returns. Sums are exact until they are rounded once, so that neither the order in which children end
+nor the machine changes a digit. What has no return, because it failed, is left out: it is never a 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+
+from benchflow.contracts.branch import ChildOutcome, StateValue
+from benchflow.contracts.rollout import Failure
+from benchflow.errors import ConfigError, RewardFuncError, VerifierError
+
+Aggregate = Callable[[Sequence[float]], float]
+"""What makes one value of the returns of children, in the order of their numbers; it is never given none."""
+
+BUILT_IN = ("mean", "max")
+
+EPSILON = 1e-6
+"""Added to the standard deviation of a group, so that one of nearly equal returns gives no endless advantages."""
+
+
+# --- V(s) -----------------------------------------------------------------------------------------------
+
+
+def state_value(
+    node: str, aggregate: str | Aggregate, outcomes: Iterable[ChildOutcome], pending: Iterable[str] = ()
+) -> StateValue:
+    """V(s) of a node, from what is known of its children so far.
+
+    aggregate: `mean`, `max`, or a user's own function. pending: chains that were begun; those that have ended are
+    left out. Raises `VerifierError` for returns that are no finite numbers, `RewardFuncError` for a user's function
+    that fails or gives none, `ConfigError` for an aggregate that is not known.
+    """
+    ended = {outcome.chain: outcome for outcome in sorted(outcomes, key=lambda outcome: outcome.number)}
+    returns = {chain: outcome.returns for chain, outcome in ended.items()}
+    measured = {chain: value for chain, value in returns.items() if value is not None}
+    variance = _sample_variance(measured)
+    return StateValue(
+        node=node,
+        aggregate=aggregate if isinstance(aggregate, str) else _name_of(aggregate),
+        value=_aggregated(aggregate, measured),
+        n=len(measured),
+        variance=variance,
+        stderr=None if variance is None else math.sqrt(variance / len(measured)),
+        returns=measured,
+        failed={chain: _failure_of(outcome) for chain, outcome in ended.items() if returns[chain] is None},
+        pending=tuple(sorted(set(pending) - ended.keys(), key=_number_of)),
+    )
+
+
+def _aggregated(aggregate: str | Aggregate, returns: Mapping[str, float]) -> float | None:
+    if callable(aggregate):
+        return _by_users(aggregate, list(returns.values())) if returns else None
+    if aggregate not in BUILT_IN:
+        raise ConfigError(
+            f"{aggregate!r} is no aggregate that can be used by its name",
+            key="branch.aggregate",
+            remedy=f"use {' or '.join(BUILT_IN)}, or module:function",
+        )
+    if not returns:
+        return None
+    return _rounded(_mean(_exact(returns).values())) if aggregate == "mean" else max(returns.values())
+
+
+def _by_users(aggregate: Aggregate, returns: list[float]) -> float:
+    name = _name_of(aggregate)
+    try:
+        value = aggregate(returns)
+    except Exception as error:
+        raise RewardFuncError(
+            f"the aggregate failed: {type(error).__name__}: {error}",
+            file=name,
+            key="branch.aggregate",
+            remedy=f"mend it: it is given a list of floats, here {returns[:8]}",
+        ) from error
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    raise RewardFuncError(
+        f"the aggregate gives no finite number: {value!r}",
+        file=name,
+        key="branch.aggregate",
+        remedy="let it return a float",
+    )
+
+
+def _name_of(aggregate: Aggregate) -> str:
+    kind = aggregate if hasattr(aggregate, "__qualname__") else type(aggregate)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _sample_variance(returns: Mapping[str, float]) -> float | None:
+    """With n - 1 below the line; None for fewer than two. Looks at every return, whatever it comes to."""
+    exact = _exact(returns)
+    if len(exact) < 2:
+        return None
+    return _rounded(_squares(exact.values()) / (len(exact) - 1))
+
+
+def _failure_of(outcome: ChildOutcome) -> Failure:
+    if outcome.failure is not None:
+        return outcome.failure
+    why = "none of its own children has a return" if outcome.value is not None else "nothing was measured"
+    return Failure(type="RewardMissingError", category="reward_missing", message=why, phase="verify")
+
+
+def _number_of(chain: str) -> tuple[int, str]:
+    number = chain.rpartition(".")[2]
+    return (int(number) if number.isdecimal() else 0, chain)
+
+
+# --- advantages -----------------------------------------------------------------------------------------
+
+
+def grpo(returns: Mapping[str, float]) -> dict[str, float]:
+    """Group-relative advantages (DeepSeekMath, arXiv 2402.03300): (r - mean) / (std + EPSILON).
+
+    std: of the group itself, with n below the line. Trainers that take the sample's instead, with n - 1, get advantages
+    that are sqrt((n - 1) / n) times these. A group of equals, and of one, has advantages of 0.
+    """
+    exact = _exact(returns)
+    if not exact:
+        return {}
+    mean = _mean(exact.values())
+    scale = math.sqrt(_rounded(_squares(exact.values()) / len(exact))) + EPSILON
+    return {leaf: _rounded(value - mean) / scale for leaf, value in exact.items()}
+
+
+def leave_one_out(returns: Mapping[str, float]) -> dict[str, float]:
+    """RLOO (arXiv 2402.14740): r minus the mean of the others; 0 where there are no others."""
+    exact = _exact(returns)
+    total, others = sum(exact.values(), Fraction(0)), len(exact) - 1
+    return {leaf: _rounded(value - (total - value) / others) if others else 0.0 for leaf, value in exact.items()}
+
+
+def tree_grpo(trees: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Tree-GRPO (arXiv 2509.21240): for each leaf the sum of two group-relative advantages, both as in `grpo`.
+
+    Intra-tree: among the leaves of its own tree. Inter-tree: among all leaves of all trees of the prompt. trees: by
+    name, the returns of their leaves, whose names differ between trees. A tree of one leaf has only the second.
+    """
+    intra = {leaf: value for tree in trees.values() for leaf, value in grpo(tree).items()}
+    inter = grpo({leaf: value for tree in trees.values() for leaf, value in tree.items()})
+    return {leaf: intra[leaf] + inter[leaf] for leaf in inter}
+
+
+def advantages_of_nodes(parents: Mapping[str, str | None], leaves: Mapping[str, float]) -> dict[str, float]:
+    """The advantage of each node that leads to a leaf: the mean over the leaves at and below it.
+
+    parents: of all nodes, None for the root. leaves: the advantages of those that have one.
+    """
+    below: dict[str, list[Fraction]] = defaultdict(list)
+    for leaf, value in _exact(leaves).items():
+        node: str | None = leaf
+        while node is not None:
+            below[node].append(value)
+            node = parents[node]
+    return {node: _rounded(_mean(values)) for node, values in below.items()}
+
+
+# --- exact sums -----------------------------------------------------------------------------------------
+
+
+def _exact(values: Mapping[str, float]) -> dict[str, Fraction]:
+    try:
+        return {name: Fraction(value) for name, value in values.items()}
+    except (OverflowError, ValueError) as error:
+        wrong = next(name for name, value in values.items() if not math.isfinite(value))
+        raise VerifierError(
+            f"a return must be a finite number, and that of {wrong} is {values[wrong]}",
+            key=wrong,
+            remedy="mend the verifier or the reward function that gave it",
+        ) from error
+
+
+def _mean(values: Iterable[Fraction]) -> Fraction:
+    counted = list(values)
+    return sum(counted, Fraction(0)) / len(counted)
+
+
+def _squares(values: Iterable[Fraction]) -> Fraction:
+    """The sum of squared distances from the mean."""
+    counted = list(values)
+    mean = _mean(counted)
+    return sum(((value - mean) ** 2 for value in counted), Fraction(0))
+
+
+def _rounded(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise VerifierError(
+            "the returns are so far apart that their variance is no finite number",
+            remedy="let rewards be of a usual size, such as 0 to 1",
+        ) from error
