@@ -23,6 +23,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from benchflow.activities.boundary import BoundaryInterceptor, RunningActivities
+from benchflow.activities.checkpoints import CheckpointActivities
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.job import JobActivities
 from benchflow.activities.reaper import Reaper
@@ -63,7 +64,7 @@ async def make_context(client: Client, paths: StatePaths, store: Store) -> Worke
 def make_workers(context: WorkerContext, records: RunningActivities) -> list[Worker]:
     """One worker for the shared queue and one for this host's."""
     rollout, report, job = RolloutActivities(context), ReportActivities(context), JobActivities(context)
-    turns, scoring = TurnActivities(context), ScoringActivities(context)
+    turns, scoring, trees = TurnActivities(context), ScoringActivities(context), CheckpointActivities(context)
     shared_activities: list[Callable[..., Any]] = [
         rollout.plan,
         rollout.provision,
@@ -71,7 +72,8 @@ def make_workers(context: WorkerContext, records: RunningActivities) -> list[Wor
         report.report_lost,
     ]
     shared_activities += [job.name_rollouts, job.rollout_states, job.host_status, job.finish_job]
-    host_activities: list[Callable[..., Any]] = [rollout.readiness, turns.connect, turns.execute]
+    host_activities: list[Callable[..., Any]] = [rollout.provision, rollout.readiness, turns.connect, turns.execute]
+    host_activities += [trees.checkpoint, trees.release, trees.write_tree]
     host_activities += [scoring.verify, scoring.soft_verify, report.report, rollout.teardown]
     common: dict[str, Any] = {
         "identity": records.identity,
@@ -102,8 +104,10 @@ def workflow_runner() -> SandboxedWorkflowRunner:
     shared = SandboxRestrictions.default.with_passthrough_modules(
         "pydantic",
         "pydantic_core",
+        "benchflow.branching",
         "benchflow.contracts",
         "benchflow.errors",
+        "benchflow.trajectories",
         "benchflow.workflows.options",
         "structlog",
     )

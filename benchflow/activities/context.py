@@ -115,9 +115,10 @@ class WorkerContext:
 
     def results(self, spec: RolloutSpec) -> RolloutPaths:
         """Where the rollout's results are written on this host."""
-        if self.is_origin(spec.origin):
-            return JobPaths(Path(spec.origin.job_dir)).rollout(spec.name)
-        return JobPaths(self.paths.rollouts / spec.job_id.replace("/", "_")).rollout(spec.name)
+        here = self.is_origin(spec.origin)
+        job = Path(spec.origin.job_dir) if here else self.paths.rollouts / spec.job_id.replace("/", "_")
+        root = JobPaths(job).rollout(spec.name)
+        return root.child(spec.branch.chain) if spec.branch is not None else root
 
     def is_origin(self, origin: Origin) -> bool:
         """Whether results are to lie on this very host."""

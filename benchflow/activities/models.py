@@ -139,7 +139,9 @@ class Model:
         return UsageTotals.model_validate(noted)
 
     async def _attribute(self, step: Step) -> GatewayStatus:
-        return await self._client().attribute(self._spec.id, node=node_id(step.index), role=step.role, turn=step.index)
+        return await self._client().attribute(
+            self._spec.id, node=node_id(step.index, self._spec.chain), role=step.role, turn=step.index
+        )
 
     @contextlib.asynccontextmanager
     async def watched(self, stop: Callable[[], None]) -> AsyncIterator[None]:

@@ -26,7 +26,7 @@ from benchflow.results.write import append_row, write_rollout
 from benchflow.secrets import Redactor
 from benchflow.tasks import prompt_for, write_pack
 from benchflow.trajectories.journal import read_journal
-from benchflow.trajectories.tree import build_tree
+from benchflow.trajectories.tree import build_tree, with_events
 
 
 class ReportActivities:
@@ -115,10 +115,16 @@ class ReportActivities:
         await asyncio.to_thread(_clean, await self._redactor(report.spec), collected)
         events = await asyncio.to_thread(read_journal, paths.trajectory)
         rewards = await asyncio.to_thread(read_journal, paths.rewards)
-        tree = build_tree(spec.id, report.steps, events, rewards)
+        root, begun = spec.begins_at
+        tree = build_tree(spec.id, report.steps[begun:], events, rewards, root=root, chain=spec.chain)
+        if report.tree is not None:
+            tree = with_events(report.tree, tree)
         result = self._result(report, paths, leaves=len(tree.leaves), nodes=len(tree.nodes))
         prompts = await self._prompts(report)
         await asyncio.to_thread(write_rollout, paths, result, tree, prompts)
+        if spec.branch is not None:
+            # Its parent tells of it, and the row is the root's.
+            return ReportResult(directory=str(paths.root))
         if self.context.is_origin(spec.origin):
             await asyncio.to_thread(append_row, JobPaths(Path(spec.origin.job_dir)), result)
             return ReportResult(directory=str(paths.root))
@@ -149,6 +155,7 @@ class ReportActivities:
             attempt=spec.attempt,
             status=report.status,
             rewards=report.rewards,
+            reward_kind="value" if report.value is not None else "measured",
             error=report.error,
             error_category=failure.category if failure else None,
             verifier_error=report.verifier_error,

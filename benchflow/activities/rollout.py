@@ -32,6 +32,7 @@ from benchflow.activities.sandboxes import (
 )
 from benchflow.activities.turns import is_unwanted
 from benchflow.activities.world import check_health, health_limit, run_setup_commands
+from benchflow.checkpoints import prove
 from benchflow.contracts import names
 from benchflow.contracts.activities import ProvisionInput, Readied, RolloutPlan, SandboxInput
 from benchflow.contracts.job import RolloutSpec
@@ -136,8 +137,12 @@ class RolloutActivities:
             task, _ = await context.task(spec.task)
             with redacted_errors(redactor_for(context, spec, task)):
                 sandbox = await self._start(request, name, paths.build_log)
-                await run_setup_commands(sandbox, task, command_env(context, spec, task), self._secrets(spec))
-                await start_world(context, spec, task, sandbox.ref)
+                if spec.branch is None:
+                    await run_setup_commands(sandbox, task, command_env(context, spec, task), self._secrets(spec))
+                    await start_world(context, spec, task, sandbox.ref)
+                else:
+                    world = await world_of(context, spec, task, sandbox.ref)
+                    await prove(spec.branch.checkpoint, sandbox, world)
         except asyncio.CancelledError:
             if is_unwanted():
                 await asyncio.shield(self._discard(spec, name))
@@ -154,6 +159,9 @@ class RolloutActivities:
         wanted = blueprint.spec(name, await blueprint.image(log=build_log), self._labels(request))
         wanted = await fit_out_world(context, spec, provider, wanted, build_log)
         wanted = await fit_out(context, spec, provider, wanted, build_log)
+        if spec.branch is not None:
+            # What fits the image that its parent began with fits the state that its parent came to.
+            wanted = wanted.model_copy(update={"image": spec.branch.checkpoint.files.image})
         start = provider.start(
             wanted,
             host_id=context.host_id,
@@ -196,7 +204,8 @@ class RolloutActivities:
             if task.sandbox.healthcheck is not None:
                 await check_health(sandbox, task.sandbox.healthcheck, command_env(context, spec, task))
             if world is not None and readied is not None:
-                baseline = await take_baseline(world, here.sandbox.episode)
+                before = spec.branch.checkpoint.baseline if spec.branch is not None else None
+                baseline = before or await take_baseline(world, here.sandbox.episode)
                 readied = readied.model_copy(update={"baseline": baseline})
         return readied
 

@@ -55,7 +55,7 @@ from benchflow.store import storage_errors, write_atomic
 from benchflow.tasks import prompt_for
 from benchflow.trajectories.journal import read_journal
 from benchflow.trajectories.nodes import change_after, nodes_of, world_after
-from benchflow.trajectories.tree import ROOT, node_id
+from benchflow.trajectories.tree import node_id
 
 Open = Callable[[], Awaitable[Sandbox]]
 Said = Awaitable[VerifyResult]
@@ -191,9 +191,13 @@ class Scene:
         )
 
     def node(self, evidence: Path, workbench: Workbench, transcripts: Path) -> RolloutNode:
-        """What scorers read of the step: a linear rollout's path up to it."""
+        """What scorers read of the step: a path up to it, in a child from where that begins."""
         paths, index = self.paths, self.step.index
-        tree = RolloutTree(rollout=self.spec.id, root=ROOT, nodes=[Node(id=ROOT), *map(_linear, range(index + 1))])
+        root, begun = self.spec.begins_at
+        nodes = [Node(id=root)]
+        for done in range(begun, index + 1):
+            nodes.append(Node(id=node_id(done, self.spec.chain), parent=nodes[-1].id, step=done))
+        tree = RolloutTree(rollout=self.spec.id, root=root, nodes=nodes)
         known = {node.id for node in tree.nodes}
         events = [event for event in read_journal(paths.trajectory) if event["node"] in known]
         about = Evidence(
@@ -207,11 +211,7 @@ class Scene:
             state=lambda node: world_after(paths, self.step.name),
             diff=lambda node: change_after(paths, self.step.name),
         )
-        return nodes_of(tree, events, about)[node_id(index)]
-
-
-def _linear(index: int) -> Node:
-    return Node(id=node_id(index), parent=node_id(index - 1) if index else ROOT, step=index)
+        return nodes_of(tree, events, about)[nodes[-1].id]
 
 
 class ScoringActivities:

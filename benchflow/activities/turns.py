@@ -31,7 +31,8 @@ from benchflow.contracts import names
 from benchflow.contracts.activities import ConnectInput, StepInput
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.gateway import ReplayStatus, UsageTotals
-from benchflow.contracts.rollout import AgentSession, Failure, Question, TurnResult
+from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.rollout import AgentSession, Failure, Question, Step, TurnResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import Task
 from benchflow.errors import (
@@ -67,6 +68,14 @@ def is_unwanted() -> bool:
     """
     details = activity.cancellation_details()
     return details is not None and (details.cancel_requested or details.not_found)
+
+
+def prompt_of(spec: RolloutSpec, step: Step, task: Task) -> str:
+    """What the agent is told in a step: what its task says, or, in a child's first, what was said for it alone."""
+    own = spec.branch
+    if own is not None and own.child.prompt is not None and step.index == own.checkpoint.steps_done:
+        return own.child.prompt
+    return prompt_for(task, step.name)
 
 
 class TurnActivities:
@@ -109,7 +118,7 @@ class TurnActivities:
             if not begun:
                 await self._set_scene(work, sandbox, task, directory)
                 await self._take_baseline(work, sandbox, task)
-            prompt = prompt_for(task, step.name)
+            prompt = prompt_of(spec, step, task)
             writer.add([{"type": "user_message", "text": prompt}])
             if talk is not None:
                 acting = _AgentTurn(self, work, task, sandbox, prompt, redact).take(talk, writer)
@@ -167,7 +176,7 @@ class TurnActivities:
     def writer(self, work: StepInput, redact: Redactor) -> NodeWriter:
         """Of the trajectory that a step adds to."""
         path = self.context.results(work.spec).trajectory
-        return NodeWriter(path, node_id(work.step.index), work.step.role, redact=redact.line)
+        return NodeWriter(path, node_id(work.step.index, work.spec.chain), work.step.role, redact=redact.line)
 
     async def _set_scene(self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path) -> None:
         """Before a turn: the instruction, the files that the task's step brings, their setup, its healthcheck."""
@@ -177,7 +186,7 @@ class TurnActivities:
             record, limit = record_for(work.spec.agent), work.spec.run.sandbox_setup_timeout
             await prepare_account(sandbox, record, session.user, limit)
         await keep_step_memory(self.context, work.spec, task, sandbox, step, session, "before")
-        await sandbox.write_file(INSTRUCTION, prompt_for(task, step.name))
+        await sandbox.write_file(INSTRUCTION, prompt_of(work.spec, step, task))
         if step.name is None:
             return
         files = task.step_files[step.name]

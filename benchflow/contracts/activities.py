@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from benchflow.contracts.base import ArtifactRef, Model
+from benchflow.contracts.branch import StateValue
+from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.environment import ReadyWorld, StateSnapshot
 from benchflow.contracts.job import Origin, RolloutSpec
-from benchflow.contracts.rollout import AgentSession, Answer, Failure, RolloutOutcome, Step, StepOutcome
+from benchflow.contracts.rollout import AgentSession, Answer, Failure, RolloutOutcome, RolloutTree, Step, StepOutcome
 from benchflow.contracts.sandbox import SandboxRef
 
 
@@ -87,6 +89,32 @@ class Readied(Model):
     baseline: StateSnapshot | None = None
 
 
+class CheckpointInput(SandboxInput):
+    """A state that is to be kept. run_id: of the root's first execution. node: of the tree; steps_done: that led to it.
+
+    baseline: the state that the agent began with.
+    """
+
+    run_id: str
+    node: str
+    steps_done: int
+    session: AgentSession | None = None
+    baseline: StateSnapshot | None = None
+
+
+class ReleaseInput(Model):
+    """Checkpoints that nobody needs any more, on one host."""
+
+    checkpoints: list[Checkpoint]
+
+
+class TreeInput(Model):
+    """A rollout's tree as it has grown so far."""
+
+    spec: RolloutSpec
+    tree: RolloutTree
+
+
 class StepInput(Model):
     """answers: to what the agent asked in this turn before."""
 
@@ -100,7 +128,8 @@ class StepInput(Model):
 class ReportInput(Model):
     """All that is known of a rollout when it ends. sandbox: None when there never was one or it is lost.
 
-    readied: its world, if a manifest describes one and it became ready.
+    readied: its world, if a manifest describes one and it became ready. tree: of a root that branched; value: of where
+    the rollout itself branched, which is its reward.
     """
 
     spec: RolloutSpec
@@ -112,6 +141,8 @@ class ReportInput(Model):
     verifier_error: Failure | None = None
     steps: list[StepOutcome] = []
     sessions: list[AgentSession] = []
+    tree: RolloutTree | None = None
+    value: StateValue | None = None
     readied: Readied | None = None
     warnings: list[str] = []
     timing: dict[str, float] = {}

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.checkpoint import Checkpoint, Rung
-from benchflow.contracts.rollout import Answer, Failure, Node
+from benchflow.contracts.rollout import Answer, Failure, Node, StepOutcome
 
 Keep = Literal["none", "branch", "every_n", "per_turn"]
 """Of which nodes a checkpoint is kept: none, those that branch, every n-th, each."""
@@ -113,19 +113,24 @@ class BranchConfig(Model):
 
 
 class BranchOrigin(Model):
-    """What makes a rollout a child. root: the workflow id of its tree's root. chain: its own name in the tree.
+    """What makes a rollout a child. root: the workflow id of its tree's root; run_id: of that one's first run; parent:
+    the workflow id of its parent. chain: its own name in the tree.
 
-    node: where it begins. number: among its siblings. depth: 1 for a child of the root. checkpoint: its world.
+    node: where it begins. number: among its siblings. depth: 1 for a child of the root. budget: how many children there
+    may be below it. checkpoint: its world; before: what was run until there.
     """
 
     root: str
+    run_id: str
     parent: str
     chain: str
     node: str
     number: int
     depth: int
+    budget: int
     checkpoint: Checkpoint
     child: ChildSpec = ChildSpec()
+    before: list[StepOutcome] = []
 
 
 class ChildOutcome(Model):

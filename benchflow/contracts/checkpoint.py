@@ -71,7 +71,7 @@ class Checkpoint(Model):
     """id: names it on its host, and its images. rollout: the workflow id of the root; node: of its tree.
 
     host_id, queue: where its layers lie. steps_done: how many steps led to it. attempts: captures until one was not
-    torn. by_layer: seconds, `quiesce` included.
+    torn. baseline: the state that the agent began with. by_layer: seconds, `quiesce` included.
     """
 
     id: str
@@ -88,6 +88,7 @@ class Checkpoint(Model):
     files: FilesLayer
     state: StateLayer | None = None
     session: SessionLayer | None = None
+    baseline: StateSnapshot | None = None
     by_layer: dict[str, float] = {}
 
     @property

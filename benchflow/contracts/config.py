@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.base import Model
+from benchflow.contracts.branch import BranchConfig
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.job import MAX_WINDOW, AgentSpec, Keep, RetryConfig
 from benchflow.contracts.reward import JudgeSettings
@@ -62,6 +63,7 @@ class RunOptions(Model):
     silent. permissions: who answers what an agent asks of its user. agent_env, base_url, effort: for every agent that
     says nothing else. limits, sampling: of its model's calls. replay: a record from which they are answered. judge:
     which model scores, where a model does. keep: what is kept of each sandbox to score it again, keep_max_mb at most.
+    branch: when rollouts branch.
     verify_in: `separate` runs every verifier in a clean room, `shared` every one where the agent worked; by default
     each task decides, because a verifier that reads more than the workspace and the declared artifacts (a file that its
     agent left in /var, a service that must still answer) scores something else in a clean room.
@@ -82,6 +84,7 @@ class RunOptions(Model):
     judge: JudgeSettings = JudgeSettings()
     keep: Keep = "evidence"
     keep_max_mb: int = Field(default=256, gt=0)
+    branch: BranchConfig | None = None
     verify_in: VerifierMode | None = None
     agent_env: dict[str, str] = Field(default={}, repr=False)
     base_url: str | None = None

@@ -10,6 +10,7 @@ from pydantic import Field
 from benchflow.contracts import ids
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
+from benchflow.contracts.branch import BranchConfig, BranchOrigin
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.reward import JudgeSettings
@@ -107,6 +108,7 @@ class RunConfig(Model):
     agent_idle_timeout_sec: how long an agent may be silent. permissions: who answers what an agent asks. limits: of the
     model's calls; sampling: what is put into each of them; replay: from which record they are answered. judge: which
     model scores, where a model does. keep: what is kept for scoring it again; keep_max_mb: MiB of it, of one rollout.
+    branch: when a rollout branches, and what comes of it.
     verify_in: where verifiers run, instead of where each task says.
     """
 
@@ -121,6 +123,7 @@ class RunConfig(Model):
     replay: Replay | None = None
     judge: JudgeSettings = JudgeSettings()
     keep: Keep = "evidence"
+    branch: BranchConfig | None = None
     keep_max_mb: int = Field(default=256, gt=0)
     verify_in: VerifierMode | None = None
 
@@ -177,7 +180,8 @@ class JobSpec(Model):
 class RolloutSpec(Model):
     """One rollout of a job. id: its workflow id. name: its directory's name.
 
-    job_run_id: of the first run of the job's workflow, where the job owns the sandbox and not the rollout.
+    job_run_id: of the first run of the job's workflow, where the job owns the sandbox and not the rollout. branch: what
+    it begins with, where it is a child of another.
     """
 
     id: str
@@ -192,6 +196,17 @@ class RolloutSpec(Model):
     run: RunConfig
     origin: Origin
     job_run_id: str | None = None
+    branch: BranchOrigin | None = None
+
+    @property
+    def chain(self) -> str:
+        """Its chain of nodes in its tree; empty for a root."""
+        return self.branch.chain if self.branch is not None else ""
+
+    @property
+    def begins_at(self) -> tuple[str, int]:
+        """The node where it begins, and how many steps led there."""
+        return (self.branch.node, self.branch.checkpoint.steps_done) if self.branch is not None else ("n0", 0)
 
 
 # --- what the job workflow exchanges ---------------------------------------------------------------------

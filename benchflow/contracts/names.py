@@ -17,6 +17,9 @@ EXECUTE = "execute"
 VERIFY = "verify"
 REPORT = "report"
 TEARDOWN = "teardown"
+CHECKPOINT = "checkpoint"
+RELEASE_CHECKPOINT = "release_checkpoint"
+WRITE_TREE = "write_tree"
 HOST_STATUS = "host_status"
 REPORT_WITHOUT_SANDBOX = "report_without_sandbox"
 
@@ -34,6 +37,7 @@ SET_CONCURRENCY = "set_concurrency"
 CANCEL_ROLLOUT = "cancel_rollout"
 ANSWER = "answer"
 SOFT_VERIFY = "soft_verify"
+TREE = "tree"
 PROGRESS = "progress"
 
 # Search attributes: Keyword, but for the reward, which is a Double.

@@ -11,7 +11,9 @@ from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.gateway import ReplayStatus
 from benchflow.contracts.reward import RewardEvent, VerifyResult
 
-Phase = Literal["plan", "provision", "readiness", "connect", "execute", "verify", "report", "teardown", "done"]
+Phase = Literal[
+    "plan", "provision", "readiness", "connect", "execute", "branch", "verify", "report", "teardown", "done"
+]
 Status = Literal["passed", "failed", "errored", "cancelled"]
 
 Permissions = Literal["auto", "deny", "ask"]

@@ -364,6 +364,10 @@ class SandboxProvider(ImageBuilder, Protocol):
         """Remove an image that this provider made: a build or a snapshot. Missing is success."""
         ...
 
+    async def remove_snapshots(self, prefix: str) -> None:
+        """Remove all snapshots on this host whose names begin with `prefix`. None is success."""
+        ...
+
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
         """All sandboxes on this host that carry the stack's label, running or not."""
         ...

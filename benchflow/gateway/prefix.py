@@ -155,9 +155,13 @@ class PrefixCheck:
         return not self._taken
 
     async def first(self, line: Mapping[str, Any]) -> None:
-        """Look at a call: its request line, without tokens and keys."""
+        """Look at a call: its request line, without tokens and keys. Nothing that is wrong with it stops the call."""
         self._taken = True
-        await asyncio.to_thread(self.look, line)
+        try:
+            await asyncio.to_thread(self.look, line)
+        except Exception as error:
+            why = f"the call cannot be compared with the parent's last: {type(error).__name__}: {error}"
+            self.state, self.divergence = "different", Divergence(seq=int(line["seq"]), message=why)
 
     def look(self, line: Mapping[str, Any]) -> None:
         """The same, at once."""

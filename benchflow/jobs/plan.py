@@ -202,6 +202,7 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             judge=config.judge,
             keep=config.keep,
             keep_max_mb=config.keep_max_mb,
+            branch=config.branch,
             verify_in=config.verify_in,
         ),
         retry=config.retry,

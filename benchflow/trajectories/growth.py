@@ -66,13 +66,13 @@ def grow(
     own: the nodes of the root's chain. outcomes: of its children. pending: chains that have not ended. returns: the
     reward of the root's chain where it came to an end of its own. Raises `ResultFileError` for nodes that make no tree.
     """
-    nodes = list(own)
-    if nodes and returns is not None:
-        nodes[-1] = nodes[-1].model_copy(update={"returns": returns})
-    merged = merge(nodes, outcomes, aggregate, pending=pending)
-    if not merged or [node.id for node in merged if node.parent is None] != [merged[0].id]:
-        raise _spoilt("it has not one root")
-    return RolloutTree(rollout=rollout, root=merged[0].id, nodes=_with_advantages(merged))
+    nodes = {node.id: node for node in merge(own, outcomes, aggregate, pending=pending)}
+    roots = [node for node in nodes.values() if node.parent not in nodes]
+    if not own or roots != [nodes[own[0].id]] or roots[0].parent is not None:
+        raise _spoilt(f"its roots are {[node.id for node in roots]}")
+    if returns is not None and not _has_branched(nodes[own[-1].id]):
+        _change(nodes, own[-1].id, {"returns": returns})
+    return RolloutTree(rollout=rollout, root=own[0].id, nodes=_with_advantages(list(nodes.values())))
 
 
 def merge(
@@ -172,7 +172,7 @@ def _onward(nodes: Nodes) -> set[str]:
     for node in nodes.values():
         chain = chain_of(node.id)
         at: Node | None = node
-        while at is not None and at.id not in onward and at.parent is not None and at.parent != start_of(chain):
+        while at is not None and at.parent is not None and at.parent != start_of(chain):
             onward.add(at.id)
             at = nodes.get(at.parent) if chain_of(at.parent) != chain else None
     return onward
@@ -188,11 +188,8 @@ def _place(node: Node) -> tuple[int, str]:
 
 def _with_advantages(nodes: Sequence[Node]) -> list[Node]:
     """All leaves that have a return are one group; nothing of a child that failed counts."""
-    leaves = _measured_leaves(nodes)
-    trees: dict[str, dict[str, float]] = defaultdict(dict)
-    for node in leaves:
-        trees[node.tree or ""][node.id] = node.returns or 0.0
-    returns = {node.id: node.returns or 0.0 for node in leaves}
+    trees = _measured_leaves(nodes)
+    returns = {leaf: value for tree in trees.values() for leaf, value in tree.items()}
     parents = {node.id: node.parent for node in nodes}
     estimates = {"grpo": grpo(returns), "leave_one_out": leave_one_out(returns), "tree_grpo": tree_grpo(trees)}
     by_name = {name: advantages_of_nodes(parents, estimate) for name, estimate in estimates.items()}
@@ -204,15 +201,15 @@ def _with_advantages(nodes: Sequence[Node]) -> list[Node]:
     ]
 
 
-def _measured_leaves(nodes: Sequence[Node]) -> list[Node]:
-    """Those at which a trajectory ended that has a return."""
+def _measured_leaves(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
+    """The returns of the trajectories that have one, by the tree of Tree-GRPO and the leaf."""
     parents = {node.parent for node in nodes}
     failed = {chain for node in nodes for chain in node.failed}
-    return [
-        node
-        for node in nodes
-        if node.id not in parents and node.returns is not None and not _is_below(chain_of(node.id), failed)
-    ]
+    trees: dict[str, dict[str, float]] = defaultdict(dict)
+    for node in nodes:
+        if node.id not in parents and node.returns is not None and not _is_below(chain_of(node.id), failed):
+            trees[node.tree or ""][node.id] = node.returns
+    return trees
 
 
 def _is_below(chain: str, failed: set[str]) -> bool:

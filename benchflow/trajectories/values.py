@@ -153,13 +153,14 @@ def advantages_of_nodes(parents: Mapping[str, str | None], leaves: Mapping[str, 
 
     parents: of all nodes, None for the root. leaves: the advantages of those that have one.
     """
-    below: dict[str, list[Fraction]] = defaultdict(list)
-    for leaf, value in _exact(leaves).items():
+    below: dict[str, list[float]] = defaultdict(list)
+    for leaf, value in leaves.items():
         node: str | None = leaf
         while node is not None:
             below[node].append(value)
             node = parents[node]
-    return {node: _rounded(_mean(values)) for node, values in below.items()}
+    # Rounded once for the sum, whatever its order: there are as many of these sums as nodes.
+    return {node: math.fsum(values) / len(values) for node, values in below.items()}
 
 
 # --- exact sums -----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ is data in the outcome; the workflow itself only fails when it was cancelled.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -17,9 +18,11 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
     from benchflow.contracts.activities import (
+        CheckpointInput,
         ConnectInput,
         ProvisionInput,
         Readied,
+        ReleaseInput,
         ReportInput,
         ReportResult,
         RolloutPlan,
@@ -28,6 +31,8 @@ with workflow.unsafe.imports_passed_through():
         StepInput,
         VerifyInput,
     )
+    from benchflow.contracts.branch import BranchOrigin, ChildOutcome, ChildSpec
+    from benchflow.contracts.checkpoint import Checkpoint
     from benchflow.contracts.job import RolloutProgress, RolloutSpec
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rewards import combine_steps, reaches
@@ -46,6 +51,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.workflows import options
+    from benchflow.workflows.branching import Branches, chain_nodes, failed
     from benchflow.workflows.cancellation import to_the_end
     from benchflow.workflows.ending import tear_down, tell_job, write_report
     from benchflow.workflows.failures import failure_from
@@ -68,7 +74,8 @@ class RolloutWorkflow:
         self._sandbox: SandboxRef | None = None
         self._provisions = 0
         self._readied: Readied | None = None
-        self._steps: list[StepOutcome] = []
+        self._branches = Branches(spec)
+        self._steps: list[StepOutcome] = list(spec.branch.before) if spec.branch is not None else []
         self._sessions: list[AgentSession] = []
         self._connected: int | None = None
         self._question: Question | None = None
@@ -81,7 +88,7 @@ class RolloutWorkflow:
         self._cancelled = False
 
     @workflow.run
-    async def run(self, spec: RolloutSpec) -> RolloutOutcome:
+    async def run(self, spec: RolloutSpec) -> RolloutOutcome | ChildOutcome:
         started = workflow.now()
         try:
             await self._work_in_time()
@@ -207,12 +214,11 @@ class RolloutWorkflow:
         run_id = workflow.info().first_execution_run_id
         limit = plan.build_timeout_sec + plan.setup_timeout_sec + plan.install_timeout_sec
         limit += 2 * spec.run.sandbox_setup_timeout
+        wanted = ProvisionInput(spec=spec, run_id=run_id, generation=generation)
+        # A child begins where its checkpoint lies.
+        where = options.on_host(spec.branch.checkpoint.queue, limit) if spec.branch else options.shared(limit)
         self._sandbox = await workflow.execute_activity(
-            names.PROVISION,
-            ProvisionInput(spec=spec, run_id=run_id, generation=generation),
-            result_type=SandboxRef,
-            summary=spec.run.sandbox,
-            **options.shared(limit),
+            names.PROVISION, wanted, result_type=SandboxRef, summary=spec.run.sandbox, **where
         )
         self._warnings += self._sandbox.warnings
         here = SandboxInput(spec=spec, sandbox=self._sandbox)
@@ -220,13 +226,40 @@ class RolloutWorkflow:
             self._begin("readiness")
             limit = plan.healthcheck_timeout_sec + plan.readiness_timeout_sec
             self._readied = await self._on_host(names.READINESS, here, Readied | None, limit)
-        for step in plan.steps:
+        last = self._branches.ends_at(len(plan.steps))
+        while len(self._steps) < last:
+            if children := self._branches.due(len(self._steps), len(plan.steps)):
+                await self._branch(children)
+                return
+            step = plan.steps[len(self._steps)]
             if step.session != self._connected:
                 await self._connect(step.session)
-            outcome = await self._run_step(step, is_last=step is plan.steps[-1])
+            outcome = await self._run_step(step, is_last=len(self._steps) + 1 == last)
             self._steps.append(outcome)
             if outcome.verify is None or not reaches(outcome.verify, step.min_reward):
                 break
+
+    async def _branch(self, children: Sequence[ChildSpec]) -> None:
+        """Have children go on from here, in place of this rollout."""
+        assert self._sandbox is not None
+        self._begin("branch")
+        done, spec = len(self._steps), self._spec
+        work = CheckpointInput(
+            spec=spec,
+            sandbox=self._sandbox,
+            run_id=spec.branch.run_id if spec.branch is not None else workflow.info().first_execution_run_id,
+            node=self._branches.node(done),
+            steps_done=done,
+            session=self._sessions[-1] if self._sessions else None,
+            baseline=self._readied.baseline if self._readied else None,
+        )
+        checkpoint: Checkpoint = await self._on_host(names.CHECKPOINT, work, Checkpoint, 900.0, work.node)
+        self._grown()
+        await self._branches.grow(checkpoint, children, self._steps, self._grown)
+        await self._on_host(names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=[checkpoint]), None, 120.0, work.node)
+
+    def _grown(self) -> None:
+        workflow.set_current_details(self._details())
 
     async def _connect(self, session: int) -> None:
         """Make the agent ready for the steps of a session."""
@@ -299,7 +332,7 @@ class RolloutWorkflow:
 
     # --- the end ---------------------------------------------------------------------------------------
 
-    async def _end(self, started: datetime) -> RolloutOutcome:
+    async def _end(self, started: datetime) -> RolloutOutcome | ChildOutcome:
         rewards, verifier_error = self._measured()
         status: Status
         if self._cancelled:
@@ -328,14 +361,40 @@ class RolloutWorkflow:
             pack=report.pack,
             seconds=(workflow.now() - started).total_seconds(),
         )
+        if self._spec.branch is not None:
+            return self._as_child(self._spec.branch, outcome)
         await tell_job(self._spec, outcome)
         return outcome
+
+    def _as_child(self, origin: BranchOrigin, outcome: RolloutOutcome) -> ChildOutcome:
+        own = chain_nodes(self._branches, self._steps, first=origin.checkpoint.steps_done)
+        failure = outcome.error or outcome.verifier_error
+        return ChildOutcome(
+            chain=origin.chain,
+            number=origin.number,
+            reward=outcome.rewards["reward"] if outcome.rewards is not None else None,
+            value=self._branches.value,
+            failure=failure,
+            rung=origin.checkpoint.rung,
+            leaf=own[-1].id if own else None,
+            nodes=self._branches.nodes(own),
+            children=self._branches.count,
+        )
 
     def _measured(self) -> tuple[dict[str, float] | None, Failure | None]:
         """The rewards, or how a verifier failed."""
         if self._plan is None:
             return None, None
+        value = self._branches.value
+        if value is not None:
+            if value.value is None and self._error is None:
+                self._error = failed(self._branches.outcomes)
+            return (None if value.value is None else {"reward": value.value}), None
         return combine_steps(self._steps, self._plan.strategy, self._error)
+
+    @property
+    def _is_root_of_more(self) -> bool:
+        return self._spec.branch is None and bool(self._branches.outcomes)
 
     def _truncated(self) -> bool:
         return self._error is not None and self._error.category in TRUNCATING
@@ -357,6 +416,8 @@ class RolloutWorkflow:
             verifier_error=verifier_error,
             steps=self._steps,
             sessions=self._sessions,
+            tree=self._branches.tree(chain_nodes(self._branches, self._steps)) if self._is_root_of_more else None,
+            value=self._branches.value,
             readied=self._readied,
             warnings=self._warnings,
             timing=self._timing,

@@ -24,15 +24,16 @@ ALLOWED: dict[str, set[str]] = {
     "secrets": {"contracts", "errors", "paths", "store"},
     "tasks": {"contracts", "errors", "store"},
     "trajectories": {"contracts", "errors", "paths", "store"},
+    "branching": {"contracts", "errors", "trajectories"},
     "gateway": {"contracts", "errors", "log", "paths", "secrets", "store", "trajectories"},
     "planes": {"contracts", "errors", "paths", "store", "trajectories"},
     "checkpoints": {"contracts", "errors"},
     "testing": {"contracts", "errors"},
     "results": {"contracts", "errors", "paths", "store", "trajectories"},
-    "workflows": {"contracts", "errors"},
+    "workflows": {"branching.policies", "contracts", "errors", "trajectories.growth", "trajectories.values"},
     "activities": {
-        *("checkpoints", "contracts", "errors", "gateway", "host", "paths", "planes", "results", "secrets", "store"),
-        *("tasks", "trajectories", "workflows.options"),
+        *("branching", "checkpoints", "contracts", "errors", "gateway", "host", "paths", "planes", "results"),
+        *("secrets", "store", "tasks", "trajectories", "workflows.options"),
     },
     "temporal": {"contracts", "errors", "workflows.options"},
     "stack": {"contracts", "errors", "host", "log", "paths", "store"},
@@ -45,8 +46,8 @@ ALLOWED: dict[str, set[str]] = {
         *("workflows",),
     },
     "jobs": {
-        *("contracts", "errors", "host", "paths", "planes", "results", "secrets", "stack", "store", "tasks"),
-        *("temporal", "workflows"),
+        *("branching", "contracts", "errors", "host", "paths", "planes", "results", "secrets", "stack", "store"),
+        *("tasks", "temporal", "workflows"),
     },
     "rescoring": {
         *("activities.blueprint", "contracts", "errors", "paths", "planes", "results", "secrets", "store", "tasks"),
@@ -95,7 +96,7 @@ def test_arrows_point_one_way(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("room", ["errors", "contracts", "planes", "tasks", "trajectories", "testing", "results"])
+@pytest.mark.parametrize("room", ["errors", "contracts", "planes", "tasks", "trajectories", "testing", "results", "branching"])
 def test_these_rooms_know_nothing_of_temporal(room: str) -> None:
     for path in MODULES:
         if room_of(path) == room:

@@ -220,7 +220,7 @@ class Forks(Fixtures):
     async def test_each_child_of_a_running_world_is_one_moment_of_it(
         self, provider: SandboxProvider, stack: str, world: Sandbox
     ) -> None:
-        service = (await world.exec(["pgrep", "-f", "world.db"])).stdout
+        service = (await world.exec(["pgrep", "-f", "[w]orld.db"])).stdout
         before = await logged(world)
         refs = await world.fork(names(CHILDREN))
         after = await logged(world)
@@ -232,7 +232,7 @@ class Forks(Fixtures):
         assert all(state == states[0] for state in states)
         assert before <= states[0]["log"] <= after
         # The parent was not touched: the same writer writes on.
-        assert (await world.exec(["pgrep", "-f", "world.db"])).stdout == service
+        assert (await world.exec(["pgrep", "-f", "[w]orld.db"])).stdout == service
         assert await progress(world)
         assert {owned.name for owned in await provider.owned(stack)} == {world.ref.name, *(ref.name for ref in refs)}
 

@@ -27,6 +27,7 @@ from typing import Any
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound
+from benchflow.planes.sandbox.docker.launch import ROOM
 from benchflow.planes.sandbox.docker.output import Output
 from benchflow.planes.sandbox.docker.processes import MARKER, Processes
 from benchflow.planes.sandbox.docker.records import entering
@@ -35,7 +36,6 @@ from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
 from benchflow.planes.sandbox.outcome import KILLED, NOT_STARTED, TIMED_OUT, WATCH_EVERY
 from benchflow.planes.sandbox.records import file_lock, write_record
 
-ROOM = "/run/benchflow"
 KILL_PATIENCE = 20.0
 
 # $1: directory; the rest: the command. The wrapper's output stays the daemon's stream and carries nothing, not even
@@ -61,9 +61,7 @@ class Command:
 class Executions:
     """The commands of one container."""
 
-    def __init__(
-        self, engine: Engine, shell: RootShell, processes: Processes, container: str, records: Path
-    ) -> None:
+    def __init__(self, engine: Engine, shell: RootShell, processes: Processes, container: str, records: Path) -> None:
         self._engine = engine
         self._records = records
         self._shell = shell

@@ -60,11 +60,6 @@ class Images:
         found = await self.find(tag, built=True)
         return found or await self.locked(tag, lambda: self._make(context, tag, digest, config, log))
 
-    async def remove(self, reference: str) -> None:
-        """Remove an image that was built here. Missing is success."""
-        with contextlib.suppress(NotFound):
-            await self._engine.call(lambda client: client.remove_image(reference))
-
     async def find(self, reference: str, built: bool) -> ImageRef | None:
         """The image of a name, if it is here. built: it was made by this engine."""
         try:

@@ -12,7 +12,11 @@ import docker.types
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError, SandboxUnavailableError
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound
+from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
+
+ROOM = "/run/benchflow"
+"""Where the engine's own files lie in a container. On a volume, so that no image of the container has them."""
 
 MAIN = "trap 'exit 0' TERM INT; while :; do sleep 2147483647 & wait $!; done"
 """A main process that does nothing and ends at once on SIGTERM, so that stopping costs no grace period."""
@@ -87,8 +91,11 @@ async def create(
             cap_add=list(CAPABILITIES),
             security_opt=["no-new-privileges"],
             mounts=[
-                docker.types.Mount(mount.target, mount.source, type="bind", read_only=mount.read_only)
-                for mount in spec.mounts
+                _room(spec),
+                *(
+                    docker.types.Mount(mount.target, mount.source, type="bind", read_only=mount.read_only)
+                    for mount in spec.mounts
+                ),
             ],
         )
         made = client.create_container(
@@ -111,6 +118,11 @@ async def create(
         return await engine.call(make)
     except NotFound as error:
         raise no_image(spec.image.reference, error) from error
+
+
+def _room(spec: SandboxSpec) -> docker.types.Mount:
+    labels = {STACK_LABEL: spec.labels.get(STACK_LABEL, "")}
+    return docker.types.Mount(ROOM, None, type="volume", no_copy=True, labels=labels)
 
 
 def no_image(reference: str, error: NotFound) -> SandboxStartError:

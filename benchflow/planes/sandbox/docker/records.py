@@ -25,9 +25,9 @@ def container_records(handle: str) -> Path:
     return state_dir() / "exec" / handle
 
 
-def forget(handle: str) -> None:
+def forget(handle: str, container: str) -> None:
     shutil.rmtree(container_records(handle), ignore_errors=True)
-    _capture_lock(handle).unlink(missing_ok=True)
+    _capture_lock(container).unlink(missing_ok=True)
 
 
 def end_all(handle: str, *, but: str) -> None:

@@ -362,6 +362,13 @@ class Machine:
             await asyncio.to_thread(self.store.open)
             await asyncio.to_thread(self.store.delete, f"images/{key}")
 
+    async def remove_images(self, prefix: str) -> None:
+        """Remove all whose key begins so."""
+        await asyncio.to_thread(self.store.open)
+        for key in await asyncio.to_thread(self.store.names, "images"):
+            if key.startswith(prefix):
+                await self.remove_image(key)
+
     # --- locks ---------------------------------------------------------------------------------------
 
     @asynccontextmanager

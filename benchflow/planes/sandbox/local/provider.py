@@ -156,6 +156,9 @@ class LocalProvider:
         if key is not None:
             await self._machine.remove_image(key)
 
+    async def remove_snapshots(self, prefix: str) -> None:
+        await self._machine.remove_images(prefix)
+
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
         await self._machine.tidy()
         found = []

@@ -1,0 +1,172 @@
+"""The activities of a tree: a state is kept, let go of, and what has grown so far is written down.
+
+What this host keeps is in files: a note is written before anything is captured, so that what a crash leaves is found by
+whoever tries again, or by the reaper once the root of the tree is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from temporalio import activity
+
+from benchflow.activities.agents import redacted_errors, redactor_for, sessions_of
+from benchflow.activities.context import WorkerContext
+from benchflow.activities.environments import world_of
+from benchflow.checkpoints import capture
+from benchflow.contracts import base, names
+from benchflow.contracts.activities import CheckpointInput, ReleaseInput, TreeInput
+from benchflow.contracts.checkpoint import Checkpoint, SessionLayer
+from benchflow.contracts.ids import cut, short_hash, slug
+from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.planes.agent.registry import record_for
+from benchflow.planes.sandbox import get_provider
+from benchflow.results.write import write_json
+from benchflow.store import storage_errors, write_atomic
+
+
+class Kept(base.Model):
+    """What this host keeps under a name. workflow, run_id: of the root, whose end is the end of it. tries: how often
+    it was begun, each under names of its own; checkpoint: once it is complete.
+    """
+
+    workflow: str
+    run_id: str
+    provider: str
+    tries: int = 0
+    checkpoint: Checkpoint | None = None
+
+
+def checkpoint_id(stack: str, run_id: str, node: str) -> str:
+    """Of a state of one run of a tree; it names images."""
+    return f"bf-{cut(slug(node.replace('/', '-')), 24).lower()}-{short_hash(f'{stack}/{run_id}/{node}', 16)}"
+
+
+class CheckpointActivities:
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
+
+    @activity.defn(name=names.CHECKPOINT)
+    async def checkpoint(self, work: CheckpointInput) -> Checkpoint:
+        """Keep the state of a sandbox, as of one moment; the sandbox waits for its children from now on."""
+        context, spec = self.context, work.spec
+        root = spec.branch.root if spec.branch is not None else spec.id
+        name = checkpoint_id(context.stack, work.run_id, work.node)
+        file = context.paths.checkpoints / f"{name}.json"
+        kept = await asyncio.to_thread(read_kept, file)
+        if kept is not None and kept.checkpoint is not None:
+            context.slots.lend(work.sandbox.name)
+            return kept.checkpoint
+        kept = kept or Kept(workflow=root, run_id=work.run_id, provider=work.sandbox.provider)
+        # What an earlier try has left, by whichever process.
+        await remove_layers(name, kept)
+        kept = kept.model_copy(update={"tries": kept.tries + 1})
+        await asyncio.to_thread(write_kept, file, kept)
+        task, _ = await context.task(spec.task)
+        with redacted_errors(redactor_for(context, spec, task)):
+            checkpoint = await self._capture(work, name, kept.tries)
+        await asyncio.to_thread(write_kept, file, kept.model_copy(update={"checkpoint": checkpoint}))
+        context.slots.lend(work.sandbox.name)
+        return checkpoint
+
+    async def _capture(self, work: CheckpointInput, name: str, number: int) -> Checkpoint:
+        context, spec = self.context, work.spec
+        sandbox = await context.sandbox(work.sandbox)
+        task, _ = await context.task(spec.task)
+        world = await world_of(context, spec, task, work.sandbox)
+        stateful = world is not None and world.manifest.is_stateful
+        state = world.manifest.state if world is not None else None
+        captured = await capture(
+            f"{name}.{number}",
+            sandbox,
+            get_provider(work.sandbox.provider),
+            world if stateful else None,
+            paths=state.paths if state is not None else (),
+            counters=lambda: self._counters(sandbox, work.session),
+        )
+        return Checkpoint(
+            id=name,
+            rollout=spec.branch.root if spec.branch is not None else spec.id,
+            node=work.node,
+            provider=work.sandbox.provider,
+            host_id=work.sandbox.host_id,
+            queue=work.sandbox.queue,
+            workdir=work.sandbox.workdir,
+            created_at=datetime.now(UTC),
+            fence=captured.fence,
+            steps_done=work.steps_done,
+            attempts=captured.attempts,
+            files=captured.files,
+            state=captured.state,
+            session=await asyncio.to_thread(self._session, sandbox, spec, work.session),
+            baseline=work.baseline,
+            by_layer=dict(captured.by_layer),
+        )
+
+    async def _counters(self, sandbox: Sandbox, session: AgentSession | None) -> Mapping[str, int | str]:
+        """How far the agent's journals have come."""
+        if session is None:
+            return {}
+        directory = sessions_of(self.context, sandbox) / session.directory
+        return {f"the agent's journal {name!r}": _size(directory / name) for name in ("in", "out")}
+
+    def _session(self, sandbox: Sandbox, spec: RolloutSpec, session: AgentSession | None) -> SessionLayer | None:
+        if session is None:
+            return None
+        out = sessions_of(self.context, sandbox) / session.directory / "out"
+        return SessionLayer(session=session, rung=record_for(spec.agent).session.rung, said_bytes=_size(out))
+
+    @activity.defn(name=names.RELEASE_CHECKPOINT)
+    async def release(self, work: ReleaseInput) -> None:
+        """Let go of checkpoints of this host."""
+        for checkpoint in work.checkpoints:
+            await remove_kept(self.context.paths.checkpoints / f"{checkpoint.id}.json")
+
+    @activity.defn(name=names.WRITE_TREE)
+    async def write_tree(self, work: TreeInput) -> None:
+        """Write down how far a tree has grown; its root's result comes later."""
+        paths = await asyncio.to_thread(self.context.make_results_directory, work.spec)
+        await asyncio.to_thread(write_json, paths.tree, work.tree.model_dump(mode="json"))
+
+
+# --- what this host keeps -----------------------------------------------------------------------------------
+
+
+def read_kept(file: Path) -> Kept | None:
+    try:
+        return Kept.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def write_kept(file: Path, kept: Kept) -> None:
+    with storage_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomic(file, kept.model_dump_json().encode())
+
+
+async def remove_layers(name: str, kept: Kept) -> None:
+    """Remove all that was ever captured under a name."""
+    provider = get_provider(kept.provider)
+    for number in range(1, kept.tries + 1):
+        await provider.remove_snapshots(f"{name}.{number}-")
+
+
+async def remove_kept(file: Path) -> None:
+    """Remove a checkpoint of this host. Missing is success."""
+    kept = await asyncio.to_thread(read_kept, file)
+    if kept is not None:
+        await remove_layers(file.stem, kept)
+        file.unlink(missing_ok=True)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,220 @@
+"""The files of a container, as of one moment, as an image that else is the container's own image.
+
+The daemon stops a container while it copies what has changed, and lets it go on by itself, whatever becomes of the
+caller. What it makes has the container's configuration, with its environment and labels. So another image is described
+over the same layers, which the daemon has already: with the configuration of the image that the container began with.
+
+There are three kinds of names, each with the stack's. A `snapshot` is kept until it is removed. A `fork` is what
+sandboxes begin with, and goes with the last of them. A `part` is one while it is being made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+import secrets
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from benchflow.contracts.sandbox import ImageRef
+from benchflow.errors import SandboxError, UnsupportedFeatureError
+from benchflow.paths import state_dir
+from benchflow.planes.sandbox.archives import entry
+from benchflow.planes.sandbox.docker.engine import Conflict, Engine, NotFound, RecordingClient
+from benchflow.planes.sandbox.docker.images import Images
+from benchflow.planes.sandbox.docker.launch import ROOM
+from benchflow.planes.sandbox.docker.networks import STACK_LABEL
+from benchflow.planes.sandbox.docker.records import capturing
+from benchflow.planes.sandbox.records import file_lock
+
+SNAPSHOT, FORK, PART = "benchflow/snapshot", "benchflow/fork", "benchflow/part"
+
+MOST_LAYERS = 100
+"""The daemon makes no image of more than 125."""
+
+PART_LABEL = "benchflow.part"
+"""Of a container that is there for its files alone, while an image is made from them."""
+
+
+class Captures:
+    """The states of containers that one daemon keeps."""
+
+    def __init__(self, engine: Engine, images: Images) -> None:
+        self._engine = engine
+        self._images = images
+
+    @contextlib.asynccontextmanager
+    async def using(self, stack: str) -> AsyncIterator[None]:
+        """While this is held, nothing counts as left over that the stack's captures have made."""
+        async with file_lock(_use_lock(stack), shared=True):
+            yield
+
+    async def keep(self, container: dict[str, Any], name: str) -> ImageRef:
+        """The snapshot of a name, taken unless it is there. container: as the daemon describes it."""
+        readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[-80:]
+        digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+        reference = f"{SNAPSHOT}:{_stack_of(container)}-{readable}-{digest}"
+
+        async def make() -> ImageRef:
+            found = await self._images.find(reference, built=True)
+            if found is None:
+                await self._take(container, reference)
+                found = await self._images.find(reference, built=True)
+            if found is None:
+                raise SandboxError(f"the snapshot {name} was removed while it was taken")
+            return found
+
+        return await self._images.find(reference, built=True) or await self._images.locked(reference, make)
+
+    async def take(self, container: dict[str, Any]) -> str:
+        """An image without a name that anybody knows. It goes with the last container that is made from it."""
+        reference = f"{FORK}:{_stack_of(container)}-{secrets.token_hex(8)}"
+        await self._take(container, reference)
+        return reference
+
+    async def release(self, image: str) -> None:
+        """Remove an image that sandboxes began with, if it is one of this module's without a name, and unused."""
+        with contextlib.suppress(NotFound):
+            found = await self._engine.call(lambda client: client.inspect_image(image))  # type: ignore[no-untyped-call]
+            for name in found["RepoTags"]:
+                if name.startswith(f"{FORK}:"):
+                    await self._remove(name)
+
+    async def remove(self, reference: str) -> None:
+        """Remove an image. A snapshot that sandboxes were started from loses its name, and goes with them."""
+        with contextlib.suppress(NotFound):
+            try:
+                await self._engine.call(lambda client: client.remove_image(reference))
+            except Conflict:
+                if not reference.startswith(f"{SNAPSHOT}:"):
+                    raise
+                stack = reference.partition(":")[2].partition("-")[0]
+                await self._name(reference, f"{FORK}:{stack}-{secrets.token_hex(8)}")
+                await self._engine.call(lambda client: client.remove_image(reference, force=True))
+
+    async def tidy(self, stack: str) -> None:
+        """Remove what those have left that died at it, and images without a name that nothing needs."""
+        async with file_lock(_use_lock(stack), wait=False) as held:
+            if not held:
+                return
+            label = {"label": [f"{STACK_LABEL}={stack}", PART_LABEL]}
+            for row in await self._engine.call(lambda client: client.containers(all=True, filters=label)):
+                with contextlib.suppress(SandboxError):
+                    await self._engine.call(lambda client, it=row: client.remove_container(it["Id"], force=True))  # type: ignore[misc]
+            kinds = {"reference": [FORK, PART]}
+            for row in await self._engine.call(lambda client: client.images(filters=kinds)):
+                for name in row["RepoTags"] or ():
+                    if name.startswith((f"{FORK}:{_short(stack)}-", f"{PART}:{_short(stack)}-")):
+                        await self._remove(name)
+
+    # --- taking --------------------------------------------------------------------------------------
+
+    async def _take(self, container: dict[str, Any], reference: str) -> None:
+        _refuse_volumes(container)
+        image = container["Image"]
+        own = await self._engine.call(lambda client: client.inspect_image(image))  # type: ignore[no-untyped-call]
+        tag = f"{_stack_of(container)}-{secrets.token_hex(8)}"
+        try:
+            await self._commit(container, tag)
+            taken = await self._part(tag)
+            if len(taken["RootFS"]["Layers"]) > MOST_LAYERS:
+                taken = await self._flatten(container, tag)
+            await self._describe(taken, own["Config"], reference)
+        finally:
+            await self._remove(f"{PART}:{tag}")
+            await self._remove(f"{PART}:{tag}-flat")
+
+    async def _commit(self, container: dict[str, Any], tag: str) -> None:
+        async with capturing(container["Id"]):
+            await self._engine.call(lambda client: client.commit(container["Id"], repository=PART, tag=tag))
+
+    async def _part(self, tag: str) -> dict[str, Any]:
+        found: dict[str, Any] = await self._engine.call(
+            lambda client: client.inspect_image(f"{PART}:{tag}")  # type: ignore[no-untyped-call]
+        )
+        return found
+
+    async def _flatten(self, container: dict[str, Any], tag: str) -> dict[str, Any]:
+        """The same files as one layer: what a container of the image would see, which never runs."""
+        labels = {STACK_LABEL: container["Config"]["Labels"].get(STACK_LABEL, ""), PART_LABEL: ""}
+
+        def copy(client: RecordingClient) -> None:
+            made = client.create_container(f"{PART}:{tag}", ["true"], labels=labels)["Id"]
+            try:
+                pieces = client.export(made)
+                client.import_image(src=pieces, stream_src=True, repository=PART, tag=f"{tag}-flat")
+            finally:
+                client.remove_container(made, force=True, v=True)
+
+        await self._engine.follow(copy)
+        return await self._part(f"{tag}-flat")
+
+    async def _describe(self, taken: dict[str, Any], config: dict[str, Any], reference: str) -> None:
+        """Make an image of the layers of another, with a configuration of its own."""
+        description = json.dumps(
+            {
+                "architecture": taken["Architecture"],
+                "os": taken["Os"],
+                "created": taken["Created"],
+                "config": config,
+                "rootfs": {"type": "layers", "diff_ids": taken["RootFS"]["Layers"]},
+                "history": [],
+            }
+        ).encode()
+        layers = [f"{number}/layer.tar" for number in range(len(taken["RootFS"]["Layers"]))]
+        file = f"{hashlib.sha256(description).hexdigest()}.json"
+        manifest = json.dumps([{"Config": file, "RepoTags": [reference], "Layers": layers}]).encode()
+        # The layers themselves are left out: the daemon looks for them among its own first.
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for name, content in ((file, description), ("manifest.json", manifest)):
+                info = entry(name, 0o644, (0, 0))
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+        said = await self._engine.call(
+            lambda client: list(client.load_image(packed.getvalue()))  # type: ignore[no-untyped-call]
+        )
+        wrong = [line["error"] for line in said if "error" in line]
+        if wrong:
+            raise SandboxError(
+                f"the daemon does not describe an image anew over layers that it has: {wrong[0]}",
+                key="snapshot",
+                remedy="let it keep its images in a storage driver (overlay2), not in containerd's store",
+            )
+
+    async def _name(self, reference: str, other: str) -> None:
+        repository, _, tag = other.partition(":")
+        await self._engine.call(lambda client: client.tag(reference, repository, tag))
+
+    async def _remove(self, name: str) -> None:
+        """Remove the image of a name, unless a container needs it."""
+        with contextlib.suppress(NotFound, Conflict):
+            await self._engine.call(lambda client: client.remove_image(name))
+
+
+def _refuse_volumes(container: dict[str, Any]) -> None:
+    volumes = [mount["Destination"] for mount in container["Mounts"] if mount["Type"] == "volume"]
+    if others := sorted(set(volumes) - {ROOM}):
+        raise UnsupportedFeatureError(
+            f"the files in {', '.join(others)} would not be in it: the image declares a VOLUME there",
+            key="snapshot",
+            remedy="keep them elsewhere, or leave VOLUME out of the Dockerfile",
+        )
+
+
+def _stack_of(container: dict[str, Any]) -> str:
+    return _short((container["Config"]["Labels"] or {}).get(STACK_LABEL, ""))
+
+
+def _short(stack: str) -> str:
+    """A stack's part of the names of images, which may not hold everything that a stack's may."""
+    return hashlib.sha256(stack.encode()).hexdigest()[:12]
+
+
+def _use_lock(stack: str) -> Path:
+    return state_dir() / "locks" / f"captures-{_short(stack)}.lock"

@@ -1,0 +1,87 @@
+"""Rollouts that branch, through the whole engine: children from one state, each for itself, and what it is worth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import run_tasks
+from task_writer import BASE_IMAGE, write_step, write_task
+
+from benchflow.contracts.rollout import RolloutResult
+from benchflow.planes.sandbox import get_provider
+
+pytestmark = pytest.mark.local
+
+STEPS = 3
+SOLVE = """
+echo "{step}" >> /root/log
+echo "$(cat /proc/sys/kernel/random/uuid)" >> /root/who
+"""
+# A digit of what this very rollout has written is its reward.
+TEST = """
+cat /root/log > /logs/verifier/log
+cat /root/who > /logs/verifier/who
+printf '%d\\n' "0x$(tail -n 1 /root/who | cut -c1)" | awk '{print $1 / 15}' > /logs/verifier/reward.txt
+"""
+
+
+def stepped(root: Path, name: str = "stepped", steps: int = STEPS) -> Path:
+    table = "".join(f'[[steps]]\nname = "s{number}"\n' for number in range(steps))
+    task = write_task(
+        root,
+        name,
+        config='multi_step_reward_strategy = "final"\n' + table,
+        dockerfile=f"FROM {BASE_IMAGE}\nWORKDIR /app\n",
+    )
+    for number in range(steps):
+        write_step(task, f"s{number}", solve=SOLVE.format(step=f"s{number}"), test=TEST)
+    return task
+
+
+def tree_of(result: RolloutResult) -> dict[str, dict[str, Any]]:
+    assert result.directory is not None
+    tree = json.loads((Path(result.directory) / "tree.json").read_bytes())
+    return {node["id"]: node for node in tree["nodes"]}
+
+
+def test_children_go_on_from_one_state_and_its_value_is_their_mean(module_jobs: Path, tmp_path: Path) -> None:
+    branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 3}}
+    result = run_tasks([stepped(tmp_path)], module_jobs, job_name="mean", branch=branch, sandbox="local")["stepped"]
+    assert result.error is None
+    nodes = tree_of(result)
+    assert set(nodes) == {"n0", "n1"} | {f"n1.{child}/n{step}" for child in range(3) for step in (2, 3)}
+    leaves = [nodes[f"n1.{child}/n3"] for child in range(3)]
+    value = sum(leaf["rewards"]["reward"] for leaf in leaves) / 3
+    assert result.reward == pytest.approx(value) == nodes["n1"]["value"]
+    assert result.reward_kind == "value"
+    assert (nodes["n1"]["n"], nodes["n1"]["failed"], nodes["n1"]["pending"]) == (3, {}, [])
+    assert result.directory is not None
+    who = set()
+    for child in range(3):
+        place = Path(result.directory) / "children" / f"n1.{child}"
+        seen = (place / "steps" / "s2" / "verifier" / "who").read_text().split()
+        assert (place / "steps" / "s2" / "verifier" / "log").read_text().split() == ["s0", "s1", "s2"]
+        assert json.loads((place / "result.json").read_bytes())["reward_kind"] == "measured"
+        who.add(seen[0])
+        who.add(seen[1])
+    # The first line is the parent's, the second each child's own.
+    assert len(who) == 4
+
+
+def test_children_branch_again_and_nothing_is_left(module_jobs: Path, tmp_path: Path) -> None:
+    branch = {"policy": {"kind": "after_steps", "steps": [0, 1, 2], "n": 2}, "max_depth": 3}
+    results = run_tasks([stepped(tmp_path, "deep")], module_jobs, job_name="deep", branch=branch, sandbox="local")
+    result = results["deep"]
+    assert result.error is None
+    nodes = tree_of(result)
+    leaves = [node for node in nodes.values() if node["id"].endswith("/n3")]
+    assert len(leaves) == 8
+    value = sum(leaf["rewards"]["reward"] for leaf in leaves) / 8
+    assert result.reward == pytest.approx(value) == nodes["n0"]["value"]
+    for name in ("n0.0/n1", "n0.1/n1.1/n2"):
+        below = [leaf["rewards"]["reward"] for leaf in leaves if leaf["id"].startswith(name)]
+        assert nodes[name]["value"] == pytest.approx(sum(below) / len(below))
+    assert get_provider("local").name == "local"
