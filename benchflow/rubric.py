@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.reward import JudgeRubric, RewardFunc, RolloutNode, VerifyResult
-from benchflow.errors import ConfigError
+from benchflow.errors import ConfigError, VerifierError
 from benchflow.planes.reward import output
 from benchflow.planes.reward.score import Scored, mean_of, run_function
 from benchflow.rescoring.workbench import stored_workbench
@@ -65,7 +65,7 @@ class Rubric:
         directory = Path(rollout_dir).expanduser().absolute()
         async with AsyncExitStack() as stack:
             # Before anything is opened: what is no rollout is told as such.
-            end = last_of(await asyncio.to_thread(load_rollout, directory, whole=True))
+            end = _end_of(directory, await asyncio.to_thread(load_rollout, directory, whole=True))
             workbench = await stack.enter_async_context(stored_workbench(directory))
             nodes = await asyncio.to_thread(load_rollout, directory, workbench=lambda step: workbench)
             return await self._score(nodes[end.id])
@@ -74,6 +74,19 @@ class Rubric:
         parts = zip(self.reward_funcs, self.names, self.weights, strict=True)
         running = (run_function(function, name, node, weight=weight) for function, name, weight in parts)
         return _summed(await asyncio.gather(*running))
+
+
+def _end_of(directory: Path, nodes: Mapping[str, RolloutNode]) -> RolloutNode:
+    """Where the rollout of a directory ended. Raises `VerifierError` where its children did so in its place."""
+    end = last_of(nodes)
+    if end.rollout.directory == directory:
+        return end
+    children = sorted(str(child.relative_to(directory)) for child in directory.glob("children/*") if child.is_dir())
+    raise VerifierError(
+        f"this rollout branched, and ended in {len(children)} children: what it is worth is V(s), and no one state",
+        file=str(directory),
+        remedy=f"score each by its own directory: {', '.join(children[:5])}; or the whole job: bench rescore",
+    )
 
 
 def _summed(scored: Sequence[Scored]) -> VerifyResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -115,12 +116,14 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
 
     one_line: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
     right = one_line | {"justify": "right"}
+    rewards = [reward_or_value(result) for result in results]
     has_tokens = any(_tokens(result) is not None for result in results)
     has_cost = any(result.cost_usd is not None for result in results)
     tasks = [f"{result.task_name} #{result.repeat}" if several else result.task_name for result in results]
     task_width = min(max(map(len, tasks)), max(16, width // 3))
     agent_width = min(max(len(agent_label(result)) for result in results), max(12, width // 5))
-    others = _OTHER_COLUMNS + has_tokens * _TOKENS_COLUMN + has_cost * _COST_COLUMN
+    wide = max(0, max(map(len, rewards)) - len("reward"))
+    others = _OTHER_COLUMNS + wide + has_tokens * _TOKENS_COLUMN + has_cost * _COST_COLUMN
     if others > _OTHER_COLUMNS:
         agent_width = min(agent_width, max(12, width - others - task_width))
         task_width = min(task_width, max(16, width - others - agent_width))
@@ -133,13 +136,13 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
         *([("cost", right)] if has_cost else []),
         *(["error"] if has_error else []),
     )
-    for task, result in zip(tasks, results, strict=True):
+    for task, result, earned in zip(tasks, results, rewards, strict=True):
         style = STATUS_STYLES[result.status]
         error = _cut(_error_line(result), max(MIN_ERROR_WIDTH, error_width), "dim")
         rows.add_row(
             _cut(task, task_width),
             _cut(agent_label(result), agent_width),
-            Text(reward(result.reward), f"bold {style}"),
+            Text(earned, f"bold {style}"),
             Text(f"{STATUS_SIGNS[result.status]} {result.status}", style, no_wrap=True),
             seconds((result.finished_at - result.started_at).total_seconds()),
             *([short_number(_tokens(result))] if has_tokens else []),
@@ -147,6 +150,17 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
             *([error] if has_error else []),
         )
     return rows
+
+
+def reward_or_value(result: RolloutResult) -> str:
+    """`0.5`, or what a state is worth: `V 0.42 ±0.2 n=4`."""
+    from benchflow.results.trees import value_of
+
+    node = value_of(result)
+    if node is None:
+        return reward(result.reward)
+    error = f" ±{reward(node.stderr)}" if node.stderr is not None else ""
+    return f"V {reward(node.value)}{error} n={node.n}"
 
 
 def _cut(text: str, width: int, style: str = "") -> Text:
@@ -196,6 +210,26 @@ def show_errors(results: Sequence[RolloutResult], screen: Console) -> None:
         screen.print(Padding(text, (0, 0, 1, 2), expand=False))
     if len(kinds) > MAX_ERRORS:
         screen.print(f"[dim]and {plural(len(kinds) - MAX_ERRORS, 'other error')}: see each result.json[/dim]\n")
+    _show_branched(results, screen)
+
+
+def _show_branched(results: Sequence[RolloutResult], screen: Console) -> None:
+    """Children that a V(s) is not made of, which count nothing; and where trees are drawn."""
+    from rich.text import Text
+
+    from benchflow.results.trees import value_of
+
+    found = [(result, node) for result in results if (node := value_of(result)) is not None]
+    failed = [(result, node) for result, node in found if node.failed]
+    for result, node in failed[:MAX_ERRORS]:
+        chain, failure = next(iter(node.failed.items()))
+        told = f"of the {node.n + len(node.failed)} children of {node.id}, {len(node.failed)} have no return: "
+        first = f"{chain}: {failure.category}: {failure.message.partition(chr(10))[0]}"
+        screen.print(Text.assemble((f"{result.task_name}: ", "bold"), told, (first, "dim")), soft_wrap=True)
+    if len(failed) > MAX_ERRORS:
+        screen.print(f"[dim]and children of {plural(len(failed) - MAX_ERRORS, 'other rollout')}[/dim]")
+    if found:
+        show_place("tree", f"bench tree show {shlex.quote(str(found[0][0].directory))}", screen)
 
 
 def show_totals(summary: Summary, screen: Console) -> None:
@@ -251,7 +285,6 @@ def show_way_back(job: Job, screen: Console) -> None:
 
 def jobs_dir_option(job: Job) -> str:
     """` --jobs-dir DIR` where it is needed to find the job from here."""
-    import shlex
     from pathlib import Path
 
     directory = job.directory.root.parent

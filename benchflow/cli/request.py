@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from benchflow.contracts.branch import BranchConfig
     from benchflow.contracts.config import JobConfig
     from benchflow.contracts.job import AgentSpec
 
@@ -29,12 +30,13 @@ def job_config(
     imported: list[str] | None = None,
     agent_env: list[str] | None = None,
     judge: dict[str, str | None] | None = None,
+    branch: str | None = None,
     **options: Any,
 ) -> JobConfig:
     """The job that is asked for. options: fields of `JobConfig`; None and empty mean that they were not given.
 
     imported: agents by import path. agent_env: `K=V`, or `K` for the variable of this name. judge: fields of
-    `JudgeSettings`, over those of the file.
+    `JudgeSettings`, over those of the file. branch: in short, or a file.
 
     Raises `ConfigError` that names the option, or the file and the key.
     """
@@ -44,7 +46,7 @@ def job_config(
 
     values: dict[str, Any] = read_job_file(config) if config else {}
     files = dict.fromkeys(values, str(config))
-    given = {"paths": paths, **options, "agent_env": _variables(agent_env or [])}
+    given = {"paths": paths, **options, "agent_env": _variables(agent_env or []), "branch": _branch(branch)}
     for path in imported or []:
         if ":" not in path:
             raise ConfigError(
@@ -81,6 +83,17 @@ def job_config(
             error.key = _OPTION_OF.get(error.key, "--" + error.key.replace("_", "-"))
         raise
     return request.model_copy(update={"agents": _with_model(request.agents, model)}) if model else request
+
+
+def _branch(given: str | None) -> BranchConfig | None:
+    from benchflow.config_file import branch_config
+    from benchflow.errors import ConfigError
+
+    try:
+        return branch_config(given) if given is not None else None
+    except ConfigError as error:
+        error.key = error.key or "--branch"
+        raise
 
 
 def _variables(given: list[str]) -> dict[str, str]:

@@ -136,7 +136,7 @@ class BranchOrigin(Model):
 class ChildOutcome(Model):
     """What came of a child. reward: None when nothing was measured. rung: how its session went on. nodes: its own and
     those of all below it. leaf: the last of its own chain; checkpoint: of that, where one was kept. tree: which of the
-    trees of Tree-GRPO its chain belongs to, None: to that of the node where it begins.
+    trees of Tree-GRPO its chain belongs to, None: to that of the chain where it begins.
     """
 
     chain: str

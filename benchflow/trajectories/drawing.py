@@ -236,11 +236,10 @@ def _signed(value: float) -> str:
 def _fitted(line: _Line, text: Text, console: Console) -> Iterator[Text]:
     from rich.text import Text
 
-    room = max(1, console.width - max(len(line.guide), len(line.rest)))
-    room = max(room, min(_MIN_TEXT, console.width - _INDENT))
+    room = max(console.width - len(line.rest), min(_MIN_TEXT, console.width - _INDENT), 1)
+    rest = line.rest if len(line.rest) <= console.width - room else line.rest[:-_INDENT]
     for number, part in enumerate(text.wrap(console, room)):
-        guide = line.rest if number else line.guide
-        yield Text(_cut(guide, console.width - room), style="dim").append_text(part)
+        yield Text(_cut(rest if number else line.guide, console.width - room), style="dim").append_text(part)
 
 
 def _cut(guide: str, room: int) -> str:

@@ -2,7 +2,8 @@
 
 A chain is what one rollout runs: the root's has the nodes n0, n1, …; child number j of the node v has the chain `v.j`,
 whose nodes are `v.j/n<k>`, where k counts all steps from the root. A child hands up its own nodes and those of all
-below it, each with what it knows of it; who merges adds what only a parent knows.
+below it, each with what it knows of it; who merges adds what only a parent knows. Trees of thousands of nodes take
+longer than a workflow may think: it asks for `state_value`, and activities let the tree grow.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def merge(
     """The nodes of a chain and of all below it, with the V(s) of those that branched and the returns of those that
     ended: what a child hands up. Its own return is its parent's to add.
     """
-    ended = sorted(outcomes, key=lambda outcome: outcome.chain)
+    ended = list(outcomes)
     nodes = _together([own, *(outcome.nodes for outcome in ended)])
     for value in _values(ended, aggregate, pending):
         _change(nodes, value.node, _known_of(value))
@@ -95,9 +96,9 @@ def merge(
     trees = {outcome.chain: outcome.tree for outcome in ended if outcome.tree is not None}
     for node in nodes.values():
         chain = chain_of(node.id)
-        nodes[node.id] = node.model_copy(
-            update={"chain": chain or None, "tree": node.tree or _tree_of(chain, trees, nodes)}
-        )
+        tree = node.tree or _tree_of(chain, trees)
+        if (node.chain or "", node.tree) != (chain, tree):
+            nodes[node.id] = node.model_copy(update={"chain": chain or None, "tree": tree})
     return _in_order(nodes)
 
 
@@ -131,16 +132,11 @@ def _has_branched(node: Node) -> bool:
     return bool(node.n or node.failed or node.pending)
 
 
-def _tree_of(chain: str, trees: Mapping[str, str], nodes: Nodes) -> str | None:
-    """The tree of Tree-GRPO that a chain belongs to: its own, else that of the node where it begins."""
-    while chain:
-        if chain in trees:
-            return trees[chain]
-        start = start_of(chain) or ""
-        if start in nodes and nodes[start].tree is not None:
-            return nodes[start].tree
-        chain = chain_of(start)
-    return None
+def _tree_of(chain: str, trees: Mapping[str, str]) -> str | None:
+    """The tree of Tree-GRPO that a chain belongs to: its own, else that of the chain where it begins."""
+    while chain and chain not in trees:
+        chain = chain_of(start_of(chain) or "")
+    return trees.get(chain)
 
 
 # --- order ----------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ class Branches:
     def __init__(self, spec: RolloutSpec) -> None:
         self._spec = spec
         self._own = spec.branch
+        self.start, self.begun = spec.begins_at
         self.chain = spec.branch.chain if spec.branch is not None else ""
         self.outcomes: list[ChildOutcome] = []
         self.pending: list[str] = []
@@ -53,9 +54,7 @@ class Branches:
 
     def node(self, steps_done: int) -> str:
         """The node of this rollout's chain to which so many steps have led."""
-        if self._own is not None and steps_done == self._own.checkpoint.steps_done:
-            return self._own.node
-        return node_in(self.chain, steps_done)
+        return self.start if steps_done == self.begun else node_in(self.chain, steps_done)
 
     def due(self, steps_done: int, total: int) -> tuple[ChildSpec, ...]:
         """The children that begin here; none where the tree may grow no deeper, or no larger."""
@@ -64,7 +63,7 @@ class Branches:
             return ()
         begun_at, depth, budget = None, 0, config.max_children
         if self._own is not None:
-            begun_at, depth, budget = self._own.checkpoint.steps_done, self._own.depth, self._own.budget
+            begun_at, depth, budget = self.begun, self._own.depth, self._own.budget
         if depth >= config.max_depth:
             return ()
         wanted = children_at(config.policy, steps_done, total, children=config.children, begun_at=begun_at)
@@ -75,7 +74,7 @@ class Branches:
         config = self.config
         if self._own is None or config is None or config.horizon is None:
             return total
-        return min(total, self._own.checkpoint.steps_done + config.horizon)
+        return min(total, self.begun + config.horizon)
 
     async def grow(
         self,
@@ -167,7 +166,7 @@ class Branches:
         return merge(own, self.outcomes, aggregate, pending=self.pending)
 
     def tree(self, own: Sequence[Node], returns: float | None = None) -> RolloutTree:
-        """The tree of a root as far as it has grown."""
+        """The tree from where this rollout begins, as far as it has grown."""
         aggregate = self.config.aggregate if self.config is not None else "mean"
         return grow(self._spec.id, own, self.outcomes, aggregate, pending=self.pending, returns=returns)
 
@@ -184,14 +183,14 @@ def child_spec(parent: RolloutSpec, origin: BranchOrigin) -> RolloutSpec:
     )
 
 
-def chain_nodes(branches: Branches, steps: Sequence[StepOutcome], first: int = 0) -> list[Node]:
-    """The nodes of a rollout's own chain, with what was measured there; of a child's, those that are its own."""
-    nodes = [] if first or branches.chain else [Node(id=branches.node(0))]
-    for done, outcome in enumerate(steps[first:], first + 1):
+def chain_nodes(branches: Branches, steps: Sequence[StepOutcome]) -> list[Node]:
+    """The nodes of a rollout's own chain, with what was measured there, from the one where it begins."""
+    nodes = [Node(id=branches.start)]
+    for outcome in steps[branches.begun :]:
         nodes.append(
             Node(
-                id=branches.node(done),
-                parent=branches.node(done - 1),
+                id=branches.node(outcome.step.index + 1),
+                parent=nodes[-1].id,
                 step=outcome.step.index,
                 role=outcome.step.role,
                 rewards=outcome.verify.rewards if outcome.verify is not None else None,

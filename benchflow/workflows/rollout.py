@@ -7,6 +7,7 @@ is data in the outcome; the workflow itself only fails when it was cancelled.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
@@ -29,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
         SandboxInput,
         SoftVerifyInput,
         StepInput,
+        TreeInput,
         VerifyInput,
     )
     from benchflow.contracts.branch import BranchOrigin, ChildOutcome, ChildSpec
@@ -85,6 +87,7 @@ class RolloutWorkflow:
         self._stop: Failure | None = None
         self._looked = 0
         self._looks: list[asyncio.Task[Any]] = []
+        self._grown = False
         self._cancelled = False
 
     @workflow.run
@@ -254,12 +257,26 @@ class RolloutWorkflow:
             baseline=self._readied.baseline if self._readied else None,
         )
         checkpoint: Checkpoint = await self._on_host(names.CHECKPOINT, work, Checkpoint, 900.0, work.node)
-        self._grown()
-        await self._branches.grow(checkpoint, children, self._steps, self._grown)
+        writing = asyncio.create_task(self._write_growth())
+        try:
+            await self._branches.grow(checkpoint, children, self._steps, self._note_growth)
+        finally:
+            writing.cancel()
         await self._on_host(names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=[checkpoint]), None, 120.0, work.node)
 
-    def _grown(self) -> None:
+    def _note_growth(self) -> None:
+        self._grown = True
         workflow.set_current_details(self._details())
+
+    async def _write_growth(self) -> None:
+        """Write the tree down whenever it has grown, as long as somebody lets us."""
+        while True:
+            self._grown = False
+            tree = TreeInput(spec=self._spec, tree=self._branches.tree(chain_nodes(self._branches, self._steps)))
+            with contextlib.suppress(ActivityError):
+                # What the report writes in the end is complete.
+                await self._on_host(names.WRITE_TREE, tree, None, 120.0)
+            await workflow.wait_condition(lambda: self._grown)
 
     async def _connect(self, session: int) -> None:
         """Make the agent ready for the steps of a session."""
@@ -367,7 +384,7 @@ class RolloutWorkflow:
         return outcome
 
     def _as_child(self, origin: BranchOrigin, outcome: RolloutOutcome) -> ChildOutcome:
-        own = chain_nodes(self._branches, self._steps, first=origin.checkpoint.steps_done)
+        own = chain_nodes(self._branches, self._steps)[1:]
         failure = outcome.error or outcome.verifier_error
         return ChildOutcome(
             chain=origin.chain,

@@ -7,7 +7,6 @@ snapshot of it, as a rollout of its own: with its own run directory, token and r
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -81,7 +80,7 @@ class World:
     lines: list[Json] = field(default_factory=list)
 
     def connection(self) -> Connection:
-        return Connection(self.sandbox, self.directory / "sessions")
+        return Connection(self.sandbox, self.directory / "sessions", mirrored=self.room.mirrored)
 
     async def open(self, load: AgentSession | None = None, within: float = PATIENCE) -> AgentSession:
         self.session = await self.connection().open(0, self.start, within, load=load)
@@ -125,7 +124,7 @@ class World:
 
 @dataclass
 class Worlds:
-    """One agent's worlds, a gateway, and the model."""
+    """One agent's worlds, a gateway, and the model. mirrored: sandboxes do not mount the files of their sessions."""
 
     paths: StatePaths
     directory: Path
@@ -135,6 +134,7 @@ class Worlds:
     runtime: Toolbox
     toolbox: Toolbox | None
     stack: str = field(default_factory=lambda: uuid.uuid4().hex)
+    mirrored: bool = False
     names: list[str] = field(default_factory=list)
     images: list[ImageRef] = field(default_factory=list)
 
@@ -150,13 +150,13 @@ class Worlds:
         """A world that begins with the files of another, and is to have its session."""
         image = await world.sandbox.snapshot(f"{world.sandbox.ref.name}-{name}")
         self.images.append(image)
-        before = {"prefix": world.registration.record, "prefix_requests": (await world.status()).requests}
+        before: Json = {"prefix": world.registration.record, "prefix_requests": (await world.status()).requests}
         return await self._world(name, image, **(before | options))
 
     async def _world(self, name: str, image: ImageRef, *, model: str = "scripted", **registration: Any) -> World:
         directory = self.directory / name
         (directory / "sessions").mkdir(parents=True)
-        mounts = [run_mount(directory / "sessions"), self.runtime.mount]
+        mounts = [self.runtime.mount] if self.mirrored else [run_mount(directory / "sessions"), self.runtime.mount]
         mounts += [self.toolbox.mount] if self.toolbox else []
         mounts.append(Mount(source=str(self.paths.gateway.public), target=RELAY_MOUNT, read_only=True))
         spec = SandboxSpec(
@@ -221,11 +221,11 @@ class Worlds:
 
 @asynccontextmanager
 async def worlds_of(agent: AgentRecord | str, paths: StatePaths, directory: Path) -> AsyncIterator[Worlds]:
-    """Worlds of an agent, and nothing left of them. paths: of a state directory that has no gateway yet."""
+    """Worlds of an agent, and nothing left of them, but for the gateway of the state directory."""
     record = find_agent(agent) if isinstance(agent, str) else agent
     runtime, toolbox = await ensure_runtime(paths), await ensure_toolbox(record, paths)
     secrets.leave(paths, JOB, set(), {KEY_NAME: KEY})
-    info = await ensure_gateway(paths)
+    await ensure_gateway(paths)
     provider = make_provider(LOCAL)
     async with ScriptedModel(answer) as model:
         worlds = Worlds(paths, directory, provider, model, record, runtime, toolbox)
@@ -238,7 +238,10 @@ async def worlds_of(agent: AgentRecord | str, paths: StatePaths, directory: Path
                 await provider.remove_image(image)
             await provider.sweep(worlds.stack)
             await provider.close()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(info.pid, signal.SIGKILL)
-            while is_running(paths):
-                await asyncio.sleep(0.01)
+
+
+async def end_gateway(paths: StatePaths) -> None:
+    """End the gateway of a state directory."""
+    os.kill((await ensure_gateway(paths)).pid, signal.SIGKILL)
+    while is_running(paths):
+        await asyncio.sleep(0.01)

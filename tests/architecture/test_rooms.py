@@ -96,7 +96,9 @@ def test_arrows_point_one_way(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("room", ["errors", "contracts", "planes", "tasks", "trajectories", "testing", "results", "branching"])
+@pytest.mark.parametrize(
+    "room", ["errors", "contracts", "planes", "tasks", "trajectories", "branching", "testing", "results"]
+)
 def test_these_rooms_know_nothing_of_temporal(room: str) -> None:
     for path in MODULES:
         if room_of(path) == room:

@@ -37,8 +37,7 @@ def repeated(api: Api, text: str = TEXT, given: Json = COMMAND) -> list[Json]:
     # Agents spell JSON in their own way.
     arguments = json.dumps(given, indent=1)
     if api == "openai-chat":
-        function = {"name": "run", "arguments": arguments}
-        call = {"id": "call_1", "type": "function", "function": function}
+        call: Json = {"id": "call_1", "type": "function", "function": {"name": "run", "arguments": arguments}}
         said = {"role": "assistant", "content": text, "tool_calls": [call]}
         return [said, {"role": "tool", "tool_call_id": "call_1", "content": "a file"}]
     if api == "openai-responses":
@@ -53,9 +52,9 @@ def repeated(api: Api, text: str = TEXT, given: Json = COMMAND) -> list[Json]:
             {"role": "assistant", "content": [{"type": "text", "text": text}, used]},
             {"role": "user", "content": [result]},
         ]
-    call = {"functionCall": {"name": "run", "args": given}}
-    result = {"functionResponse": {"name": "run", "response": {"output": "a file"}}}
-    return [{"role": "model", "parts": [{"text": text}, call]}, {"role": "user", "parts": [result]}]
+    made = {"functionCall": {"name": "run", "args": given}}
+    back = {"functionResponse": {"name": "run", "response": {"output": "a file"}}}
+    return [{"role": "model", "parts": [{"text": text}, made]}, {"role": "user", "parts": [back]}]
 
 
 def spoken(api: Api, text: str) -> Json:
@@ -71,7 +70,7 @@ def later(api: Api, *items: Json, stream: bool = True, **more: Any) -> tuple[str
 
 async def child_of(parent: Agent, house: House, **options: Any) -> Agent:
     requests = (await house.client.status(parent.id)).requests
-    given = {"prefix": str(parent.record), "prefix_requests": requests} | options
+    given: Json = {"prefix": str(parent.record), "prefix_requests": requests} | options
     api, id = given.pop("api", parent.registration.api), given.pop("id", f"{parent.id}/b/1")
     return await house.agent(api, parent.registration.base_url, id, **given)
 
@@ -178,7 +177,7 @@ async def test_only_the_first_call_of_the_task_is_looked_at(house: House) -> Non
         await parent.call()
         await parent.answered()
         child = await child_of(parent, house, agent="opencode")
-        title = {"model": "scripted", "messages": [{"role": "user", "content": "Generate a title"}]}
+        title: Json = {"model": "scripted", "messages": [{"role": "user", "content": "Generate a title"}]}
         system = [{"role": "system", "content": "You are a title generator. You output ONLY a thread title."}]
         await child.post("/chat/completions", json.dumps(title | {"messages": system + title["messages"]}).encode())
         await child.answered()

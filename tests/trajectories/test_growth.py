@@ -236,8 +236,16 @@ def test_a_rollout_that_never_branched_is_a_tree_of_one_leaf_with_its_reward() -
 
 
 def test_the_value_of_a_rollout_that_stopped_where_it_branched_is_no_return_of_a_leaf() -> None:
-    tree = grow("r", line("n0", "n1"), [ended("n1.0", 1.0, "n1.0/n2"), ended("n1.1", 0.0, "n1.1/n2")], returns=0.5)
-    assert [node.returns for node in tree.nodes] == [None, None, 1.0, 0.0]
+    inner = [ended("n1.0/n2.0", 1.0, "n1.0/n2.0/n3"), ended("n1.0/n2.1", 0.5, "n1.0/n2.1/n3")]
+    value = state_value("n1.0/n2", "mean", inner)
+    child = ended("n1.0", 0.75, "n1.0/n2").model_copy(
+        update={"value": value, "nodes": merge(line("n1.0/n2", parent="n1"), inner)}
+    )
+    tree = grow("r", line("n0", "n1"), [child, ended("n1.1", 0.0, "n1.1/n2")], returns=0.375)
+    assert {node.id: node.returns for node in tree.nodes if node.returns is not None} == {
+        "n1.0/n2.0/n3": 1.0, "n1.0/n2.1/n3": 0.5, "n1.1/n2": 0.0
+    }  # fmt: skip
+    assert tree.nodes[1].value == 0.375
 
 
 def test_where_a_rollout_went_on_from_a_child_the_first_path_leads_to_its_end() -> None:

@@ -194,6 +194,13 @@ class Snapshots(Fixtures):
             await keeper.restore(ImageRef(reference="no-such-image:1"))
         assert await keeper.read_file("/kept") == b"x"
 
+    async def test_what_was_done_once_counts_as_done_after_going_back(self, keeper: Sandbox, keep: Keep) -> None:
+        image = await keep(keeper)
+        await keeper.exec_once("step", ["echo", "once"])
+        await keeper.restore(image)
+        assert (await keeper.exec_once("step", ["echo", "twice"])).stdout == "once\n"
+        assert (await keeper.exec_once("next", ["echo", "next"])).stdout == "next\n"
+
     async def test_a_lost_sandbox_has_no_state_to_keep(
         self, keeper: Sandbox, other: SandboxProvider, keep: Keep
     ) -> None:
@@ -341,6 +348,15 @@ class Forks(Fixtures):
             await child.kill_processes(keep="nothing")
             await is_whole(child)
         assert await progress(world)
+
+    async def test_children_that_are_there_already_are_the_ones_meant(
+        self, other: SandboxProvider, parent: Sandbox
+    ) -> None:
+        refs = await parent.fork(wanted := names(2))
+        await parent.write_file("/later", "x")
+        there = await other.attach(parent.ref)
+        assert await there.fork(wanted) == refs
+        assert (await (await other.attach(refs[0])).exec(["test", "-e", "/later"])).return_code == 1
 
     async def test_a_lost_sandbox_cannot_be_forked(
         self, provider: SandboxProvider, other: SandboxProvider, parent: Sandbox, stack: str

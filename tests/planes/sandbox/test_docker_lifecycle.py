@@ -63,12 +63,15 @@ async def test_attaching_to_one_that_stopped_says_that_it_is_lost(provider, sand
         await provider.attach(sandbox.ref)
 
 
-async def test_removing_takes_anonymous_volumes_along(provider, start, daemon, image_from):
-    before = {volume.id for volume in daemon.volumes.list()}
+async def test_removing_takes_volumes_along(provider, start, daemon, image_from, stack):
+    mine = {"label": f"benchflow.stack={stack}"}
     sandbox = await start(image=image_from(Volumes={"/data": {}}))
-    assert {volume.id for volume in daemon.volumes.list()} != before
+    # The engine's own, and none for what the image declares: that would be in no snapshot.
+    mounts = daemon.api.inspect_container(sandbox.ref.handle)["Mounts"]
+    assert [mount["Name"] for mount in mounts] == [volume.id for volume in daemon.volumes.list(filters=mine)]
+    assert [mount["Destination"] for mount in mounts] == ["/run/benchflow"]
     await provider.remove(sandbox.ref.name)
-    assert {volume.id for volume in daemon.volumes.list()} == before
+    assert daemon.volumes.list(filters=mine) == []
 
 
 async def test_stopping_by_hand_takes_no_grace_period(sandbox, daemon):

@@ -88,12 +88,16 @@ class Opening:
 
     async def _go_on(self, asked: Message, capabilities: AgentCapabilities) -> Message:
         """Have it load the session. Raises `SessionNotLoadedError`."""
-        name = self._start.record.name
-        if not capabilities.load_session:
-            raise SessionNotLoadedError(f"agent {name!r} says that it loads no sessions", remedy=_LOWER)
-        try:
+        record, can = self._start.record, capabilities.session_capabilities
+        if record.session.resume and can is not None and can.resume is not None:
+            method, quiet = "session/resume", 0.0
+        elif capabilities.load_session:
             # The last of the history may come after the answer.
-            answer = await self._call("session/load", asked, quiet=SILENCE)
+            method, quiet = "session/load", SILENCE
+        else:
+            raise SessionNotLoadedError(f"agent {record.name!r} says that it loads no sessions", remedy=_LOWER)
+        try:
+            answer = await self._call(method, asked, quiet=quiet)
         except ACPError as error:
             raise SessionNotLoadedError(
                 error.message, remedy=error.remedy or _LOWER, log_tail=error.log_tail

@@ -1,8 +1,8 @@
 """The files of a container, as of one moment, as an image that else is the container's own image.
 
-The daemon stops a container while it copies what has changed, and lets it go on by itself, whatever becomes of the
-caller. What it makes has the container's configuration, with its environment and labels. So another image is described
-over the same layers, which the daemon has already: with the configuration of the image that the container began with.
+A container stands still while the daemon copies what has changed. What the daemon makes has the container's
+configuration, with its environment and labels. So another image is described over the same layers, which the daemon has
+already: with the configuration of the image that the container began with.
 
 There are three kinds of names, each with the stack's. A `snapshot` is kept until it is removed. A `fork` is what
 sandboxes begin with, and goes with the last of them. A `part` is one while it is being made.
@@ -10,16 +10,21 @@ sandboxes begin with, and goes with the last of them. A `part` is one while it i
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import io
 import json
+import logging
 import re
 import secrets
 import tarfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+
+from docker.errors import APIError
 
 from benchflow.contracts.sandbox import ImageRef
 from benchflow.errors import SandboxError, UnsupportedFeatureError
@@ -32,10 +37,15 @@ from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.records import capturing
 from benchflow.planes.sandbox.records import file_lock
 
+log = logging.getLogger(__name__)
+
 SNAPSHOT, FORK, PART = "benchflow/snapshot", "benchflow/fork", "benchflow/part"
 
 MOST_LAYERS = 100
 """The daemon makes no image of more than 125."""
+
+_PATIENCE = 30.0
+"""Seconds for the processes of a container to come to stand."""
 
 PART_LABEL = "benchflow.part"
 """Of a container that is there for its files alone, while an image is made from them."""
@@ -77,6 +87,22 @@ class Captures:
         await self._take(container, reference)
         return reference
 
+    async def without_volumes(self, reference: str, stack: str) -> str:
+        """An image like another that declares no VOLUME: what lies on a volume is in no image."""
+        try:
+            found = await self._engine.call(lambda client: client.inspect_image(reference))  # type: ignore[no-untyped-call]
+        except NotFound:
+            return reference
+        if not (found["Config"] or {}).get("Volumes"):
+            return reference
+        other = f"{FORK}:{short_of(stack)}-{secrets.token_hex(8)}"
+        try:
+            await self._describe(found, found["Config"] | {"Volumes": None}, other)
+        except SandboxError as error:
+            log.info("%s keeps its volumes: %s", reference, error.message)
+            return reference
+        return other
+
     async def release(self, image: str) -> None:
         """Remove an image that sandboxes began with, if it is one of this module's without a name, and unused."""
         with contextlib.suppress(NotFound):
@@ -109,7 +135,7 @@ class Captures:
             kinds = {"reference": [FORK, PART]}
             for row in await self._engine.call(lambda client: client.images(filters=kinds)):
                 for name in row["RepoTags"] or ():
-                    if name.startswith((f"{FORK}:{_short(stack)}-", f"{PART}:{_short(stack)}-")):
+                    if name.startswith((f"{FORK}:{short_of(stack)}-", f"{PART}:{short_of(stack)}-")):
                         await self._remove(name)
 
     # --- taking --------------------------------------------------------------------------------------
@@ -130,8 +156,23 @@ class Captures:
             await self._remove(f"{PART}:{tag}-flat")
 
     async def _commit(self, container: dict[str, Any], tag: str) -> None:
-        async with capturing(container["Id"]):
-            await self._engine.call(lambda client: client.commit(container["Id"], repository=PART, tag=tag))
+        """Let the daemon copy what has changed while nothing runs."""
+        name = container["Id"]
+
+        def copy(client: RecordingClient) -> None:
+            _pause(client, name)
+            try:
+                client.commit(name, repository=PART, tag=tag, pause=False)
+            finally:
+                client.unpause(name)
+
+        async with capturing(name):
+            copying = asyncio.ensure_future(self._engine.call(copy))
+            try:
+                await asyncio.shield(copying)
+            finally:
+                # Nobody else may begin while it is paused, whatever has become of this.
+                await asyncio.wait([copying])
 
     async def _part(self, tag: str) -> dict[str, Any]:
         found: dict[str, Any] = await self._engine.call(
@@ -161,6 +202,7 @@ class Captures:
                 "architecture": taken["Architecture"],
                 "os": taken["Os"],
                 "created": taken["Created"],
+                "comment": reference,
                 "config": config,
                 "rootfs": {"type": "layers", "diff_ids": taken["RootFS"]["Layers"]},
                 "history": [],
@@ -197,6 +239,24 @@ class Captures:
             await self._engine.call(lambda client: client.remove_image(name))
 
 
+def _pause(client: RecordingClient, container: str) -> None:
+    """Stop all that runs in a container. Left to do so by itself, the daemon copies also when it didn't succeed."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            client.pause(container)
+            return
+        except APIError as error:
+            said = str(error.explanation)
+            if "already paused" in said:
+                # By somebody who has died at it: nobody else may be at it now.
+                return
+            # On a busy machine the processes don't come to stand in the little time that they are given.
+            if "freeze" not in said or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
 def _refuse_volumes(container: dict[str, Any]) -> None:
     volumes = [mount["Destination"] for mount in container["Mounts"] if mount["Type"] == "volume"]
     if others := sorted(set(volumes) - {ROOM}):
@@ -208,13 +268,13 @@ def _refuse_volumes(container: dict[str, Any]) -> None:
 
 
 def _stack_of(container: dict[str, Any]) -> str:
-    return _short((container["Config"]["Labels"] or {}).get(STACK_LABEL, ""))
+    return short_of((container["Config"]["Labels"] or {}).get(STACK_LABEL, ""))
 
 
-def _short(stack: str) -> str:
+def short_of(stack: str) -> str:
     """A stack's part of the names of images, which may not hold everything that a stack's may."""
     return hashlib.sha256(stack.encode()).hexdigest()[:12]
 
 
 def _use_lock(stack: str) -> Path:
-    return state_dir() / "locks" / f"captures-{_short(stack)}.lock"
+    return state_dir() / "locks" / f"captures-{short_of(stack)}.lock"

@@ -292,7 +292,9 @@ class DockerProvider:
         stack = spec.labels.get(STACK_LABEL, "")
         init = True
         pause = 0.01
-        async with self._networks.hold(stack), asyncio.timeout(CREATE_PATIENCE):
+        async with self._networks.hold(stack), self._captures.using(stack), asyncio.timeout(CREATE_PATIENCE):
+            image = await self._captures.without_volumes(spec.image.reference, stack)
+            spec = spec.model_copy(update={"image": spec.image.model_copy(update={"reference": image})})
             while True:
                 public = spec.network_mode == "public"
                 network = await self._networks.ensure(stack) if public else "none"
