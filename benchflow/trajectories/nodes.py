@@ -56,16 +56,14 @@ def load_rollout(
     chains = dict.fromkeys(chain_of(node.id) for node in tree.nodes)
     made = {chain: _Chain(stored.chain_files(chain), judge, workbench) for chain in chains}
     known = {node.id for node in tree.nodes}
-    events: list[dict[str, Any]] = []
+    mine: dict[str, list[dict[str, Any]]] = defaultdict(list)
     unfinished = 0
     for chain, files in made.items():
-        mine = chain_events(files.paths)
-        for event in mine:
+        for event in chain_events(files.paths):
             node = _node_of(event, files.paths.trajectory)
-            if node in known:
-                events.append(event)
-            elif chain == stored.chain:
-                unfinished += 1
+            mine[node].append(event)
+            unfinished += chain == stored.chain and node not in known
+    events = _numbered(tree, mine)
     nodes = _linked(tree, events, lambda node: made[chain_of(node.id)].evidence(node), None)[0]
     if whole and unfinished:
         raise VerifierError(
@@ -74,6 +72,20 @@ def load_rollout(
             remedy="run it again: bench job resume; or score the nodes that it did reach",
         )
     return nodes
+
+
+def _numbered(tree: RolloutTree, mine: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The events of all nodes, with a `seq` that counts along every path; each chain's own file begins with 0."""
+    shift: dict[str, int] = {"": 0}
+    ends: dict[str | None, int] = {}
+    events = []
+    for node in tree.nodes:
+        end = ends.get(node.parent, 0)
+        by = shift.setdefault(chain_of(node.id), end)
+        numbered = [event | {"seq": event["seq"] + by} if by else event for event in mine.get(node.id, ())]
+        ends[node.id] = numbered[-1]["seq"] + 1 if numbered else end
+        events += numbered
+    return events
 
 
 class _Chain:

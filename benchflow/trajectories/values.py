@@ -119,14 +119,14 @@ def _number_of(chain: str) -> tuple[int, str]:
 def grpo(returns: Mapping[str, float]) -> dict[str, float]:
     """Group-relative advantages (DeepSeekMath, arXiv 2402.03300): (r - mean) / (std + EPSILON).
 
-    std: of the group itself, with n below the line. Trainers that take the sample's instead, with n - 1, get advantages
-    that are sqrt((n - 1) / n) times these. A group of equals, and of one, has advantages of 0.
+    std: of the sample, with n - 1 below the line, as trainers compute it. A group of equals, and of one, has advantages
+    of 0.
     """
     exact = _exact(returns)
-    if not exact:
-        return {}
+    if len(exact) < 2:
+        return dict.fromkeys(exact, 0.0)
     mean = _mean(exact.values())
-    scale = math.sqrt(_rounded(_squares(exact.values()) / len(exact))) + EPSILON
+    scale = math.sqrt(_rounded(_squares(exact.values()) / (len(exact) - 1))) + EPSILON
     return {leaf: _rounded(value - mean) / scale for leaf, value in exact.items()}
 
 

@@ -154,7 +154,8 @@ def test_returns_too_far_apart_are_refused() -> None:
 
 def test_grpo_is_the_distance_from_the_mean_in_standard_deviations_of_the_group() -> None:
     advantages = grpo({"a": 1.0, "b": 0.0, "c": 0.0, "d": 1.0})
-    assert advantages == pytest.approx({"a": 1.0, "b": -1.0, "c": -1.0, "d": 1.0}, abs=1e-5)
+    wanted = math.sqrt(3 / 4)
+    assert advantages == pytest.approx({"a": wanted, "b": -wanted, "c": -wanted, "d": wanted}, abs=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -167,7 +168,9 @@ def test_advantages_agree_with_their_definitions(seed: int) -> None:
     returns = {leaf: value for tree in trees.values() for leaf, value in tree.items()}
 
     def normalised(leaf: str, group: dict[str, float]) -> float:
-        return (group[leaf] - statistics.fmean(group.values())) / (statistics.pstdev(group.values()) + EPSILON)
+        if len(group) < 2:
+            return 0.0
+        return (group[leaf] - statistics.fmean(group.values())) / (statistics.stdev(group.values()) + EPSILON)
 
     assert grpo(returns) == pytest.approx({leaf: normalised(leaf, returns) for leaf in returns})
     assert tree_grpo(trees) == pytest.approx(
