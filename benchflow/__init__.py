@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from benchflow.contracts.branch import AfterSteps as AfterSteps
+    from benchflow.contracts.branch import BranchConfig as BranchConfig
+    from benchflow.contracts.branch import ChildSpec as ChildSpec
+    from benchflow.contracts.branch import EverySteps as EverySteps
+    from benchflow.contracts.branch import Group as Group
     from benchflow.contracts.config import JobConfig as JobConfig
     from benchflow.contracts.config import Role as Role
     from benchflow.contracts.config import RolloutConfig as RolloutConfig
@@ -43,13 +48,20 @@ if TYPE_CHECKING:
     from benchflow.runtime import Environment as Environment
     from benchflow.runtime import Runtime as Runtime
     from benchflow.runtime import run as run
+    from benchflow.trajectories.stored import StoredTree as StoredTree
+    from benchflow.trajectories.stored import load_tree as load_tree
 
 _PUBLIC = {
     "ACPError": "benchflow.errors",
+    "AfterSteps": "benchflow.contracts.branch",
     "Agent": "benchflow.runtime",
     "BenchFlowError": "benchflow.errors",
+    "BranchConfig": "benchflow.contracts.branch",
+    "ChildSpec": "benchflow.contracts.branch",
     "CodeExecRewardFunc": "benchflow.planes.reward.output",
     "Environment": "benchflow.runtime",
+    "EverySteps": "benchflow.contracts.branch",
+    "Group": "benchflow.contracts.branch",
     "ImageBuilder": "benchflow.contracts.sandbox",
     "ImageConfig": "benchflow.contracts.sandbox",
     "ImageRef": "benchflow.contracts.sandbox",
@@ -71,11 +83,13 @@ _PUBLIC = {
     "Sandbox": "benchflow.contracts.sandbox",
     "SandboxExecResult": "benchflow.contracts.sandbox",
     "Scene": "benchflow.contracts.config",
+    "StoredTree": "benchflow.trajectories.stored",
     "StringMatchRewardFunc": "benchflow.planes.reward.output",
     "Task": "benchflow.contracts.task",
     "TestRewardFunc": "benchflow.planes.reward.output",
     "Turn": "benchflow.contracts.config",
     "VerifyResult": "benchflow.contracts.reward",
+    "load_tree": "benchflow.trajectories.stored",
     "run": "benchflow.runtime",
 }
 

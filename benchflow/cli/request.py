@@ -92,7 +92,8 @@ def _branch(given: str | None) -> BranchConfig | None:
     try:
         return branch_config(given) if given is not None else None
     except ConfigError as error:
-        error.key = error.key or "--branch"
+        if error.file is None:
+            error.key = "--branch"
         raise
 
 

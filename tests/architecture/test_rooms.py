@@ -54,11 +54,11 @@ ALLOWED: dict[str, set[str]] = {
         "trajectories",
     },
     "rubric": {"contracts", "errors", "planes", "rescoring", "tasks", "trajectories"},
-    "rollout": {"contracts", "errors", "jobs", "paths", "trajectories"},
+    "rollout": {"config_file", "contracts", "errors", "jobs", "paths", "trajectories"},
     "runtime": {"contracts", "errors", "rollout"},
     "config_file": {"contracts", "errors", "tasks"},
     "_utils": {"config_file"},
-    "__init__": {"contracts", "errors", "planes.reward", "rollout", "rubric", "runtime"},
+    "__init__": {"contracts", "errors", "planes.reward", "rollout", "rubric", "runtime", "trajectories.stored"},
 }
 """Which room may use which. A room that is not named here may not exist; `cli` may use all, and nothing uses it."""
 

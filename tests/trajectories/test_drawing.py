@@ -73,11 +73,11 @@ def test_a_tree_is_drawn_with_what_its_nodes_are_worth() -> None:
         "office/1  14 nodes, 4 leaves",
         "n0 – n1 ◆  V=0.5±0.0 n=2  A=0.0",
         "├─ n1.0/n2 – n3 ◆  V=0.5±0.5 n=2  A=0.0",
-        "│  ├─ n1.0/n3.0/n4 – n5  return=0.0  A=-1.0",
-        "│  └─ n1.0/n3.1/n4 – n5  return=1.0  A=+1.0",
+        "│  ├─ n1.0/n3.0/n4 – n5  return=0.0  A=-0.866",
+        "│  └─ n1.0/n3.1/n4 – n5  return=1.0  A=+0.866",
         "└─ n1.1/n2 – n3 ◆  V=0.5±0.5 n=2  A=0.0",
-        "   ├─ n1.1/n3.0/n4 – n5  return=0.0  A=-1.0",
-        "   └─ n1.1/n3.1/n4 – n5  return=1.0  A=+1.0",
+        "   ├─ n1.1/n3.0/n4 – n5  return=0.0  A=-0.866",
+        "   └─ n1.1/n3.1/n4 – n5  return=1.0  A=+0.866",
         "◆ checkpoint · V of n children's returns ± standard error · A: advantage, grpo",
     ]
 
@@ -86,7 +86,7 @@ def test_a_large_tree_has_a_line_for_each_child() -> None:
     lines = drawn(tree_of(4, 3, 2), 100)
     assert len(lines) == 3 + 4 + 4 * 3 + 4 * 3 * 2
     assert "│  └─ n1.0/n3.2/n4 – n5 ◆  V=0.5±0.5 n=2  A=0.0" in lines
-    assert "      └─ n1.3/n3.2/n5.1/n6 – n7  return=1.0  A=+1.0" in lines
+    assert "      └─ n1.3/n3.2/n5.1/n6 – n7  return=1.0  A=+0.979" in lines
 
 
 def test_a_rollout_that_never_branched_is_one_line_where_there_is_nothing_to_tell_between() -> None:
@@ -125,7 +125,7 @@ def test_in_a_narrow_terminal_lines_go_on_below_and_names_are_relative() -> None
         "├─ .0/n2 – n3 ◆  V=0.5±0.5",
         "│  │  n=2  A=0.0",
         "│  ├─ .0/n4 – n5  return=0.0",
-        "│  │  A=-1.0",
+        "│  │  A=-0.866",
     ]
 
 
@@ -149,10 +149,10 @@ def test_a_rollout_that_went_on_from_a_child_goes_on_below_it() -> None:
     ]
     assert drawn(grow("office/1", own, children_of("n1", 1, (2,)), returns=0.125))[1:-1] == [
         "n0 – n1  agent  V=0.5±0.5 n=2  A=0.0",
-        "├─ n1.0/n2 – n3  return=0.0  A=-1.0",
+        "├─ n1.0/n2 – n3  return=0.0  A=-0.707",
         "└─ n1.1/n2 – n3  return=1.0",
         "   n4  critic",
-        "   n5  agent  return=0.125  A=+1.0",
+        "   n5  agent  return=0.125  A=+0.707",
     ]
 
 

@@ -1,0 +1,216 @@
+"""What a tree leaves on disk, as those read it who use it: paths across chains, scorers, scoring again, Python."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from running import run_tasks
+from task_writer import BASE_IMAGE, write_step, write_task
+
+import benchflow as bf
+from benchflow.contracts.reward import RolloutNode
+from benchflow.contracts.rollout import RolloutResult
+from benchflow.errors import ConfigError, ResultFileError, UnsupportedFeatureError, UsageError, VerifierError
+from benchflow.paths import JobPaths
+from benchflow.planes.sandbox import close_providers
+from benchflow.rescoring import Request, Rescoring, rescore
+from benchflow.rescoring.sandboxes import OWNER
+from benchflow.results.summary import write_summary
+from benchflow.trajectories.nodes import last_of, load_rollout
+
+SOLVE = "cat /proc/sys/kernel/random/uuid >> /app/who\n"
+# What nobody can have but the rollout that has drawn it: between 1/16 and 1.
+DRAWN = """
+printf '%d\\n' "0x$(tail -n 1 /app/who | cut -c1)" | awk '{print ($1 + 1) / 16}' > /logs/verifier/reward.txt
+"""
+
+
+def two_steps(root: Path, *, test: str = DRAWN) -> Path:
+    task = write_task(
+        root,
+        "two",
+        config='multi_step_reward_strategy = "final"\n[[steps]]\nname = "first"\n[[steps]]\nname = "second"\n',
+        dockerfile=f"FROM {BASE_IMAGE}\nWORKDIR /app\n",
+    )
+    for step in ("first", "second"):
+        write_step(task, step, solve=SOLVE, test=test)
+    return task
+
+
+@pytest.fixture(scope="module")
+def job(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job of one rollout, of which two children went on after its first step."""
+    task = two_steps(tmp_path_factory.mktemp("task"))
+    branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}}
+    options = {"sandbox": "local", "keep": "workspace", "branch": branch}
+    result = run_tasks([task], module_jobs, job_name="tree", **options)["two"]
+    assert result.error is None and result.directory is not None
+    return module_jobs / "tree"
+
+
+def rollout_of(job: Path) -> Path:
+    return next(job.glob("two__*"))
+
+
+def result_of(directory: Path) -> RolloutResult:
+    return RolloutResult.model_validate_json((directory / "result.json").read_bytes())
+
+
+pytestmark = pytest.mark.local
+
+
+def test_a_trajectory_leads_from_the_root_to_a_leaf_through_the_files_of_both(job: Path) -> None:
+    tree = bf.load_tree(rollout_of(job))
+    assert [leaf.id for leaf in tree.leaves] == ["n1.0/n2", "n1.1/n2"]
+    for leaf in tree.leaves:
+        events = tree.trajectory(leaf.id)
+        assert [event["node"] for event in events] == ["n1", "n1", leaf.id, leaf.id]
+        assert [event["seq"] for event in events] == [0, 1, 2, 3]
+        assert [event.get("text") for event in events] == ["Do first.", None, "Do second.", None]
+    assert tree.value is not None
+    assert tree.value.value == pytest.approx(sum(leaf.returns or 0 for leaf in tree.leaves) / 2)
+    with pytest.raises(UsageError, match="no node 'n2'") as caught:
+        tree.trajectory("n2")
+    assert "n1.0/n2, n1.1/n2" in (caught.value.remedy or "")
+
+
+def test_a_childs_directory_leads_to_the_whole_tree(job: Path) -> None:
+    child = bf.load_tree(rollout_of(job) / "children" / "n1.1")
+    assert (child.chain, child.paths.root) == ("n1.1", rollout_of(job))
+    assert len(child.trajectory("n1.0/n2")) == 4
+    with pytest.raises(ResultFileError, match="no tree here"):
+        bf.load_tree(job)
+
+
+def test_where_events_lie_is_told_by_each_chains_own_files(job: Path) -> None:
+    told = json.loads((rollout_of(job) / "tree.json").read_bytes())["nodes"]
+    assert {node["id"]: node["events"] for node in told}["n1.0/n2"] == [0, 0]
+    assert bf.load_tree(rollout_of(job)).node("n1.0/n2").events == (0, 2)
+
+
+def test_scorers_see_the_path_from_the_root_whichever_directory_they_are_given(job: Path) -> None:
+    directory = rollout_of(job)
+    whole = load_rollout(directory, whole=True)
+    assert list(whole) == ["n0", "n1", "n1.0/n2", "n1.1/n2"]
+    own = load_rollout(directory / "children" / "n1.1", whole=True)
+    assert list(own) == ["n0", "n1", "n1.1/n2"]
+    for leaf in (whole["n1.1/n2"], last_of(own)):
+        assert [node.rollout.instruction for node in leaf.path[1:]] == ["Do first.", "Do second."]
+        assert [event["seq"] for event in leaf.trajectory] == [0, 1, 2, 3]
+        assert leaf.rollout.evidence == directory / "children" / "n1.1" / "steps" / "second" / "evidence"
+        assert leaf.path[1].rollout.evidence == directory / "steps" / "first" / "evidence"
+
+
+class Events:
+    """How many events led to a node, of four."""
+
+    async def score(self, node: RolloutNode) -> bf.VerifyResult:
+        return bf.VerifyResult(reward=len(node.trajectory) / 4)
+
+
+async def test_a_rubric_scores_a_child_by_its_directory_and_refuses_the_parent(job: Path) -> None:
+    rubric = bf.Rubric([Events()])
+    assert (await rubric.score(rollout_dir=rollout_of(job) / "children" / "n1.0")).reward == 1.0
+    with pytest.raises(VerifierError, match="branched, and ended in 2 children") as caught:
+        await rubric.score(rollout_dir=rollout_of(job))
+    assert "children/n1.0, children/n1.1" in (caught.value.remedy or "")
+
+
+def test_a_row_says_of_how_many_children_its_reward_is_made(job: Path) -> None:
+    write_summary(JobPaths(job), "tree", 1)
+    (row,) = [json.loads(line) for line in (job / "results.jsonl").read_text().splitlines()]
+    assert row["reward_kind"] == "value"
+    assert (row["value"]["node"], row["value"]["n"], row["value"]["failed"]) == ("n1", 2, {})
+    assert row["value"]["value"] == row["reward"]
+
+
+def test_a_tree_that_grows_is_read_as_far_as_anybody_has_written_it(job: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "growing"
+    shutil.copytree(rollout_of(job), directory)
+    (directory / "result.json").unlink()
+    file = directory / "tree.json"
+    tree = json.loads(file.read_bytes())
+    tree["nodes"] = [node for node in tree["nodes"] if node["chain"] is None]
+    tree["nodes"][-1] |= {"pending": ["n1.0", "n1.1"], "n": 0, "value": None}
+    file.write_text(json.dumps(tree))
+    shutil.rmtree(directory / "children" / "n1.1")
+    grown = bf.load_tree(directory)
+    assert [node.id for node in grown.tree.nodes] == ["n0", "n1", "n1.0/n2"]
+    assert len(grown.trajectory("n1.0/n2")) == 4
+
+
+# --- scoring again -------------------------------------------------------------------------------------------
+
+
+async def scored_again(job: Path, request: Request | None = None) -> Rescoring:
+    try:
+        return await rescore(job, request)
+    finally:
+        await close_providers(OWNER)
+
+
+async def test_scored_again_a_tree_has_the_same_value(job: Path) -> None:
+    found = await scored_again(job)
+    (record,) = found.rollouts
+    assert (record.outcome, record.error) == ("unchanged", None)
+    assert record.value is not None
+    assert (record.value.n, sorted(record.value.returns)) == (2, ["n1.0", "n1.1"])
+    assert (rollout_of(job) / "children" / "n1.0" / "rescored" / found.name / "result.json").is_file()
+
+
+async def test_by_another_verifier_each_leaf_has_another_reward_and_the_root_their_mean(
+    job: Path, tmp_path: Path
+) -> None:
+    half = DRAWN.replace("/ 16", "/ 32")
+    two_steps(tmp_path, test=half)
+    (record,) = (await scored_again(job, Request(tasks=tmp_path, trust_workspace=True))).rollouts
+    assert (record.outcome, record.error) == ("changed", None)
+    before = result_of(rollout_of(job)).reward
+    assert before is not None
+    assert record.reward == pytest.approx(before / 2, abs=1e-5)
+
+
+async def test_a_leaf_that_cannot_be_scored_again_leaves_no_value(job: Path, tmp_path: Path) -> None:
+    """The mean of the others would be the value of another state of affairs."""
+    copy = tmp_path / "tree"
+    shutil.copytree(job, copy, ignore=shutil.ignore_patterns("rescored"))
+    (rollout_of(copy) / "children" / "n1.0" / "steps" / "second" / "evidence" / "workspace.tar").unlink()
+    two_steps(tmp_path / "tasks", test=DRAWN.replace("/ 16", "/ 32"))
+    (record,) = (await scored_again(copy, Request(tasks=tmp_path / "tasks", trust_workspace=True))).rollouts
+    assert (record.outcome, record.rewards) == ("failed", None)
+    assert record.error is not None
+
+
+# --- from Python ---------------------------------------------------------------------------------------------
+
+
+async def test_a_rollout_is_branched_from_python(engine: Path, tmp_path: Path) -> None:
+    task = write_task(tmp_path, "small", dockerfile=f"FROM {BASE_IMAGE}\nWORKDIR /app\n")
+    rollout = await bf.Rollout.create(bf.RolloutConfig(task_path=task, environment="local", jobs_dir=engine))
+    result = await rollout.branch(n=2, aggregate="max")
+    assert (result.error, result.reward, result.reward_kind) == (None, 1.0, "value")
+    assert result.directory is not None
+    tree = bf.load_tree(result.directory)
+    assert [(leaf.id, leaf.returns) for leaf in tree.leaves] == [("n0.0/n1", 1.0), ("n0.1/n1", 1.0)]
+
+
+async def test_what_cannot_be_branched_from_python_is_refused(engine: Path, tmp_path: Path) -> None:
+    task = two_steps(tmp_path)
+    config = bf.RolloutConfig(task_path=task, environment="local", jobs_dir=engine)
+    rollout = await bf.Rollout.create(config)
+    with pytest.raises(ConfigError, match="2 steps"):
+        await rollout.branch(n=2, at=2)
+    with pytest.raises(ConfigError, match="greater than or equal to 1"):
+        await rollout.branch(n=0)
+    with pytest.raises(ConfigError, match="not a known key"):
+        await rollout.branch(n=2, atonce=3)
+    with pytest.raises(UnsupportedFeatureError, match="goes on from one of its children"):
+        await rollout.branch(n=2, then="best")
+    twice = config.model_copy(update={"branch": bf.BranchConfig(policy=bf.Group(n=2))})
+    with pytest.raises(ConfigError, match="as its configuration says"):
+        await (await bf.Rollout.create(twice)).branch(n=2)
+    assert not await asyncio.to_thread(engine.exists)
