@@ -77,6 +77,7 @@ LONG = (
     "crash/test_server_killed.py",
     "perf/test_perf_scripts.py",
     "agents/test_real_replays.py",
+    "agents/test_loaded_sessions.py",
     "cli/test_cli_env.py",
     "crash/test_random_kills.py",
     "planes/environment/test_environment_crashes.py",

@@ -74,6 +74,7 @@ def _plan_document(plan: JobPlan, missing: list[str]) -> dict[str, Any]:
         "sandbox_reason": plan.sandbox_reason,
         "concurrency": plan.config.concurrency,
         "repeats": plan.config.repeats,
+        "branch": plan.config.branch.model_dump(mode="json") if plan.config.branch is not None else None,
         "total": plan.total,
         "variables_not_set": missing,
         "warnings": plan.warnings,

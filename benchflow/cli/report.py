@@ -41,10 +41,11 @@ _TOKENS_COLUMN, _COST_COLUMN = 8, 9
 
 
 def describe(config: JobConfig, tasks: int) -> str:
-    """`9 tasks × oracle × 3 · docker · 4 at a time`."""
+    """`9 tasks × oracle × 3 · docker · 4 at a time`, and by which policy they branch."""
     agents = " + ".join(agent.label for agent in config.agents)
     repeats = f" × {config.repeats}" if config.repeats > 1 else ""
-    return f"{plural(tasks, 'task')} × {agents}{repeats} · {config.sandbox} · {config.concurrency} at a time"
+    branch = f" · branch {config.branch.policy.kind}" if config.branch is not None else ""
+    return f"{plural(tasks, 'task')} × {agents}{repeats} · {config.sandbox} · {config.concurrency} at a time{branch}"
 
 
 def finish(job: Job, screen: Console, as_json: bool) -> int:

@@ -31,9 +31,11 @@ def show(rollout: Which, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> Non
     """
     from rich.text import Text
 
-    from benchflow.cli.report import show_place
+    from benchflow.cli.report import show_errors, show_place
     from benchflow.cli.screen import console, print_json
+    from benchflow.contracts.rollout import RolloutResult
     from benchflow.trajectories.drawing import draw
+    from benchflow.trajectories.stored import read_model
 
     stored = _find(rollout, jobs_dir)
     if as_json:
@@ -41,7 +43,9 @@ def show(rollout: Which, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> Non
         return
     screen = console()
     screen.print(draw(stored.tree, width=screen.width), soft_wrap=True)
-    if stored.branched and not stored.paths.result.is_file():
+    if stored.paths.result.is_file():
+        show_errors([read_model(RolloutResult, stored.paths.result)], screen)
+    else:
         screen.print(Text("It has no result yet; this is how far it has grown.", "yellow"))
     show_place("results", str(stored.paths.root), screen)
 

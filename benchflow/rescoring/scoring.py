@@ -220,7 +220,9 @@ class _Rescored:
         place, run = names.index(outcome.step.name), self._rollout.result.steps
         is_last = outcome is run[-1]
         if reaches(result, task.steps[place].min_reward):
-            if is_last and place + 1 < len(names) and self._rollout.result.error is None:
+            has_stopped = is_last and place + 1 < len(names) and self._rollout.result.error is None
+            # Where it branches, its children run the others; or they are to end before the last.
+            if has_stopped and self._rollout.spec.run.branch is None:
                 self._warn(f"step {names[place]!r} is good enough now for the next one, which was not run")
             return True
         if not is_last:

@@ -153,13 +153,30 @@ async def scored_again(job: Path, request: Request | None = None) -> Rescoring:
         await close_providers(OWNER)
 
 
-async def test_scored_again_a_tree_has_the_same_value(job: Path) -> None:
-    found = await scored_again(job)
+def without_workspaces(job: Path, target: Path) -> Path:
+    """A copy of a job, of which nothing can be run again; what its verifiers wrote is read again."""
+    shutil.copytree(job, target, ignore=shutil.ignore_patterns("rescored", "workspace.tar"))
+    return target
+
+
+async def test_scored_again_a_tree_has_the_same_value(job: Path, tmp_path: Path) -> None:
+    copy = without_workspaces(job, tmp_path / "tree")
+    found = await scored_again(copy)
     (record,) = found.rollouts
     assert (record.outcome, record.error) == ("unchanged", None)
+    assert not [note for note in record.warnings if "was not run" in note]
     assert record.value is not None
     assert (record.value.n, sorted(record.value.returns)) == (2, ["n1.0", "n1.1"])
-    assert (rollout_of(job) / "children" / "n1.0" / "rescored" / found.name / "result.json").is_file()
+    assert (rollout_of(copy) / "children" / "n1.0" / "rescored" / found.name / "result.json").is_file()
+
+
+async def test_a_leaf_that_cannot_be_scored_again_leaves_no_value(job: Path, tmp_path: Path) -> None:
+    """The mean of the others would be the value of something else."""
+    copy = without_workspaces(job, tmp_path / "tree")
+    (rollout_of(copy) / "children" / "n1.0" / "steps" / "second" / "verifier" / "reward.txt").unlink()
+    (record,) = (await scored_again(copy)).rollouts
+    assert (record.outcome, record.rewards) == ("failed", None)
+    assert record.error is not None and "not kept" in record.error.message
 
 
 async def test_by_another_verifier_each_leaf_has_another_reward_and_the_root_their_mean(
@@ -172,17 +189,6 @@ async def test_by_another_verifier_each_leaf_has_another_reward_and_the_root_the
     before = result_of(rollout_of(job)).reward
     assert before is not None
     assert record.reward == pytest.approx(before / 2, abs=1e-5)
-
-
-async def test_a_leaf_that_cannot_be_scored_again_leaves_no_value(job: Path, tmp_path: Path) -> None:
-    """The mean of the others would be the value of another state of affairs."""
-    copy = tmp_path / "tree"
-    shutil.copytree(job, copy, ignore=shutil.ignore_patterns("rescored"))
-    (rollout_of(copy) / "children" / "n1.0" / "steps" / "second" / "evidence" / "workspace.tar").unlink()
-    two_steps(tmp_path / "tasks", test=DRAWN.replace("/ 16", "/ 32"))
-    (record,) = (await scored_again(copy, Request(tasks=tmp_path / "tasks", trust_workspace=True))).rollouts
-    assert (record.outcome, record.rewards) == ("failed", None)
-    assert record.error is not None
 
 
 # --- from Python ---------------------------------------------------------------------------------------------

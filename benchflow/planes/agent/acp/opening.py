@@ -1,7 +1,7 @@
 """What is said until there is a session: `initialize`, `session/new` or `session/load`, its mode, model and effort.
 
-An agent that loads a session tells all of it again, unless it can resume it. That is history, which is on record where it happened: it is heard
-and belongs to no turn, whoever reads the journal and however often.
+An agent that loads a session tells all of it again, unless it can resume it. That is history, which is on record where
+it happened: it is heard and belongs to no turn, whoever reads the journal and however often.
 """
 
 from __future__ import annotations
