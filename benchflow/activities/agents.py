@@ -11,13 +11,14 @@ from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import command_env
 from benchflow.activities.models import Model, access_of, gateway_mount
 from benchflow.contracts import base
-from benchflow.contracts.activities import ConnectInput, StepInput
+from benchflow.contracts.activities import Connected, ConnectInput, StepInput
 from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.checkpoint import is_enough
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import AgentSession, Failure, ModelAccess
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxRef, SandboxSpec
 from benchflow.contracts.task import McpServer, Task
-from benchflow.errors import BenchFlowError, UnsupportedFeatureError
+from benchflow.errors import AgentTimeoutError, BenchFlowError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.connect import Connection, Start, prepare_home
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, find_account, run_mount
 from benchflow.planes.agent.acp.talk import AcpTalk
@@ -203,10 +204,42 @@ async def open_model(context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox
         await model_of(context, spec, sandbox).open(whole, await ensure_runtime(context.paths, outfit.libc))
 
 
-async def open_session(
+async def go_on_or_open(
     context: WorkerContext, here: ConnectInput, task: Task, sandbox: Sandbox, user: str | int
+) -> Connected:
+    """The rollout's session of this number: the parent's, in the best way that there is, or a new one.
+
+    Raises `SessionNotLoadedError` where that is less than was asked for.
+    """
+    layer, warnings = here.load, []
+    if layer is None:
+        return Connected(session=await open_session(context, here, task, sandbox, user))
+    if layer.rung == "load":
+        try:
+            opened = await open_session(context, here, task, sandbox, user, layer.session)
+            return Connected(session=opened, rung="load")
+        except (SessionNotLoadedError, UnsupportedFeatureError, AgentTimeoutError) as error:
+            warnings.append(f"the agent's session could not be loaded: {error.message}")
+    config = here.spec.run.branch
+    if config is not None and not is_enough("fresh", config.min_session_rung):
+        raise SessionNotLoadedError(
+            "; ".join(warnings) or f"agent {here.spec.agent.name!r} cannot go on with its session here",
+            key="branch.min_session_rung",
+            remedy="allow `fresh`, or use an agent that loads its sessions",
+        )
+    opened = await open_session(context, here, task, sandbox, user)
+    return Connected(session=opened, rung="fresh", warnings=warnings)
+
+
+async def open_session(
+    context: WorkerContext,
+    here: ConnectInput,
+    task: Task,
+    sandbox: Sandbox,
+    user: str | int,
+    load: AgentSession | None = None,
 ) -> AgentSession:
-    """The rollout's session of this number, with the agent started as it is to act."""
+    """The rollout's session of this number, with the agent started as it is to act. load: a parent's, to go on with."""
     record, within = record_for(here.spec.agent), here.spec.run.sandbox_setup_timeout
     outfit = Outfit.of(sessions_of(context, sandbox))
     for toolbox_ in await _toolboxes(context, record, outfit.libc):
@@ -214,9 +247,9 @@ async def open_session(
     account = await find_account(sandbox, user)
     start, toolbox = await start_of(context, here.spec, task, sandbox, account)
     if record.protocol != "acpx":
-        opened = await connection_to(context, sandbox).open(here.session, start, within)
+        opened = await connection_to(context, sandbox).open(here.session, start, within, load=load)
         return opened.model_copy(update={"model_access": outfit.access})
-    assert toolbox is not None
+    assert toolbox is not None and load is None
     await prepare_home(sandbox, start)
     name = f"{sandbox.ref.episode}{here.session}.0"
     session = _acpx(context, here.spec, sandbox, start, toolbox, name)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from temporalio import activity
 
-from benchflow.activities.agents import redacted_errors, redactor_for, sessions_of
+from benchflow.activities.agents import model_of, redacted_errors, redactor_for, sessions_of
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import world_of
 from benchflow.checkpoints import capture
@@ -24,6 +24,7 @@ from benchflow.contracts.ids import cut, short_hash, slug
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import AgentSession
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.planes.agent.acp.connect import session_rung
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.write import write_json
@@ -81,6 +82,8 @@ class CheckpointActivities:
         world = await world_of(context, spec, task, work.sandbox)
         stateful = world is not None and world.manifest.is_stateful
         state = world.manifest.state if world is not None else None
+        # Held from before the capture on, so that nothing is said that no copy knows of.
+        session = await self._session(sandbox, spec, work.session)
         captured = await capture(
             f"{name}.{number}",
             sandbox,
@@ -103,7 +106,7 @@ class CheckpointActivities:
             attempts=captured.attempts,
             files=captured.files,
             state=captured.state,
-            session=await asyncio.to_thread(self._session, sandbox, spec, work.session),
+            session=session,
             baseline=work.baseline,
             by_layer=dict(captured.by_layer),
         )
@@ -115,11 +118,14 @@ class CheckpointActivities:
         directory = sessions_of(self.context, sandbox) / session.directory
         return {f"the agent's journal {name!r}": _size(directory / name) for name in ("in", "out")}
 
-    def _session(self, sandbox: Sandbox, spec: RolloutSpec, session: AgentSession | None) -> SessionLayer | None:
+    async def _session(self, sandbox: Sandbox, spec: RolloutSpec, session: AgentSession | None) -> SessionLayer | None:
         if session is None:
             return None
-        out = sessions_of(self.context, sandbox) / session.directory / "out"
-        return SessionLayer(session=session, rung=record_for(spec.agent).session.rung, said_bytes=_size(out))
+        rung = session_rung(record_for(spec.agent), session)
+        said = await asyncio.to_thread(_size, sessions_of(self.context, sandbox) / session.directory / "out")
+        model = model_of(self.context, spec, sandbox) if session.model_access == "gateway" else None
+        requests = await model.requests() if model is not None else 0
+        return SessionLayer(session=session, rung=rung, said_bytes=said, requests=requests)
 
     @activity.defn(name=names.RELEASE_CHECKPOINT)
     async def release(self, work: ReleaseInput) -> None:

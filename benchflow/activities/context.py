@@ -120,6 +120,13 @@ class WorkerContext:
         root = JobPaths(job).rollout(spec.name)
         return root.child(spec.branch.chain) if spec.branch is not None else root
 
+    def results_of_parent(self, child: RolloutSpec) -> RolloutPaths:
+        """Where the results of a child's parent are written on this host."""
+        assert child.branch is not None
+        chain = child.branch.node.rpartition("/")[0]
+        root = self.results(child.model_copy(update={"branch": None}))
+        return root.child(chain) if chain else root
+
     def is_origin(self, origin: Origin) -> bool:
         """Whether results are to lie on this very host."""
         return origin.host_id == self.host_id

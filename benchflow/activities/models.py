@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchflow.activities.context import WorkerContext
 from benchflow.contracts.agent import AgentRecord, Endpoint
@@ -23,7 +23,7 @@ from benchflow.contracts.gateway import (
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import ModelAccess, Step, Usage
 from benchflow.contracts.sandbox import Mount, Sandbox
-from benchflow.errors import BenchFlowError, UnknownRolloutError, UnsupportedFeatureError
+from benchflow.errors import BenchFlowError, TornCheckpointError, UnknownRolloutError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import endpoint_of
@@ -124,8 +124,29 @@ class Model:
                 limits=spec.run.limits,
                 sampling=spec.run.sampling,
                 replay=spec.run.replay,
+                **self._prefix(),
             )
         )
+
+    def _prefix(self) -> dict[str, Any]:
+        """What a loaded session has to have in front of its first call."""
+        own = self._spec.branch
+        layer = own.checkpoint.session if own is not None else None
+        if layer is None or layer.rung != "load" or not layer.requests:
+            return {}
+        record = self._context.results_of_parent(self._spec).model_calls
+        return {"prefix": str(record), "prefix_requests": layer.requests}
+
+    async def requests(self) -> int:
+        """How many lines of requests the record has, with nothing under way and nothing let through any more."""
+        client = self._client()
+        await client.hold(self._spec.id)
+        if not await client.until_quiet(self._spec.id, timeout=QUIET_SEC):
+            raise TornCheckpointError(
+                f"a call of the agent's model was still under way after {QUIET_SEC:g} s",
+                remedy="branch where the agent has ended its turn",
+            )
+        return (await client.status(self._spec.id)).requests
 
     async def begin_turn(self, step: Step) -> UsageTotals:
         """Whose calls come from now on. What was used before the turn, the same for whoever takes it over."""

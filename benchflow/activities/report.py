@@ -24,7 +24,7 @@ from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.write import append_row, write_rollout
 from benchflow.secrets import Redactor
-from benchflow.tasks import prompt_for, write_pack
+from benchflow.tasks import prompt_of, write_pack
 from benchflow.trajectories.journal import read_journal
 from benchflow.trajectories.tree import build_tree, with_events
 
@@ -184,7 +184,7 @@ class ReportActivities:
             {
                 "step": outcome.step.name,
                 "role": outcome.step.role,
-                "text": prompt_for(task, outcome.step.name),
+                "text": prompt_of(task, outcome.step),
             }
             for outcome in report.steps
         ]

@@ -39,13 +39,13 @@ from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import Step
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import Healthcheck, Task, VerifierConfig
-from benchflow.errors import BenchFlowError, SandboxUnavailableError
+from benchflow.errors import BenchFlowError, SandboxUnavailableError, UnsupportedFeatureError
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.reward.needs import check_scoring, scoring_sec
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.write import set_aside
 from benchflow.secrets import Secrets
-from benchflow.tasks import require_supported
+from benchflow.tasks import require_supported, turn_prompt
 
 INSTALL_SEC = 1800.0
 """The most that an agent's toolbox may take to be built."""
@@ -73,6 +73,8 @@ def lower(blueprint: Blueprint, spec: RolloutSpec) -> list[Step]:
             "verify_timeout_sec": scoring_sec(task, verifier) + clean_room_sec(blueprint, name, verifier, spec.run),
         }
 
+    if task.scenes:
+        return _of_scenes(task, spec, step(0, None, task.agent.timeout_sec, task.verifier))
     if not task.steps:
         return [Step(**step(0, None, task.agent.timeout_sec, task.verifier))]
     return [
@@ -83,6 +85,33 @@ def lower(blueprint: Blueprint, spec: RolloutSpec) -> list[Step]:
         )
         for index, config in enumerate(task.steps)
     ]
+
+
+def _of_scenes(task: Task, spec: RolloutSpec, common: dict[str, Any]) -> list[Step]:
+    """A step a turn; those of a scene are one session, and what the last has led to is scored."""
+    wanted = {task.roles[turn.role].agent for scene in task.scenes for turn in scene.turns}
+    if spec.agent.name not in wanted:
+        raise UnsupportedFeatureError(
+            f"the task's scenes are for the agent {', '.join(sorted(wanted))}, not for {spec.agent.name}",
+            file=task.config_file,
+            key="agents.roles",
+            remedy=f"run it with --agent {sorted(wanted)[0]}",
+        )
+    steps: list[Step] = []
+    for session, scene in enumerate(task.scenes):
+        for turn in scene.turns:
+            said = {"role": turn.role, "session": session, "prompt": turn_prompt(task, scene, turn), "scored": False}
+            steps.append(Step(**common | said | {"index": len(steps)}))
+    return [*steps[:-1], steps[-1].model_copy(update={"scored": True})]
+
+
+def _told_otherwise(steps: list[Step], spec: RolloutSpec) -> list[Step]:
+    """A child is told in its first step what was written for it alone."""
+    own = spec.branch
+    if own is None or own.child.prompt is None:
+        return steps
+    first = own.checkpoint.steps_done
+    return [step.model_copy(update={"prompt": own.child.prompt}) if step.index == first else step for step in steps]
 
 
 def _turn_timeout(task: Task, spec: RolloutSpec, own: float | None) -> float:
@@ -114,7 +143,7 @@ class RolloutActivities:
             self._secrets(spec).check_judges(judging, task)
         setup = task.sandbox.setup_commands
         return RolloutPlan(
-            steps=lower(blueprint, spec),
+            steps=_told_otherwise(lower(blueprint, spec), spec),
             strategy=task.multi_step_reward_strategy,
             has_healthcheck=task.sandbox.healthcheck is not None,
             build_timeout_sec=task.sandbox.build_timeout_sec,

@@ -52,7 +52,7 @@ from benchflow.planes.reward.workbench import SandboxWorkbench
 from benchflow.results.write import without_events, write_rewards
 from benchflow.secrets import Redactor, Secrets
 from benchflow.store import storage_errors, write_atomic
-from benchflow.tasks import prompt_for
+from benchflow.tasks import prompt_of
 from benchflow.trajectories.journal import read_journal
 from benchflow.trajectories.nodes import change_after, nodes_of, world_after
 from benchflow.trajectories.tree import node_id
@@ -204,7 +204,7 @@ class Scene:
             directory=paths.root,
             evidence=evidence,
             task=self.task.name,
-            instruction=prompt_for(self.task, self.step.name),
+            instruction=prompt_of(self.task, self.step),
             workspace=self.sandbox.ref.workdir,
             workbench=workbench,
             judge=self.judge(transcripts),

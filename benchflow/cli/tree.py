@@ -43,10 +43,11 @@ def show(rollout: Which, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> Non
         return
     screen = console()
     screen.print(draw(stored.tree, width=screen.width), soft_wrap=True)
-    if stored.paths.result.is_file():
-        show_errors([read_model(RolloutResult, stored.paths.result)], screen)
-    else:
+    result = read_model(RolloutResult, stored.paths.result) if stored.paths.result.is_file() else None
+    if result is None:
         screen.print(Text("It has no result yet; this is how far it has grown.", "yellow"))
+    elif stored.value is None:
+        show_errors([result], screen)
     show_place("results", str(stored.paths.root), screen)
 
 

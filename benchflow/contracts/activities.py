@@ -6,7 +6,7 @@ from typing import Literal
 
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import StateValue
-from benchflow.contracts.checkpoint import Checkpoint
+from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionLayer
 from benchflow.contracts.environment import ReadyWorld, StateSnapshot
 from benchflow.contracts.job import Origin, RolloutSpec
 from benchflow.contracts.rollout import AgentSession, Answer, Failure, RolloutOutcome, RolloutTree, Step, StepOutcome
@@ -77,9 +77,22 @@ class SandboxInput(Model):
 
 
 class ConnectInput(SandboxInput):
-    """session: which of the rollout's sessions is to be opened; `generation` of the sandbox is in its reference."""
+    """session: which of the rollout's sessions is to be opened; `generation` of the sandbox is in its reference. load:
+    what is known of it in the sandbox that this one is a copy of.
+    """
 
     session: int = 0
+    load: SessionLayer | None = None
+
+
+class Connected(Model):
+    """An agent that is ready; session: None for one that does not talk. rung: how its session goes on, None for one
+    that is new. warnings: why it does not by a better way.
+    """
+
+    session: AgentSession | None = None
+    rung: Rung | None = None
+    warnings: list[str] = []
 
 
 class Readied(Model):
@@ -116,13 +129,16 @@ class TreeInput(Model):
 
 
 class StepInput(Model):
-    """answers: to what the agent asked in this turn before."""
+    """answers: to what the agent asked in this turn before. goes_on: its session has had a turn, and nothing was done
+    to the sandbox since.
+    """
 
     spec: RolloutSpec
     sandbox: SandboxRef
     step: Step
     session: AgentSession | None = None
     answers: list[Answer] = []
+    goes_on: bool = False
 
 
 class ReportInput(Model):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from benchflow.contracts.base import ArtifactRef, Model
-from benchflow.contracts.gateway import ReplayStatus
+from benchflow.contracts.gateway import PrefixState, ReplayStatus
 from benchflow.contracts.reward import RewardEvent, VerifyResult
 
 Phase = Literal[
@@ -40,8 +40,9 @@ class Step(Model):
     """One turn of one role. name: of the task's step, None for a task without steps.
 
     session: which of the rollout's sessions it belongs to; a step of another session than the one before it begins that
-    session. timeout_sec: of the agent's turn; idle_timeout_sec: how long it may be silent; verify_timeout_sec: of the
-    verifier.
+    session. prompt: what is said, None for the task's own. scored: whether its state is verified; the agent goes on in
+    its session after one that is not. timeout_sec: of the agent's turn; idle_timeout_sec: how long it may be silent;
+    verify_timeout_sec: of the verifier.
     """
 
     index: int
@@ -50,6 +51,8 @@ class Step(Model):
     agent: str
     model: str | None = None
     session: int = 0
+    prompt: str | None = None
+    scored: bool = True
     timeout_sec: float | None = None
     idle_timeout_sec: float | None = None
     verify_timeout_sec: float = 600.0
@@ -183,7 +186,8 @@ class TurnResult(Model):
 
     turn_end: `observed` when no call of a model was under way any more; `inferred` when it was taken from the agent's
     silence that nothing more would come. question: the turn is not over, it waits for an answer. replay: how far its
-    calls were answered from a record.
+    calls were answered from a record. prefix: whether the first call of a session that was loaded had what was said
+    before in front of it.
     """
 
     stop_reason: str
@@ -193,6 +197,7 @@ class TurnResult(Model):
     turn_end: Literal["observed", "inferred"] | None = None
     question: Question | None = None
     replay: ReplayStatus | None = None
+    prefix: PrefixState | None = None
     failure: Failure | None = None
 
 

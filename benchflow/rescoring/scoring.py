@@ -123,7 +123,8 @@ class _Rescored:
 
     def _valued(self, children: list[ChildOutcome]) -> RescoredRollout:
         """V(s) of what the children have now. A child that had no return has none, and one that had needs one."""
-        lost = next((record for record in self._records if record.outcome == "failed"), None)
+        had = [record for record in self._records if record.reward_before is not None]
+        lost = next((record for record in had if record.outcome == "failed"), None)
         if lost is not None:
             return self._record("failed", error=lost.error)
         config = self._rollout.spec.run.branch

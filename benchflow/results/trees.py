@@ -5,17 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchflow.contracts.rollout import Node, RolloutResult
+from benchflow.contracts.rollout import Node, RolloutResult, RolloutTree
 from benchflow.errors import ResultFileError
-from benchflow.trajectories.stored import load_tree
+from benchflow.paths import RolloutPaths
+from benchflow.trajectories.stored import StoredTree, read_model
 
 
 def value_of(result: RolloutResult) -> Node | None:
     """The node whose V(s) is a rollout's reward; None where that was measured, or where its files are not here."""
     if result.reward_kind != "value" or result.directory is None:
         return None
+    paths = RolloutPaths(Path(result.directory))
     try:
-        return load_tree(Path(result.directory)).value
+        # What the children's own files tell besides is not looked for: tables ask this of many rollouts.
+        return StoredTree(paths, read_model(RolloutTree, paths.tree)).value
     except ResultFileError:
         return None
 

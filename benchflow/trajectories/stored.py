@@ -18,7 +18,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.rollout import Node, RolloutTree
 from benchflow.errors import ResultFileError, UsageError
 from benchflow.paths import RolloutPaths
-from benchflow.trajectories.growth import chain_of
+from benchflow.trajectories.growth import chain_of, node_in, start_of
 from benchflow.trajectories.journal import read_journal
 
 M = TypeVar("M", bound=Model)
@@ -91,6 +91,35 @@ def load_tree(directory: Path | str) -> StoredTree:
             remedy="give <jobs_dir>/<job>/<task>__<id>",
         )
     return StoredTree(paths, _whole(paths), chain)
+
+
+def path_before(chain: str) -> list[str]:
+    """The nodes from the root to where a chain begins, as their names tell; none for the root's chain."""
+    start = start_of(chain)
+    if start is None:
+        return []
+    above = chain_of(start)
+    path = path_before(above)
+    begun = _steps_to(path[-1]) + 1 if path else 0
+    return path + [node_in(above, step) for step in range(begun, _steps_to(start) + 1)]
+
+
+def events_before(paths: RolloutPaths) -> list[dict[str, Any]]:
+    """The events that led to where a child begins, from the files above it, numbered by `seq` as one; none for a root.
+
+    Nothing else of them is needed: the child may still run.
+    """
+    root, chain = _root_of(paths.root)
+    events: list[dict[str, Any]] = []
+    path = path_before(chain)
+    for above in dict.fromkeys(chain_of(node) for node in path):
+        files = root.child(above) if above else root
+        events += [event for event in chain_events(files) if event.get("node") in path]
+    return [event | {"seq": number} for number, event in enumerate(events)]
+
+
+def _steps_to(node: str) -> int:
+    return int(node.rpartition("n")[2])
 
 
 def chain_events(paths: RolloutPaths) -> list[dict[str, Any]]:

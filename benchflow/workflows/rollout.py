@@ -20,6 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
     from benchflow.contracts.activities import (
         CheckpointInput,
+        Connected,
         ConnectInput,
         ProvisionInput,
         Readied,
@@ -34,7 +35,7 @@ with workflow.unsafe.imports_passed_through():
         VerifyInput,
     )
     from benchflow.contracts.branch import BranchOrigin, ChildOutcome, ChildSpec
-    from benchflow.contracts.checkpoint import Checkpoint
+    from benchflow.contracts.checkpoint import Checkpoint, Rung
     from benchflow.contracts.job import RolloutProgress, RolloutSpec
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rewards import combine_steps, reaches
@@ -87,6 +88,7 @@ class RolloutWorkflow:
         self._stop: Failure | None = None
         self._looked = 0
         self._looks: list[asyncio.Task[Any]] = []
+        self._rung: Rung | None = None
         self._grown = False
         self._cancelled = False
 
@@ -200,7 +202,9 @@ class RolloutWorkflow:
                 assert lost is not None
                 self._warnings.append(f"host {lost.host_id} was lost in {self._phase}; provisioned again")
                 self._sandbox = self._readied = None
-                self._steps, self._sessions, self._connected = [], [], None
+                self._steps = list(self._spec.branch.before) if self._spec.branch is not None else []
+                self._sessions, self._connected = [], None
+                self._branches = Branches(self._spec)
         raise ApplicationError(
             "the host was lost too often",
             Failure(
@@ -239,7 +243,7 @@ class RolloutWorkflow:
                 await self._connect(step.session)
             outcome = await self._run_step(step, is_last=len(self._steps) + 1 == last)
             self._steps.append(outcome)
-            if outcome.verify is None or not reaches(outcome.verify, step.min_reward):
+            if not _goes_on(outcome):
                 break
 
     async def _branch(self, children: Sequence[ChildSpec]) -> None:
@@ -282,18 +286,25 @@ class RolloutWorkflow:
         """Make the agent ready for the steps of a session."""
         assert self._sandbox is not None
         self._begin("connect")
-        request = ConnectInput(spec=self._spec, sandbox=self._sandbox, session=session)
+        own = self._spec.branch
+        layer = own.checkpoint.session if own is not None and self._connected is None else None
+        load = layer if layer is not None and layer.session.index == session else None
+        request = ConnectInput(spec=self._spec, sandbox=self._sandbox, session=session, load=load)
         limit = self._spec.run.sandbox_setup_timeout + 60
-        opened = await self._on_host(names.CONNECT, request, AgentSession | None, limit)
+        connected: Connected = await self._on_host(names.CONNECT, request, Connected, limit)
         self._connected = session
-        if opened is not None:
-            self._sessions.append(opened)
+        self._warnings += connected.warnings
+        self._rung = connected.rung or self._rung
+        if connected.session is not None:
+            self._sessions.append(connected.session)
 
     async def _take_turn(self, step: Step) -> TurnResult:
         """A turn of the agent, to its end: where it asks what nobody has answered yet, that is waited for."""
         assert self._sandbox is not None
         session = self._sessions[-1] if self._sessions else None
-        work = StepInput(spec=self._spec, sandbox=self._sandbox, step=step, session=session)
+        before = self._steps[-1].step if self._steps else None
+        goes_on = before is not None and not before.scored and before.session == step.session
+        work = StepInput(spec=self._spec, sandbox=self._sandbox, step=step, session=session, goes_on=goes_on)
         limit = (step.timeout_sec or self._spec.run.deadline_sec) + 120
         while True:
             turn: TurnResult = await self._on_host(names.EXECUTE, work, TurnResult, limit, step.name)
@@ -319,6 +330,11 @@ class RolloutWorkflow:
             self._error = turn.failure
         if turn.failure is not None and turn.failure.category == "service":
             # What a verifier finds in a broken world is not what the agent did.
+            return StepOutcome(step=step, turn=turn)
+        if turn.prefix == "different":
+            # It is not the session that its parent had.
+            self._rung = "fresh"
+        if not step.scored and not is_last and turn.failure is None:
             return StepOutcome(step=step, turn=turn)
         self._begin("verify")
         verify_input = VerifyInput(
@@ -392,7 +408,7 @@ class RolloutWorkflow:
             reward=outcome.rewards["reward"] if outcome.rewards is not None else None,
             value=self._branches.value,
             failure=failure,
-            rung=origin.checkpoint.rung,
+            rung=self._rung or origin.checkpoint.rung,
             leaf=own[-1].id if own else None,
             nodes=self._branches.nodes(own),
             children=self._branches.count,
@@ -476,3 +492,11 @@ class RolloutWorkflow:
             error=self._error,
             timing=self._timing,
         )
+
+
+def _goes_on(outcome: StepOutcome) -> bool:
+    """Whether the next step may be run."""
+    step = outcome.step
+    if outcome.verify is not None:
+        return step.scored and reaches(outcome.verify, step.min_reward)
+    return not step.scored and outcome.turn.failure is None and outcome.verifier_error is None

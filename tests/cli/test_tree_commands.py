@@ -146,6 +146,26 @@ def test_a_childs_own_role_is_refused(bench: Bench, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("state")
+@pytest.mark.parametrize(
+    ("agent", "child", "key", "message"),
+    [
+        (["oracle"], "{prompt: Think.}", "prompt", "'oracle' uses no prompt"),
+        (["oracle"], "{seed: 3}", "seed", "'oracle' uses no seed"),
+        (["claude", "--model", "anthropic/a"], "{model: openai/b}", "model", "openai"),
+        (["opencode", "--model", "anthropic/a"], "{model: openai/b}", "model", "another key"),
+    ],
+)
+def test_what_a_childs_agent_cannot_do_is_refused(
+    bench: Bench, tmp_path: Path, agent: list[str], child: str, key: str, message: str
+) -> None:
+    (tmp_path / "b.yaml").write_text(f"policy: {{kind: group, n: 2}}\nchildren: [{{}}, {child}]\n")
+    options = ["--sandbox", "docker", "--branch", tmp_path / "b.yaml", "--dry-run", "--json"]
+    ran = bench("submit", stepped(tmp_path), "--agent", *agent, *options)
+    assert (ran.status, ran.json["error"]["key"]) == (2, f"branch.children[1].{key}")
+    assert message in ran.json["error"]["message"]
+
+
+@pytest.mark.usefixtures("state")
 def test_a_sandbox_without_snapshots_and_a_shared_world_are_refused(bench: Bench, tmp_path: Path) -> None:
     task = stepped(tmp_path)
     ran = bench("submit", task, "--sandbox", "noop", "--branch", "group", "--dry-run", "--json")

@@ -15,12 +15,13 @@ import benchflow as bf
 from benchflow.contracts.reward import RolloutNode
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import ConfigError, ResultFileError, UnsupportedFeatureError, UsageError, VerifierError
-from benchflow.paths import JobPaths
+from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import close_providers
 from benchflow.rescoring import Request, Rescoring, rescore
 from benchflow.rescoring.sandboxes import OWNER
 from benchflow.results.summary import write_summary
 from benchflow.trajectories.nodes import last_of, load_rollout
+from benchflow.trajectories.stored import events_before, path_before
 
 SOLVE = "cat /proc/sys/kernel/random/uuid >> /app/who\n"
 # What nobody can have but the rollout that has drawn it: between 1/16 and 1.
@@ -84,6 +85,16 @@ def test_a_childs_directory_leads_to_the_whole_tree(job: Path) -> None:
     assert len(child.trajectory("n1.0/n2")) == 4
     with pytest.raises(ResultFileError, match="no tree here"):
         bf.load_tree(job)
+
+
+def test_what_led_to_a_child_is_known_without_any_tree(job: Path) -> None:
+    """A child's scorers ask for it while all of them still run."""
+    directory = rollout_of(job)
+    events = events_before(RolloutPaths(directory / "children" / "n1.0"))
+    assert [(event["seq"], event["node"]) for event in events] == [(0, "n1"), (1, "n1")]
+    assert events_before(RolloutPaths(directory)) == []
+    assert path_before("n1.0/n3.2") == ["n0", "n1", "n1.0/n2", "n1.0/n3"]
+    assert path_before("n0.1/n2.0/n3.4") == ["n0", "n0.1/n1", "n0.1/n2", "n0.1/n2.0/n3"]
 
 
 def test_where_events_lie_is_told_by_each_chains_own_files(job: Path) -> None:

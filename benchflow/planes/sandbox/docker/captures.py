@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from docker.errors import APIError
+from docker.errors import NotFound as DaemonNotFound
 
 from benchflow.contracts.sandbox import ImageRef
 from benchflow.errors import SandboxError, UnsupportedFeatureError
@@ -46,6 +47,8 @@ MOST_LAYERS = 100
 
 _PATIENCE = 30.0
 """Seconds for the processes of a container to come to stand."""
+
+_LOOK_EVERY = 0.01
 
 PART_LABEL = "benchflow.part"
 """Of a container that is there for its files alone, while an image is made from them."""
@@ -145,15 +148,17 @@ class Captures:
         image = container["Image"]
         own = await self._engine.call(lambda client: client.inspect_image(image))  # type: ignore[no-untyped-call]
         tag = f"{_stack_of(container)}-{secrets.token_hex(8)}"
+        parts = [tag]
         try:
             await self._commit(container, tag)
             taken = await self._part(tag)
             if len(taken["RootFS"]["Layers"]) > MOST_LAYERS:
+                parts.append(f"{tag}-flat")
                 taken = await self._flatten(container, tag)
             await self._describe(taken, own["Config"], reference)
         finally:
-            await self._remove(f"{PART}:{tag}")
-            await self._remove(f"{PART}:{tag}-flat")
+            for part in parts:
+                await self._remove(f"{PART}:{part}")
 
     async def _commit(self, container: dict[str, Any], tag: str) -> None:
         """Let the daemon copy what has changed while nothing runs."""
@@ -243,6 +248,7 @@ def _pause(client: RecordingClient, container: str) -> None:
     """Stop all that runs in a container. Left to do so by itself, the daemon copies also when it didn't succeed."""
     deadline = time.monotonic() + _PATIENCE
     while True:
+        _await_entries(client, container, deadline)
         try:
             client.pause(container)
             return
@@ -254,7 +260,27 @@ def _pause(client: RecordingClient, container: str) -> None:
             # On a busy machine the processes don't come to stand in the little time that they are given.
             if "freeze" not in said or time.monotonic() > deadline:
                 raise
-            time.sleep(0.02)
+            time.sleep(_LOOK_EVERY)
+
+
+def _await_entries(client: RecordingClient, container: str, deadline: float) -> None:
+    """Wait for commands that are coming up: paused on its way in, one would keep the container paused for ever.
+
+    No other may begin meanwhile. The daemon answers when it has begun to start a command, and knows its pid at the end.
+    """
+    entering = list(client.inspect_container(container)["ExecIDs"] or ())
+    while entering and time.monotonic() < deadline:
+        entering = [each for each in entering if _is_entering(client, each)]
+        if entering:
+            time.sleep(_LOOK_EVERY)
+
+
+def _is_entering(client: RecordingClient, exec_id: str) -> bool:
+    try:
+        state = client.exec_inspect(exec_id)
+    except DaemonNotFound:
+        return False
+    return bool(state["Running"]) and not state["Pid"]
 
 
 def _refuse_volumes(container: dict[str, Any]) -> None:
