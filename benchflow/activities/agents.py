@@ -316,10 +316,14 @@ def _resolved(server: McpServer, secrets: Secrets) -> McpServer:
     return server.model_copy(update=tables)
 
 
-async def end_agent(context: WorkerContext, sandbox: Sandbox, spec: RolloutSpec, session: AgentSession) -> None:
-    """End the agent's process with all it started, and its way to a model."""
+async def end_agent(
+    context: WorkerContext, sandbox: Sandbox, spec: RolloutSpec, session: AgentSession, *, kill: bool = True
+) -> None:
+    """End the agent's way to a model, and its process with all it started. kill: whether they may be ended."""
     if session.model_access == "gateway":
         await model_of(context, spec, sandbox).hold()
+    if not kill:
+        return
     if record_for(spec.agent).protocol == "acpx":
         await end_session(sandbox, sessions_of(context, sandbox) / session.directory)
     else:

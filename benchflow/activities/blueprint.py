@@ -19,6 +19,8 @@ from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
 from benchflow.contracts.task import Task, VerifierConfig
 from benchflow.errors import ImagePullError, SandboxStartError, UnsupportedFeatureError
+from benchflow.planes.agent.account import AGENT_USER
+from benchflow.planes.reward.hardening import HardeningBaseline, take_baseline
 from benchflow.secrets import Secrets, is_literal
 
 
@@ -26,8 +28,7 @@ from benchflow.secrets import Secrets, is_literal
 class Blueprint:
     """task: as this sandbox is to be made. directory: of the task's files; external: a build context that is not its
     `environment/`. environment: the world that it is set in; frozen: finds a packed directory on this host. hidden:
-    what a sandbox that sees its host must not see of it, besides what its provider hides anyway. has_own_image: the
-    verifier has one.
+    what a sandbox that sees its host must not see of it, besides what its provider hides anyway.
     """
 
     task: Task
@@ -37,7 +38,6 @@ class Blueprint:
     frozen: Callable[[ArtifactRef], Awaitable[Path]]
     provider: SandboxProvider
     hidden: tuple[str, ...]
-    has_own_image: bool = False
 
     def of_verifier(self, step: str | None, config: VerifierConfig, workspace: str | None) -> Blueprint:
         """Of the clean room of a step. config: of its verifier. workspace: where the agent had it, and where it will
@@ -64,7 +64,7 @@ class Blueprint:
         sandbox = (own or given).model_copy(update=changed)
         external = self.directory / Path(build).parent if build else None
         task = self.task.model_copy(update={"sandbox": sandbox, "dockerfile": build})
-        return replace(self, task=task, external=external, environment=None, has_own_image=True)
+        return replace(self, task=task, external=external, environment=None)
 
     # --- its image -------------------------------------------------------------------------------------------
 
@@ -137,6 +137,14 @@ class Blueprint:
         builds = config.build_timeout_sec * (2 if self.environment is not None else 1)
         health = health_limit(config.healthcheck) if config.healthcheck is not None else 0.0
         return builds + start_sec + sum(command.timeout_sec for command in config.setup_commands) + health
+
+
+async def baseline_of_room(sandbox: Sandbox, user: str | int | None) -> HardeningBaseline:
+    """What a fresh sandbox is before the agent's work is put into it. user: the verifier's.
+
+    Nobody acts there, so that no program has to be looked at as one that somebody may have changed.
+    """
+    return await take_baseline(sandbox, agent=AGENT_USER, verifier=user)
 
 
 async def start_within(starting: Awaitable[Sandbox], limit: float) -> Sandbox:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow.activities.blueprint import Blueprint
+from benchflow.activities.blueprint import Blueprint, baseline_of_room
 from benchflow.activities.turns import is_unwanted
 from benchflow.contracts.base import Model
 from benchflow.contracts.failures import error_of, failure_of
@@ -39,13 +39,18 @@ from benchflow.planes.reward.capture import (
     put_artifacts,
     put_workspace,
 )
+from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline, read_baseline
+from benchflow.planes.sandbox import get_provider
 from benchflow.secrets import Secrets
-from benchflow.store import write_atomic
+from benchflow.store import storage_errors, write_atomic
 
 MOST = 4 * 1024**3
 """Bytes of a workspace, and of the artifacts, that travel, however little may be kept for later."""
 
 _ROOM = "room"
+_NAME = "sandbox"
+"""Names the room's, from before it is started."""
+
 _SAID = "said.json"
 _ARRIVED = "arrived"
 
@@ -57,13 +62,18 @@ class _Said(Model):
     failure: Failure | None = None
 
 
-async def keep_for_room(sandbox: Sandbox, artifacts: Sequence[ArtifactSpec], evidence: Path) -> list[str]:
-    """Keep what travels, below a step's evidence: beside the workspace that is kept for later, if it is. Warnings."""
+async def keep_for_room(
+    sandbox: Sandbox, artifacts: Sequence[ArtifactSpec], evidence: Path, *, limit_bytes: int = MOST
+) -> list[str]:
+    """Keep what travels, below a step's evidence: beside the workspace that is kept for later, if it is. Warnings.
+
+    What is hardened in the workspace was, before this: links that lead out of it, for one, mean nothing elsewhere.
+    """
     place = _place(evidence)
     try:
         async with asyncio.timeout(PUT_SEC):
-            notes = await keep_workspace(sandbox, place, limit_bytes=MOST)
-            return notes + await keep_artifacts(sandbox, artifacts, place, limit_bytes=MOST)
+            notes = await keep_workspace(sandbox, place, limit_bytes=limit_bytes)
+            return notes + await keep_artifacts(sandbox, artifacts, place, limit_bytes=limit_bytes)
     except TimeoutError as error:
         raise VerifierTimeoutError(
             f"the workspace could not be packed for the verifier's own sandbox in {PUT_SEC:g} s",
@@ -77,6 +87,21 @@ async def put_for_room(sandbox: Sandbox, evidence: Path) -> None:
     workspace = kept_workspace(_place(evidence))
     await put_artifacts(sandbox, workspace.parent)
     await put_workspace(sandbox, workspace)
+
+
+async def end_rooms(provider: str, results: Path) -> None:
+    """Remove the clean rooms that a rollout has left, and what was kept for them. results: of one that has ended.
+
+    It may have been cancelled while the worker that was to remove them was dead.
+    """
+    for evidence in ("evidence", "steps/*/evidence", "soft/*/evidence"):
+        for place in results.glob(f"{evidence}/{_ROOM}"):
+            name = place / _NAME
+            if name.is_file():
+                # The reaper finds what cannot be removed now.
+                with suppress(BenchFlowError):
+                    await get_provider(provider).remove(name.read_text())
+            await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 
 
 def clean_room_sec(blueprint: Blueprint, step: str | None, config: VerifierConfig, run: RunConfig) -> float:
@@ -94,7 +119,8 @@ def _place(evidence: Path) -> Path:
 class CleanRoom:
     """The clean room of one verification. name: of its sandbox; beside: the agent's, on whose host it is started.
 
-    evidence: where `keep_for_room` kept the agent's work. env: of the task's commands in it; start_sec: for its start.
+    evidence: where `keep_for_room` kept the agent's work. env: of the task's commands in it; user: of the verifier;
+    start_sec: for its start.
     """
 
     blueprint: Blueprint
@@ -103,19 +129,29 @@ class CleanRoom:
     beside: SandboxRef
     evidence: Path
     env: dict[str, str]
+    user: str | int | None
     secrets: Secrets
     start_sec: float
 
     async def open(self) -> Sandbox:
         """Find the sandbox, or make it, with the agent's work in it."""
+        name = self.evidence / _ROOM / _NAME
+        with storage_errors(name):
+            name.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(name, self.name.encode(), durable=False)
         where = self.beside.model_dump(include={"host_id", "queue", "generation"})
         sandbox = await self.blueprint.start_alone(self.name, self.labels, self.start_sec, **where)
         if not await sandbox.was_started(_ARRIVED):
             await self.blueprint.make_ready(sandbox, self.env, self.secrets)
+            keep_baseline(await baseline_of_room(sandbox, self.user), self.evidence / _ROOM)
             await put_for_room(sandbox, self.evidence)
             # After a crash, what the verifier has begun to do there must not be undone.
             await sandbox.exec_once(_ARRIVED, ["true"], cwd="/")
         return sandbox
+
+    def baseline(self) -> HardeningBaseline | None:
+        """What the open room was before the agent's work came."""
+        return read_baseline(self.evidence / _ROOM)
 
     async def once(self, verify: Callable[[], Awaitable[VerifyResult]]) -> VerifyResult:
         """What is said in the room, asked for once; then the room is removed, and what was kept for it alone.

@@ -11,6 +11,7 @@ from typing import Any
 from temporalio import activity
 
 from benchflow.activities.agents import keep_journals, redactor_for
+from benchflow.activities.clean_room import end_rooms
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import keep_logs, world_of
 from benchflow.contracts import names
@@ -110,6 +111,7 @@ class ReportActivities:
 
     async def _write(self, report: ReportInput, paths: RolloutPaths) -> ReportResult:
         spec = report.spec
+        await end_rooms(spec.run.sandbox, paths.root)
         # A verifier may print what the agent has written.
         collected = (paths.agent, paths.artifacts, paths.verifier, paths.root / "steps", paths.environment / "logs")
         await asyncio.to_thread(_clean, await self._redactor(report.spec), collected)

@@ -175,11 +175,12 @@ class Scene:
             ref,
             evidence,
             command_env(context, spec, blueprint.task),
+            self.config.user,
             Secrets.of_job(context.paths, spec.job_id),
             spec.run.sandbox_setup_timeout,
         )
         env = command_env(context, spec, blueprint.task, self.config.env)
-        alone = verifier.alone(env, has_own_image=blueprint.has_own_image)
+        alone = verifier.alone(env, room.baseline)
         result = await room.once(lambda: clean(room.open, alone))
         return result.model_copy(update={"metadata": {**result.metadata, "verified_in": "separate"}})
 
@@ -262,7 +263,7 @@ class ScoringActivities:
             # First of all: where it was the sandbox's own process, all else would fail for want of it.
             await world.check()
         if work.session is not None:
-            await end_agent(context, sandbox, scene.spec, work.session)
+            await end_agent(context, sandbox, scene.spec, work.session, kill=scene.config.hardening.kill_processes)
         await self._harden(scene)
         evidence, notes = await self._leave_world(scene, work, world) if world is not None else (None, [])
         notes += await scene.verifier(evidence).settle(sandbox, scene.logs)

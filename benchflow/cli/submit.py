@@ -215,7 +215,8 @@ def submit(
         typer.Option(
             metavar="shared|separate",
             help="Where verifiers run: where the agent worked, or in a fresh sandbox that receives the workspace and "
-            "declared artifacts only. [dim]\\[default: as each task says][/dim]",
+            "declared artifacts only. Not a fresh one by default, because a verifier may read more than that. "
+            "[dim]\\[default: as each task says][/dim]",
             rich_help_panel=_SCORE,
         ),
     ] = None,

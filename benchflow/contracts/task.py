@@ -146,8 +146,8 @@ class VerifierConfig(Model):
     """The `verifier` table. reward_range: [lo, hi], may only widen [0, 1].
 
     sandbox_mode: `separate` is a clean room, a fresh sandbox that receives the workspace and the declared artifacts,
-    and nothing else. sandbox: what it is made of, in place of the whole `sandbox` table of the task; without an image
-    of its own it starts from the task's.
+    and nothing else; not the default, because a verifier may read more than that. sandbox: what it is made of, in place
+    of the whole `sandbox` table of the task; without an image of its own it starts from the task's.
     """
 
     type: Literal["test-script", "llm-judge"] = "test-script"

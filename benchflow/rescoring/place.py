@@ -12,15 +12,19 @@ from benchflow.contracts.task import Task
 from benchflow.errors import VerifierError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.registry import record_for
-from benchflow.planes.reward.hardening import read_baseline
+from benchflow.planes.reward.hardening import HardeningBaseline, read_baseline
 from benchflow.planes.reward.verify import ScriptVerifier, config_of, read_result, verifier_of
 from benchflow.planes.sandbox import get_provider
 from benchflow.rescoring.record import Ran
-from benchflow.rescoring.sandboxes import Setting
+from benchflow.rescoring.sandboxes import Room, Setting
 from benchflow.rescoring.stored import StoredRollout
 from benchflow.rescoring.tasks import FoundTask
 from benchflow.secrets import Redactor, Secrets, agent_references, references
 
+UNPINNED = (
+    "nothing is known of the sandbox before its agent acted, because the rollout is from before that was kept: the "
+    "environment of its verifier is not pinned, as it was not then"
+)
 _KEEP = "submit with --keep workspace, so that verifiers can be run again"
 
 
@@ -52,6 +56,11 @@ class Place:
     def workspace(self) -> Path | None:
         return self.rollout.workspace(self.step)
 
+    @property
+    def baseline(self) -> HardeningBaseline | None:
+        """The first sandbox before its agent acted; None for a rollout from before that was kept."""
+        return read_baseline(self.rollout.paths.evidence(self.step))
+
     def is_same(self, found: FoundTask) -> bool:
         """Whether a task is the one that the rollout was scored by at first."""
         return found.digest == self.rollout.result.task_digest
@@ -66,8 +75,8 @@ class Place:
         provider = get_provider(self.sandbox or self.rollout.spec.run.sandbox)
         return Setting(self.rollout, found, self.step, provider, self.secrets, self.state)
 
-    def verifier(self, found: FoundTask, setting: Setting) -> ScriptVerifier:
-        """A task's verifier, as at the first scoring."""
+    def verifier(self, found: FoundTask, setting: Setting, room: Room) -> ScriptVerifier:
+        """A task's verifier, as at the first scoring. room: that it runs in, if it has one."""
         task = found.task
         env = setting.env(config_of(task, self.step))
         verifier = verifier_of(
@@ -79,11 +88,11 @@ class Place:
             trusted=record_for(self.rollout.spec.agent).protocol == "oracle",
             clean=self.redactor(task).clean,
             evidence=self.rollout.state(self.step),
-            baseline=read_baseline(self.rollout.paths.evidence(self.step)),
+            baseline=self.baseline,
         )
         if not setting.has_clean_room:
             return verifier
-        return verifier.alone(env, has_own_image=setting.blueprint.has_own_image)
+        return verifier.alone(env, room)
 
     # --- the first scoring ---------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.contracts.task import Task, VerifierConfig
 from benchflow.errors import BenchFlowError
 from benchflow.paths import StatePaths
+from benchflow.planes.reward.hardening import HardeningBaseline
 from benchflow.planes.reward.verify import config_of
 from benchflow.planes.sandbox.local.helper.process import start_time
 from benchflow.planes.sandbox.local.machine import OWNER_LABEL, owned_by_this_process
@@ -86,6 +87,16 @@ class Setting:
     @property
     def has_clean_room(self) -> bool:
         return self.config.sandbox_mode == "separate"
+
+
+class Room:
+    """What a clean room was before the agent's work came; None until it is open."""
+
+    def __init__(self) -> None:
+        self.before: HardeningBaseline | None = None
+
+    def __call__(self) -> HardeningBaseline | None:
+        return self.before
 
 
 @asynccontextmanager

@@ -176,7 +176,8 @@ class _Rescored:
             self._steps.append(StepScore(**mark, verifier=place.ran, error=failure))
             return False
         finally:
-            self._warnings += place.warnings
+            for note in place.warnings:
+                self._warn(note)
         await asyncio.to_thread(write_rewards, self.paths, outcome.step.index, result.events)
         self._steps.append(StepScore(**mark, verifier=place.ran, verify=without_events(result)))
         if place.ran == "ran" and self._rollout.spec.task.environment is not None:

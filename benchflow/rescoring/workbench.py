@@ -14,15 +14,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
+from benchflow.activities.blueprint import baseline_of_room
 from benchflow.contracts.reward import VerifyResult, Workbench
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.errors import BenchFlowError, SandboxError, VerifierError
 from benchflow.paths import StatePaths
 from benchflow.planes.reward.capture import put_artifacts, put_workspace
 from benchflow.planes.reward.workbench import SandboxWorkbench
-from benchflow.rescoring.place import Place
+from benchflow.rescoring.place import UNPINNED, Place
 from benchflow.rescoring.record import changes
-from benchflow.rescoring.sandboxes import OWNER, remove_left, started
+from benchflow.rescoring.sandboxes import OWNER, Room, remove_left, started
 from benchflow.rescoring.stored import read_rollout
 from benchflow.rescoring.tasks import FoundTask, Tasks
 from benchflow.secrets import Secrets
@@ -62,8 +63,8 @@ async def opened(place: Place) -> AsyncIterator[Workbench]:
 
 
 @asynccontextmanager
-async def _as_left(place: Place, found: FoundTask) -> AsyncIterator[Sandbox]:
-    """A new sandbox of a task with the workspace that was kept."""
+async def _as_left(place: Place, found: FoundTask, room: Room) -> AsyncIterator[Sandbox]:
+    """A new sandbox of a task with the workspace that was kept. room: is told what it was before that, if it is one."""
     kept = place.workspace
     if kept is None:
         raise place.nothing_kept()
@@ -72,6 +73,7 @@ async def _as_left(place: Place, found: FoundTask) -> AsyncIterator[Sandbox]:
     try:
         async with started(setting) as sandbox:
             if setting.has_clean_room:
+                room.before = await baseline_of_room(sandbox, setting.config.user)
                 await put_artifacts(sandbox, kept.parent)
             await put_workspace(sandbox, kept)
             yield sandbox
@@ -156,10 +158,13 @@ class _StoredWorkbench:
             if self._bench is None:
                 place = self._place
                 found = await place.task()
-                verifier = place.verifier(found, place.setting(found))
+                room = Room()
+                verifier = place.verifier(found, place.setting(found), room)
+                if place.baseline is None and verifier.config.hardening.pin_environment:
+                    place.warnings.append(UNPINNED)
 
                 async def open() -> Sandbox:
-                    return await self._stack.enter_async_context(_as_left(place, found))
+                    return await self._stack.enter_async_context(_as_left(place, found, room))
 
                 self._bench = SandboxWorkbench(open, verifier, place.logs)
         return self._bench
@@ -169,10 +174,11 @@ async def _check_workspace(place: Place) -> None:
     """Raise `VerifierError` unless the verifier of the first scoring gives the kept workspace what it gave at first."""
     recorded = await place.recorded()
     first = await asyncio.to_thread(place.first, recorded)
-    verifier = place.verifier(recorded, place.setting(recorded))
+    room = Room()
+    verifier = place.verifier(recorded, place.setting(recorded), room)
     with tempfile.TemporaryDirectory(prefix="benchflow-rescore-") as logs:
         try:
-            async with _as_left(place, recorded) as sandbox:
+            async with _as_left(place, recorded, room) as sandbox:
                 result = await verifier.run(sandbox, Path(logs))
         except VerifierError as error:
             said = f"fails: {error.message}"

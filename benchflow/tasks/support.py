@@ -1,9 +1,6 @@
 """What a task may validly ask for and nobody here carries out yet, as a table: feature, where it is, remedy.
 
-A room that learns to carry a feature out deletes its row. What a particular sandbox lacks is decided by its
-`Capabilities`. Two wishes are accepted although nothing reads them yet, because they are already fulfilled:
-`verifier.pytest_plugins` (plugins load by themselves as long as nothing turns that off) and
-`verifier.hardening` (there is no hardening that could be lifted).
+Who learns to carry a feature out deletes its row. What a particular sandbox lacks is decided by its `Capabilities`.
 """
 
 from __future__ import annotations

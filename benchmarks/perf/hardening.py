@@ -94,8 +94,9 @@ async def _verify(sandbox: Sandbox, baseline: HardeningBaseline, directory: Path
         baseline=baseline,
     )
     began = time.perf_counter()
-    # What agents leave running ended before there was hardening, too.
-    await sandbox.kill_processes()
+    if not on:
+        # What agents leave running ended before there was hardening, too.
+        await sandbox.kill_processes()
     await harden(sandbox, baseline, hardening)
     result = await verifier.run(sandbox, directory / "logs")
     assert result.reward == 1.0

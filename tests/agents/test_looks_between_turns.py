@@ -46,9 +46,10 @@ async def answer(job: Job, task: str, question: str) -> None:
     await handle.signal(names.ANSWER, Answer(question=question, option="go-on"))
 
 
+@pytest.mark.parametrize("verify_in", ["shared", "separate"])
 @pytest.mark.parametrize("sandbox", [LOCAL, DOCKER])
 async def test_a_look_scores_the_world_as_it_is_and_the_agent_goes_on(
-    module_jobs: Path, tmp_path: Path, sandbox: str
+    module_jobs: Path, tmp_path: Path, sandbox: str, verify_in: str
 ) -> None:
     turn = [
         {"ask": "shall I begin?", "options": OPTIONS},
@@ -57,7 +58,8 @@ async def test_a_look_scores_the_world_as_it_is_and_the_agent_goes_on(
         SOLVE,
     ]
     task = write_task(tmp_path, "looked-at", turn, test=TEST)
-    job = await submit_tasks([task], module_jobs, job_name=f"looks-{sandbox}", permissions="ask", sandbox=sandbox)
+    options = {"permissions": "ask", "sandbox": sandbox, "verify_in": verify_in}
+    job = await submit_tasks([task], module_jobs, job_name=f"looks-{sandbox}-{verify_in}", **options)
     first = (await asked(job, "looked-at")).question
     assert first is not None
     assert (await look(job, "looked-at")).rewards == {"reward": 0.0, "left": 1.0}
@@ -68,11 +70,13 @@ async def test_a_look_scores_the_world_as_it_is_and_the_agent_goes_on(
     looks = await asyncio.gather(*(look(job, "looked-at") for _ in range(2)), return_exceptions=True)
     said = [one for one in looks if isinstance(one, VerifyResult)]
     assert said and all(one.rewards == {"reward": 0.5, "left": 1.0} for one in said)
+    assert {one.metadata.get("verified_in", "shared") for one in said} == {verify_in}
     assert all(isinstance(one, VerifyResult | WorkflowUpdateFailedError) for one in looks)
     await answer(job, "looked-at", second.id)
     seen = (await finished(job))["looked-at"]
     assert seen.result.rewards == {"reward": 1.0, "left": 1.0}
     assert (seen.result.error, seen.result.verifier_error) == (None, None)
+    assert [*module_jobs.rglob("evidence/room")] == []
     assert_nothing_is_left(seen)
 
 

@@ -52,15 +52,25 @@ class Attack:
         """The items of hardening that stop it."""
         return [item for item in self.stopped_by if item not in ELSEWHERE]
 
+    @property
+    def needs_clean_room(self) -> bool:
+        """Whether nothing else stops it."""
+        return self.stopped_by == ["clean-room"]
+
     def is_stopped(self, verify_in: str | None) -> bool:
         """Whether it is, where verifiers run as a job says."""
-        return bool(self.stopped_by) and (verify_in == "separate" or self.stopped_by != ["clean-room"])
+        return bool(self.stopped_by) and (verify_in == "separate" or not self.needs_clean_room)
 
 
 ALL = {path.name: Attack(path, load_task(path)) for path in sorted((PACKAGE / "tasks").iterdir())}
 HONEST = [name for name, one in ALL.items() if one.is_honest]
 ATTACKS = [name for name, one in ALL.items() if not one.is_honest]
 QUICK = [name for name in ATTACKS if not ALL[name].is_slow]
+CLEAN_ROOM_ONLY = [name for name in QUICK if ALL[name].needs_clean_room]
+_BY_DEFENCE = {tuple(ALL[name].stopped_by): name for name in reversed(QUICK)}
+_BY_FAMILY = {ALL[name].task.metadata["family"]: name for name in reversed(QUICK)}
+OF_EACH_KIND = sorted({*_BY_DEFENCE.values(), *_BY_FAMILY.values()})
+"""An attack for each defence, and one of each family."""
 
 
 def run(paths: list[Path], jobs_dir: Path, **options: Any) -> dict[str, RolloutResult]:
@@ -86,4 +96,17 @@ def with_hardening(attack: Attack, root: Path, name: str, **items: bool) -> Path
     document = tomlkit.parse(file.read_text())
     document["verifier"]["hardening"] = items
     file.write_text(tomlkit.dumps(document))
+    return copy
+
+
+def in_steps(attack: Attack, root: Path, *names: str) -> Path:
+    """A copy of the task in which the same is asked for again and again, and scored by the same verifier."""
+    copy = root / f"{attack.name}-in-steps"
+    shutil.copytree(attack.directory, copy, ignore=shutil.ignore_patterns("solution", "instruction.md"))
+    for name in names:
+        (copy / "steps" / name).mkdir(parents=True)
+        shutil.copy(attack.directory / "instruction.md", copy / "steps" / name)
+    steps = "".join(f'\n[[steps]]\nname = "{name}"\n' for name in names)
+    file = copy / "task.toml"
+    file.write_text(file.read_text() + steps)
     return copy

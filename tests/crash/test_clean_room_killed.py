@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -82,4 +85,32 @@ async def test_verifications_that_are_cancelled_or_terminated_leave_no_room(
     await job.cancel()
     await job.wait()
     assert list(stack.paths.slots.iterdir()) == []
+    assert_nothing_is_left(stack)
+
+
+@seldom_on_local
+@pytest.mark.parametrize("rounds", [2, pytest.param(12, marks=pytest.mark.soak)])
+async def test_rollouts_that_are_cancelled_at_any_moment_leave_no_room_and_nothing_for_it(
+    stack: EmbeddedStack, tmp_path: Path, rounds: int
+) -> None:
+    seed = int(os.environ.get("BENCHFLOW_TEST_SEED") or random.SystemRandom().randrange(10**6))
+    print(f"\nBENCHFLOW_TEST_SEED={seed}")
+    chance = random.Random(seed)
+    times = {"setup_sec": 0.3, "solve_sec": 0.1, "verify_sec": 0.5}
+    tasks = write_counted_tasks(tmp_path / "tasks", 3, stack.sandbox, in_clean_room=True, **times)
+    for number in range(rounds):
+        job = await submit_job(stack, tasks, tmp_path / "jobs", f"crash-{number}")
+        started = len(stack.world.started)
+
+        async def has_begun(before: int = started) -> bool:
+            return len(stack.world.started) > before
+
+        await until(has_begun)
+        for rollout in [rollout for progress in [await job.progress()] if progress for rollout in progress.open]:
+            # Not a wait for anything: the moment is what is random.
+            await asyncio.sleep(chance.uniform(0.0, 1.0))
+            await job.cancel_rollout(rollout)
+        await job.wait()
+    assert stack.world.sandboxes() == []
+    assert [*(tmp_path / "jobs").rglob("evidence/room")] == []
     assert_nothing_is_left(stack)

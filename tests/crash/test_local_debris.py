@@ -138,6 +138,28 @@ async def test_a_sandbox_left_frozen_goes_on(world: LocalWorld, children: ForkSe
     await _nothing_is_left(world)
 
 
+async def test_processes_are_killed_at_once_while_others_tidy_up(world: LocalWorld) -> None:
+    """Who tidies up thaws what was forgotten; had it thawed what is about to be killed, that would wait in vain."""
+    provider, other = LocalProvider(), LocalProvider()
+    sandbox = await provider.start(spec_of("busy"), host_id="host", queue="queue")
+
+    async def tidy() -> None:
+        while True:
+            await other.owned(STACK)
+
+    tidying = asyncio.ensure_future(tidy())
+    for _ in range(12):
+        await sandbox.exec(["sh", "-c", "sleep 600 >/dev/null 2>&1 &"])
+        async with asyncio.timeout(4):
+            assert await sandbox.kill_processes() == 1
+    tidying.cancel()
+    await asyncio.gather(tidying, return_exceptions=True)
+    for each in (provider, other):
+        await each.close()
+    await _reap()
+    await _nothing_is_left(world)
+
+
 async def test_a_reboot_leaves_only_what_is_reaped(world: LocalWorld) -> None:
     provider = LocalProvider()
     sandboxes = [await provider.start(spec_of(name), host_id="host", queue="queue") for name in NAMES]

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 from running import run_tasks
 from task_writer import BASE_IMAGE, write_step, write_task
+from world_package import GET, POST, manifest, write_package
 
+from benchflow.activities.clean_room import keep_for_room, put_for_room
 from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.sandbox import ImageRef, SandboxSpec
+from benchflow.errors import VerifierError
 from benchflow.paths import RolloutPaths
+from benchflow.planes.sandbox import close_providers, get_provider
 from benchflow.rescoring import Request, rescore
 
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
@@ -71,6 +76,7 @@ def tasks_of(root: Path) -> list[Path]:
         write_task(root, "fails", config=SEPARATE, solve="true\n", test="echo no reward here\n", **image),
         _of_two_steps(root),
         _with_its_own_dockerfile(root),
+        _hardened(root),
     ]
     return tasks
 
@@ -105,13 +111,25 @@ def _of_two_steps(root: Path) -> Path:
 
 
 def _with_its_own_dockerfile(root: Path) -> Path:
-    test = says("[ -e /only-here ] && [ -e /app/answer ]")
-    task = write_task(
-        root, "own-dockerfile", config=SEPARATE, solve="echo 1 > answer\n", test=test, dockerfile=DOCKERFILE
+    test = says('[ -e /only-here ] && [ "$(own-tool)" = fine ] && [ -n "$PYTEST_ADDOPTS" ] && ! grep 42 /app/answer')
+    # What is on that image's PATH and not in it is the agent's to fill.
+    solve = "echo 1 > answer; mkdir bin; printf '#!/bin/sh\\nexit 0\\n' > bin/grep; chmod 755 bin/grep\n"
+    task = write_task(root, "own-dockerfile", config=SEPARATE, solve=solve, test=test, dockerfile=DOCKERFILE)
+    (task / "tests" / "Dockerfile").write_text(
+        f"FROM {BASE_IMAGE}\nCOPY data /only-here\nENV PATH=/app/bin:/opt/own:$PATH\n"
+        "RUN mkdir /opt/own && printf '#!/bin/sh\\necho fine\\n' > /opt/own/own-tool && chmod 755 /opt/own/own-tool\n"
     )
-    (task / "tests" / "Dockerfile").write_text(f"FROM {BASE_IMAGE}\nCOPY data /only-here\n")
     (task / "tests" / "data").write_text("x\n")
     return task
+
+
+def _hardened(root: Path) -> Path:
+    """A workspace with what is cleared away before a verifier comes, wherever that runs."""
+    solve = "echo evil > setup.py; mkdir a; touch conftest.py a/conftest.py sitecustomize.py; ln -s /etc/shadow out\n"
+    cleared = " && ".join(f"[ ! -e {name} ] && [ ! -h {name} ]" for name in ("conftest.py", "a/conftest.py", "out"))
+    test = f"cd /app\n{says(cleared + ' && [ ! -e sitecustomize.py ] && [ $(cat setup.py) = good ]')}"
+    dockerfile = f"{DOCKERFILE}RUN echo good > setup.py\n"
+    return write_task(root, "hardened", config=SEPARATE, solve=solve, test=test, dockerfile=dockerfile)
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +161,20 @@ class TestOnLocal:
     ) -> None:
         assert_rewarded(results["planted-but-shared"], 1.0)
 
-    @pytest.mark.parametrize("task", ["arrives", "gone", "set-up", "two-steps", "own-dockerfile"])
+    @pytest.mark.parametrize("task", ["arrives", "gone", "set-up", "two-steps"])
     def test_what_the_agent_made_arrives_and_nothing_else(self, results: dict[str, RolloutResult], task: str) -> None:
         assert_rewarded(results[task], 1.0)
+
+    def test_an_image_of_the_verifiers_own_is_pinned_as_it_was_before_the_work_came(
+        self, results: dict[str, RolloutResult]
+    ) -> None:
+        assert_rewarded(results["own-dockerfile"], 1.0)
+
+    def test_a_workspace_is_hardened_before_it_travels(self, results: dict[str, RolloutResult]) -> None:
+        assert_rewarded(results["hardened"], 1.0)
+        assert results["hardened"].steps[0].verify is not None
+        found = results["hardened"].steps[0].verify.metadata["hardening"]["findings"]
+        assert {"/app/setup.py", "/app/out", "/app/a/conftest.py"} <= {finding["path"] for finding in found}
 
     def test_a_verifier_that_fails_there_fails_as_anywhere(self, results: dict[str, RolloutResult]) -> None:
         failure = results["fails"].verifier_error
@@ -155,14 +184,14 @@ class TestOnLocal:
     def test_nothing_is_kept_that_was_kept_for_the_room_alone(self, results: dict[str, RolloutResult]) -> None:
         for result in results.values():
             root = Path(str(result.directory))
-            assert not [*root.rglob("workspace.tar"), *root.rglob("artifacts.tar")]
+            assert not [*root.rglob("workspace.tar"), *root.rglob("artifacts.tar"), *root.rglob("evidence/room")]
 
 
 @pytest.mark.local
 def test_a_job_may_have_every_task_verified_in_a_clean_room_and_again_when_it_is_rescored(
     module_jobs: Path, tmp_path: Path
 ) -> None:
-    test = says("[ -e /app/answer ] && [ ! -e /etc/left ]")
+    test = says('[ -e /app/answer ] && [ ! -e /etc/left ] && [ -n "$PYTEST_ADDOPTS" ]')
     solve = "echo 1 > answer; echo 1 > /etc/left\n"
     tasks = [write_task(tmp_path, "wherever", solve=solve, test=test, dockerfile=DOCKERFILE), _arrives(tmp_path)]
     found = run_tasks(tasks, module_jobs, job_name="all-rooms", sandbox="local", verify_in="separate", keep="workspace")
@@ -174,9 +203,63 @@ def test_a_job_may_have_every_task_verified_in_a_clean_room_and_again_when_it_is
     ] * 2
 
 
+STATE_ALONE = f"""\
+{GET}/all && exit 1
+python3 - <<'END'
+import json, os
+root = os.environ["BENCHFLOW_ENVIRONMENT"]
+state, diff = (json.load(open(f"{{root}}/{{name}}.json")) for name in ("state", "diff"))
+[changed], [ledger] = diff["databases"], [database for database in state["databases"] if database["present"]]
+rows, [table] = ledger["tables"][0]["rows"], changed["tables"]
+open("/logs/verifier/reward.txt", "w").write(str(rows if table["n_added"] == 1 else 0))
+END
+"""
+"""Of a world it is shown its state alone: none of its services runs in the room."""
+
+
+@pytest.mark.local
+def test_a_world_arrives_as_its_state(module_jobs: Path, tmp_path: Path) -> None:
+    task = {"solve": f"{POST}/add/paid\n", "test": STATE_ALONE, "config": SEPARATE}
+    package = write_package(tmp_path / "package", {"task": task}, manifest())
+    assert_rewarded(run_tasks([package], module_jobs, job_name="world", sandbox="local")["task"], 1.0)
+
+
+@pytest.mark.local
+def test_a_world_that_persists_arrives_as_each_rollout_leaves_it(module_jobs: Path, tmp_path: Path) -> None:
+    task = {
+        "solve": f"{POST}/add/paid\n",
+        "test": STATE_ALONE,
+        "config": SEPARATE.replace("[verifier]", "[verifier]\nreward_range = [0, 10]"),
+    }
+    selection = '[environment.task_selection]\nmechanism = "env_var"\ninject_into = "exec"\n'
+    text = manifest(selection, head='isolation = "persistent"\n')
+    package = write_package(tmp_path / "package", {"a": task, "b": task}, text)
+    results = run_tasks([package], module_jobs, job_name="persistent-world", sandbox="local")
+    assert sorted(str(result.rewards) for result in results.values()) == ["{'reward': 1.0}", "{'reward': 2.0}"]
+    assert len({result.sandbox["name"] for result in results.values()}) == 1
+
+
+@pytest.mark.local
+async def test_a_workspace_that_is_too_large_to_travel_is_said_to_be(module_jobs: Path, tmp_path: Path) -> None:
+    provider = get_provider("local")
+    spec = SandboxSpec(name="large", image=ImageRef(reference="host"), workdir="/work", network_mode="no-network")
+    sandbox = await provider.start(spec, host_id="", queue="")
+    try:
+        # Its size is what counts: a file without content would travel as that many bytes.
+        await sandbox.exec(["truncate", "-s", "3M", "/work/large"])
+        [note] = await keep_for_room(sandbox, [], tmp_path, limit_bytes=1 << 20)
+        with pytest.raises(VerifierError, match="larger than 1048576 bytes") as caught:
+            await put_for_room(sandbox, tmp_path)
+    finally:
+        await provider.remove("large")
+        await close_providers("")
+    assert note in caught.value.message
+    assert caught.value.key == "verifier.sandbox_mode" and "keep the workspace small" in str(caught.value.remedy)
+
+
 @pytest.mark.docker
 def test_on_docker_it_is_the_same(module_jobs: Path, tmp_path: Path) -> None:
-    tasks = [task for task in tasks_of(tmp_path) if task.name in ("planted", "arrives", "two-steps")]
+    tasks = [task for task in tasks_of(tmp_path) if task.name in ("planted", "arrives", "two-steps", "own-dockerfile")]
     table = OWN_TABLE.replace("{image}", BASE_IMAGE)
     solve = "echo 42 > answer; echo 1 > /etc/agents\n"
     tasks.append(write_task(tmp_path, "own-table", config=table, solve=solve, test=OWN, dockerfile=DOCKERFILE))

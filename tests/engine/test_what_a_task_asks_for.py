@@ -47,6 +47,8 @@ def agents_account(root: Path) -> Path:
         finds small sh -c '[ "$(du -sk /home/agent | cut -f1)" -lt 100 ]'
         finds instruction grep -q "Make the answer" /instruction.md
         """,
+        # It would be the verifier's by now, and what the agent was given could not be seen any more.
+        config="[verifier.hardening]\nown_workspace = false\n",
         dockerfile=f"FROM {BASE_IMAGE}\nCOPY data /app/data\nWORKDIR /app\n"
         "RUN touch /opt/tool && ln -s /etc/hostname /app/link\n",
     )

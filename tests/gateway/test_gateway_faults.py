@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import aiohttp
 import pytest
@@ -211,9 +210,7 @@ async def test_one_upstreams_trouble_is_not_anothers(house: House) -> None:
         await until(lambda: len(silent.visits) == 50)
         with ScriptedModel([Reply(text="Hi", times="always")]) as model:
             free = await house.agent("openai-chat", model.openai_base_url, id="free")
-            began = time.monotonic()
             assert (await free.call()).status == 200
-            assert time.monotonic() - began < 2
         for call in calls:
             call.cancel()
 

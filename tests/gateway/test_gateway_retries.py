@@ -103,7 +103,7 @@ async def test_a_connection_that_is_lost_before_the_answer_is_made_again_at_once
         agent = await house.agent("openai-chat", upstream.base_url, retries={"first_wait_sec": 30})
         began = time.monotonic()
         assert (await agent.call(stream=False)).body == DONE
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25
     assert (await agent.answered())[0][1]["retries"] == [{"status": None, "waited_sec": 0.0}]
 
 

@@ -100,7 +100,7 @@ def test_a_diff_stays_short_and_quick() -> None:
     before, after = ({"text": "\n".join(f"{word} {n}" for n in range(50_000))} for word in ("old", "new"))
     began = time.monotonic()
     lines = short_diff(before, after).splitlines()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert len(lines) == MAX_LINES + 1
     assert lines[-1].startswith("… ")
 

@@ -11,6 +11,7 @@ from stored_jobs import Past, answer, files_below, store_job, write_task
 from benchflow.contracts.rollout import Failure
 from benchflow.errors import ConfigError, JobConflictError, JobNotFoundError
 from benchflow.paths import StatePaths
+from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline
 from benchflow.planes.sandbox import get_provider
 from benchflow.rescoring import Request, RescoredRollout, Rescoring, rescore
 from benchflow.rescoring.sandboxes import OWNER
@@ -118,10 +119,43 @@ async def test_a_verifier_that_reads_more_than_the_workspace_is_not_believed_whe
     trusted = by_task(await rescore(job, Request(tasks=changed, trust_workspace=True)))["one"]
 
     assert (same.outcome, same.verifier, same.rewards) == ("unchanged", "stored", {"reward": 0.5})
-    assert "what the verifier wrote at first counts" in same.warnings[0]
+    assert "what the verifier wrote at first counts" in same.warnings[-1]
     assert (other.outcome, other.rewards) == ("failed", None)
     assert other.error is not None and "gave 0.5, and gives 0.0" in other.error.message
     assert (trusted.outcome, trusted.rewards) == ("changed", {"reward": 0.25})
+
+
+PINNED = 'if [ -n "$PYTEST_ADDOPTS" ] && [ "$HOME" = {home} ]; then reward=1; else reward=0.5; fi\n'
+"""A verifier that says whether its environment was pinned."""
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    # A clean room is a sandbox of its own: what it is itself is what it is pinned by.
+    ("config", "home"),
+    [("", "/srv"), ('[verifier]\nenvironment_mode = "separate"\n', "/root")],
+    ids=["shared", "separate"],
+)
+async def test_a_verifier_is_pinned_as_it_was_and_not_where_nothing_was_known_then(
+    jobs: Path, tmp_path: Path, config: str, home: str
+) -> None:
+    test = PINNED.format(home=home) + 'echo "$reward" > /logs/verifier/reward.txt\n'
+    tasks = [write_task(tmp_path / "tasks", name, test=test, config=config) for name in ("known", "older")]
+    past = {name: Past({None: value}, workspace=answer) for name, value in (("known", 1.0), ("older", 0.5))}
+    job = await store_job(tasks, jobs, past)
+    [known] = job.glob("known__*")
+    baseline = HardeningBaseline(path="/usr/bin:/bin", directories=["/usr/bin", "/bin"], home="/srv")
+    keep_baseline(baseline, known / "evidence")
+
+    found = by_task(await rescore(job))
+
+    assert {name: (one.rewards, one.steps[0].verifier) for name, one in found.items()} == {
+        "known": ({"reward": 1.0}, "ran"),
+        "older": ({"reward": 0.5}, "ran"),
+    }
+    assert found["known"].warnings == []
+    [warning] = found["older"].warnings
+    assert "not pinned, as it was not then" in warning
 
 
 async def test_a_task_that_was_changed_where_it_lay_is_taken_from_the_store(jobs: Path, tmp_path: Path) -> None:
@@ -257,4 +291,4 @@ async def test_after_a_step_that_is_not_good_enough_now_none_counts(jobs: Path, 
 
     assert long.rewards == {"reward": 0.4}
     assert [step.name for step in long.steps] == ["first"]
-    assert "the steps after it do not count" in long.warnings[0]
+    assert "the steps after it do not count" in long.warnings[-1]

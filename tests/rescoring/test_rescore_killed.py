@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
-from asyncio.subprocess import DEVNULL
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,14 +33,24 @@ async def test_what_was_done_before_a_kill_is_not_done_again(jobs: Path, tmp_pat
     [done], [hangs] = job.glob("done__*"), job.glob("hangs__*")
     first = done / "rescored" / "mine" / "result.json"
     command = [sys.executable, "-m", "benchflow.cli", "rescore", str(job), "--name", "mine", "--concurrency", "2"]
-    process = await asyncio.create_subprocess_exec(*command, stdout=DEVNULL, stderr=DEVNULL)
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        env = os.environ | {"PYTHONFAULTHANDLER": "1"}
+        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output, env=env)
     try:
-        async with asyncio.timeout(60):
+        # It imports, makes a store and builds an image first: on a busy machine that takes most of a minute.
+        async with asyncio.timeout(180):
             while not (first.exists() and await get_provider("local").owned(OWNER)):
-                assert process.returncode is None
+                assert process.returncode is None, said.read_text()
                 await asyncio.sleep(0.02)
+    except TimeoutError:
+        # Has each of its threads tell where it is.
+        process.send_signal(signal.SIGABRT)
+        await process.wait()
+        pytest.fail(f"{sorted(files_below(job))}\n{said.read_text()}")
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
     before, written = files_below(job), first.read_bytes()
     assert not (hangs / "rescored" / "mine" / "result.json").exists()

@@ -18,7 +18,8 @@ from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.contracts.task import CollectCommand, Task, VerifierConfig, VerifierDocument, VerifierOutputs
 from benchflow.errors import VerifierError, VerifierTimeoutError
 from benchflow.planes.reward import kit
-from benchflow.planes.reward.hardening import PLUGINS, HardeningBaseline, put_plugins, verifier_env
+from benchflow.planes.reward.hardening import HardeningBaseline, files_of, misses_plugin, put_plugins, verifier_env
+from benchflow.planes.reward.hardening.names import CLEAR_AWAY
 from benchflow.planes.reward.script import parse_rewards
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
 from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room
@@ -30,19 +31,37 @@ EVIDENCE = f"{LOGS}/environment"
 
 EVIDENCE_VARIABLE = "BENCHFLOW_ENVIRONMENT"
 _TAIL = 4000
+_MOST_READ = 4 * 1024 * 1024
 _SOFT_END = "soft.json"
 """How a soft verification ended, beside what it left: with it, nothing is run again."""
 
-# $1 the verifier's directory, $2 its user, then files that must not be there when it starts.
-_PREPARE = r"""
+# $1 the verifier's directory, $2 its user, $3 not empty where logs are made anew, then files that must not be there
+# when it starts. A directory of logs that stays is given to a verifier that is not root, for it has to write there.
+_PREPARE = rf"""{CLEAR_AWAY}
 set -e
-target=$1 user=$2
-shift 2
-rm -rf "$target" /logs/verifier "$@"
-mkdir -p "$target" /logs/verifier
-chown "$user" /logs/verifier
-chmod 755 /logs/verifier
-if [ "$target" = /verifier ] && { [ -h /tests ] || [ ! -e /tests ]; }; then ln -sfn /verifier /tests; fi
+target=$1 user=$2 logs=$3
+shift 3
+clear_away "$target" ${{logs:+/logs/verifier}} "$@"
+mkdir -p "$target"
+if [ ! -d /logs/verifier ]; then mkdir -p /logs/verifier; logs=new; fi
+if [ -n "$logs" ]; then chmod 755 /logs/verifier; fi
+if [ -n "$logs" ] || {{ [ "$user" != root ] && [ ! -h /logs/verifier ]; }}; then chown "$user" /logs/verifier; fi
+if [ "$target" = /verifier ] && {{ [ -h /tests ] || [ ! -e /tests ]; }}; then ln -sfn /verifier /tests; fi
+"""
+
+
+_SCRIPT = "./test.sh"
+_ENDED = "ended by itself"
+# A shell of its own waits for the verifier: it says to its standard error alone what signal ended its child, which for
+# it has the same status as an exit with that number, and says nothing at all when it is killed as well.
+_RUN = f"""
+chmod +x {_SCRIPT} 2>/dev/null
+(
+{{command}}
+) >{{output}} 2>&1
+c=$?
+echo {_ENDED}
+exit $c
 """
 
 
@@ -54,7 +73,8 @@ class ScriptVerifier:
     key: names the run, so that it happens once; trusted: what ran before was the oracle, whose services stay. clean:
     takes out of a file what nobody may read, before it is read. evidence: a directory of this host that the verifier
     finds as `$BENCHFLOW_ENVIRONMENT`. rubrics: the task's, by their paths: a reward kit's criteria are one. baseline:
-    the sandbox before the agent, by which its environment is pinned.
+    the sandbox before the agent, by which it was hardened and its environment is pinned. room: tells, once it is open, what a sandbox where
+    no agent was is before the work arrives, and takes the place of `baseline`.
     """
 
     config: VerifierConfig
@@ -68,15 +88,16 @@ class ScriptVerifier:
     evidence: Path | None = None
     rubrics: Mapping[str, JudgeRubric] = field(default_factory=dict)
     baseline: HardeningBaseline | None = None
+    room: Callable[[], HardeningBaseline | None] | None = None
 
     @property
     def command(self) -> str:
         if self.document is None:
-            return "./test.sh"
+            return _SCRIPT
         strategy = self.document.strategy
         if strategy.type == "reward-kit":
             return kit.kit_command(self._program)
-        return strategy.command or "./test.sh"
+        return strategy.command or _SCRIPT
 
     @property
     def _program(self) -> str:
@@ -85,14 +106,17 @@ class ScriptVerifier:
             return f"{self.target}/test.sh"
         return posixpath.join(self._place(strategy.root or "."), strategy.entrypoint or "reward.py")
 
-    def alone(self, env: dict[str, str], *, has_own_image: bool) -> ScriptVerifier:
+    def alone(self, env: dict[str, str], room: Callable[[], HardeningBaseline | None]) -> ScriptVerifier:
         """The same verifier for a sandbox where no agent was: nothing has to end there, and what commands collect came
-        with the agent's work. env: of its commands there. has_own_image: what is known of the agent's image, by which
-        the environment is pinned, says nothing of this one.
+        with the agent's work. env: of its commands there. room: what that sandbox is, whose image may be another than
+        the agent's; without a baseline of the agent's nothing is pinned there either.
         """
         config = self.config.model_copy(update={"collect": []})
-        baseline = None if has_own_image else self.baseline
-        return replace(self, config=config, trusted=True, env=env, baseline=baseline)
+        return replace(self, config=config, trusted=True, env=env, room=room if self.baseline else None, baseline=None)
+
+    @property
+    def _pinned_by(self) -> HardeningBaseline | None:
+        return self.room() if self.room is not None else self.baseline
 
     async def run(self, sandbox: Sandbox, logs: Path) -> VerifyResult:
         """Score the sandbox as it is; the verifier's files end up in `logs` on this host.
@@ -123,7 +147,8 @@ class ScriptVerifier:
                 await self._bring(sandbox, self.config.user)
             outcome = await self._execute(sandbox, SOFT_ENV)
             await self._fetch(sandbox, logs)
-            write_atomic(end, outcome.model_copy(update={"stdout": "", "stderr": ""}).model_dump_json().encode())
+            kept = {"stdout": outcome.stdout[-100:], "stderr": outcome.stderr[-100:]}
+            write_atomic(end, outcome.model_copy(update=kept).model_dump_json().encode())
         await clear_room(*room)
         return self._result(logs, SandboxExecResult.model_validate_json(end.read_bytes()), [])
 
@@ -141,8 +166,8 @@ class ScriptVerifier:
         return [note for index, command in commands if (note := await self._run_before(sandbox, command, index, logs))]
 
     async def end_agent(self, sandbox: Sandbox) -> None:
-        """End what the agent has left running, unless it may stay."""
-        if self.config.hardening.kill_processes and not self.trusted:
+        """End what the agent has left running, unless it may stay, or hardening has ended it."""
+        if self.config.hardening.kill_processes and not self.trusted and self.baseline is None:
             await sandbox.kill_processes()
 
     async def has_settled(self, sandbox: Sandbox) -> bool:
@@ -171,7 +196,9 @@ class ScriptVerifier:
     async def prepare(self, sandbox: Sandbox) -> None:
         """Between the agent's last action and the verifier's first command: the verifier arrives."""
         aside = [f"{path}{KEPT}{part}" for path in (self.target, "/tests", LOGS) for part in ("", ".new")]
-        result = await sandbox.control(_PREPARE, self.target, self._user, *self._own_files(), *aside)
+        fresh = self.config.hardening.fresh_logs
+        gone = aside + (self._own_files() if fresh else [])
+        result = await sandbox.control(_PREPARE, self.target, self._user, "yes" if fresh else "", *gone)
         if result.return_code != 0:
             raise VerifierError("the sandbox could not be made ready for the verifier", log_tail=result.stderr[-_TAIL:])
         await self._bring(sandbox, None)
@@ -181,20 +208,25 @@ class ScriptVerifier:
             await sandbox.upload(source, self.target, user=user)
         if self.evidence is not None:
             await sandbox.upload(self.evidence, EVIDENCE, user=user)
-        if self.baseline is not None and self.config.hardening.pin_environment:
-            await put_plugins(sandbox, self.baseline, self.config.pytest_plugins)
+        if (baseline := self._pinned_by) is not None and self.config.hardening.pin_environment:
+            await put_plugins(sandbox, baseline, self.config.pytest_plugins, user=self.config.user)
         if self.document is not None and (env := self._kit_env()):
             told = kit.kit_manifest(self.document, env, self.rubrics)
             await sandbox.write_file(kit.MANIFEST, told, user=user)
+
+    async def leave(self, sandbox: Sandbox) -> None:
+        """Take out of the sandbox what the verifier brought and has written, before another step's agent acts."""
+        script = 'rm -rf -- "$@"; if [ -h /tests ]; then rm -f /tests; fi'
+        await sandbox.control(script, self.target, LOGS, *self._own_files())
 
     # --- it ----------------------------------------------------------------------------------------------
 
     async def _execute(self, sandbox: Sandbox, env: Mapping[str, str] | None = None) -> SandboxExecResult:
         # The shell falls back to itself for a script without a shebang, which execve alone refuses.
-        script = f"chmod +x ./test.sh 2>/dev/null; {{ {self.command}\n}} >{OUTPUT} 2>&1"
+        command = "exec ./test.sh" if self.command == _SCRIPT else self.command
         return await sandbox.exec_once(
             self.key,
-            ["sh", "-c", script],
+            ["sh", "-c", _RUN.format(command=command, output=OUTPUT)],
             env={EVIDENCE_VARIABLE: EVIDENCE, **self._kit_env(), **(env or {}), **self.pinned(sandbox), **self.env},
             cwd=self.target,
             user=self.config.user,
@@ -203,9 +235,9 @@ class ScriptVerifier:
 
     def pinned(self, sandbox: Sandbox) -> dict[str, str]:
         """The variables that nothing of the agent's decides, while something runs for the verifier's sake."""
-        if self.baseline is None:
+        if (baseline := self._pinned_by) is None:
             return {}
-        return verifier_env(self.baseline, self.config, target=self.target, workspace=sandbox.ref.workdir)
+        return verifier_env(baseline, self.config, target=self.target, workspace=sandbox.ref.workdir)
 
     def _kit_env(self) -> dict[str, str]:
         if self.document is None or self.document.strategy.type != "reward-kit":
@@ -234,6 +266,22 @@ class ScriptVerifier:
                 file=self._program,
                 key="verifier.timeout_sec",
                 remedy="raise verifier.timeout_sec, or find what hangs",
+                log_tail=_tail(logs),
+            )
+        if _was_killed(outcome):
+            raise VerifierError(
+                f"the verifier was killed (exit status {outcome.return_code}): what it has written does not count",
+                file=self._program,
+                remedy="let what it tests not run as its user, and see whether it runs out of memory",
+                log_tail=_tail(logs),
+            )
+        if self._pinned_by is not None and misses_plugin(_tail(logs, _MOST_READ) or ""):
+            raise VerifierError(
+                "its pytest did not find the plugin that the engine gives it, so that no test was run: a Python of the "
+                "verifier's own is isolated from $PYTHONPATH, or is given another one",
+                file=self._program,
+                key="verifier.hardening.pin_environment",
+                remedy='keep what is there (PYTHONPATH="/app:$PYTHONPATH"), or set pin_environment = false',
                 log_tail=_tail(logs),
             )
         result = read_result(
@@ -265,7 +313,7 @@ class ScriptVerifier:
 
     def _own_files(self) -> list[str]:
         """What must not be there before it runs, beside its directories."""
-        return [*self._declared_outside(), *([PLUGINS] if self.baseline is not None else [])]
+        return [*self._declared_outside(), *(files_of(self._pinned_by) if self._pinned_by is not None else [])]
 
 
 def read_result(
@@ -286,6 +334,11 @@ def read_result(
     if criteria is not None and policy is not None:
         kit.check_criteria(result, criteria, policy)
     return result
+
+
+def _was_killed(outcome: SandboxExecResult) -> bool:
+    """Whether a signal ended the verifier's own process, as far as a shell tells: of SIGINT and SIGPIPE it does not."""
+    return outcome.return_code > 128 and (_ENDED not in outcome.stdout or bool(outcome.stderr.strip()))
 
 
 def config_of(task: Task, step: str | None) -> VerifierConfig:
@@ -319,8 +372,8 @@ def verifier_of(task: Task, directory: Path, step: str | None, **how: Any) -> Sc
     )
 
 
-def _tail(logs: Path) -> str | None:
+def _tail(logs: Path, most: int = _TAIL) -> str | None:
     try:
-        return (logs / "test-stdout.txt").read_text(errors="replace")[-_TAIL:]
+        return (logs / "test-stdout.txt").read_text(errors="replace")[-most:]
     except OSError:
         return None

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from benchflow.contracts.task import HardeningConfig
 from benchflow.planes.reward.hardening.judgement import judge, resolve
-from benchflow.planes.reward.hardening.survey import KeptFile, Survey, is_looked_for
+from benchflow.planes.reward.hardening.names import SHADOWED
+from benchflow.planes.reward.hardening.repositories import without_programs
+from benchflow.planes.reward.hardening.survey import KeptFile, Survey, is_looked_for, shadows
 
 
 def kept(content: str = "") -> KeptFile:
@@ -56,3 +63,107 @@ def test_names_mean_something_only_where_they_are_read() -> None:
 def test_packages_that_were_installed_keep_their_conftests() -> None:
     found = ["/app/.venv/lib/python3.12/site-packages/numpy/conftest.py", "/app/tests/conftest.py"]
     assert list(judge(Survey(), Survey(found=found), HardeningConfig(), "/app").remove) == found[1:]
+
+
+# --- repositories --------------------------------------------------------------------------------------
+
+REPOSITORY = """[core]
+\trepositoryformatversion = 0
+\tbare = false
+[user]
+\tname = A Person
+[remote "origin"]
+\turl = https://example.org/project.git
+\tfetch = +refs/heads/*:refs/remotes/origin/*
+[branch "main"]
+\tremote = origin
+\tmerge = refs/heads/main
+; said by hand
+[alias]
+\tst = status
+[diff]
+\trenames = true
+"""
+
+
+def test_settings_that_people_make_stay() -> None:
+    assert without_programs(REPOSITORY, "") == REPOSITORY
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "[diff]\n\texternal = /app/x\n",
+        "[diff] external = /app/x\n",
+        "[DIFF]external=/app/x\n",
+        '[diff "any"]\n\tcommand = x\n\ttextconv = x\n',
+        "[diff.any]\n\ttextconv = x\n",
+        '[filter "any"]\n\tclean = x\n\tsmudge = x\n\tprocess = x\n',
+        "[core]\n\tsshCommand = x\n\tfsmonitor = x\n\thooksPath = x\n\tpager = x\n\teditor = x\n\tgitProxy = x\n",
+        "[core]\n\tworktree = /tests\n",
+        "[credential]\n\thelper = !x\n",
+        '[credential "https://example.org"]\n\thelper = !x\n',
+        "[gpg]\n\tprogram = x\n",
+        "[include]\n\tpath = /app/more\n",
+        '[includeIf "gitdir:/"]\n\tpath = /app/more\n',
+        "[uploadpack]\n\tpackObjectsHook = x\n",
+        '[remote "origin"]\n\tuploadpack = x\n\tvcs = x\n',
+        '[submodule "any"]\n\tupdate = !x\n',
+        '[merge "any"]\n\tdriver = x\n',
+        "[pager]\n\tdiff = x\n",
+        "[user]\n\tname = A\\\n[diff]\n\texternal = x\n",
+    ],
+)
+def test_settings_by_which_git_runs_programs_do_not_unless_they_were_there(setting: str) -> None:
+    left = without_programs(REPOSITORY + setting, REPOSITORY)
+    assert left.startswith(REPOSITORY)
+    assert not any(line.startswith("\t") for line in left.removeprefix(REPOSITORY).splitlines())
+    assert "= x" not in left and "/app" not in left
+    if "\\" not in setting and "\n\t" in setting:
+        assert without_programs(REPOSITORY + setting, setting) == REPOSITORY + setting
+
+
+def test_a_repository_keeps_its_settings_and_does_not_lead_elsewhere() -> None:
+    files = {
+        "/app/.git/config": kept(REPOSITORY + "[diff]\n\texternal = x\n"),
+        "/app/same/.git/config": kept("[diff]\n\texternal = x\n"),
+        "/app/mine/.git/config": kept(REPOSITORY),
+        "/app/part/.git": kept("gitdir: ../.git/modules/part\n"),
+        "/app/away/.git": kept("gitdir: /tmp/other\n\n"),
+        "/app/.git/commondir": kept("../../tmp/other"),
+    }
+    same = "/app/same/.git/config"
+    before = Survey(files={same: files[same]}, git=[same])
+    judged = judge(before, Survey(files=files, git=[*files, "/app/link/.git"]), HardeningConfig(), "/app")
+    assert set(judged.remove) == {"/app/away/.git", "/app/.git/commondir", "/app/link/.git"}
+    assert set(judged.restore) == {"/app/.git/config"}
+    assert judged.restore["/app/.git/config"][1].content == REPOSITORY + "[diff]\n"
+
+
+# --- modules -------------------------------------------------------------------------------------------
+
+IMPORTED = """
+import os, sys
+origins = {name: str(getattr(module.__spec__, "origin", "")) for name, module in sys.modules.items() if "." not in name}
+print("imported", *[name for name, origin in origins.items() if os.path.isabs(origin) and name != "probe"])
+"""
+
+
+def test_what_pytest_has_imported_when_it_loads_plugins_is_what_must_not_be_shadowed(tmp_path: Path) -> None:
+    (tmp_path / "probe.py").write_text(IMPORTED)
+    (tmp_path / "test_it.py").write_text("def test_it(): pass")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "probe", "-p", "no:cacheprovider", "-c", os.devnull]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    imported = {name for line in ran.stdout.splitlines() if line.startswith("imported ") for name in line.split()[1:]}
+    standard = {name for name in imported if name in sys.stdlib_module_names}
+    assert len(standard) > 50 and standard - SHADOWED == set()
+    assert {"pytest", "_pytest", "pluggy"} <= imported & SHADOWED
+
+
+def test_a_module_that_is_new_where_python_looks_first_is_taken_out_by_its_name_alone() -> None:
+    found = ["/app/textwrap.py", "/app/json/__init__.pyc", "/app/_struct.cpython-312.so", "/app/statistics.py"]
+    assert [path for path in found if shadows(path)] == found[:3]
+    before = Survey(top=["/app/types.py"])
+    judged = judge(before, Survey(top=["/app/textwrap.py", "/app/types.py"]), HardeningConfig(), "/app")
+    assert judged.remove == {"/app/textwrap.py": "cleanup_python_hooks"} and judged.restore == {}

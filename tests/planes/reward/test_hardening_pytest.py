@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 from benchflow.contracts.task import VerifierConfig
-from benchflow.planes.reward.hardening import HardeningBaseline, verifier_env
-from benchflow.planes.reward.hardening.environment import PLUGIN, PLUGINS, plugin_source
+from benchflow.planes.reward.hardening import HardeningBaseline, misses_plugin, verifier_env
+from benchflow.planes.reward.hardening.environment import PLUGINS
+from benchflow.planes.reward.hardening.pytest_guard import PLUGIN, plugin_source
 
 
 def package(site: Path, name: str) -> None:
@@ -51,3 +52,17 @@ def test_plugins_of_the_image_of_the_task_and_of_the_verifier_are_loaded(tmp_pat
     assert ran.returncode == 0, ran.stdout + ran.stderr
     loaded = {line.split()[1] for line in ran.stdout.splitlines() if line.startswith("loaded")}
     assert loaded == {"image", "named", "verifiers"}
+
+
+def test_a_python_that_does_not_find_the_plugin_says_so(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTEST_ADDOPTS": f"-p {PLUGIN}"}
+    ran = subprocess.run(
+        [sys.executable, "-I", "-m", "pytest", str(tmp_path)],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ran.returncode != 0 and misses_plugin(ran.stdout + ran.stderr)

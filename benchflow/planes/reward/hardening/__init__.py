@@ -6,14 +6,15 @@ program there: what the rest stands on is then judged, and put back, from outsid
 """
 
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline, keep_baseline, read_baseline, take_baseline
-from benchflow.planes.reward.hardening.environment import PLUGINS, put_plugins, verifier_env
+from benchflow.planes.reward.hardening.environment import files_of, misses_plugin, put_plugins, verifier_env
 from benchflow.planes.reward.hardening.work import harden
 
 __all__ = [
-    "PLUGINS",
     "HardeningBaseline",
+    "files_of",
     "harden",
     "keep_baseline",
+    "misses_plugin",
     "put_plugins",
     "read_baseline",
     "take_baseline",

@@ -13,30 +13,37 @@ from benchflow.store import storage_errors, write_atomic
 
 BASELINE = "baseline.json"
 
-# $1: who the agent is. PATH, PYTHONPATH, HOME; PATH's directories, with a `!` before those that the agent may write.
+# $1: who the agent is. PATH, PYTHONPATH, HOME; PATH's directories, with a `!` before those that the agent may write;
+# with a `+`, the home's own, which verifiers put on PATH, if the agent may write there.
 _ASK = r"""
 printf '%s\n%s\n%s\n' "$PATH" "$PYTHONPATH" "$HOME"
+open() { find "$@" -maxdepth 0 \( -user "$agent" -o -perm -002 \) 2>/dev/null; }
+agent=$1
 IFS=:
 for d in $PATH; do
   case $d in /*) ;; *) continue;; esac
   [ -d "$d" ] || continue
-  w=$(find "$d/" -maxdepth 0 \( -user "$1" -o -perm -002 \) 2>/dev/null)
+  w=$(open "$d/")
   echo "${w:+!}$d"
 done
+w=$(open "$HOME" "$HOME/.local" "$HOME/.local/bin")
+[ -z "$w" ] || echo "+$HOME/.local/bin"
 echo
 unset IFS
 for d in $(IFS=:; for p in $PATH; do printf '%s\n' "${p%/*}/lib/python3*"; done | sort -u); do
   for e in "$d"/*/*-info/entry_points.txt; do
     if [ -f "$e" ]; then sed -n '/^\[pytest11\]/,/^\[/p' "$e"; fi
   done
+  for s in "$d"/site-packages "$d"/dist-packages; do [ ! -d "$s" ] || echo "=$s"; done
 done
 """
 
 
 class HardeningBaseline(Model):
     """path, modules, home: PATH, PYTHONPATH and HOME of the verifier's user, as the image has them. directories: of
-    PATH, those that are there. plugins: of pytest, by the names that the image's own packages give them. tools: those
-    that the agent could change, None where there are none: of root's, an agent that is not root can change nothing.
+    PATH, those that are there. plugins: of pytest, by the names that the image's own packages give them; sites: the
+    directories of those packages. tools: those that the agent could change, None where there are none: of root's, an
+    agent that is not root can change nothing.
     """
 
     path: str
@@ -44,6 +51,7 @@ class HardeningBaseline(Model):
     home: str = "/root"
     directories: list[str] = []
     plugins: list[str] = []
+    sites: list[str] = []
     survey: Survey = Survey()
     tools: ToolSet | None = None
 
@@ -57,18 +65,20 @@ async def take_baseline(
     lines = asked.stdout.split("\n") + [""] * 3
     path, modules, home = lines[0], lines[1], lines[2] or "/root"
     end = lines.index("", 3)
-    open_to_agent = [line[1:] for line in lines[3:end] if line.startswith("!")]
+    directories = [line.removeprefix("!") for line in lines[3:end] if not line.startswith("+")]
+    open_to_agent = [line[1:] for line in lines[3:end] if line.startswith(("!", "+"))]
     survey = await take_survey(sandbox, home=home, path=path, modules=modules)
     tools = None
     if is_root:
-        tools = await take_tools(sandbox, path, everything=True)
+        tools = await take_tools(sandbox, ":".join([path, *open_to_agent]), everything=True)
     elif open_to_agent:
         tools = await take_tools(sandbox, ":".join(open_to_agent), everything=False)
     return HardeningBaseline(
         path=path,
         modules=modules,
         home=home,
-        directories=[line.removeprefix("!") for line in lines[3:end]],
+        directories=directories,
+        sites=sorted({line[1:] for line in lines[end:] if line.startswith("=")}),
         plugins=sorted({name for line in lines[end:] if (name := _plugin(line))}),
         survey=survey,
         tools=tools,

@@ -6,47 +6,33 @@ the image had, those that the task names, and those that were installed after th
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Sequence
 
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import VerifierConfig
+from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline
+from benchflow.planes.reward.hardening.pytest_guard import PLUGIN, plugin_source
 
-PLUGIN = "benchflow_pytest_plugins"
 PLUGINS = "/run/benchflow/verifier"
 """The directory of that plugin, in the sandbox."""
 
-_SOURCE = '''"""Loads the plugins of pytest that may be loaded: see `verifier.pytest_plugins`."""
-import importlib.metadata
-import os
+_OWN = f"{PLUGINS}/.config"
+# Git writes a configuration by a new file beside it.
+_PUT = f"""
+set -e
+umask 022
+rm -rf {PLUGINS}
+mkdir -p {_OWN}
+printf %s "$1" >{PLUGINS}/{PLUGIN}.py
+: >{_OWN}/gitconfig
+: >{_OWN}/pip.conf
+chown -R "$2" {_OWN}
+shift 2
+for f; do rm -rf -- "$f"; cp {PLUGINS}/{PLUGIN}.py "$f"; done
+"""
 
-ALLOWED = {allowed}
-OWN = os.stat(__file__).st_ctime
-
-
-def _is_newer(distribution):
-    try:
-        return os.stat(str(distribution._path)).st_ctime >= OWN
-    except (AttributeError, OSError):
-        return False
-
-
-def pytest_addoption(parser, pluginmanager):
-    declared = {declared}
-    seen = set()
-    for distribution in importlib.metadata.distributions():
-        for point in distribution.entry_points:
-            if point.group != "pytest11" or point.name in seen:
-                continue
-            seen.add(point.name)
-            if point.name in declared or point.name in ALLOWED or _is_newer(distribution):
-                pluginmanager.import_plugin(point.name, consider_entry_points=True)
-    for name in declared:
-        if name not in seen:
-            pluginmanager.import_plugin(name)
-'''
 # Hooks and file system monitors are programs that the repository's owner chooses.
 _GIT = {
     "GIT_CONFIG_COUNT": "2",
@@ -76,20 +62,37 @@ def verifier_env(baseline: HardeningBaseline, config: VerifierConfig, *, target:
         **_GIT,
     }
     own = posixpath.join(home, ".gitconfig")
-    env["GIT_CONFIG_GLOBAL"] = own if own in before else "/dev/null"
+    env["GIT_CONFIG_GLOBAL"] = own if own in before else f"{_OWN}/gitconfig"
     if "/etc/gitconfig" not in before:
         env["GIT_CONFIG_NOSYSTEM"] = "1"
     pip = ("/etc/pip.conf", f"{home}/.config/pip/pip.conf", f"{home}/.pip/pip.conf")
     if not any(file in before for file in pip):
-        env["PIP_CONFIG_FILE"] = "/dev/null"
+        env["PIP_CONFIG_FILE"] = f"{_OWN}/pip.conf"
     return env
 
 
-async def put_plugins(sandbox: Sandbox, baseline: HardeningBaseline, declared: Sequence[str]) -> None:
-    """Put the plugin in place that loads pytest's plugins."""
-    await sandbox.write_file(f"{PLUGINS}/{PLUGIN}.py", plugin_source(baseline, declared))
+def files_of(baseline: HardeningBaseline) -> list[str]:
+    """What `put_plugins` puts into a sandbox."""
+    return [PLUGINS, *_copies(baseline)]
 
 
-def plugin_source(baseline: HardeningBaseline, declared: Sequence[str]) -> str:
-    """The plugin. declared: the task's `verifier.pytest_plugins`, names of entry points or of modules."""
-    return _SOURCE.format(allowed=json.dumps(baseline.plugins), declared=json.dumps(list(declared)))
+def _copies(baseline: HardeningBaseline) -> list[str]:
+    """Where a Python finds the plugin that is isolated from $PYTHONPATH, or is told another one."""
+    return [f"{site}/{PLUGIN}.py" for site in baseline.sites]
+
+
+def misses_plugin(printed: str) -> bool:
+    """Whether a pytest said that it did not find the plugin: it is another Python's, which was not told where it is."""
+    return f'Error importing plugin "{PLUGIN}"' in printed
+
+
+async def put_plugins(
+    sandbox: Sandbox, baseline: HardeningBaseline, declared: Sequence[str], *, user: str | int | None = None
+) -> None:
+    """Put in place what the pinned variables name: the plugin that loads pytest's plugins, and empty configurations,
+    which the verifier may fill. user: the verifier's.
+    """
+    source = plugin_source(baseline, declared)
+    result = await sandbox.control(_PUT, source, "root" if user is None else str(user), *_copies(baseline))
+    if result.return_code != 0:
+        raise VerifierError("the verifier's own files could not be put in place", log_tail=result.stderr[-4000:])

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from benchflow.contracts.reward import HardeningFinding
 from benchflow.contracts.task import HardeningConfig
-from benchflow.planes.reward.hardening.names import HOOKS, LOGS, MAKE_BUILD, PYTHON_BUILD, SHADOWED, SITE, VERIFIERS
+from benchflow.planes.reward.hardening.names import DOTFILES, HOOKS, LOGS, MAKE_BUILD, PYTHON_BUILD, SITE, VERIFIERS
+from benchflow.planes.reward.hardening.repositories import without_programs
 from benchflow.planes.reward.hardening.survey import KeptFile, Survey, in_workspace, is_below
 
 BUILD = "restore_build_files"
@@ -16,6 +17,7 @@ LINKS = "remove_escaping_links"
 PYTHON = "cleanup_python_hooks"
 FRESH = "fresh_logs"
 _LINKS_FOLLOWED = 40
+_OF_HOME = tuple(f"/{name}" for name in DOTFILES)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,12 @@ def judge(before: Survey, now: Survey, config: HardeningConfig, workspace: str) 
     result = Judgement()
     for path in sorted(set(now.found) - set(before.found)):
         _judge_new(path, before, now, workspace, result)
-    for path, kept in before.files.items():
+    for path in set(now.top) - set(before.top):
+        result.remove[path] = PYTHON
+    for path in now.git:
+        _judge_repository(path, before, now, workspace, result)
+    for path in before.files.keys() - set(before.git):
+        kept = before.files[path]
         is_gone = path not in now.files
         if is_gone or now.files[path].content != kept.content:
             result.restore[path] = (_item_of(path), kept)
@@ -65,7 +72,7 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
     elif (item := _item_of(path)) == CONFTESTS:
         if not _is_installed(path):
             result.remove[path] = item
-    elif item == PYTHON or not in_workspace(path, workspace) or name.startswith("."):
+    elif item == PYTHON or not in_workspace(path, workspace) or path.endswith(_OF_HOME):
         result.remove[path] = item
     elif family := next((names for names in (PYTHON_BUILD, MAKE_BUILD) if name in names), None):
         if any(f"{directory}/{other}" in before.files for other in family):
@@ -74,16 +81,36 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
             result.found.append(HardeningFinding(item=item, action="found", path=path, detail="is new"))
 
 
+def _judge_repository(path: str, before: Survey, now: Survey, workspace: str, result: Judgement) -> None:
+    """What says where a repository lies must not lead out of the workspace, and its settings must name no program."""
+    directory, name = posixpath.split(path)
+    kept, was = now.files.get(path), before.files.get(path)
+    if kept is None:
+        # A link, or longer than any that git writes.
+        if path not in before.git:
+            result.remove[path] = BUILD
+    elif was is not None and kept.content == was.content:
+        return
+    elif name in (".git", "commondir"):
+        leads_to = posixpath.normpath(posixpath.join(directory, kept.content.removeprefix("gitdir:").strip()))
+        if in_workspace(resolve(leads_to, now.links), workspace):
+            return
+        if was is None:
+            result.remove[path] = BUILD
+        else:
+            result.restore[path] = (BUILD, was)
+    elif (harmless := without_programs(kept.content, was.content if was else "")) != kept.content:
+        result.restore[path] = (BUILD, kept.model_copy(update={"content": harmless}))
+
+
 def _item_of(path: str) -> str:
     """Which item of the configuration a path is a matter of."""
-    directory, name = posixpath.split(path)
-    stem = name.partition(".")[0]
+    name = posixpath.basename(path)
     if name == "conftest.py":
         return CONFTESTS
     if name in PYTHON_BUILD or name.startswith("."):
         return BUILD
-    is_module = stem in SHADOWED or (stem == "__init__" and posixpath.basename(directory) in SHADOWED)
-    if is_module or stem in HOOKS or name == "__pycache__" or name.endswith(".pth"):
+    if name.partition(".")[0] in HOOKS or name == "__pycache__" or name.endswith(".pth"):
         return PYTHON
     return BUILD
 

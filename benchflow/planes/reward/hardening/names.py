@@ -21,13 +21,25 @@ HOOKS = ("sitecustomize", "usercustomize")
 SITE = ("site-packages", "dist-packages")
 """Directories whose `.pth` files an interpreter reads."""
 
-SHADOWED = (
-    *("pytest", "_pytest", "pluggy", "iniconfig", "site", "os", "sys", "io", "re", "json", "abc", "ast", "types"),
-    *("enum", "typing", "inspect", "pathlib", "subprocess", "importlib", "unittest", "functools", "collections"),
-    *("contextlib", "dataclasses", "traceback", "warnings", "shutil", "tempfile", "argparse", "hashlib", "random"),
-    *("math", "time", "datetime", "csv", "sqlite3", "difflib", "copy", "string", "struct", "socket", "logging"),
-)
-"""Modules that a verifier imports; one of these names in the working directory would be taken in their place."""
+_IMPORTED = """
+    __future__ _bisect _blake2 _bz2 _colorize _compression _csv _datetime _decimal _elementtree _hashlib _heapq
+    _json _lzma _opcode _opcode_metadata _posixsubprocess _random _sha2 _sha512 _socket _struct _typing _uuid
+    _weakrefset argparse array ast base64 bdb binascii bisect bz2 calendar collections contextlib copy copyreg csv
+    dataclasses datetime decimal difflib dis email encodings enum fcntl fnmatch functools gettext glob grp hashlib
+    heapq html importlib inspect ipaddress json keyword linecache locale logging lzma math numbers opcode operator
+    pathlib platform pprint pyexpat quopri random re reprlib select selectors shlex shutil signal socket string
+    struct subprocess sysconfig tempfile textwrap threading token tokenize traceback types typing unicodedata
+    unittest urllib uuid warnings weakref xml zipfile zlib
+    attr exceptiongroup iniconfig packaging pluggy py pygments pytest _pytest tomli
+"""
+SHADOWED = frozenset(_IMPORTED.split())
+"""What `python -m pytest` has imported from files by the time it loads the plugins that `-p` names: of the standard
+library, with Python 3.11 to 3.13 and pytest 7 to 9, and of its own packages.
+
+A module of one of these names in the directory where Python starts is taken in their place, before there is anything
+that could look after it. Where such a module would be honest work, pytest would mostly not start with it: what most of
+these are asked for, no other module has.
+"""
 
 DOTFILES = (
     *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".inputrc", ".kshrc"),
@@ -41,16 +53,32 @@ STARTUP = (
     *(
         "/etc/gitconfig",
         "/etc/pip.conf",
+        "/etc/xdg/pip/pip.conf",
+        "/usr/pip.conf",
+        "/usr/local/pip.conf",
         "/etc/ld.so.conf",
         "/etc/ld.so.conf.d/*",
         "/etc/crontab",
         "/etc/cron.*/*",
         "/var/spool/cron/*",
     ),
-    *("/var/spool/cron/crontabs/*", "/conftest.py", "/tmp/conftest.py", "/home/conftest.py"),
+    *("/var/spool/cron/crontabs/*", "/tmp/conftest.py"),
 )
 
+GIT_FILES = (".git", "config", "config.worktree", "commondir")
+"""Of a repository: they say where it lies, and by which programs git does its work."""
+
+GIT_DIRECTORIES = ("objects", "refs")
+"""What lies beside a repository's `config`."""
+
 LOGS = "/logs/verifier"
+CLEAR_AWAY = r"""
+clear_away() {
+  for f; do rm -rf "$f" 2>/dev/null || { mv "$f" "$f.benchflow-gone" && rm -rf "$f.benchflow-gone"; } || return 1; done
+}
+"""
+"""Shell: remove directories, even where something that may go on running still writes into them."""
+
 VERIFIERS = (LOGS, "/tests", "/verifier")
 
 TOOLS = (

@@ -16,26 +16,53 @@ from collections.abc import Iterable, Sequence
 from benchflow.contracts.base import Model
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxLostError, VerifierError
-from benchflow.planes.reward.hardening.names import BUILD_PATTERNS, DOTFILES, HOOKS, SHADOWED, SITE, STARTUP
+from benchflow.planes.reward.hardening.names import (
+    BUILD_PATTERNS,
+    DOTFILES,
+    GIT_DIRECTORIES,
+    GIT_FILES,
+    HOOKS,
+    SHADOWED,
+    SITE,
+    STARTUP,
+)
 
 ROOM = "/run/benchflow/hardening"
+MOST_SAID = 32 * 1024
+"""Characters that a command may be; what is longer goes by way of a file, which is one more round trip."""
 _KNOWN = f"{ROOM}/known"
 _OUT = f"{ROOM}/out.tar"
 
-_NAMES = " -o ".join(
-    f"-name {shlex.quote(name)}"
-    for name in (*BUILD_PATTERNS, "conftest.py", "__pycache__", *(f"{hook}*" for hook in HOOKS), "*.pth")
+
+def _any_of(names: Iterable[str]) -> str:
+    return " -o ".join(f"-name {shlex.quote(name)}" for name in names)
+
+
+_GIT_OF_HOME = ".config/git/config"
+_SITE_NAMES = _any_of((*(f"{hook}*" for hook in HOOKS), "*.pth"))
+_NAMES = (
+    f"{_any_of((*BUILD_PATTERNS, 'conftest.py', '__pycache__'))} -o {_SITE_NAMES}"
+    rf" -o ! -type d ! -path '*/{_GIT_OF_HOME}' \( {_any_of(GIT_FILES)} \) -o -type d \( {_any_of(GIT_DIRECTORIES)} \)"
 )
-_SITE_NAMES = " -o ".join(f"-name '{name}'" for name in (*(f"{hook}*" for hook in HOOKS), "*.pth"))
+_SMALL = r"grep -e '\.pth$' " + " ".join(f"-e '/{name.replace('.', '[.]')}$'" for name in GIT_FILES)
 # $1 the workspace, empty for none; $2 the verifier's home; $3 PATH; $4 PYTHONPATH; $5 seconds since the epoch of the
-# look before, empty for none. What was known then is in `known`: only that is looked into.
+# look before, empty for none. What was known then is in $6, or in `known` if that is long: only that is looked into,
+# and what says by its content what it is.
 _SCRIPT = rf"""
-ws=$1 home=$2 path=$3 modules=$4 since=$5 more=
+ws=$1 home=${{2%/}} path=$3 modules=$4 since=$5 known=$6 more=
 if [ ! -d {ROOM} ]; then umask 022; mkdir -p {posixpath.dirname(ROOM)}; umask 077; mkdir {ROOM}; fi
 cd {ROOM} || exit 1
 umask 077
 : >links; : >found; : >fresh; [ -n "$since" ] || date +%s >now
-put() {{ for f; do if [ -e "$f" ] || [ -h "$f" ]; then printf '%s\0' "$f"; fi; done >>found; }}
+put() {{ for f; do if [ -e "$f" ] || [ -h "$f" ]; then printf '%s\0' "$f"; fi; done; }}
+above() {{
+  d=$1
+  while [ -n "$d" ]; do
+    d=${{d%/*}}
+    put "$d/conftest.py" "$d/.git/config" "$d/.git/config.worktree" "$d/.git/commondir" "$d/.git/objects" "$d/.git/refs"
+    [ -d "$d/.git" ] || put "$d/.git"
+  done
+}}
 if [ -n "$ws" ]; then
   # One pass where `find` can do it.
   find "$ws" -xdev -type l -fprintf links '%p\0%l\0' , \( {_NAMES} \) -fprint0 found , \
@@ -44,12 +71,12 @@ if [ -n "$ws" ]; then
     find "$ws" -xdev -type l -exec sh -c 'for l; do printf "%s\0%s\0" "$l" "$(readlink "$l")"; done' sh {{}} + >links
     find "$ws" -xdev -type f -path '*/__pycache__/*' -print0 >fresh
   }}
+  {{ above "$ws"; above "$(cd -P "$ws" 2>/dev/null && pwd)"; }} >>found
 fi
-IFS=:
-for d in $ws $modules; do
-  for n in {" ".join(SHADOWED)}; do put "$d/$n.py" "$d/$n.pyc" "$d/$n/__init__.py" "$d/$n".*so; done
-done
-set --
+above "$home/-" >>found
+IFS=:; set -- ${{ws:+"$ws"}} $modules; unset IFS
+for d; do put "$d"/*.py "$d"/*.pyc "$d"/*.so "$d"/*/__init__.*; done >top
+IFS=:; set --
 for d in $path "$home/.local/bin"; do
   d=${{d%/*}}/lib
   # Where it is a link, it is the same as below /usr.
@@ -58,19 +85,23 @@ for d in $path "$home/.local/bin"; do
 done
 [ $# = 0 ] || find "$@" -maxdepth 2 \( {_SITE_NAMES} \) -print0 >>found 2>/dev/null
 unset IFS
-for f in {" ".join(DOTFILES)}; do put "$home/$f"; done
-put {" ".join(STARTUP)}
+for f in {" ".join(DOTFILES)}; do put "$home/$f"; done >>found
+put {" ".join(STARTUP)} >>found
 find /logs/verifier /tests /verifier -maxdepth 1 -print0 >>found 2>/dev/null
-if [ -f known ]; then
+if [ -n "$since" ]; then
+  [ -f known ] || printf %s "$known" >known
   mv known list
-  tr '\0' '\n' <found | grep '\.pth$' | head -n 200 >candidates
+  tr '\0' '\n' <found | {_SMALL} | head -n 2000 >candidates
 else
   : >list
   tr '\0' '\n' <found | head -n 2000 >candidates
 fi
 tr '\n' '\0' <candidates | xargs -0 sh -c '[ $# = 0 ] || find "$@" -maxdepth 0 -type f -size -129' sh >>list
 [ -n "$since" ] || more=now
-tar -cf out.tar $more links found fresh -T list 2>/dev/null
+# Layers of a file system may number files alike, which are then taken for one: each is to be packed for itself.
+LC_ALL=C sort -u list >each
+tar --hard-dereference -cf out.tar $more links found fresh top -T each 2>/dev/null
+[ -s out.tar ] || tar -cf out.tar $more links found fresh top -T each 2>/dev/null
 [ -s out.tar ]
 """
 
@@ -86,7 +117,8 @@ class KeptFile(Model):
 
 class Survey(Model):
     """files: what was looked into; found: all that has a name that is looked for; links: of the workspace, with what
-    they say; fresh: caches of bytecode that were written since. now: of a first look, seconds since the epoch.
+    they say; fresh: caches of bytecode that were written since. top: Python's modules where it starts to look for them.
+    git: what repositories are described by. now: of a first look, seconds since the epoch.
     """
 
     now: int = 0
@@ -94,6 +126,8 @@ class Survey(Model):
     found: list[str] = []
     links: dict[str, str] = {}
     fresh: list[str] = []
+    top: list[str] = []
+    git: list[str] = []
 
 
 async def take_survey(
@@ -107,9 +141,11 @@ async def take_survey(
 ) -> Survey:
     """Look. known, since: what was looked into before, and when; without them every file is looked into."""
     workspace = workspace_of(sandbox)
-    if since is not None:
-        await sandbox.write_file(_KNOWN, encode("".join(f"{file}\n" for file in known)), mode=0o600)
-    asked = [workspace, home, path, modules, "" if since is None else str(since)]
+    listed = "".join(f"{file}\n" for file in known)
+    if since is not None and not (listed.isascii() and len(listed) <= MOST_SAID):
+        await sandbox.write_file(_KNOWN, encode(listed), mode=0o600)
+        listed = ""
+    asked = [workspace, home, path, modules, "" if since is None else str(since), listed]
     script = _SCRIPT if since is not None else f"rm -rf {ROOM}\n{_SCRIPT}"
     result = await sandbox.control(script, *asked, timeout=120)
     if result.return_code != 0:
@@ -151,31 +187,53 @@ def _read(packed: bytes) -> Survey:
             if held is None:
                 continue
             content = held.read()
-            if member.name in ("now", "links", "found", "fresh"):
+            if member.name in ("now", "links", "found", "fresh", "top"):
                 lists[member.name] = [os.fsdecode(name) for name in content.split(b"\0") if name]
                 continue
             name = "/" + member.name.lstrip("/")
             files[name] = KeptFile(
                 content=content.decode("latin-1"), mode=member.mode & 0o7777, uid=member.uid, gid=member.gid
             )
-    links = lists.get("links", [])
+    links, names = lists.get("links", []), set(lists["found"])
+    git = {path for path in names if _is_of_git(path, names)}
+    found = {path for path in names - git if is_looked_for(path)}
     return Survey(
         now=int(lists.get("now", ["0"])[0]),
-        files=files,
-        found=sorted(set(filter(is_looked_for, lists["found"]))),
+        files={path: kept for path, kept in files.items() if path in found or path in git},
+        found=sorted(found),
         links=dict(zip(links[0::2], links[1::2], strict=False)),
         fresh=lists["fresh"],
+        top=[path for path in lists["top"] if shadows(path)],
+        git=sorted(git),
     )
 
 
 def is_looked_for(path: str) -> bool:
     """Whether a path means what its name says: weights of a model end in `.pth`, too."""
     name = posixpath.basename(path)
+    if name in (*GIT_FILES, *GIT_DIRECTORIES):
+        return path.endswith(f"/{_GIT_OF_HOME}")
     if name.endswith(".pth"):
         return posixpath.basename(posixpath.dirname(path)) in SITE
     if name.startswith(HOOKS):
         return name.partition(".")[0] in HOOKS
     return True
+
+
+def shadows(path: str) -> bool:
+    """Whether a module that lies where Python starts to look is taken for one that a verifier needs."""
+    directory, name = posixpath.split(path)
+    stem = name.partition(".")[0]
+    stem = posixpath.basename(directory) if stem == "__init__" else stem
+    return stem in SHADOWED or stem.startswith("_sysconfigdata")
+
+
+def _is_of_git(path: str, names: set[str]) -> bool:
+    """Whether a file is a repository's, and no other's of its name."""
+    directory, name = posixpath.split(path)
+    if name != "config":
+        return name in GIT_FILES
+    return posixpath.basename(directory) == ".git" or all(f"{directory}/{one}" in names for one in GIT_DIRECTORIES)
 
 
 def in_workspace(path: str, workspace: str) -> bool:

@@ -110,10 +110,11 @@ async def _first(sandbox: Sandbox, seen: ToolSet) -> list[str]:
     return ["/bin/sh", *chosen, *loaded]
 
 
-async def secure_first(sandbox: Sandbox, tools: ToolSet) -> list[HardeningFinding]:
+async def secure_first(sandbox: Sandbox, tools: ToolSet, *, kill: bool) -> list[HardeningFinding]:
     """Put back what everything else is looked at with, and end what the agent left running, in that order of trust.
 
-    A process that still runs may change it again, so that it is looked at once more after they have ended.
+    A process that still runs may change it again, so that it is looked at once more after they have ended. kill:
+    whether they may be ended.
     """
     found: list[HardeningFinding] = []
     for _ in range(_ROUNDS):
@@ -121,7 +122,8 @@ async def secure_first(sandbox: Sandbox, tools: ToolSet) -> list[HardeningFindin
         found += again
         if not again:
             return found
-        await sandbox.kill_processes()
+        if kill:
+            await sandbox.kill_processes()
     raise VerifierError(
         f"{found[-1].path} of the sandbox is changed again and again",
         remedy='verify in a sandbox of its own: sandbox_mode "separate"',

@@ -11,8 +11,8 @@ from benchflow.contracts.task import HardeningConfig
 from benchflow.errors import SandboxError, SandboxLostError, VerifierError
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline
 from benchflow.planes.reward.hardening.judgement import BUILD, CONFTESTS, FRESH, LINKS, PYTHON, Judgement, judge
-from benchflow.planes.reward.hardening.names import LOGS
-from benchflow.planes.reward.hardening.survey import ROOM, encode, take_survey, workspace_of
+from benchflow.planes.reward.hardening.names import CLEAR_AWAY, LOGS
+from benchflow.planes.reward.hardening.survey import MOST_SAID, ROOM, encode, take_survey, workspace_of
 from benchflow.planes.reward.hardening.tools import ITEM as TOOLS_ITEM
 from benchflow.planes.reward.hardening.tools import secure_first, verify_tools
 
@@ -42,7 +42,8 @@ put() {
 """
 _LOGS = f"""
 if [ -h /logs ]; then rm -f /logs; fi
-rm -rf {LOGS} && mkdir -p {LOGS} && chown 0:0 /logs {LOGS} && chmod 755 /logs {LOGS} || exit 1
+{CLEAR_AWAY}
+clear_away {LOGS} && mkdir -p {LOGS} && chown 0:0 /logs {LOGS} && chmod 755 /logs {LOGS} || exit 1
 """
 _OWN = r"""
 find {workspace} -xdev ! -user {user} -exec chown -h {user} {{}} + 2>/dev/null
@@ -70,7 +71,7 @@ async def harden(
     remove: list[str] = []
     if tools is not None:
         if tools.first:
-            found += await secure_first(sandbox, tools)
+            found += await secure_first(sandbox, tools, kill=config.kill_processes)
         changed, remove = await verify_tools(sandbox, tools)
         found += changed
     judged = await _judge(sandbox, baseline, config)
@@ -132,8 +133,11 @@ async def _act(
     if config.own_workspace and workspace and not trusted:
         user = "0" if verifier in (None, "root") else str(verifier)
         lines.append(_OWN.format(workspace=_word(workspace), user=_word(user)))
-    await sandbox.write_file(_ACT, "\n".join(lines), mode=0o600)
-    result = await sandbox.control(f". {_ACT}; rm -rf {ROOM}", timeout=300)
+    script = "\n".join(lines)
+    if len(script) > MOST_SAID:
+        await sandbox.write_file(_ACT, script, mode=0o600)
+        script = f". {_ACT}"
+    result = await sandbox.control(f"{script}\nrm -rf {ROOM}", timeout=300)
     said = [line.split(" ") for line in result.stdout.splitlines()]
     if result.return_code != 0 or any(word == "failed" for word, *_ in said):
         raise VerifierError("what the agent left could not be cleared away", log_tail=result.stderr[-2000:])

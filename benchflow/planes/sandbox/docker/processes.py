@@ -32,7 +32,7 @@ FORMS = ("first", "below")
 INITS = (b"docker-init", b"tini", b"tini-static", b"catatonit", b"dumb-init")
 """What the daemon's init may be called; it is one of these only where we asked for it."""
 
-ROUNDS = 30
+ROUNDS = 200
 """Looks at the table before giving up on processes that multiply faster than they are killed."""
 
 # NUL-separated, four a process: stat line (its name may hold anything but NUL), uid:gid, marked (1, 0, or ? for

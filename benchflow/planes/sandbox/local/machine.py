@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +195,7 @@ class Machine:
     async def capture(self, name: str, target: str, image: Image) -> None:
         """Copy a running sandbox's files into a volume, all as of one moment; the sandbox goes on."""
         self.init_of(name)
-        async with file_lock(self._lock(f"{name}.capture")):
+        async with self.standing_still(name):
             await asyncio.to_thread(self._volumes.capture, self.cgroups.sandbox(name), name, target, image)
 
     async def snapshot(self, name: str, key: str) -> ImageRef:
@@ -253,8 +253,7 @@ class Machine:
             return image
 
         async with self._hold(name):
-            found = await asyncio.to_thread(self.running, name)
-            return found or await self._start_anew(child, fill)
+            return await asyncio.to_thread(self.running, name) or await self._start_anew(child, fill)
 
     # --- removing ------------------------------------------------------------------------------------
 
@@ -316,11 +315,15 @@ class Machine:
                     await asyncio.to_thread(self.store.delete, f"masters/{master}")
                     lock.unlink(missing_ok=True)
 
+    def standing_still(self, name: str) -> AbstractAsyncContextManager[bool]:
+        """Held by whoever freezes a sandbox for a while, or a process that tidies up takes it for forgotten."""
+        return file_lock(self._lock(f"{name}.capture"))
+
     async def thaw_forgotten(self, name: str) -> None:
-        """Thaw a sandbox that was frozen by a process that died; one that is being captured is left alone."""
-        cgroup = self.cgroups.sandbox(name)
+        """Thaw a sandbox that was frozen by a process that died; one that somebody holds still is left alone."""
+        cgroup, lock = self.cgroups.sandbox(name), self._lock(f"{name}.capture")
         if await asyncio.to_thread(lambda: cgroup.frozen):
-            async with file_lock(self._lock(f"{name}.capture"), wait=False) as held:
+            async with file_lock(lock, wait=False) as held:
                 if held:
                     await asyncio.to_thread(cgroup.thaw)
 
@@ -371,10 +374,8 @@ class Machine:
 
     # --- locks ---------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _hold(self, name: str) -> AsyncIterator[None]:
-        async with file_lock(self._lock(name)):
-            yield
+    def _hold(self, name: str) -> AbstractAsyncContextManager[bool]:
+        return file_lock(self._lock(name))
 
     def _lock(self, name: str) -> Path:
         return self.home / "locks" / f"{name}.lock"

@@ -111,7 +111,8 @@ class LocalSandbox:
         self._init()
         services = {*self._records.baseline.leaves, *group_of(self._records.running)}
         kept = {INIT} | (services if keep == "services" else set())
-        return await asyncio.to_thread(self._kill_all_but, kept)
+        async with self._machine.standing_still(self._ref.name):
+            return await asyncio.to_thread(self._kill_all_but, kept)
 
     def _kill_all_but(self, kept: set[str]) -> int:
         """Frozen processes cannot fork: what is counted now is all there is. The kills hold without that, too."""

@@ -1,7 +1,7 @@
 #!/bin/bash
 cd /app
 # Reports that are still in the spool count, too.
-sleep 1
+sleep 2
 diff answer.txt /tests/expected.txt
 if [ $? -eq 0 ]; then
     echo 1 > /logs/verifier/reward.txt

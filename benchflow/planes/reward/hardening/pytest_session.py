@@ -1,0 +1,369 @@
+"""The engine's plugin of pytest: it loads the plugins that may be loaded, and sees to it that a run of tests counts as
+a success only if it came to its own end, decided by the pytest that was there before any tested code.
+
+This file is copied into sandboxes, where it runs under their Python and their pytest; it imports nothing of the engine.
+What it asks of the standard library is there before the tested code is. It raises the bar for code that is imported by
+tests, and no more: whoever shares a process with the tests can do in it what they can.
+
+No assert is in it to be rewritten: PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.metadata
+import os
+import signal
+import sys
+import types
+import unittest.case
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+ALLOWED: list[str] = []
+"""The plugins that the image had, by the names of their entry points; set at the end of the copy, as is the next."""
+
+DECLARED: list[str] = []
+"""The task's `verifier.pytest_plugins`: names of entry points, or of modules."""
+
+OWN = os.stat(__file__).st_ctime
+FAILED = 70
+"""The exit status of a run that says success and is not believed."""
+
+_PASSED_ON = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM", "CONT")
+_DEATH_SIGNAL, _DUMPABLE, _SUBREAPER = 1, 4, 36
+_ROUNDS = 100
+
+
+def pytest_addoption(parser: Any, pluginmanager: Any) -> None:
+    guard = _Guard(_supervise())
+    _load_plugins(pluginmanager)
+    pluginmanager.register(guard, "benchflow_guard")
+
+
+# --- whose plugins ---------------------------------------------------------------------------------------
+
+
+def _load_plugins(pluginmanager: Any) -> None:
+    seen = set()
+    for distribution in importlib.metadata.distributions():
+        for point in distribution.entry_points:
+            if point.group != "pytest11" or point.name in seen:
+                continue
+            seen.add(point.name)
+            if point.name in DECLARED or point.name in ALLOWED or _is_newer(distribution):
+                pluginmanager.import_plugin(point.name, consider_entry_points=True)
+    for name in DECLARED:
+        if name not in seen:
+            pluginmanager.import_plugin(name)
+
+
+def _is_newer(distribution: Any) -> bool:
+    """Whether it was installed after the agent had ended."""
+    try:
+        return os.stat(str(distribution._path)).st_ctime >= OWN
+    except (AttributeError, OSError):
+        return False
+
+
+# --- its own end -----------------------------------------------------------------------------------------
+
+
+def _supervise() -> Callable[[int], None] | None:
+    """Let a child process go on with the session, and wait for it here, where no tested code ever is.
+
+    Returns, in the child, what tells the parent the session's exit status; None where there is no parent: in a
+    program that calls `pytest.main` (the rest of it would run in a child of its own, that can wait for none of the
+    processes that it has started; xdist's workers are such programs), where other threads run (a fork loses them, with
+    the locks that they hold), and where libc cannot be asked.
+    """
+    if not _is_command() or len(os.listdir("/proc/self/task")) > 1:
+        return None
+    try:
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+    except (ImportError, OSError, AttributeError):
+        return None
+    reading, writing = os.pipe()
+    token, parent, mine = os.urandom(16), os.getpid(), set(_children())
+    # What the tests leave without a parent comes to us.
+    prctl(_SUBREAPER, 1, 0, 0, 0)
+    watched = {signal.SIGCHLD, *(getattr(signal, f"SIG{name}") for name in _PASSED_ON)}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if child:
+        try:
+            os.close(writing)
+            prctl(_DUMPABLE, 0, 0, 0, 0)
+            how = _ended(child, watched)
+            _end_rest(mine)
+            _leave(how, _reported(reading, token))
+        finally:
+            os._exit(FAILED)
+    # Whoever kills the one that was started means the tests.
+    prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(FAILED)
+    os.close(reading)
+    signal.signal(signal.SIGCHLD, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    own, write, getpid = os.getpid(), os.write, os.getpid
+
+    def report(status: int) -> None:
+        if getpid() == own:
+            write(writing, token + bytes([status & 255]))
+
+    return report
+
+
+def _is_command() -> bool:
+    """Whether this is `pytest` or `python -m pytest`, by themselves or below a tool such as coverage."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "_prepareconfig":
+        frame = frame.f_back
+    outermost = ""
+    while frame is not None and frame.f_globals.get("__name__") == "_pytest.config":
+        outermost = frame.f_code.co_name
+        frame = frame.f_back
+    return outermost.endswith("console_main")
+
+
+def _ended(child: int, watched: Iterable[int]) -> int:
+    """The child's wait status. What others send to us is for it; what the terminal sends it has already."""
+    while True:
+        info = signal.sigwaitinfo(watched)
+        if info.si_signo == signal.SIGCHLD:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == child:
+                    return ended[1]
+        elif info.si_code <= 0 and info.si_pid != child:
+            os.kill(child, info.si_signo)
+
+
+def _children() -> list[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def _end_rest(mine: set[int]) -> None:
+    """Kill what the tests have left running: it could change what comes after them."""
+    for _ in range(_ROUNDS):
+        left = set(_children()) - mine
+        for one in left:
+            try:
+                os.kill(one, signal.SIGKILL)
+                os.waitpid(one, 0)
+            except (ProcessLookupError, PermissionError, ChildProcessError):
+                mine.add(one)
+        if not left:
+            return
+
+
+def _reported(reading: int, token: bytes) -> int | None:
+    """The exit status that the session had, None when it did not come to its end."""
+    os.set_blocking(reading, False)
+    try:
+        said = os.read(reading, 65536).split(token)[1:]
+    except BlockingIOError:
+        return None
+    return max((part[0] for part in said if part), default=None)
+
+
+def _leave(how: int, reported: int | None) -> None:
+    """End as the session did. Only what would be a success is doubted."""
+    if os.WIFSIGNALED(how):
+        number = os.WTERMSIG(how)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+        os.kill(os.getpid(), number)
+        os._exit(128 + number)
+    code = os.WEXITSTATUS(how)
+    if code == 0 and reported is None:
+        _say("the process of the tests ended before their session did")
+        os._exit(FAILED)
+    if code == 0 and reported:
+        _say(f"the process of the tests ended with 0, their session with {reported}")
+    os._exit(code or reported or 0)
+
+
+def _say(what: str) -> None:
+    os.write(2, f"\nbenchflow: this run of pytest counts as failed: {what}\n".encode())
+
+
+# --- the pytest that was there ---------------------------------------------------------------------------
+
+
+class _Guard:
+    """Judges a session by what was there before any tested code. report: tells the exit status to the parent."""
+
+    def __init__(self, report: Callable[[int], None] | None) -> None:
+        self._report = report
+        self._failures = 0
+        self._interrupted = False
+        self._program: _Program | None = None
+        self._hooks: _Hooks | None = None
+        self._changed: list[str] = []
+
+    @pytest.hookimpl(tryfirst=True, hookwrapper=True)
+    def pytest_load_initial_conftests(self) -> Generator[None, Any, None]:
+        # All plugins are loaded that the command line names, and no conftest.py, which may import what is tested.
+        self._program = _Program()
+        yield
+
+    @pytest.hookimpl(tryfirst=True, hookwrapper=True)
+    def pytest_collection(self, session: Any) -> Generator[None, Any, None]:
+        self._hooks = _Hooks(session.config, self._program.known if self._program else set())
+        yield
+        self._look()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self._failures += bool(report.failed and not hasattr(report, "wasxfail"))
+
+    pytest_collectreport = pytest_runtest_logreport
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        self._interrupted = True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: Any) -> None:
+        # What xdist's workers find is told here; elsewhere there is a later look.
+        if hasattr(session.config, "workeroutput"):
+            self._look()
+            session.config.workeroutput["benchflow_changed"] = self._changed
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._changed += getattr(node, "workeroutput", {}).get("benchflow_changed", [])
+
+    @pytest.hookimpl(tryfirst=True, hookwrapper=True)
+    def pytest_cmdline_main(self) -> Generator[None, Any, None]:
+        report = self._report
+        outcome = yield
+        status = int(outcome.get_result() or 0)
+        self._look()
+        if status == 0 and (doubt := self._doubt()):
+            _say(doubt)
+            status = FAILED
+            outcome.force_result(status)
+        if report is not None:
+            report(status)
+
+    def _look(self) -> None:
+        """Look for changes now: what changed pytest may put it back."""
+        found = [*(self._program.changed() if self._program else ()), *(self._hooks.changed() if self._hooks else ())]
+        self._changed += [name for name in found if name not in self._changed]
+
+    def _doubt(self) -> str:
+        """Why a success is none."""
+        if self._changed:
+            return f"something has changed {', '.join(self._changed[:5])}"
+        if self._failures:
+            return f"{self._failures} tests or files failed, and its exit status was 0"
+        return "something called pytest.exit with a status of 0" if self._interrupted else ""
+
+
+class _Program:
+    """The functions of pytest, of pluggy and of unittest's cases, as they are when this is made."""
+
+    def __init__(self) -> None:
+        # Modules that are loaded when they are first looked at are not looked at; doing so would change the table.
+        loaded = {name: module for name, module in list(sys.modules.items()) if type(module) is types.ModuleType}
+        self._modules = {
+            name: module
+            for name, module in loaded.items()
+            if name.split(".")[0] in ("_pytest", "pluggy") or module is unittest.case
+        }
+        self.known = {id(vars(module)) for module in loaded.values()}
+        self._was = {place: (value, _code(value)) for place, value in self._places()}
+
+    def changed(self) -> Iterator[str]:
+        now = dict(self._places())
+        for place, (value, code) in self._was.items():
+            new = now.get(place)
+            if self._is_foreign(new) if new is not value else _code(value) != code:
+                yield ".".join(place)
+        for place, new in now.items():
+            # A name of a class hides what it inherits, and one of a module what is built in.
+            if place not in self._was and self._is_foreign(new) and (len(place) == 3 or place[1] in vars(builtins)):
+                yield ".".join(place)
+
+    def _places(self) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """What decides, by module, name, and name in a class."""
+        for name, module in self._modules.items():
+            for key, value in list(vars(module).items()):
+                if isinstance(value, type) and value.__module__ == name:
+                    yield (name, key), value
+                    for inner, member in list(vars(value).items()):
+                        if hasattr(member, "__get__"):
+                            yield (name, key, inner), member
+                elif isinstance(value, types.FunctionType):
+                    yield (name, key), value
+
+    def _is_foreign(self, value: Any) -> bool:
+        """Whether it comes from where no plugin was before the tested code: plugins do change pytest."""
+        code = _code(value)
+        if code is None:
+            return True
+        return id(code[2]) not in self.known or code[2].get("__file__") != code[0].co_filename
+
+
+def _code(value: Any) -> tuple[Any, Any, Any] | None:
+    """What a function does: its code, what its parameters are when they are not given, and where it looks for names."""
+    for name in ("fget", "__func__", "func"):
+        value = getattr(value, name, None) or value
+    if not isinstance(value, types.FunctionType):
+        return None
+    return value.__code__, value.__defaults__, value.__globals__
+
+
+class _Hooks:
+    """The implementations of hooks, as they are when this is made. known: what modules know, of before any tested code,
+    by identity.
+    """
+
+    def __init__(self, config: Any, known: set[int]) -> None:
+        self._known = known
+        self._root = f"{getattr(config, 'rootpath', None) or config.rootdir}{os.sep}"
+        self._relay = config.pluginmanager.hook
+        self._callers = self._all()
+        self._was = [
+            (name, impl, impl.function) for name, caller in self._callers.items() for impl in caller.get_hookimpls()
+        ]
+
+    def _all(self) -> dict[str, Any]:
+        return {name: caller for name, caller in vars(self._relay).items() if name.startswith("pytest_")}
+
+    def changed(self) -> Iterator[str]:
+        now = self._all()
+        for name, caller in self._callers.items():
+            if name not in now or now[name] is not caller:
+                yield name
+                continue
+            was = [impl for hook, impl, _ in self._was if hook == name]
+            for impl in caller.get_hookimpls():
+                if not any(impl is one for one in was) and self._is_tested(impl.function):
+                    yield f"{name}, by {impl.plugin_name}"
+        for name, impl, function in self._was:
+            # What is a module stays for the whole session; objects come and go.
+            stays = isinstance(impl.plugin, (types.ModuleType, _Guard))
+            is_there = any(impl is one for one in self._callers[name].get_hookimpls())
+            if impl.function is not function or (stays and not is_there):
+                yield f"{name} of {impl.plugin_name}"
+
+    def _is_tested(self, function: Any) -> bool:
+        """Whether it lies in the workspace, and not in a conftest.py, which has hooks for its directory."""
+        function = getattr(function, "__func__", function)
+        file = getattr(getattr(function, "__code__", None), "co_filename", "")
+        if id(getattr(function, "__globals__", None)) in self._known:
+            return False
+        return not file or (file.startswith(self._root) and os.path.basename(file) != "conftest.py")

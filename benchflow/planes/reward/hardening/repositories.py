@@ -1,0 +1,66 @@
+"""The settings of a repository that the agent worked in, without those by which git would run a program of its choice.
+
+Which settings name programs grows with git; those that name none and that people set do not. So these are known here,
+and of what is new all others are left out, and so is what is not written as git itself writes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_SECTION = re.compile(r'\s*\[([\w-]+)(?:\.([\w.-]+)|\s+"((?:[^"\\]|\\.)*)")?\]\s*', re.ASCII)
+_SETTING = re.compile(r"\s*([a-z][a-z0-9-]*)\s*(?:=(.*))?", re.ASCII | re.DOTALL | re.IGNORECASE)
+_Setting = tuple[str, str | None, str, str]
+
+# Nothing of these. An alias never takes the place of one of git's own commands.
+_SECTIONS = """
+    advice alias apply author blame branch checkout color column commit committer extensions fetch i18n index log pack
+    pull push rebase rerere stash status tag user
+"""
+_SETTINGS = """
+    core.abbrev core.autocrlf core.bare core.checkstat core.commentchar core.compression core.eol core.excludesfile
+    core.filemode core.ignorecase core.logallrefupdates core.longpaths core.precomposeunicode core.preloadindex
+    core.quotepath core.repositoryformatversion core.safecrlf core.sharedrepository core.sparsecheckout
+    core.sparsecheckoutcone core.splitindex core.symlinks core.trustctime core.untrackedcache core.whitespace
+    diff.algorithm diff.colormoved diff.context diff.ignoresubmodules diff.indentheuristic diff.mnemonicprefix
+    diff.noprefix diff.renames diff.tool gc.auto gc.autodetach gc.autopacklimit gpg.format init.defaultbranch
+    merge.conflictstyle merge.ff merge.log merge.renames merge.stat merge.tool
+    remote.*.fetch remote.*.mirror remote.*.prune remote.*.push remote.*.pushurl remote.*.tagopt remote.*.url
+    submodule.*.active submodule.*.branch submodule.*.fetchrecursesubmodules submodule.*.ignore submodule.*.path
+    submodule.*.url
+"""
+_HARMLESS = frozenset((_SECTIONS + _SETTINGS).split())
+
+
+def without_programs(text: str, before: str) -> str:
+    """The settings, without what might name a program and was not there before. before: what they were."""
+    known = {setting for _, setting in _read(before) if setting is not None}
+    lines = []
+    for line, setting in _read(text):
+        if setting is not None:
+            is_kept = setting in known or _is_harmless(*setting)
+        else:
+            is_kept = not line.strip() or line.lstrip()[0] in "#;" or _SECTION.fullmatch(line) is not None
+        if is_kept:
+            lines.append(line)
+    return "".join(lines)
+
+
+def _read(text: str) -> Iterator[tuple[str, _Setting | None]]:
+    """Lines, with the setting that each is; None for what is none."""
+    section: tuple[str, str | None] | None = None
+    # As git ends lines, which other characters do not.
+    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+        setting = None
+        if found := _SECTION.fullmatch(line):
+            section = found[1].lower(), found[2].lower() if found[2] else found[3]
+        elif line.lstrip().startswith("["):
+            section = None
+        elif section and (found := _SETTING.fullmatch(line)) and not line.rstrip("\r\n").endswith("\\"):
+            setting = (*section, found[1].lower(), (found[2] or "").strip())
+        yield line, setting
+
+
+def _is_harmless(section: str, sub: str | None, key: str, value: str) -> bool:
+    return section in _HARMLESS or (f"{section}.{key}" if sub is None else f"{section}.*.{key}") in _HARMLESS
