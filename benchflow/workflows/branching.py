@@ -23,9 +23,9 @@ with workflow.unsafe.imports_passed_through():
         CustomPolicy,
         StateValue,
     )
-    from benchflow.contracts.checkpoint import Checkpoint
+    from benchflow.contracts.checkpoint import Checkpoint, Rung
     from benchflow.contracts.job import RolloutSpec
-    from benchflow.contracts.rollout import Failure, Node, RolloutTree, StepOutcome
+    from benchflow.contracts.rollout import Failure, Node, RolloutOutcome, RolloutTree, StepOutcome
     from benchflow.trajectories.growth import child_chain, grow, merge, node_in
     from benchflow.trajectories.values import state_value
     from benchflow.workflows.failures import failure_from
@@ -197,6 +197,28 @@ def chain_nodes(branches: Branches, steps: Sequence[StepOutcome]) -> list[Node]:
             )
         )
     return nodes
+
+
+def child_outcome(
+    origin: BranchOrigin,
+    branches: Branches,
+    steps: Sequence[StepOutcome],
+    outcome: RolloutOutcome,
+    rung: Rung | None,
+) -> ChildOutcome:
+    """What a child hands up to its parent. rung: by which its session went on, if it had one."""
+    own = chain_nodes(branches, steps)[1:]
+    return ChildOutcome(
+        chain=origin.chain,
+        number=origin.number,
+        reward=outcome.rewards["reward"] if outcome.rewards is not None else None,
+        value=branches.value,
+        failure=outcome.error or outcome.verifier_error,
+        rung=rung or origin.checkpoint.rung,
+        leaf=own[-1].id if own else None,
+        nodes=branches.nodes(own),
+        children=branches.count,
+    )
 
 
 def failed(outcomes: Sequence[ChildOutcome]) -> Failure:

@@ -126,6 +126,13 @@ class Captures:
                 await self._name(reference, f"{FORK}:{stack}-{secrets.token_hex(8)}")
                 await self._engine.call(lambda client: client.remove_image(reference, force=True))
 
+    async def remove_all(self, prefix: str) -> None:
+        """Remove the snapshots whose names begin so."""
+        for row in await self._engine.call(lambda client: client.images(name=SNAPSHOT)):
+            for name in row["RepoTags"] or ():
+                if name.partition(":")[2].partition("-")[2].startswith(prefix):
+                    await self.remove(name)
+
     async def tidy(self, stack: str) -> None:
         """Remove what those have left that died at it, and images without a name that nothing needs."""
         async with file_lock(_use_lock(stack), wait=False) as held:

@@ -205,6 +205,9 @@ class DockerProvider:
         if image.built:
             await self._captures.remove(image.reference)
 
+    async def remove_snapshots(self, prefix: str) -> None:
+        await self._captures.remove_all(prefix)
+
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
         label = {"label": f"{STACK_LABEL}={stack_id}"}
         rows = await self._engine.call(lambda client: client.containers(all=True, filters=label))
