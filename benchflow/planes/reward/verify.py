@@ -73,8 +73,8 @@ class ScriptVerifier:
     key: names the run, so that it happens once; trusted: what ran before was the oracle, whose services stay. clean:
     takes out of a file what nobody may read, before it is read. evidence: a directory of this host that the verifier
     finds as `$BENCHFLOW_ENVIRONMENT`. rubrics: the task's, by their paths: a reward kit's criteria are one. baseline:
-    the sandbox before the agent, by which it was hardened and its environment is pinned. room: tells, once it is open, what a sandbox where
-    no agent was is before the work arrives, and takes the place of `baseline`.
+    the sandbox before the agent, by which it was hardened and its environment is pinned. room: tells, once it is open,
+    what a sandbox where no agent was is before the work arrives, and takes the place of `baseline`.
     """
 
     config: VerifierConfig
