@@ -54,14 +54,14 @@ class CheckpointActivities:
 
     @activity.defn(name=names.CHECKPOINT)
     async def checkpoint(self, work: CheckpointInput) -> Checkpoint:
-        """Keep the state of a sandbox, as of one moment; the sandbox waits for its children from now on."""
+        """Keep the state of a sandbox, as of one moment."""
         context, spec = self.context, work.spec
         root = spec.branch.root if spec.branch is not None else spec.id
         name = checkpoint_id(context.stack, work.run_id, work.node)
         file = context.paths.checkpoints / f"{name}.json"
         kept = await asyncio.to_thread(read_kept, file)
         if kept is not None and kept.checkpoint is not None:
-            context.slots.lend(work.sandbox.name)
+            await self._let_go(work)
             return kept.checkpoint
         kept = kept or Kept(workflow=root, run_id=work.run_id, provider=work.sandbox.provider)
         # What an earlier try has left, by whichever process.
@@ -72,8 +72,16 @@ class CheckpointActivities:
         with redacted_errors(redactor_for(context, spec, task)):
             checkpoint = await self._capture(work, name, kept.tries)
         await asyncio.to_thread(write_kept, file, kept.model_copy(update={"checkpoint": checkpoint}))
-        context.slots.lend(work.sandbox.name)
+        await self._let_go(work)
         return checkpoint
+
+    async def _let_go(self, work: CheckpointInput) -> None:
+        """Let the agent's model be called again, or others have the slot of a sandbox that waits for its children."""
+        if not work.goes_on:
+            self.context.slots.lend(work.sandbox.name)
+        elif work.session is not None and work.session.model_access == "gateway":
+            sandbox = await self.context.sandbox(work.sandbox)
+            await model_of(self.context, work.spec, sandbox).release()
 
     async def _capture(self, work: CheckpointInput, name: str, number: int) -> Checkpoint:
         context, spec = self.context, work.spec

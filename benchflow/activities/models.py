@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from benchflow.contracts.gateway import (
     GatewayStatus,
     ModelLimits,
     Registration,
+    Replay,
     UsageTotals,
     agent_base_url,
 )
@@ -29,6 +31,9 @@ from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import endpoint_of
 from benchflow.planes.agent.toolbox import RELAY, Toolbox
 from benchflow.planes.sandbox.background import start_once
+from benchflow.store import storage_errors, write_atomic
+from benchflow.trajectories.growth import turn_of
+from benchflow.trajectories.journal import read_journal
 from benchflow.trajectories.tree import node_id
 
 if TYPE_CHECKING:
@@ -123,7 +128,7 @@ class Model:
                 record=str(self._context.results(spec).model_calls),
                 limits=spec.run.limits,
                 sampling=spec.run.sampling,
-                replay=spec.run.replay,
+                replay=spec.run.replay or await asyncio.to_thread(self._asked_before),
                 **self._prefix(),
             )
         )
@@ -136,6 +141,20 @@ class Model:
             return {}
         record = self._context.results_of_parent(self._spec).model_calls
         return {"prefix": str(record), "prefix_requests": layer.requests}
+
+    def _asked_before(self) -> Replay | None:
+        """What drives a child to the question that its parent was asked: the calls of that turn, as they were made."""
+        own = self._spec.branch
+        if own is None or own.child.answer is None:
+            return None
+        record = self._context.results(self._spec).model_calls.with_name("asked_before.jsonl")
+        if not record.exists():
+            _keep_calls(self._context.results_of_parent(self._spec).model_calls, turn_of(own.node), record)
+        return Replay(record=str(record))
+
+    async def release(self) -> None:
+        """Let calls through again."""
+        await self._client().release(self._spec.id)
 
     async def requests(self) -> int:
         """How many lines of requests the record has, with nothing under way and nothing let through any more."""
@@ -208,6 +227,16 @@ async def forget_model(context: WorkerContext, spec: RolloutSpec) -> None:
         if is_running(context.paths):
             with contextlib.suppress(BenchFlowError):
                 await GatewayClient(context.paths, patience=2.0).forget(spec.id)
+
+
+def _keep_calls(record: Path, node: str, target: Path) -> None:
+    """Of a record, what was asked and answered on the way to one node."""
+    lines = read_journal(record)
+    ids = {line["id"] for line in lines if line["type"] == "request" and line["node"] == node}
+    kept = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines if line["id"] in ids)
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(target, kept.encode(), durable=False)
 
 
 def _endpoint(record: AgentRecord, spec: RolloutSpec) -> Endpoint:

@@ -163,8 +163,8 @@ class ReportActivities:
             verifier_error=report.verifier_error,
             warnings=report.warnings + [note for step in report.steps if step.verify for note in step.verify.warnings],
             is_truncated=report.error is not None and report.error.category in TRUNCATING,
-            n_tool_calls=sum(step.turn.n_tool_calls for step in report.steps),
-            n_prompts=len(report.steps),
+            n_tool_calls=report.n_tool_calls,
+            n_prompts=len(report.steps[spec.begins_at[1] :]),
             steps=report.steps,
             sessions=report.sessions,
             **_totals(report),
@@ -194,7 +194,8 @@ class ReportActivities:
 
 def _totals(report: ReportInput) -> dict[str, Any]:
     """Tokens and money of all turns, as far as their agents told."""
-    told = [step.turn.usage for step in report.steps if step.turn.usage is not None]
+    own = report.steps[report.spec.begins_at[1] :]
+    told = [step.turn.usage for step in own if step.turn.usage is not None] + report.used_below
     if not told:
         return {}
     costs = [usage.cost for usage in told if usage.cost is not None and usage.currency in (None, "USD")]

@@ -166,12 +166,12 @@ class RolloutActivities:
             task, _ = await context.task(spec.task)
             with redacted_errors(redactor_for(context, spec, task)):
                 sandbox = await self._start(request, name, paths.build_log)
-                if spec.branch is None:
+                if request.checkpoint is None:
                     await run_setup_commands(sandbox, task, command_env(context, spec, task), self._secrets(spec))
                     await start_world(context, spec, task, sandbox.ref)
                 else:
                     world = await world_of(context, spec, task, sandbox.ref)
-                    await prove(spec.branch.checkpoint, sandbox, world)
+                    await prove(request.checkpoint, sandbox, world)
         except asyncio.CancelledError:
             if is_unwanted():
                 await asyncio.shield(self._discard(spec, name))
@@ -188,9 +188,9 @@ class RolloutActivities:
         wanted = blueprint.spec(name, await blueprint.image(log=build_log), self._labels(request))
         wanted = await fit_out_world(context, spec, provider, wanted, build_log)
         wanted = await fit_out(context, spec, provider, wanted, build_log)
-        if spec.branch is not None:
-            # What fits the image that its parent began with fits the state that its parent came to.
-            wanted = wanted.model_copy(update={"image": spec.branch.checkpoint.files.image})
+        if request.checkpoint is not None:
+            # What fits the image that the root began with fits the state that it has come to.
+            wanted = wanted.model_copy(update={"image": request.checkpoint.files.image})
         start = provider.start(
             wanted,
             host_id=context.host_id,

@@ -55,7 +55,8 @@ from benchflow.store import storage_errors, write_atomic
 from benchflow.tasks import prompt_of
 from benchflow.trajectories.journal import read_journal
 from benchflow.trajectories.nodes import change_after, nodes_of, world_after
-from benchflow.trajectories.tree import node_id
+from benchflow.trajectories.stored import events_before, path_before
+from benchflow.trajectories.tree import ROOT, node_id
 
 Open = Callable[[], Awaitable[Sandbox]]
 Said = Awaitable[VerifyResult]
@@ -192,15 +193,19 @@ class Scene:
         )
 
     def node(self, evidence: Path, workbench: Workbench, transcripts: Path) -> RolloutNode:
-        """What scorers read of the step: a path up to it, in a child from where that begins."""
+        """What scorers read of the step: a path from the root of its tree up to it."""
         paths, index = self.paths, self.step.index
-        root, begun = self.spec.begins_at
-        nodes = [Node(id=root)]
-        for done in range(begun, index + 1):
-            nodes.append(Node(id=node_id(done, self.spec.chain), parent=nodes[-1].id, step=done))
-        tree = RolloutTree(rollout=self.spec.id, root=root, nodes=nodes)
+        begun = self.spec.begins_at[1]
+        steps = {node_id(done, self.spec.chain): done for done in range(begun, index + 1)}
+        names = [*(path_before(self.spec.chain) or [ROOT]), *steps]
+        # Of what its parents have done, scorers are told by their events.
+        nodes = [Node(id=names[0])]
+        nodes += [Node(id=name, parent=names[at], step=steps.get(name)) for at, name in enumerate(names[1:])]
+        tree = RolloutTree(rollout=self.spec.id, root=names[0], nodes=nodes)
         known = {node.id for node in tree.nodes}
-        events = [event for event in read_journal(paths.trajectory) if event["node"] in known]
+        before = events_before(paths) if self.spec.branch is not None else []
+        own = [event for event in read_journal(paths.trajectory) if event["node"] in known]
+        events = before + [event | {"seq": len(before) + event["seq"]} for event in own]
         about = Evidence(
             directory=paths.root,
             evidence=evidence,

@@ -9,7 +9,16 @@ from benchflow.contracts.branch import StateValue
 from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionLayer
 from benchflow.contracts.environment import ReadyWorld, StateSnapshot
 from benchflow.contracts.job import Origin, RolloutSpec
-from benchflow.contracts.rollout import AgentSession, Answer, Failure, RolloutOutcome, RolloutTree, Step, StepOutcome
+from benchflow.contracts.rollout import (
+    AgentSession,
+    Answer,
+    Failure,
+    RolloutOutcome,
+    RolloutTree,
+    Step,
+    StepOutcome,
+    Usage,
+)
 from benchflow.contracts.sandbox import SandboxRef
 
 
@@ -62,11 +71,14 @@ class RolloutPlan(Model):
 
 
 class ProvisionInput(Model):
-    """run_id: of the workflow's first execution; sandbox names derive from it, so that no run finds another's."""
+    """run_id: of the workflow's first execution; sandbox names derive from it, so that no run finds another's.
+    checkpoint: what it is to begin with, in place of the task's image.
+    """
 
     spec: RolloutSpec
     run_id: str
     generation: int = 0
+    checkpoint: Checkpoint | None = None
 
 
 class SandboxInput(Model):
@@ -105,10 +117,12 @@ class Readied(Model):
 class CheckpointInput(SandboxInput):
     """A state that is to be kept. run_id: of the root's first execution. node: of the tree; steps_done: that led to it.
 
-    baseline: the state that the agent began with.
+    baseline: the state that the agent began with. goes_on: something is about to be done in the sandbox again; else it
+    waits for its children.
     """
 
     run_id: str
+    goes_on: bool = False
     node: str
     steps_done: int
     session: AgentSession | None = None
@@ -145,7 +159,7 @@ class ReportInput(Model):
     """All that is known of a rollout when it ends. sandbox: None when there never was one or it is lost.
 
     readied: its world, if a manifest describes one and it became ready. tree: of a root that branched; value: of where
-    the rollout itself branched, which is its reward.
+    the rollout itself branched, which is its reward. used_below: by its children's models; n_tool_calls: with theirs.
     """
 
     spec: RolloutSpec
@@ -159,6 +173,8 @@ class ReportInput(Model):
     sessions: list[AgentSession] = []
     tree: RolloutTree | None = None
     value: StateValue | None = None
+    used_below: list[Usage] = []
+    n_tool_calls: int = 0
     readied: Readied | None = None
     warnings: list[str] = []
     timing: dict[str, float] = {}

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.checkpoint import Checkpoint, Rung
-from benchflow.contracts.rollout import Answer, Failure, Node, StepOutcome
+from benchflow.contracts.rollout import Answer, Failure, Node, StepOutcome, Usage
 
 Keep = Literal["none", "branch", "every_n", "per_turn"]
 """Of which nodes a checkpoint is kept: none, those that branch, every n-th, each."""
@@ -135,7 +135,9 @@ class BranchOrigin(Model):
 
 class ChildOutcome(Model):
     """What came of a child. reward: None when nothing was measured. rung: how its session went on. nodes: its own and
-    those of all below it. leaf: the last of its own chain; checkpoint: of that, where one was kept. tree: which of the
+    those of all below it. leaf: the last of its own chain; checkpoint: of that, before it was
+    verified, where its parent may go on from it; steps: that were run from where it begins. used, n_tool_calls: of all
+    of them. tree: which of the
     trees of Tree-GRPO its chain belongs to, None: to that of the chain where it begins.
     """
 
@@ -147,8 +149,11 @@ class ChildOutcome(Model):
     rung: Rung | None = None
     leaf: str | None = None
     checkpoint: Checkpoint | None = None
+    steps: list[StepOutcome] = []
     nodes: list[Node] = []
     children: int = 0
+    used: Usage | None = None
+    n_tool_calls: int = 0
     tree: str | None = None
 
     @property

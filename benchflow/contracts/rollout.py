@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -131,6 +132,22 @@ class Usage(Model):
     reasoning_tokens: int = 0
     cost: float | None = None
     currency: str | None = None
+
+
+def total(used: Sequence[Usage]) -> Usage | None:
+    """What several turns used together; None where nothing is known. A sum is not known if a part of it is not."""
+    if not used:
+        return None
+    counts = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+    calls, costs = [each.calls for each in used], [each.cost for each in used]
+    currencies = {each.currency for each in used}
+    is_one = len(currencies) == 1 and None not in costs
+    return Usage(
+        calls=None if None in calls else sum(each or 0 for each in calls),
+        cost=sum(each or 0.0 for each in costs) if is_one else None,
+        currency=currencies.pop() if is_one else None,
+        **{name: sum(getattr(each, name) for each in used) for name in counts},
+    )
 
 
 class AgentSession(Model):

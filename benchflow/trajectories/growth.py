@@ -26,6 +26,8 @@ from benchflow.trajectories.values import (
 
 Nodes = dict[str, Node]
 
+_ASKED = "-asked"
+
 
 # --- names ----------------------------------------------------------------------------------------------
 
@@ -43,6 +45,21 @@ def child_chain(node: str, number: int) -> str:
 def node_in(chain: str, step: int) -> str:
     """The node of a chain to which so many steps, counted from the root, have led."""
     return f"{chain}/n{step}" if chain else f"n{step}"
+
+
+def asked_in(chain: str, steps_done: int) -> str:
+    """The node of a chain at which the agent has asked its user, in the step after so many."""
+    return f"{node_in(chain, steps_done + 1)}{_ASKED}"
+
+
+def is_asked(node: str) -> bool:
+    """Whether a node is such a pause, which no step has led to."""
+    return node.endswith(_ASKED)
+
+
+def turn_of(node: str) -> str:
+    """The node that the step leads to in which the agent has asked."""
+    return node.removesuffix(_ASKED)
 
 
 def start_of(chain: str) -> str | None:

@@ -18,7 +18,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.rollout import Node, RolloutTree
 from benchflow.errors import ResultFileError, UsageError
 from benchflow.paths import RolloutPaths
-from benchflow.trajectories.growth import chain_of, node_in, start_of
+from benchflow.trajectories.growth import chain_of, is_asked, node_in, start_of, turn_of
 from benchflow.trajectories.journal import read_journal
 
 M = TypeVar("M", bound=Model)
@@ -100,8 +100,8 @@ def path_before(chain: str) -> list[str]:
         return []
     above = chain_of(start)
     path = path_before(above)
-    begun = _steps_to(path[-1]) + 1 if path else 0
-    return path + [node_in(above, step) for step in range(begun, _steps_to(start) + 1)]
+    begun = 0 if not path else _steps_to(path[-1]) + (0 if is_asked(path[-1]) else 1)
+    return [*path, *(node_in(above, step) for step in range(begun, _steps_to(start))), start]
 
 
 def events_before(paths: RolloutPaths) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ def events_before(paths: RolloutPaths) -> list[dict[str, Any]]:
 
 
 def _steps_to(node: str) -> int:
-    return int(node.rpartition("n")[2])
+    return int(turn_of(node).rpartition("n")[2])
 
 
 def chain_events(paths: RolloutPaths) -> list[dict[str, Any]]:

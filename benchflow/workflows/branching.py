@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from random import Random
 
 from temporalio import workflow
 from temporalio.exceptions import ChildWorkflowError, is_cancelled_exception
@@ -21,12 +22,22 @@ with workflow.unsafe.imports_passed_through():
         ChildOutcome,
         ChildSpec,
         CustomPolicy,
+        OnAskUser,
         StateValue,
     )
     from benchflow.contracts.checkpoint import Checkpoint, Rung
     from benchflow.contracts.job import RolloutSpec
-    from benchflow.contracts.rollout import Failure, Node, RolloutOutcome, RolloutTree, StepOutcome
-    from benchflow.trajectories.growth import child_chain, grow, merge, node_in
+    from benchflow.contracts.rollout import (
+        Failure,
+        Node,
+        Question,
+        RolloutOutcome,
+        RolloutTree,
+        StepOutcome,
+        Usage,
+        total,
+    )
+    from benchflow.trajectories.growth import chain_of, child_chain, grow, merge, node_in
     from benchflow.trajectories.values import state_value
     from benchflow.workflows.failures import failure_from
 
@@ -42,6 +53,8 @@ class Branches:
         self.outcomes: list[ChildOutcome] = []
         self.pending: list[str] = []
         self.value: StateValue | None = None
+        self.asked: str | None = None
+        self.adopted: dict[int, str] = {}
 
     @property
     def config(self) -> BranchConfig | None:
@@ -52,22 +65,52 @@ class Branches:
         """How many children there are, and below them."""
         return len(self.pending) + sum(1 + outcome.children for outcome in self.outcomes)
 
-    def node(self, steps_done: int) -> str:
-        """The node of this rollout's chain to which so many steps have led."""
-        return self.start if steps_done == self.begun else node_in(self.chain, steps_done)
+    @property
+    def used(self) -> list[Usage]:
+        """What the models of all children, and below them, have used."""
+        return [outcome.used for outcome in self.outcomes if outcome.used is not None]
 
-    def due(self, steps_done: int, total: int) -> tuple[ChildSpec, ...]:
+    @property
+    def n_tool_calls(self) -> int:
+        return sum(outcome.n_tool_calls for outcome in self.outcomes)
+
+    def node(self, steps_done: int) -> str:
+        """The node to which so many steps have led, of this rollout's chain or of a child's that it went on from."""
+        if steps_done == self.begun:
+            return self.start
+        return self.adopted.get(steps_done - 1) or node_in(self.chain, steps_done)
+
+    @property
+    def watches_questions(self) -> bool:
+        """Whether it branches where its agent asks."""
+        return self.config is not None and isinstance(self.config.policy, OnAskUser) and self._room() > 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it goes on from one of its children, when they have ended, and not to answer what they did."""
+        return self.config is not None and self.config.then != "stop" and self.asked is None
+
+    @property
+    def may_be_adopted(self) -> bool:
+        """Whether its parent may go on from its end."""
+        return self._own is not None and self.config is not None and self.config.then != "stop"
+
+    def _room(self) -> int:
+        """How many children may begin at the next node; none where the tree may grow no deeper."""
+        config, own = self.config, self._own
+        assert config is not None
+        if (own.depth if own is not None else 0) >= config.max_depth:
+            return 0
+        return (own.budget if own is not None else config.max_children) - self.count
+
+    def due(self, steps_done: int, total: int, question: Question | None = None) -> tuple[ChildSpec, ...]:
         """The children that begin here; none where the tree may grow no deeper, or no larger."""
         config = self.config
         if config is None or isinstance(config.policy, CustomPolicy):
             return ()
-        begun_at, depth, budget = None, 0, config.max_children
-        if self._own is not None:
-            begun_at, depth, budget = self.begun, self._own.depth, self._own.budget
-        if depth >= config.max_depth:
-            return ()
-        wanted = children_at(config.policy, steps_done, total, children=config.children, begun_at=begun_at)
-        return wanted if len(wanted) <= budget else ()
+        begun_at = self.begun if self._own is not None else None
+        wanted = children_at(config.policy, steps_done, total, question, config.children, begun_at=begun_at)
+        return wanted if len(wanted) <= self._room() else ()
 
     def ends_at(self, total: int) -> int:
         """How many steps are done, counted from the root, where this rollout is scored."""
@@ -86,7 +129,10 @@ class Branches:
         """Run children from a checkpoint to their ends, and say what it is worth. told: is called whenever one ends."""
         config = self.config
         assert config is not None
-        origins = [self._origin(checkpoint, number, child, before, children) for number, child in enumerate(children)]
+        node = checkpoint.node if self.asked is None else self.asked
+        origins = [
+            self._origin(checkpoint, node, number, child, before, children) for number, child in enumerate(children)
+        ]
         self.pending = [origin.chain for origin in origins]
         room = asyncio.Semaphore(config.concurrency)
 
@@ -95,7 +141,7 @@ class Branches:
                 outcome = await self._run(origin)
             self.pending.remove(origin.chain)
             self.outcomes.append(outcome)
-            self.value = self._valued(checkpoint.node)
+            self.value = self._valued(node)
             told()
 
         running = [asyncio.create_task(one(origin)) for origin in origins]
@@ -106,8 +152,27 @@ class Branches:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             raise
-        self.value = self._valued(checkpoint.node)
+        self.value = self._valued(node)
         return self.value
+
+    def choose(self, value: StateValue, random: Random) -> ChildOutcome | None:
+        """The child from which its parent goes on, None where there is none to go on from. random: the workflow's."""
+        assert self.config is not None
+        then, _, number = self.config.then.partition(":")
+        ended = {outcome.chain: outcome for outcome in self.outcomes}
+        known = sorted(value.returns, key=lambda chain: ended[chain].number)
+        if then == "child":
+            return next((ended[chain] for chain in known if ended[chain].number == int(number)), None)
+        if not known:
+            return None
+        chosen = random.choice(known) if then == "sample" else max(known, key=lambda chain: value.returns[chain])
+        return ended[chosen]
+
+    def adopt(self, outcome: ChildOutcome) -> None:
+        """Go on where a child has ended: what it was worth is what is gone on from, and no value of this rollout's."""
+        self.value = None
+        own = [node for node in outcome.nodes if chain_of(node.id) == outcome.chain]
+        self.adopted |= {node.step: node.id for node in own if node.step is not None}
 
     def _valued(self, node: str) -> StateValue:
         assert self.config is not None
@@ -117,6 +182,7 @@ class Branches:
     def _origin(
         self,
         checkpoint: Checkpoint,
+        node: str,
         number: int,
         child: ChildSpec,
         before: Sequence[StepOutcome],
@@ -129,8 +195,8 @@ class Branches:
             root=own.root if own is not None else self._spec.id,
             run_id=own.run_id if own is not None else workflow.info().first_execution_run_id,
             parent=self._spec.id,
-            chain=child_chain(checkpoint.node, number),
-            node=checkpoint.node,
+            chain=child_chain(node, number),
+            node=node,
             number=number,
             depth=(own.depth if own is not None else 0) + 1,
             budget=(budget - len(siblings)) // len(siblings),
@@ -187,15 +253,19 @@ def chain_nodes(branches: Branches, steps: Sequence[StepOutcome]) -> list[Node]:
     """The nodes of a rollout's own chain, with what was measured there, from the one where it begins."""
     nodes = [Node(id=branches.start)]
     for outcome in steps[branches.begun :]:
+        if outcome.step.index in branches.adopted:
+            continue
         nodes.append(
             Node(
                 id=branches.node(outcome.step.index + 1),
-                parent=nodes[-1].id,
+                parent=branches.node(outcome.step.index),
                 step=outcome.step.index,
                 role=outcome.step.role,
                 rewards=outcome.verify.rewards if outcome.verify is not None else None,
             )
         )
+    if branches.asked is not None:
+        nodes.append(Node(id=branches.asked, parent=nodes[-1].id))
     return nodes
 
 
@@ -205,8 +275,10 @@ def child_outcome(
     steps: Sequence[StepOutcome],
     outcome: RolloutOutcome,
     rung: Rung | None,
+    checkpoint: Checkpoint | None,
 ) -> ChildOutcome:
-    """What a child hands up to its parent. rung: by which its session went on, if it had one."""
+    """What a child hands up to its parent. rung: by which its session went on. checkpoint: of its end, if one was kept."""
+    goes_on = branches.config is not None and branches.config.then != "stop"
     own = chain_nodes(branches, steps)[1:]
     return ChildOutcome(
         chain=origin.chain,
@@ -217,8 +289,16 @@ def child_outcome(
         rung=rung or origin.checkpoint.rung,
         leaf=own[-1].id if own else None,
         nodes=branches.nodes(own),
+        checkpoint=checkpoint,
+        steps=list(steps[branches.begun :]) if checkpoint is not None or goes_on else [],
         children=branches.count,
+        used=total([*_used(steps[branches.begun :]), *branches.used]),
+        n_tool_calls=outcome.n_tool_calls,
     )
+
+
+def _used(steps: Sequence[StepOutcome]) -> list[Usage]:
+    return [outcome.turn.usage for outcome in steps if outcome.turn.usage is not None]
 
 
 def failed(outcomes: Sequence[ChildOutcome]) -> Failure:

@@ -28,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
         TreeInput,
         VerifyInput,
     )
-    from benchflow.contracts.branch import ChildSpec
+    from benchflow.contracts.branch import ChildOutcome, ChildSpec, OnAskUser
     from benchflow.contracts.checkpoint import Checkpoint, Rung
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.reward import VerifyResult
@@ -43,8 +43,10 @@ with workflow.unsafe.imports_passed_through():
         TurnResult,
     )
     from benchflow.contracts.sandbox import SandboxRef
+    from benchflow.trajectories.growth import asked_in
     from benchflow.workflows import options
     from benchflow.workflows.branching import Branches, chain_nodes
+    from benchflow.workflows.ending import tear_down
     from benchflow.workflows.failures import failure_from
     from benchflow.workflows.hosts import HostLost, on_host
     from benchflow.workflows.phases import Phases
@@ -72,8 +74,11 @@ class InSandbox:
         self._tell = tell
         self._run_id = workflow.info().first_execution_run_id
         self._connected: int | None = None
+        self._to_load = spec.branch.checkpoint.session if spec.branch is not None else None
+        self._continued = 0
         self._answers: dict[str, Answer] = {}
         self._looked = 0
+        self._has_answered = False
         self.looks: list[asyncio.Task[Any]] = []
         self.sandbox: SandboxRef | None = None
         self.readied: Readied | None = None
@@ -82,22 +87,27 @@ class InSandbox:
         self.sessions: list[AgentSession] = []
         self.question: Question | None = None
         self.rung: Rung | None = None
+        self.leaf: Checkpoint | None = None
         self.warnings: list[str] = []
         self.error: Failure | None = None
 
     async def run(self, generation: int) -> None:
         """Provision, and run what steps are left. Raises `HostLost`, and what activities raise."""
         plan = self._plan
-        await self._provision(generation)
+        own = self._spec.branch
+        await self._provision(generation, own.checkpoint if own is not None else None)
         last = self.branches.ends_at(len(plan.steps))
         while len(self.steps) < last:
             if children := self.branches.due(len(self.steps), len(plan.steps)):
-                await self._branch(children)
-                return
+                if not await self._branch(await self._checkpoint(), children):
+                    return
+                continue
             step = plan.steps[len(self.steps)]
             if step.session != self._connected:
                 await self._connect(step.session)
             outcome = await self._run_step(step, is_last=len(self.steps) + 1 == last)
+            if outcome is None:
+                return
             self.steps.append(outcome)
             if not _goes_on(outcome):
                 return
@@ -119,14 +129,14 @@ class InSandbox:
 
     # --- before the agent ------------------------------------------------------------------------------
 
-    async def _provision(self, generation: int) -> None:
+    async def _provision(self, generation: int, checkpoint: Checkpoint | None) -> None:
         spec, plan = self._spec, self._plan
         self._begin("provision")
         limit = plan.build_timeout_sec + plan.setup_timeout_sec + plan.install_timeout_sec
         limit += 2 * spec.run.sandbox_setup_timeout
-        wanted = ProvisionInput(spec=spec, run_id=self._run_id, generation=generation)
-        # A child begins where its checkpoint lies.
-        where = options.on_host(spec.branch.checkpoint.queue, limit) if spec.branch else options.shared(limit)
+        wanted = ProvisionInput(spec=spec, run_id=self._run_id, generation=generation, checkpoint=checkpoint)
+        # Where its checkpoint lies, if it begins with one.
+        where = options.on_host(checkpoint.queue, limit) if checkpoint is not None else options.shared(limit)
         self.sandbox = await workflow.execute_activity(
             names.PROVISION, wanted, result_type=SandboxRef, summary=spec.run.sandbox, **where
         )
@@ -141,9 +151,9 @@ class InSandbox:
         """Make the agent ready for the steps of a session; a child's first may be one that its parent has begun."""
         assert self.sandbox is not None
         self._begin("connect")
-        own = self._spec.branch
-        layer = own.checkpoint.session if own is not None and self._connected is None else None
+        layer = self._to_load
         load = layer if layer is not None and layer.session.index == session else None
+        self._to_load = None
         request = ConnectInput(spec=self._spec, sandbox=self.sandbox, session=session, load=load)
         limit = self._spec.run.sandbox_setup_timeout + 60
         connected: Connected = await self._on_host(names.CONNECT, request, Connected, limit)
@@ -155,10 +165,16 @@ class InSandbox:
 
     # --- a step ----------------------------------------------------------------------------------------
 
-    async def _run_step(self, step: Step, *, is_last: bool) -> StepOutcome:
+    async def _run_step(self, step: Step, *, is_last: bool) -> StepOutcome | None:
+        """A step to its end; None where children go on with it, each with an answer of its own."""
         assert self.sandbox is not None
+        before = await self._checkpoint(goes_on=True) if self.branches.watches_questions else None
         self._begin("execute")
-        turn = await self._take_turn(step)
+        turn = await self._take_turn(step, before)
+        if turn is None:
+            return None
+        if before is not None:
+            await self._release(before)
         if turn.failure is not None and self.error is None:
             self.error = turn.failure
         if turn.failure is not None and turn.failure.category == "service":
@@ -169,6 +185,9 @@ class InSandbox:
             self.rung = "fresh"
         if not step.scored and not is_last and turn.failure is None:
             return StepOutcome(step=step, turn=turn)
+        if is_last and self.branches.may_be_adopted and len(self.steps) + 1 < len(self._plan.steps):
+            # A verifier leaves nothing as it was.
+            self.leaf = await self._checkpoint(steps_done=len(self.steps) + 1)
         self._begin("verify")
         verify_input = VerifyInput(
             spec=self._spec,
@@ -191,19 +210,41 @@ class InSandbox:
             raise
         return StepOutcome(step=step, turn=turn, verify=verify)
 
-    async def _take_turn(self, step: Step) -> TurnResult:
-        """A turn of the agent, to its end: where it asks what nobody has answered yet, that is waited for."""
+    async def _take_turn(self, step: Step, before: Checkpoint | None) -> TurnResult | None:
+        """A turn of the agent, to its end: where it asks what nobody has answered yet, that is waited for.
+
+        before: the state that children go back to who answer for themselves; None is returned when they have.
+        """
         assert self.sandbox is not None
-        before = self.steps[-1].step if self.steps else None
-        goes_on = before is not None and not before.scored and before.session == step.session
+        past = self.steps[-1].step if self.steps else None
+        goes_on = past is not None and not past.scored and past.session == step.session
         work = StepInput(spec=self._spec, sandbox=self.sandbox, step=step, session=self._session, goes_on=goes_on)
         limit = (step.timeout_sec or self._spec.run.deadline_sec) + 120
         while True:
             turn: TurnResult = await self._on_host(names.EXECUTE, work, TurnResult, limit, step.name)
             if turn.question is None:
                 return turn
-            answer = await self._answer_to(turn.question)
+            if before is not None and (
+                children := self.branches.due(len(self.steps), len(self._plan.steps), turn.question)
+            ):
+                self.branches.asked = asked_in(self.branches.chain, len(self.steps))
+                await self._branch(before, children)
+                return None
+            answer = self._own_answer(turn.question) or await self._answer_to(turn.question)
             work = work.model_copy(update={"answers": [*work.answers, answer]})
+
+    def _own_answer(self, question: Question) -> Answer | None:
+        """A child's answer to what its parent was asked; of what comes after, the first that allows to go on."""
+        own, config = self._spec.branch, self._spec.run.branch
+        if own is None or config is None or not isinstance(config.policy, OnAskUser):
+            return None
+        given = own.child.answer
+        if given is not None and not self._has_answered:
+            self._has_answered = True
+            return given.model_copy(update={"question": question.id})
+        kinds = {option.kind: option.id for option in reversed(question.options)}
+        allowed = kinds.get("allow_once") or kinds.get("allow_always")
+        return Answer(question=question.id, option=allowed or next((one.id for one in question.options), None))
 
     async def _answer_to(self, question: Question) -> Answer:
         self.question = question
@@ -246,28 +287,55 @@ class InSandbox:
 
     # --- a branch --------------------------------------------------------------------------------------
 
-    async def _branch(self, children: tuple[ChildSpec, ...]) -> None:
-        """Have children go on from here, in place of this rollout."""
+    async def _checkpoint(self, *, steps_done: int | None = None, goes_on: bool = False) -> Checkpoint:
+        """Keep the state. steps_done: that led to it; goes_on: the sandbox does, and does not wait for children."""
         assert self.sandbox is not None
-        self._begin("branch")
-        own = self._spec.branch
+        if not goes_on and steps_done is None:
+            self._begin("branch")
+        own, done = self._spec.branch, len(self.steps) if steps_done is None else steps_done
         work = CheckpointInput(
             spec=self._spec,
             sandbox=self.sandbox,
             run_id=own.run_id if own is not None else self._run_id,
-            node=self.branches.node(len(self.steps)),
-            steps_done=len(self.steps),
+            goes_on=goes_on or steps_done is not None,
+            node=self.branches.node(done),
+            steps_done=done,
             session=self._session,
             baseline=self.readied.baseline if self.readied else None,
         )
-        checkpoint: Checkpoint = await self._on_host(names.CHECKPOINT, work, Checkpoint, 900.0, work.node)
+        kept: Checkpoint = await self._on_host(names.CHECKPOINT, work, Checkpoint, 900.0, work.node)
+        return kept
+
+    async def _release(self, *checkpoints: Checkpoint | None) -> None:
+        kept = [checkpoint for checkpoint in checkpoints if checkpoint is not None]
+        await self._on_host(names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=kept), None, 120.0)
+
+    async def _branch(self, checkpoint: Checkpoint, children: tuple[ChildSpec, ...]) -> bool:
+        """Have children go on from here; whether this rollout goes on then, from where one of them has ended."""
+        if self._phases.phase != "branch":
+            self._begin("branch")
         writing = asyncio.create_task(self._write_growth())
         try:
-            await self.branches.grow(checkpoint, children, self.steps, self._tell)
+            value = await self.branches.grow(checkpoint, children, self.steps, self._tell)
         finally:
             writing.cancel()
-        release = ReleaseInput(checkpoints=[checkpoint])
-        await self._on_host(names.RELEASE_CHECKPOINT, release, None, 120.0, work.node)
+        chosen = self.branches.choose(value, workflow.random()) if self.branches.goes_on else None
+        if chosen is not None:
+            await self._go_on_from(chosen)
+        leaves = [outcome.checkpoint for outcome in self.branches.outcomes]
+        await self._release(checkpoint, *leaves)
+        return chosen is not None
+
+    async def _go_on_from(self, child: ChildOutcome) -> None:
+        """Be where a child has ended: its steps are this rollout's, and its world, if more is to be done."""
+        self.branches.adopt(child)
+        self.steps += child.steps
+        if child.checkpoint is None:
+            return
+        await tear_down(self._spec, self.sandbox)
+        self._continued += 1
+        self._connected, self._to_load = None, child.checkpoint.session
+        await self._provision(options.MAX_PROVISIONS + self._continued, child.checkpoint)
 
     async def _write_growth(self) -> None:
         """Write the tree down whenever it has grown, as long as somebody lets us."""

@@ -175,13 +175,14 @@ class RolloutWorkflow:
             error=self._error,
             verifier_error=verifier_error,
             is_truncated=self._error is not None and self._error.category in TRUNCATING,
-            n_tool_calls=sum(outcome.turn.n_tool_calls for outcome in self._here.steps),
+            n_tool_calls=self._n_tool_calls(),
             directory=report.directory,
             pack=report.pack,
             seconds=(workflow.now() - started).total_seconds(),
         )
         if self._spec.branch is not None:
-            return child_outcome(self._spec.branch, self._here.branches, self._here.steps, outcome, self._here.rung)
+            here = self._here
+            return child_outcome(self._spec.branch, here.branches, here.steps, outcome, here.rung, here.leaf)
         await tell_job(self._spec, outcome)
         return outcome
 
@@ -197,6 +198,11 @@ class RolloutWorkflow:
             # What led to where a child begins is its parent's.
             return None, None
         return combine_steps(steps, self._plan.strategy, self._error)
+
+    def _n_tool_calls(self) -> int:
+        branches = self._here.branches
+        own = self._here.steps[branches.begun :]
+        return sum(outcome.turn.n_tool_calls for outcome in own) + branches.n_tool_calls
 
     async def _report(
         self, status: Status, rewards: dict[str, float] | None, verifier_error: Failure | None, started: datetime
@@ -215,6 +221,8 @@ class RolloutWorkflow:
             sessions=here.sessions,
             tree=here.branches.tree(chain_nodes(here.branches, here.steps)) if is_root else None,
             value=here.branches.value,
+            used_below=here.branches.used,
+            n_tool_calls=self._n_tool_calls(),
             readied=here.readied,
             warnings=self._warnings + here.warnings,
             timing=self._phases.timing,
