@@ -19,21 +19,15 @@ class _Missing(NamedTuple):
     asks: Callable[[BranchConfig], bool]
 
 
-_KINDS = ("after_steps", "every_n", "group")
+_KINDS = ("after_steps", "every_n", "group", "ask_user")
 """Policies that are carried out."""
 
 _MISSING = (
     _Missing(
         "policy.kind",
-        "of the policies only after_steps, every_n and group are",
+        "of the policies only after_steps, every_n, group and ask_user are",
         f"use one of: {', '.join(_KINDS)}",
         lambda config: config.policy.kind not in _KINDS,
-    ),
-    _Missing(
-        "then",
-        "that the parent goes on from one of its children is not",
-        "leave it out: the parent stops, and its reward is V(s)",
-        lambda config: config.then != "stop",
     ),
     _Missing(
         "aggregate",

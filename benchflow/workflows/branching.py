@@ -277,7 +277,7 @@ def child_outcome(
     rung: Rung | None,
     checkpoint: Checkpoint | None,
 ) -> ChildOutcome:
-    """What a child hands up to its parent. rung: by which its session went on. checkpoint: of its end, if one was kept."""
+    """What a child hands up to its parent. rung: by which its session went on; checkpoint: of its end, if one is."""
     goes_on = branches.config is not None and branches.config.then != "stop"
     own = chain_nodes(branches, steps)[1:]
     return ChildOutcome(

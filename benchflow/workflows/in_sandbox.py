@@ -324,7 +324,7 @@ class InSandbox:
             await self._go_on_from(chosen)
         leaves = [outcome.checkpoint for outcome in self.branches.outcomes]
         await self._release(checkpoint, *leaves)
-        return chosen is not None
+        return chosen is not None and chosen.checkpoint is not None
 
     async def _go_on_from(self, child: ChildOutcome) -> None:
         """Be where a child has ended: its steps are this rollout's, and its world, if more is to be done."""

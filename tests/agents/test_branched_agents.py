@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_world import run_tasks
+from agent_world import SOLVE, run_tasks, write_task
 from model_world import policy, runs, says, write_model_task
 
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
@@ -85,3 +85,23 @@ def test_children_of_a_session_go_on_with_it_each_for_itself(module_jobs: Path, 
         events = read_journal(paths.trajectory)
         assert {event["node"] for event in events} == {f"n1.{number}/n2"}
         assert [event["text"] for event in events if event["type"] == "user_message"] == ["Write down what you noted."]
+
+
+OPTIONS = [["red", "allow_once"], ["blue", "allow_once"], ["neither", "reject_once"]]
+
+
+def test_each_child_gives_another_answer_to_what_the_agent_asks(module_jobs: Path, tmp_path: Path) -> None:
+    picks = {"red": [SOLVE], "blue": [{"say": "blue it is"}]}
+    task = write_task(
+        tmp_path,
+        "asks",
+        [{"run": "echo before >> /app/log"}, {"ask": "which color?", "options": OPTIONS, "then": picks}],
+    )
+    branch = {"policy": {"kind": "ask_user"}}
+    seen = run_tasks([task], module_jobs, job_name="asks", sandbox="local", permissions="ask", branch=branch)["asks"]
+    assert seen.result.error is None
+    assert (seen.result.reward, seen.result.reward_kind) == (pytest.approx(1 / 3), "value")
+    nodes = {node["id"]: node for node in json.loads(seen.paths.tree.read_text())["nodes"]}
+    assert set(nodes) == {"n0", "n1-asked", *(f"n1-asked.{number}/n1" for number in range(3))}
+    assert [nodes[f"n1-asked.{number}/n1"]["returns"] for number in range(3)] == [1.0, 0.0, 0.0]
+    assert nodes["n1-asked"]["value"] == pytest.approx(1 / 3)

@@ -11,7 +11,7 @@ from running import run_tasks
 from task_writer import BASE_IMAGE, write_step, write_task
 
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.planes.sandbox import get_provider
+from benchflow.paths import StatePaths
 
 pytestmark = pytest.mark.local
 
@@ -84,4 +84,37 @@ def test_children_branch_again_and_nothing_is_left(module_jobs: Path, tmp_path: 
     for name in ("n0.0/n1", "n0.1/n1.1/n2"):
         below = [leaf["rewards"]["reward"] for leaf in leaves if leaf["id"].startswith(name)]
         assert nodes[name]["value"] == pytest.approx(sum(below) / len(below))
-    assert get_provider("local").name == "local"
+
+
+def test_a_parent_goes_on_from_the_best_of_its_children(module_jobs: Path, tmp_path: Path) -> None:
+    branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 3}, "horizon": 1, "then": "best"}
+    results = run_tasks([stepped(tmp_path, "best")], module_jobs, job_name="best", branch=branch, sandbox="local")
+    result = results["best"]
+    assert result.error is None
+    nodes = tree_of(result)
+    children = [f"n1.{number}/n2" for number in range(3)]
+    assert set(nodes) == {"n0", "n1", "n3", *children}
+    best = max(children, key=lambda name: nodes[name]["returns"])
+    assert nodes[best]["returns"] == nodes[nodes["n3"]["parent"]]["returns"]
+    assert nodes["n1"]["value"] == pytest.approx(sum(nodes[name]["returns"] for name in children) / 3)
+    assert (result.reward_kind, result.reward) == ("measured", nodes["n3"]["rewards"]["reward"])
+    assert result.directory is not None
+    place = Path(result.directory)
+    own = (place / "steps" / "s2" / "verifier" / "who").read_text().split()
+    chosen = nodes["n3"]["parent"].partition("/")[0]
+    assert own[:2] == (place / "children" / chosen / "steps" / "s1" / "verifier" / "who").read_text().split()
+    assert [step.step.name for step in result.steps] == ["s0", "s1", "s2"]
+
+
+def test_nothing_is_kept_of_states_that_nobody_needs(module_jobs: Path, tmp_path: Path) -> None:
+    branch = {"policy": {"kind": "every_n", "every": 1, "n": 2}, "horizon": 1, "then": "child:1"}
+    results = run_tasks([stepped(tmp_path, "named")], module_jobs, job_name="named", branch=branch, sandbox="local")
+    result = results["named"]
+    assert result.error is None
+    nodes = tree_of(result)
+    # Where the second child has ended, which is where its parent goes on, it branches again.
+    assert set(nodes) == {"n0", "n1", "n1.0/n2", "n1.1/n2", "n1.1/n2.0/n3", "n1.1/n2.1/n3"}
+    assert result.reward == nodes["n1.1/n2.1/n3"]["rewards"]["reward"]
+    state = StatePaths.default()
+    assert list(state.checkpoints.glob("*.json")) == []
+    assert [path.name for path in (state.root / "local" / "store" / "images").glob("bf-*")] == []

@@ -285,7 +285,9 @@ def test_chains_of_tree_grpo_are_compared_within_their_tree_and_with_all() -> No
     }  # fmt: skip
     assert nodes["n0"].tree is None
     found = {leaf.id: leaf.advantages["tree_grpo"] - leaf.advantages["grpo"] for leaf in tree.leaves}
-    assert found == pytest.approx({"n0.0/n2": -(0.5**0.5), "n0.0/n1.0/n2": 0.5**0.5, "n0.1/n2": 0, "n0.2/n2": 0}, abs=1e-5)
+    assert found == pytest.approx(
+        {"n0.0/n2": -(0.5**0.5), "n0.0/n1.0/n2": 0.5**0.5, "n0.1/n2": 0, "n0.2/n2": 0}, abs=1e-5
+    )
 
 
 def test_children_that_end_twice_count_once() -> None:
