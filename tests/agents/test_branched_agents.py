@@ -95,7 +95,7 @@ def test_each_child_gives_another_answer_to_what_the_agent_asks(module_jobs: Pat
     task = write_task(
         tmp_path,
         "asks",
-        [{"run": "echo before >> /app/log"}, {"ask": "which color?", "options": OPTIONS, "then": picks}],
+        [{"write": "before", "content": "x"}, {"ask": "which color?", "options": OPTIONS, "then": picks}],
     )
     branch = {"policy": {"kind": "ask_user"}}
     seen = run_tasks([task], module_jobs, job_name="asks", sandbox="local", permissions="ask", branch=branch)["asks"]
