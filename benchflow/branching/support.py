@@ -19,13 +19,13 @@ class _Missing(NamedTuple):
     asks: Callable[[BranchConfig], bool]
 
 
-_KINDS = ("after_steps", "every_n", "group", "ask_user")
+_KINDS = ("after_steps", "every_n", "group", "ask_user", "tree_grpo")
 """Policies that are carried out."""
 
 _MISSING = (
     _Missing(
         "policy.kind",
-        "of the policies only after_steps, every_n, group and ask_user are",
+        "a policy of your own is not",
         f"use one of: {', '.join(_KINDS)}",
         lambda config: config.policy.kind not in _KINDS,
     ),

@@ -117,7 +117,7 @@ class BranchOrigin(Model):
     the workflow id of its parent. chain: its own name in the tree.
 
     node: where it begins. number: among its siblings. depth: 1 for a child of the root. budget: how many children there
-    may be below it. checkpoint: its world; before: what was run until there.
+    may be below it. checkpoint: its world; before: what was run until there. tree: which one of Tree-GRPO it grows.
     """
 
     root: str
@@ -131,12 +131,14 @@ class BranchOrigin(Model):
     checkpoint: Checkpoint
     child: ChildSpec = ChildSpec()
     before: list[StepOutcome] = []
+    tree: str | None = None
 
 
 class ChildOutcome(Model):
     """What came of a child. reward: None when nothing was measured. rung: how its session went on. nodes: its own and
     those of all below it. leaf: the last of its own chain; checkpoint: of that, before it was
-    verified, where its parent may go on from it; steps: that were run from where it begins. used, n_tool_calls: of all
+    verified, where its parent may go on from it; kept: of the nodes before, where new chains may begin there; steps:
+    that were run from where it begins, before: until there. used, n_tool_calls: of all
     of them. tree: which of the
     trees of Tree-GRPO its chain belongs to, None: to that of the chain where it begins.
     """
@@ -149,6 +151,8 @@ class ChildOutcome(Model):
     rung: Rung | None = None
     leaf: str | None = None
     checkpoint: Checkpoint | None = None
+    kept: list[Checkpoint] = []
+    before: list[StepOutcome] = []
     steps: list[StepOutcome] = []
     nodes: list[Node] = []
     children: int = 0

@@ -14,7 +14,7 @@ from temporalio.exceptions import ChildWorkflowError, is_cancelled_exception
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from benchflow.branching.policies import children_at
+    from benchflow.branching.policies import children_at, draw
     from benchflow.contracts import ids, names
     from benchflow.contracts.branch import (
         BranchConfig,
@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
         CustomPolicy,
         OnAskUser,
         StateValue,
+        TreeGrpo,
     )
     from benchflow.contracts.checkpoint import Checkpoint, Rung
     from benchflow.contracts.job import RolloutSpec
@@ -37,7 +38,7 @@ with workflow.unsafe.imports_passed_through():
         Usage,
         total,
     )
-    from benchflow.trajectories.growth import chain_of, child_chain, grow, merge, node_in
+    from benchflow.trajectories.growth import chain_of, child_chain, grow, merge, node_in, start_of
     from benchflow.trajectories.values import state_value
     from benchflow.workflows.failures import failure_from
 
@@ -91,6 +92,15 @@ class Branches:
         return self.config is not None and self.config.then != "stop" and self.asked is None
 
     @property
+    def keeps_all(self) -> bool:
+        """Whether each of its nodes may be gone on from, once it has ended."""
+        return self._own is not None and self.config is not None and isinstance(self.config.policy, TreeGrpo)
+
+    @property
+    def may_be_gone_on_from(self) -> bool:
+        return self.keeps_all or self.may_be_adopted
+
+    @property
     def may_be_adopted(self) -> bool:
         """Whether its parent may go on from its end."""
         return self._own is not None and self.config is not None and self.config.then != "stop"
@@ -127,20 +137,57 @@ class Branches:
         told: Callable[[], None],
     ) -> StateValue:
         """Run children from a checkpoint to their ends, and say what it is worth. told: is called whenever one ends."""
-        config = self.config
-        assert config is not None
+        assert self.config is not None
         node = checkpoint.node if self.asked is None else self.asked
+        of_trees = isinstance(self.config.policy, TreeGrpo)
         origins = [
-            self._origin(checkpoint, node, number, child, before, children) for number, child in enumerate(children)
+            self._origin(checkpoint, node, number, child, before, len(children))
+            for number, child in enumerate(children)
         ]
+        if of_trees:
+            origins = [origin.model_copy(update={"tree": origin.chain}) for origin in origins]
+        await self._run_all(origins, node, told)
+        if isinstance(self.config.policy, TreeGrpo):
+            await self._grow_trees(self.config.policy, checkpoint, before, told)
+        self.value = self._valued(node)
+        return self.value
+
+    async def _grow_trees(
+        self, policy: TreeGrpo, root: Checkpoint, before: Sequence[StepOutcome], told: Callable[[], None]
+    ) -> None:
+        """Have new chains begin at nodes of the trees that are there, round after round."""
+        for _ in range(policy.l):
+            kept = {one.node: one for outcome in self.outcomes for one in outcome.kept}
+            origins: list[BranchOrigin] = []
+            for tree, node in draw(policy, self._trees(root.node), workflow.random()):
+                chains = [each.chain for each in self.outcomes] + [each.chain for each in origins]
+                begun = [chain for chain in chains if start_of(chain) == node]
+                above = next((each for each in self.outcomes if each.chain == chain_of(node)), None)
+                steps = [*above.before, *above.steps] if above is not None else list(before)
+                checkpoint = kept[node] if node != root.node else root
+                origin = self._origin(checkpoint, node, len(begun), ChildSpec(), steps[: checkpoint.steps_done], 1)
+                origins.append(origin.model_copy(update={"tree": tree}))
+            await self._run_all(origins, root.node, told)
+
+    def _trees(self, root: str) -> dict[str, list[Node]]:
+        """The nodes of each tree, by its name; a chain that was begun and reached nothing has none."""
+        trees: dict[str, list[Node]] = {}
+        for outcome in sorted(self.outcomes, key=lambda outcome: outcome.chain):
+            if outcome.tree is not None and outcome.nodes:
+                trees.setdefault(outcome.tree, [Node(id=root)]).extend(outcome.nodes)
+        return trees
+
+    async def _run_all(self, origins: Sequence[BranchOrigin], node: str, told: Callable[[], None]) -> None:
+        """Run children to their ends, so many at a time as may be. node: what their returns are the value of."""
+        assert self.config is not None
         self.pending = [origin.chain for origin in origins]
-        room = asyncio.Semaphore(config.concurrency)
+        room = asyncio.Semaphore(self.config.concurrency)
 
         async def one(origin: BranchOrigin) -> None:
             async with room:
                 outcome = await self._run(origin)
             self.pending.remove(origin.chain)
-            self.outcomes.append(outcome)
+            self.outcomes.append(outcome.model_copy(update={"tree": origin.tree, "before": origin.before}))
             self.value = self._valued(node)
             told()
 
@@ -152,8 +199,6 @@ class Branches:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             raise
-        self.value = self._valued(node)
-        return self.value
 
     def choose(self, value: StateValue, random: Random) -> ChildOutcome | None:
         """The child from which its parent goes on, None where there is none to go on from. random: the workflow's."""
@@ -176,7 +221,7 @@ class Branches:
 
     def _valued(self, node: str) -> StateValue:
         assert self.config is not None
-        mine = [outcome for outcome in self.outcomes if outcome.chain.rpartition(".")[0] == node]
+        mine = [outcome for outcome in self.outcomes if start_of(outcome.chain) == node]
         return state_value(node, self.config.aggregate, mine, self.pending)
 
     def _origin(
@@ -186,7 +231,7 @@ class Branches:
         number: int,
         child: ChildSpec,
         before: Sequence[StepOutcome],
-        siblings: Sequence[ChildSpec],
+        siblings: int,
     ) -> BranchOrigin:
         config, own = self.config, self._own
         assert config is not None
@@ -199,7 +244,7 @@ class Branches:
             node=node,
             number=number,
             depth=(own.depth if own is not None else 0) + 1,
-            budget=(budget - len(siblings)) // len(siblings),
+            budget=(budget - siblings) // siblings,
             checkpoint=checkpoint,
             child=child,
             before=list(before),
@@ -276,9 +321,12 @@ def child_outcome(
     outcome: RolloutOutcome,
     rung: Rung | None,
     checkpoint: Checkpoint | None,
+    kept: list[Checkpoint],
 ) -> ChildOutcome:
-    """What a child hands up to its parent. rung: by which its session went on; checkpoint: of its end, if one is."""
-    goes_on = branches.config is not None and branches.config.then != "stop"
+    """What a child hands up to its parent. rung: by which its session went on; checkpoint: of its end, if one is.
+
+    kept: of the nodes before.
+    """
     own = chain_nodes(branches, steps)[1:]
     return ChildOutcome(
         chain=origin.chain,
@@ -290,7 +338,8 @@ def child_outcome(
         leaf=own[-1].id if own else None,
         nodes=branches.nodes(own),
         checkpoint=checkpoint,
-        steps=list(steps[branches.begun :]) if checkpoint is not None or goes_on else [],
+        steps=list(steps[branches.begun :]) if branches.may_be_gone_on_from else [],
+        kept=kept,
         children=branches.count,
         used=total([*_used(steps[branches.begun :]), *branches.used]),
         n_tool_calls=outcome.n_tool_calls,

@@ -88,6 +88,7 @@ class InSandbox:
         self.question: Question | None = None
         self.rung: Rung | None = None
         self.leaf: Checkpoint | None = None
+        self.kept: list[Checkpoint] = []
         self.warnings: list[str] = []
         self.error: Failure | None = None
 
@@ -102,6 +103,8 @@ class InSandbox:
                 if not await self._branch(await self._checkpoint(), children):
                     return
                 continue
+            if self.branches.keeps_all and len(self.steps) > self.branches.begun:
+                self.kept.append(await self._checkpoint(goes_on=True))
             step = plan.steps[len(self.steps)]
             if step.session != self._connected:
                 await self._connect(step.session)
@@ -322,8 +325,9 @@ class InSandbox:
         chosen = self.branches.choose(value, workflow.random()) if self.branches.goes_on else None
         if chosen is not None:
             await self._go_on_from(chosen)
-        leaves = [outcome.checkpoint for outcome in self.branches.outcomes]
-        await self._release(checkpoint, *leaves)
+        outcomes = self.branches.outcomes
+        kept = [one for outcome in outcomes for one in (outcome.checkpoint, *outcome.kept)]
+        await self._release(checkpoint, *kept)
         return chosen is not None and chosen.checkpoint is not None
 
     async def _go_on_from(self, child: ChildOutcome) -> None:

@@ -182,7 +182,7 @@ class RolloutWorkflow:
         )
         if self._spec.branch is not None:
             here = self._here
-            return child_outcome(self._spec.branch, here.branches, here.steps, outcome, here.rung, here.leaf)
+            return child_outcome(self._spec.branch, here.branches, here.steps, outcome, here.rung, here.leaf, here.kept)
         await tell_job(self._spec, outcome)
         return outcome
 

@@ -116,9 +116,7 @@ REFUSED = {
     "group:n=65": ("branch.max_children", "of at most 64"),
     "group:horizon=3": ("branch.horizon", "no child has more than 2 steps"),
     # What the engine does not do yet.
-    "tree_grpo": ("branch.policy.kind", "after_steps, every_n, group and ask_user"),
-    "custom:policy=a:B": ("branch.policy.kind", "after_steps, every_n and group"),
-    "group:then=best": ("branch.then", "goes on from one of its children"),
+    "custom:policy=a:B": ("branch.policy.kind", "a policy of your own"),
     "group:aggregate=a:b": ("branch.aggregate", "a function of your own"),
     "group:checkpoint=per_turn": ("branch.checkpoint", "checkpoints that are kept"),
     "group:portable=true": ("branch.portable", "for other hosts"),

@@ -11,7 +11,8 @@ from running import run_tasks
 from task_writer import BASE_IMAGE, write_step, write_task
 
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.paths import StatePaths
+from benchflow.paths import RolloutPaths, StatePaths
+from benchflow.trajectories.values import tree_grpo
 
 pytestmark = pytest.mark.local
 
@@ -118,3 +119,26 @@ def test_nothing_is_kept_of_states_that_nobody_needs(module_jobs: Path, tmp_path
     state = StatePaths.default()
     assert list(state.checkpoints.glob("*.json")) == []
     assert [path.name for path in (state.root / "local" / "store" / "images").glob("bf-*")] == []
+
+
+def test_trees_of_tree_grpo_grow_from_their_own_nodes(module_jobs: Path, tmp_path: Path) -> None:
+    branch = {"policy": {"kind": "tree_grpo", "m": 2, "n": 2, "l": 1, "k": 3}}
+    results = run_tasks([stepped(tmp_path, "grpo")], module_jobs, job_name="grpo", branch=branch, sandbox="local")
+    result = results["grpo"]
+    assert result.error is None
+    nodes = tree_of(result)
+    parents = {node["parent"] for node in nodes.values()}
+    leaves = [node for node in nodes.values() if node["id"] not in parents]
+    assert len(leaves) == 6
+    by_tree = {tree: [leaf["returns"] for leaf in leaves if leaf["tree"] == tree] for tree in ("n0.0", "n0.1")}
+    assert [len(returns) for returns in by_tree.values()] == [3, 3]
+    wanted = tree_grpo(
+        {tree: {leaf["id"]: leaf["returns"] for leaf in leaves if leaf["tree"] == tree} for tree in by_tree}
+    )
+    assert {leaf["id"]: leaf["advantages"]["tree_grpo"] for leaf in leaves} == pytest.approx(wanted)
+    # What has begun in the middle of a chain has the files of what led there.
+    assert result.directory is not None
+    for leaf in leaves:
+        place = RolloutPaths(Path(result.directory)).child(leaf["id"].rpartition("/")[0])
+        assert (place.verifier_of("s2") / "log").read_text().split() == ["s0", "s1", "s2"]
+    assert list(StatePaths.default().checkpoints.glob("*.json")) == []
