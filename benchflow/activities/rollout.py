@@ -23,6 +23,7 @@ from benchflow.activities.environments import (
 )
 from benchflow.activities.models import forget_model
 from benchflow.activities.sandboxes import (
+    CLEAR_LOGS,
     blueprint_of,
     enter,
     leave,
@@ -172,6 +173,7 @@ class RolloutActivities:
                 else:
                     world = await world_of(context, spec, task, sandbox.ref)
                     await prove(request.checkpoint, sandbox, world)
+                    await sandbox.control(CLEAR_LOGS)
         except asyncio.CancelledError:
             if is_unwanted():
                 await asyncio.shield(self._discard(spec, name))
