@@ -147,7 +147,7 @@ def chance() -> random.Random:
 
 # --- the worker ------------------------------------------------------------------------------------------
 
-SEVEN = [signal.SIGKILL] * 5 + [signal.SIGTERM] * 2
+FIVE = [signal.SIGKILL] * 4 + [signal.SIGTERM]
 TWENTY = [signal.SIGKILL] * 15 + [signal.SIGTERM] * 5
 
 
@@ -155,8 +155,8 @@ TWENTY = [signal.SIGKILL] * 15 + [signal.SIGTERM] * 5
 @pytest.mark.parametrize(
     ("seconds", "blows"),
     # A worker that dies young is started again later and later, so that more deaths need much more time.
-    [(30.0, SEVEN), pytest.param(150.0, TWENTY, marks=pytest.mark.soak)],
-    ids=["seven-times", "twenty-times"],
+    [(20.0, FIVE), pytest.param(150.0, TWENTY, marks=pytest.mark.soak)],
+    ids=["five-times", "twenty-times"],
 )
 async def test_workers_die_again_and_again(
     stack: EmbeddedStack, tmp_path: Path, seconds: float, blows: list[signal.Signals]
@@ -179,7 +179,7 @@ async def test_workers_die_again_and_again(
     assert_nothing_is_left(stack)
 
 
-@seldom_on_local
+@seldom_on_docker
 async def test_workers_die_before_the_turn_and_as_it_begins(stack: EmbeddedStack, tmp_path: Path) -> None:
     slow = {"initialize": 1.0, "session/new": 1.0}
     task = write_agent_task(tmp_path / "tasks", "slow", long_turn(2, 30), slow)
@@ -203,7 +203,7 @@ async def test_workers_die_before_the_turn_and_as_it_begins(stack: EmbeddedStack
 # --- the server ------------------------------------------------------------------------------------------
 
 
-@seldom_on_local
+@seldom_on_docker
 async def test_the_server_dies_twice_and_then_with_the_worker(stack: EmbeddedStack, tmp_path: Path) -> None:
     task = write_agent_task(tmp_path / "tasks", "served", long_turn(12, 120))
     job = await start(stack, [task], tmp_path / "jobs")

@@ -19,7 +19,7 @@ from scored import (
     rows,
     submit_job,
 )
-from worlds import seldom_on_local
+from worlds import seldom_on_docker, seldom_on_local
 
 from benchflow.jobs import Job
 
@@ -38,6 +38,7 @@ def assert_each_verified_once(job: Job, stack: EmbeddedStack) -> None:
     assert {*started.values()} == {1}, started
 
 
+@seldom_on_docker
 async def test_killed_while_verifiers_run_in_their_rooms(stack: EmbeddedStack, tmp_path: Path) -> None:
     tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, in_clean_room=True, solve_sec=0.2, verify_sec=3)
     job = await submit_job(stack, tasks, tmp_path / "jobs")
@@ -88,7 +89,7 @@ async def test_verifications_that_are_cancelled_or_terminated_leave_no_room(
     assert_nothing_is_left(stack)
 
 
-@seldom_on_local
+@seldom_on_docker
 @pytest.mark.parametrize("rounds", [2, pytest.param(12, marks=pytest.mark.soak)])
 async def test_rollouts_that_are_cancelled_at_any_moment_leave_no_room_and_nothing_for_it(
     stack: EmbeddedStack, tmp_path: Path, rounds: int

@@ -81,7 +81,7 @@ def assert_one_world_each(results: list[Path]) -> None:
 
 
 @seldom_on_local
-@pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.soak)])
 async def test_a_world_is_started_once_and_ends_as_if_nothing_had_happened(
     stack: EmbeddedStack, tmp_path: Path, kills: int
 ) -> None:

@@ -61,6 +61,8 @@ def test_the_rollout_directory_holds_what_the_format_names(rollout: Path) -> Non
         "rewards.jsonl",
         "tree.json",
         "agent/oracle.txt",
+        "evidence/baseline.json",
+        "evidence/hardening.json",
         "evidence/settled.json",
         "trajectory/acp_trajectory.jsonl",
         "verifier/reward.json",

@@ -172,7 +172,7 @@ class Files(Fixtures):
         for n in range(40):
             with contextlib.suppress(FileNotFoundError, SandboxError):
                 assert host_secret.read_bytes() not in await sandbox.read_file(f"{room}/way/secret")
-            with contextlib.suppress(SandboxError):
+            with contextlib.suppress(FileNotFoundError, SandboxError):
                 await sandbox.write_file(f"{room}/way/new-{n}", "x")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
