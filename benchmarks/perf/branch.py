@@ -1,7 +1,7 @@
 """What a branch costs: a checkpoint by how much has changed, and a child by how many begin at once, on each sandbox.
 
-Each figure is a median. A checkpoint is all that is taken while the parent waits: counters, files, fence. A child is from
-the request to a sandbox that is proved to be of the checkpoint's moment; its agent's own start comes on top of it.
+Each figure is a median. A checkpoint is all that is taken while the parent waits: counters, files, fence. A child is
+from the request to a sandbox that is proved to be of the checkpoint's moment; its agent's start comes on top of it.
 """
 
 from __future__ import annotations
