@@ -1,4 +1,4 @@
-"""Which sandbox providers there are, and one of each per process and state directory.
+"""Which sandbox providers there are, and one of each per process.
 
 Providers join by entry points of the group `benchflow.sandboxes`. A source tree that was never installed has
 no entry points; then the table in its `pyproject.toml` is read, so that both ways find the same providers.
@@ -15,13 +15,12 @@ from typing import cast
 
 from benchflow.contracts.sandbox import SandboxProvider
 from benchflow.errors import ConfigError, SandboxError
-from benchflow.paths import state_dir
 
 GROUP = "benchflow.sandboxes"
 
 __all__ = ["GROUP", "close_providers", "get_provider", "provider_names"]
 
-_made: dict[tuple[str, Path], SandboxProvider] = {}
+_made: dict[str, SandboxProvider] = {}
 
 
 def provider_names() -> list[str]:
@@ -31,11 +30,9 @@ def provider_names() -> list[str]:
 
 def get_provider(name: str) -> SandboxProvider:
     """The provider of this name, made on the first call. Raises `ConfigError` for an unknown name."""
-    # What a provider keeps lies in the state directory: in another one it would look for what is not there.
-    key = (name, state_dir())
-    if key not in _made:
-        _made[key] = _make(name)
-    return _made[key]
+    if name not in _made:
+        _made[name] = _make(name)
+    return _made[name]
 
 
 async def close_providers(stack_id: str) -> None:
