@@ -161,7 +161,8 @@ class RolloutActivities:
         name = sandbox_name(context.stack, request)
         paths = await asyncio.to_thread(context.make_results_directory, spec)
         identity = {"run_id": request.run_id, "generation": request.generation}
-        await asyncio.to_thread(set_aside, paths, identity | spec.model_dump(mode="json"))
+        if not request.goes_on:
+            await asyncio.to_thread(set_aside, paths, identity | spec.model_dump(mode="json"))
         await context.slots.wait(name, activity.info().attempt)
         try:
             task, _ = await context.task(spec.task)

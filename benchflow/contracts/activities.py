@@ -72,13 +72,14 @@ class RolloutPlan(Model):
 
 class ProvisionInput(Model):
     """run_id: of the workflow's first execution; sandbox names derive from it, so that no run finds another's.
-    checkpoint: what it is to begin with, in place of the task's image.
+    checkpoint: what it is to begin with, in place of the task's image; goes_on: of the same run, whose results stay.
     """
 
     spec: RolloutSpec
     run_id: str
     generation: int = 0
     checkpoint: Checkpoint | None = None
+    goes_on: bool = False
 
 
 class SandboxInput(Model):

@@ -89,4 +89,5 @@ def _rungs(agent: AgentSpec) -> tuple[Rung, ...]:
     record = record_for(agent)
     if record.protocol in OURS:
         return RUNGS
-    return (record.session.rung, "fresh")
+    # One without a model does the same again by itself.
+    return (record.session.rung, "fresh") if record.takes_model else (record.session.rung, "replay", "fresh")

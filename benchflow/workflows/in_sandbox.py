@@ -76,6 +76,7 @@ class InSandbox:
         self._connected: int | None = None
         self._to_load = spec.branch.checkpoint.session if spec.branch is not None else None
         self._continued = 0
+        self._begun_with: Checkpoint | None = None
         self._answers: dict[str, Answer] = {}
         self._looked = 0
         self._has_answered = False
@@ -94,6 +95,11 @@ class InSandbox:
 
     async def run(self, generation: int) -> None:
         """Provision, and run what steps are left. Raises `HostLost`, and what activities raise."""
+        await self._run(generation)
+        if self._begun_with is not None:
+            await self._release(self._begun_with)
+
+    async def _run(self, generation: int) -> None:
         plan = self._plan
         own = self._spec.branch
         await self._provision(generation, own.checkpoint if own is not None else None)
@@ -137,7 +143,10 @@ class InSandbox:
         self._begin("provision")
         limit = plan.build_timeout_sec + plan.setup_timeout_sec + plan.install_timeout_sec
         limit += 2 * spec.run.sandbox_setup_timeout
-        wanted = ProvisionInput(spec=spec, run_id=self._run_id, generation=generation, checkpoint=checkpoint)
+        goes_on = self._continued > 0
+        wanted = ProvisionInput(
+            spec=spec, run_id=self._run_id, generation=generation, checkpoint=checkpoint, goes_on=goes_on
+        )
         # Where its checkpoint lies, if it begins with one.
         where = options.on_host(checkpoint.queue, limit) if checkpoint is not None else options.shared(limit)
         self.sandbox = await workflow.execute_activity(
@@ -309,9 +318,10 @@ class InSandbox:
         kept: Checkpoint = await self._on_host(names.CHECKPOINT, work, Checkpoint, 900.0, work.node)
         return kept
 
-    async def _release(self, *checkpoints: Checkpoint | None) -> None:
-        kept = [checkpoint for checkpoint in checkpoints if checkpoint is not None]
-        await self._on_host(names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=kept), None, 120.0)
+    async def _release(self, *checkpoints: Checkpoint) -> None:
+        if checkpoints:
+            release = ReleaseInput(checkpoints=list(checkpoints))
+            await self._on_host(names.RELEASE_CHECKPOINT, release, None, 120.0)
 
     async def _branch(self, checkpoint: Checkpoint, children: tuple[ChildSpec, ...]) -> bool:
         """Have children go on from here; whether this rollout goes on then, from where one of them has ended."""
@@ -327,7 +337,10 @@ class InSandbox:
             await self._go_on_from(chosen)
         outcomes = self.branches.outcomes
         kept = [one for outcome in outcomes for one in (outcome.checkpoint, *outcome.kept)]
-        await self._release(checkpoint, *kept)
+        # What the sandbox has begun with is needed for as long as it may be captured.
+        begun_with, self._begun_with = self._begun_with, chosen.checkpoint if chosen is not None else None
+        still = self._begun_with.id if self._begun_with is not None else None
+        await self._release(*(one for one in (checkpoint, begun_with, *kept) if one is not None and one.id != still))
         return chosen is not None and chosen.checkpoint is not None
 
     async def _go_on_from(self, child: ChildOutcome) -> None:
