@@ -20,11 +20,11 @@ pytestmark = pytest.mark.local
 @pytest.mark.parametrize(
     "manifest", ["environment.toml", pytest.param("entrypoint.toml", marks=pytest.mark.soak)], ids=["services", "image"]
 )
-def test_each_child_has_the_whole_world_for_itself(module_jobs: Path, manifest: str) -> None:
+def test_each_child_has_the_whole_world_for_itself(engine: Path, manifest: str) -> None:
     config = JobConfig.model_validate(
         {
             "paths": [PACKAGE / "tasks" / "archive-newsletters"],
-            "jobs_dir": module_jobs,
+            "jobs_dir": engine,
             "agents": ["oracle"],
             "sandbox": "local",
             "environment_manifest": PACKAGE / manifest,
