@@ -168,7 +168,8 @@ class InSandbox:
         self._to_load = None
         request = ConnectInput(spec=self._spec, sandbox=self.sandbox, session=session, load=load)
         limit = self._spec.run.sandbox_setup_timeout + 60
-        connected: Connected = await self._on_host(names.CONNECT, request, Connected, limit)
+        # Of a history that is older than this answer, none.
+        connected = await self._on_host(names.CONNECT, request, Connected | None, limit) or Connected()
         self._connected = session
         self.warnings += connected.warnings
         self.rung = connected.rung or self.rung

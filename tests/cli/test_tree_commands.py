@@ -178,7 +178,7 @@ def test_a_sandbox_without_snapshots_and_a_shared_world_are_refused(bench: Bench
 
 @pytest.mark.usefixtures("state")
 def test_the_command_line_wins_over_the_file(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text("branch: tree_grpo\n")
+    (tmp_path / "job.yaml").write_text("branch: {policy: {kind: group}, portable: true}\n")
     arguments = ["submit", stepped(tmp_path), "--config", tmp_path / "job.yaml", "--sandbox", "local", "--dry-run"]
     assert bench(*arguments).status == 2
     assert bench(*arguments, "--branch", "group:n=2").status == 0

@@ -225,8 +225,8 @@ async def test_what_cannot_be_branched_from_python_is_refused(engine: Path, tmp_
         await rollout.branch(n=0)
     with pytest.raises(ConfigError, match="not a known key"):
         await rollout.branch(n=2, atonce=3)
-    with pytest.raises(UnsupportedFeatureError, match="goes on from one of its children"):
-        await rollout.branch(n=2, then="best")
+    with pytest.raises(UnsupportedFeatureError, match="for other hosts"):
+        await rollout.branch(n=2, portable=True)
     twice = config.model_copy(update={"branch": bf.BranchConfig(policy=bf.Group(n=2))})
     with pytest.raises(ConfigError, match="as its configuration says"):
         await (await bf.Rollout.create(twice)).branch(n=2)
