@@ -224,7 +224,11 @@ class RolloutPaths:
 
     def state(self, step: str | None) -> Path:
         """What the verifier of a step was shown of the world's state."""
-        return self.environment / "state" / state_label(step)
+        return self.state_called(state_label(step))
+
+    def state_called(self, label: str) -> Path:
+        """What was shown of a state of the world, by what that is called."""
+        return self.environment / "state" / label
 
     @property
     def artifacts(self) -> Path:

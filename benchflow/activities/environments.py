@@ -146,11 +146,6 @@ def _ended(context: WorkerContext, ref: SandboxRef) -> Path:
 # --- its state ------------------------------------------------------------------------------------------
 
 
-def evidence_of(paths: RolloutPaths, label: str) -> Path:
-    """Where the state after a step lies with the results."""
-    return paths.environment / "state" / label
-
-
 async def take_baseline(world: ManifestEnvironment, episode: str) -> StateSnapshot | None:
     """The state that an agent begins with."""
     return await world.snapshot(f"{episode}{BASELINE}") if world.manifest.is_stateful else None
@@ -167,7 +162,7 @@ async def keep_state(
         return None, []
     snapshot = await world.snapshot(f"{episode}{label}")
     root = paths.environment / "snapshots"
-    evidence = evidence_of(paths, label)
+    evidence = paths.state_called(label)
     kept = [(BASELINE, baseline), (label, snapshot)]
     for name, one in kept:
         if one is not None and not await world.fetch(one, root / name, MOST_STATE):

@@ -223,7 +223,7 @@ class ScriptVerifier:
 
     async def _execute(self, sandbox: Sandbox, env: Mapping[str, str] | None = None) -> SandboxExecResult:
         # The shell falls back to itself for a script without a shebang, which execve alone refuses.
-        command = "exec ./test.sh" if self.command == _SCRIPT else self.command
+        command = f"exec {_SCRIPT}" if self.command == _SCRIPT else self.command
         return await sandbox.exec_once(
             self.key,
             ["sh", "-c", _RUN.format(command=command, output=OUTPUT)],
@@ -313,7 +313,8 @@ class ScriptVerifier:
 
     def _own_files(self) -> list[str]:
         """What must not be there before it runs, beside its directories."""
-        return [*self._declared_outside(), *(files_of(self._pinned_by) if self._pinned_by is not None else [])]
+        pinned_by = self._pinned_by
+        return [*self._declared_outside(), *(files_of(pinned_by) if pinned_by is not None else [])]
 
 
 def read_result(

@@ -315,15 +315,15 @@ class Machine:
                     await asyncio.to_thread(self.store.delete, f"masters/{master}")
                     lock.unlink(missing_ok=True)
 
-    def standing_still(self, name: str) -> AbstractAsyncContextManager[bool]:
+    def standing_still(self, name: str, *, wait: bool = True) -> AbstractAsyncContextManager[bool]:
         """Held by whoever freezes a sandbox for a while, or a process that tidies up takes it for forgotten."""
-        return file_lock(self._lock(f"{name}.capture"))
+        return file_lock(self._lock(f"{name}.capture"), wait=wait)
 
     async def thaw_forgotten(self, name: str) -> None:
         """Thaw a sandbox that was frozen by a process that died; one that somebody holds still is left alone."""
-        cgroup, lock = self.cgroups.sandbox(name), self._lock(f"{name}.capture")
+        cgroup = self.cgroups.sandbox(name)
         if await asyncio.to_thread(lambda: cgroup.frozen):
-            async with file_lock(lock, wait=False) as held:
+            async with self.standing_still(name, wait=False) as held:
                 if held:
                     await asyncio.to_thread(cgroup.thaw)
 
