@@ -80,11 +80,14 @@ class Slots:
         self._freed = asyncio.Event()
 
     def take(self, name: str, attempt: int = 1) -> bool:
-        """Take a slot for the sandbox `name`, or keep the one it has. The slot remembers the newest attempt."""
+        """Take a slot for the sandbox `name`, or keep the one it has and has not lent. The slot remembers the newest
+        attempt.
+        """
         with locked(self.directory.with_suffix(".lock")):
             self.directory.mkdir(parents=True, exist_ok=True)
             slot = self.directory / name
-            if not slot.exists() and len(self._counted()) >= self.limit:
+            counted = self._counted()
+            if name not in counted and len(counted) >= self.limit:
                 return False
             slot.write_text(str(max(attempt, self._attempt(slot))))
             self._lent(name).unlink(missing_ok=True)

@@ -156,6 +156,16 @@ class JobPaths:
     def results(self) -> Path:
         return self.root / "results.jsonl"
 
+    @property
+    def groups(self) -> Path:
+        """Of a job whose mode is grpo."""
+        return self.root / "groups.jsonl"
+
+    @property
+    def values(self) -> Path:
+        """Of a job whose mode is value."""
+        return self.root / "values.jsonl"
+
     def rollout(self, name: str) -> RolloutPaths:
         return RolloutPaths(self.root / name)
 

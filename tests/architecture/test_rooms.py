@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "gateway": {"contracts", "errors", "log", "paths", "secrets", "store", "trajectories"},
     "planes": {"contracts", "errors", "paths", "store", "trajectories"},
     "checkpoints": {"contracts", "errors"},
-    "testing": {"contracts", "errors"},
+    "testing": {"contracts", "errors", "store"},
     "results": {"contracts", "errors", "paths", "store", "trajectories"},
     "workflows": {"branching.policies", "contracts", "errors", "trajectories.growth", "trajectories.values"},
     "activities": {
@@ -50,8 +50,8 @@ ALLOWED: dict[str, set[str]] = {
         *("tasks", "temporal", "workflows"),
     },
     "rescoring": {
-        *("activities.blueprint", "contracts", "errors", "paths", "planes", "results", "secrets", "store", "tasks"),
-        "trajectories",
+        *("activities.blueprint", "branching", "contracts", "errors", "paths", "planes", "results", "secrets"),
+        *("store", "tasks", "trajectories"),
     },
     "rubric": {"contracts", "errors", "planes", "rescoring", "tasks", "trajectories"},
     "rollout": {"config_file", "contracts", "errors", "jobs", "paths", "trajectories"},

@@ -10,7 +10,6 @@ import os
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
 
 from benchflow.contracts.sandbox import ImageRef, SandboxRef, SandboxSpec
 from benchflow.errors import BenchFlowError
@@ -54,12 +53,13 @@ def stop_in_a_capture(environment: dict[str, str], ref: SandboxRef, paused: Conn
     """Capture a sandbox, and stand still for ever where it is paused."""
     os.environ.update(environment)
 
-    def commit(self: RecordingClient, container: str, **options: Any) -> None:
+    def pause(self: RecordingClient, container: str) -> None:
+        super(RecordingClient, self).pause(container)
         paused.send(container)
         while True:
             time.sleep(600)
 
-    RecordingClient.commit = commit  # type: ignore[assignment, method-assign]
+    RecordingClient.pause = pause  # type: ignore[method-assign]
 
     async def capture() -> None:
         sandbox = await DockerProvider().attach(ref)

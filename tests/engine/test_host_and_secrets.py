@@ -73,6 +73,17 @@ async def test_slots_are_taken_once_a_sandbox_and_waited_for(tmp_path: Path) -> 
     slots.free("never taken")
 
 
+async def test_a_slot_that_was_lent_is_taken_again_when_there_is_room(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots", 1)
+    assert slots.take("parent")
+    slots.lend("parent")
+    assert slots.take("child")
+    assert not slots.take("parent")
+    slots.free("child")
+    assert slots.take("parent")
+    assert not slots.take("child")
+
+
 async def test_a_host_that_stays_full_says_so_retryably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchflow.host.WAIT_FOR_SLOT_SEC", 0.05)
     slots = Slots(tmp_path / "slots", 1)

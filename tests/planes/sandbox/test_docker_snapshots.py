@@ -169,6 +169,41 @@ async def test_a_snapshot_that_is_in_use_may_be_removed(provider, start, left):
     assert left() == NOTHING
 
 
+async def test_a_child_is_made_as_its_parent_was_but_for_what_can_be_written(
+    start, provider, daemon, image_from, tmp_path
+):
+    for name in ("tools", "shared"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    parent = await start(
+        image=image_from(Entrypoint=["/bin/sh", "-c", 'echo begun >>/begun; exec "$@"', "entry"]),
+        env={"TASK": "t 1"},
+        cpus=0.5,
+        memory_mb=256,
+        mounts=(
+            Mount(source=str(tmp_path / "tools"), target="/opt/tools"),
+            Mount(source=str(tmp_path / "shared"), target="/opt/shared", read_only=False),
+        ),
+    )
+    (ref,) = await parent.fork([a_name()])
+    first, second = (daemon.api.inspect_container(sandbox.handle) for sandbox in (parent.ref, ref))
+    assert second["HostConfig"]["NanoCpus"] == 5 * 10**8 and second["HostConfig"]["Memory"] == 256 << 20
+    assert _without(first["HostConfig"], "Mounts") == _without(second["HostConfig"], "Mounts")
+    assert _without(first["Config"], "Image") == _without(second["Config"], "Image")
+    assert {mount["Source"] for mount in first["Mounts"] if mount["RW"]}.isdisjoint(
+        mount["Source"] for mount in second["Mounts"]
+    )
+    child = await provider.attach(ref)
+    assert (await child.exec(["sh", "-c", "cat /opt/tools/file; ls -A /opt/shared; cat /begun"])).stdout == (
+        "toolsbegun\nbegun\n"
+    )
+    assert (await child.exec(["touch", "/opt/tools/new"])).return_code != 0
+
+
+def _without(described, key):
+    return {name: value for name, value in described.items() if name != key}
+
+
 async def test_each_child_is_reached_at_a_port_of_its_own(provider, start):
     serve = 'import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000, bind="0.0.0.0")'
     parent = await start(network_mode="public", ports=(8000,))

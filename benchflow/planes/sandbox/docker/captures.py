@@ -1,8 +1,9 @@
 """The files of a container, as of one moment, as an image that else is the container's own image.
 
-A container stands still while the daemon copies what has changed. What the daemon makes has the container's
-configuration, with its environment and labels. So another image is described over the same layers, which the daemon has
-already: with the configuration of the image that the container began with.
+A container stands still while what has changed is copied. Where the daemon's files are this host's, they are copied
+here, into a layer that the daemon was given without files. Else the daemon makes an image, which has the container's
+configuration, with its environment and labels; so another image is described over the same layers, which the daemon has
+already. Either way it has the configuration of the image that the container began with.
 
 There are three kinds of names, each with the stack's. A `snapshot` is kept until it is removed. A `fork` is what
 sandboxes begin with, and goes with the last of them. A `part` is one while it is being made.
@@ -12,17 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
-import io
-import json
 import logging
 import re
 import secrets
-import tarfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from docker.errors import APIError
 from docker.errors import NotFound as DaemonNotFound
@@ -30,13 +30,16 @@ from docker.errors import NotFound as DaemonNotFound
 from benchflow.contracts.sandbox import ImageRef
 from benchflow.errors import SandboxError, UnsupportedFeatureError
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.archives import entry
+from benchflow.planes.sandbox.docker import uppers
+from benchflow.planes.sandbox.docker.descriptions import describe
 from benchflow.planes.sandbox.docker.engine import Conflict, Engine, NotFound, RecordingClient
 from benchflow.planes.sandbox.docker.images import Images
 from benchflow.planes.sandbox.docker.launch import ROOM
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.records import capturing
 from benchflow.planes.sandbox.records import file_lock
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +58,13 @@ PART_LABEL = "benchflow.part"
 
 
 class Captures:
-    """The states of containers that one daemon keeps."""
+    """The states of containers that one daemon keeps. info: asks what the daemon says of itself."""
 
-    def __init__(self, engine: Engine, images: Images) -> None:
+    def __init__(self, engine: Engine, images: Images, info: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         self._engine = engine
         self._images = images
+        self._info = info
+        self._has_files = True
 
     @contextlib.asynccontextmanager
     async def using(self, stack: str) -> AsyncIterator[None]:
@@ -69,9 +74,7 @@ class Captures:
 
     async def keep(self, container: dict[str, Any], name: str) -> ImageRef:
         """The snapshot of a name, taken unless it is there. container: as the daemon describes it."""
-        readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[-80:]
-        digest = hashlib.sha256(name.encode()).hexdigest()[:12]
-        reference = f"{SNAPSHOT}:{_stack_of(container)}-{readable}-{digest}"
+        reference = snapshot_reference(_stack_of(container), name)
 
         async def make() -> ImageRef:
             found = await self._images.find(reference, built=True)
@@ -93,14 +96,14 @@ class Captures:
     async def without_volumes(self, reference: str, stack: str) -> str:
         """An image like another that declares no VOLUME: what lies on a volume is in no image."""
         try:
-            found = await self._engine.call(lambda client: client.inspect_image(reference))  # type: ignore[no-untyped-call]
+            found = await self._found(reference)
         except NotFound:
             return reference
         if not (found["Config"] or {}).get("Volumes"):
             return reference
         other = f"{FORK}:{short_of(stack)}-{secrets.token_hex(8)}"
         try:
-            await self._describe(found, found["Config"] | {"Volumes": None}, other)
+            await self._describe(other, found, found["Config"] | {"Volumes": None})
         except SandboxError as error:
             log.info("%s keeps its volumes: %s", reference, error.message)
             return reference
@@ -109,7 +112,7 @@ class Captures:
     async def release(self, image: str) -> None:
         """Remove an image that sandboxes began with, if it is one of this module's without a name, and unused."""
         with contextlib.suppress(NotFound):
-            found = await self._engine.call(lambda client: client.inspect_image(image))  # type: ignore[no-untyped-call]
+            found = await self._found(image)
             for name in found["RepoTags"]:
                 if name.startswith(f"{FORK}:"):
                     await self._remove(name)
@@ -152,94 +155,97 @@ class Captures:
 
     async def _take(self, container: dict[str, Any], reference: str) -> None:
         _refuse_volumes(container)
-        image = container["Image"]
-        own = await self._engine.call(lambda client: client.inspect_image(image))  # type: ignore[no-untyped-call]
-        tag = f"{_stack_of(container)}-{secrets.token_hex(8)}"
-        parts = [tag]
+        _refuse_store(await self._info())
+        own = await self._found(container["Image"])
+        part = f"{PART}:{_stack_of(container)}-{secrets.token_hex(8)}"
         try:
-            await self._commit(container, tag)
-            taken = await self._part(tag)
+            by_copy = await self._copy(container, own, part)
+            if not by_copy:
+                await self._commit(container, part)
+            taken = await self._found(part)
             if len(taken["RootFS"]["Layers"]) > MOST_LAYERS:
-                parts.append(f"{tag}-flat")
-                taken = await self._flatten(container, tag)
-            await self._describe(taken, own["Config"], reference)
+                await self._flatten(container, part)
+                taken = await self._found(f"{part}-flat")
+                await self._describe(reference, taken, own["Config"])
+            elif by_copy:
+                await self._name(part, reference)
+            else:
+                await self._describe(reference, taken, own["Config"], uppers.copied_numbers(own))
         finally:
-            for part in parts:
-                await self._remove(f"{PART}:{part}")
+            for name in (part, f"{part}-flat"):
+                await self._remove(name)
 
-    async def _commit(self, container: dict[str, Any], tag: str) -> None:
-        """Let the daemon copy what has changed while nothing runs."""
-        name = container["Id"]
+    async def _copy(self, container: dict[str, Any], own: dict[str, Any], part: str) -> bool:
+        """Copy what has changed past the daemon; False where that can't be done. own: the container's image."""
+        if not self._has_files or not self._engine.is_local or not uppers.may_copy(await self._info()):
+            return False
+
+        def lay(client: RecordingClient) -> Path:
+            describe(client, part, own, own["Config"], top=uppers.EmptyLayer())
+            return uppers.directory_of(client.inspect_image(part))  # type: ignore[no-untyped-call]
+
+        def copy(client: RecordingClient) -> OSError | None:
+            # Both take their time, and most of it is waiting.
+            with ThreadPoolExecutor(1) as beside:
+                laying = beside.submit(lay, client)
+                with _paused(client, container["Id"]):
+                    return uppers.fill(laying.result(), uppers.directory_of(container))
+
+        error = await self._alone(container, copy)
+        if error is None:
+            return True
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise SandboxError(
+                f"there is no space left for a copy of what the sandbox has changed: {error.strerror}",
+                remedy="free space where Docker keeps its data (`docker system df`, `docker system prune`)",
+            ) from error
+        log.warning("snapshots are left to the daemon from now on, since its files cannot be copied here: %s", error)
+        self._has_files = False
+        await self._remove(part)
+        return False
+
+    async def _commit(self, container: dict[str, Any], part: str) -> None:
+        """Let the daemon copy what has changed."""
+        repository, _, tag = part.partition(":")
 
         def copy(client: RecordingClient) -> None:
-            _pause(client, name)
-            try:
-                client.commit(name, repository=PART, tag=tag, pause=False)
-            finally:
-                client.unpause(name)
+            with _paused(client, container["Id"]):
+                client.commit(container["Id"], repository=repository, tag=tag, pause=False)
 
-        async with capturing(name):
+        await self._alone(container, copy)
+
+    async def _alone(self, container: dict[str, Any], copy: Callable[[RecordingClient], T]) -> T:
+        """Have it copied, while nobody else copies it or starts a command in it."""
+        async with capturing(container["Id"]):
             copying = asyncio.ensure_future(self._engine.call(copy))
             try:
-                await asyncio.shield(copying)
+                return await asyncio.shield(copying)
             finally:
                 # Nobody else may begin while it is paused, whatever has become of this.
                 await asyncio.wait([copying])
 
-    async def _part(self, tag: str) -> dict[str, Any]:
-        found: dict[str, Any] = await self._engine.call(
-            lambda client: client.inspect_image(f"{PART}:{tag}")  # type: ignore[no-untyped-call]
-        )
+    async def _found(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = await self._engine.call(lambda client: client.inspect_image(name))  # type: ignore[no-untyped-call]
         return found
 
-    async def _flatten(self, container: dict[str, Any], tag: str) -> dict[str, Any]:
+    async def _flatten(self, container: dict[str, Any], part: str) -> None:
         """The same files as one layer: what a container of the image would see, which never runs."""
         labels = {STACK_LABEL: container["Config"]["Labels"].get(STACK_LABEL, ""), PART_LABEL: ""}
+        repository, _, tag = f"{part}-flat".partition(":")
 
         def copy(client: RecordingClient) -> None:
-            made = client.create_container(f"{PART}:{tag}", ["true"], labels=labels)["Id"]
+            made = client.create_container(part, ["true"], labels=labels)["Id"]
             try:
-                pieces = client.export(made)
-                client.import_image(src=pieces, stream_src=True, repository=PART, tag=f"{tag}-flat")
+                client.import_image(src=client.export(made), stream_src=True, repository=repository, tag=tag)
             finally:
                 client.remove_container(made, force=True, v=True)
 
         await self._engine.follow(copy)
-        return await self._part(f"{tag}-flat")
 
-    async def _describe(self, taken: dict[str, Any], config: dict[str, Any], reference: str) -> None:
-        """Make an image of the layers of another, with a configuration of its own."""
-        description = json.dumps(
-            {
-                "architecture": taken["Architecture"],
-                "os": taken["Os"],
-                "created": taken["Created"],
-                "comment": reference,
-                "config": config,
-                "rootfs": {"type": "layers", "diff_ids": taken["RootFS"]["Layers"]},
-                "history": [],
-            }
-        ).encode()
-        layers = [f"{number}/layer.tar" for number in range(len(taken["RootFS"]["Layers"]))]
-        file = f"{hashlib.sha256(description).hexdigest()}.json"
-        manifest = json.dumps([{"Config": file, "RepoTags": [reference], "Layers": layers}]).encode()
-        # The layers themselves are left out: the daemon looks for them among its own first.
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            for name, content in ((file, description), ("manifest.json", manifest)):
-                info = entry(name, 0o644, (0, 0))
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
-        said = await self._engine.call(
-            lambda client: list(client.load_image(packed.getvalue()))  # type: ignore[no-untyped-call]
-        )
-        wrong = [line["error"] for line in said if "error" in line]
-        if wrong:
-            raise SandboxError(
-                f"the daemon does not describe an image anew over layers that it has: {wrong[0]}",
-                key="snapshot",
-                remedy="let it keep its images in a storage driver (overlay2), not in containerd's store",
-            )
+    async def _describe(
+        self, reference: str, like: dict[str, Any], config: dict[str, Any], copied: Sequence[int] | None = None
+    ) -> None:
+        await self._engine.call(lambda client: describe(client, reference, like, config, copied=copied))
 
     async def _name(self, reference: str, other: str) -> None:
         repository, _, tag = other.partition(":")
@@ -249,6 +255,16 @@ class Captures:
         """Remove the image of a name, unless a container needs it."""
         with contextlib.suppress(NotFound, Conflict):
             await self._engine.call(lambda client: client.remove_image(name))
+
+
+@contextlib.contextmanager
+def _paused(client: RecordingClient, container: str) -> Iterator[None]:
+    _pause(client, container)
+    try:
+        yield
+    finally:
+        # Fails where it has not stood still all the time.
+        client.unpause(container)
 
 
 def _pause(client: RecordingClient, container: str) -> None:
@@ -290,6 +306,16 @@ def _is_entering(client: RecordingClient, exec_id: str) -> bool:
     return bool(state["Running"]) and not state["Pid"]
 
 
+def _refuse_store(info: dict[str, Any]) -> None:
+    if uppers.keeps_images_elsewhere(info):
+        raise UnsupportedFeatureError(
+            "this daemon keeps its images in containerd's store, where none can be described anew over layers it has",
+            key="snapshot",
+            remedy='let it keep them in a storage driver: `"features": {"containerd-snapshotter": false}` in its '
+            "daemon.json",
+        )
+
+
 def _refuse_volumes(container: dict[str, Any]) -> None:
     volumes = [mount["Destination"] for mount in container["Mounts"] if mount["Type"] == "volume"]
     if others := sorted(set(volumes) - {ROOM}):
@@ -298,6 +324,13 @@ def _refuse_volumes(container: dict[str, Any]) -> None:
             key="snapshot",
             remedy="keep them elsewhere, or leave VOLUME out of the Dockerfile",
         )
+
+
+def snapshot_reference(stack: str, name: str) -> str:
+    """The image of a snapshot. stack: as `short_of` has it."""
+    readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[-80:]
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return f"{SNAPSHOT}:{stack}-{readable}-{digest}"
 
 
 def _stack_of(container: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchflow.contracts.base import ArtifactRef, BlobStore
 from benchflow.contracts.sandbox import (
     Capabilities,
     EntrypointState,
@@ -38,10 +39,12 @@ from benchflow.planes.sandbox.docker.engine import Conflict, Engine, NotFound
 from benchflow.planes.sandbox.docker.forks import Forks
 from benchflow.planes.sandbox.docker.images import Images
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL, Networks
+from benchflow.planes.sandbox.docker.packs import Packs
 from benchflow.planes.sandbox.docker.records import capturing, container_records, forget
 from benchflow.planes.sandbox.docker.restores import SUFFIX, Restores, forget_restores
 from benchflow.planes.sandbox.docker.sandbox import Connection, DockerSandbox
 from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.scratch import clear_scratch
 
 log = logging.getLogger(__name__)
 
@@ -68,9 +71,10 @@ class DockerProvider:
         self._engine = Engine()
         self._images = Images(self._engine)
         self._networks = Networks(self._engine)
-        self._captures = Captures(self._engine, self._images)
+        self._captures = Captures(self._engine, self._images, self._daemon)
         self._restores = Restores(self._engine, self._discard)
         self._forks = Forks(self._engine, self._captures, self.remove)
+        self._packs = Packs(self._engine, self._images)
         self._info: dict[str, Any] | None = None
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Held] = weakref.WeakKeyDictionary()
 
@@ -81,6 +85,7 @@ class DockerProvider:
             users=True,
             snapshot=True,
             fork=True,
+            portable=True,
             cpu_limit=True,
             memory_limit=True,
             storage_limit=False,
@@ -208,6 +213,12 @@ class DockerProvider:
     async def remove_snapshots(self, prefix: str) -> None:
         await self._captures.remove_all(prefix)
 
+    async def pack_snapshot(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        return await self._packs.pack(image, store)
+
+    async def unpack_snapshot(self, pack: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        return await self._packs.unpack(pack, name, store)
+
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
         label = {"label": f"{STACK_LABEL}={stack_id}"}
         rows = await self._engine.call(lambda client: client.containers(all=True, filters=label))
@@ -223,6 +234,7 @@ class DockerProvider:
             found.setdefault(name, OwnedSandbox(name=name, handle=handle_of(row), labels=row["Labels"]))
         await self._drop_dead({sandbox.handle for sandbox in found.values()})
         await self._captures.tidy(stack_id)
+        await clear_scratch()
         return list(found.values())
 
     async def sweep(self, stack_id: str) -> None:

@@ -200,7 +200,7 @@ class Machine:
 
     async def snapshot(self, name: str, key: str) -> ImageRef:
         """Keep the files of a sandbox as an image; one of this key that is there already is the one meant."""
-        async with self.using(), file_lock(self._lock(f"image-{key}")):
+        async with self.using(), self.at_image(key):
             found = await asyncio.to_thread(read_image, self.store.root, key)
             if found is None:
                 found = await asyncio.to_thread(self._volumes.image_of, self._spec(name))
@@ -361,7 +361,7 @@ class Machine:
 
     async def remove_image(self, key: str) -> None:
         """Remove a layer or a snapshot. Missing is success."""
-        async with self.using(), file_lock(self._lock(f"image-{key}")):
+        async with self.using(), self.at_image(key):
             await asyncio.to_thread(self.store.open)
             await asyncio.to_thread(self.store.delete, f"images/{key}")
 
@@ -376,6 +376,10 @@ class Machine:
 
     def _hold(self, name: str) -> AbstractAsyncContextManager[bool]:
         return file_lock(self._lock(name))
+
+    def at_image(self, key: str) -> AbstractAsyncContextManager[bool]:
+        """Held by whoever makes or removes an image."""
+        return file_lock(self._lock(f"image-{key}"))
 
     def _lock(self, name: str) -> Path:
         return self.home / "locks" / f"{name}.lock"
