@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from state_room import PROVIDERS, Room, everywhere
+from state_room import PROVIDERS, Room, by_both
 
 from benchflow.contracts.sandbox import ImageConfig, ImageRef
 from benchflow.errors import StateError, WorldError
@@ -76,7 +76,7 @@ async def serving(room: Room, *words: str) -> AsyncIterator[None]:
         await chunks.aclose()  # type: ignore[attr-defined]
 
 
-@everywhere
+@by_both
 async def test_all_targets_are_asked_until_they_are_healthy(room: Room) -> None:
     other = await second_address(room)
     words = ["127.0.0.1,9001,healthy", f"{other},9002,healthy", "127.0.0.1,9003,moved", f"{other},9004,silent"]
@@ -97,7 +97,7 @@ async def test_all_targets_are_asked_until_they_are_healthy(room: Room) -> None:
     assert all(each.seconds is not None and each.seconds < 20 for each in probed.answers)
 
 
-@everywhere
+@by_both
 async def test_the_last_answer_of_each_target_is_told(room: Room) -> None:
     hows = ["starting", "chunked", "rude", "shut", "silent"]
     async with serving(room, *(f"127.0.0.1,{9001 + n},{how}" for n, how in enumerate(hows))):
@@ -114,7 +114,7 @@ async def test_the_last_answer_of_each_target_is_told(room: Room) -> None:
     assert {each.seconds for each in probed.answers} == {None}
 
 
-@everywhere
+@by_both
 async def test_a_service_that_comes_late_is_met_at_once(room: Room) -> None:
     probing = asyncio.create_task(room.keeper.probe(http=["http://localhost:9001/"], deadline=60))
     async with serving(room, "127.0.0.1,9001,healthy"):
@@ -122,7 +122,7 @@ async def test_a_service_that_comes_late_is_met_at_once(room: Room) -> None:
     assert probed.healthy
 
 
-@everywhere
+@by_both
 async def test_the_wait_is_over_when_a_service_has_ended(room: Room) -> None:
     await room.sh("mkdir /w && touch /w/two.exit")
     probed = await room.keeper.probe(tcp=[9001], deadline=600, exits=["/w/one.exit", "/w/two.exit"])
@@ -130,7 +130,7 @@ async def test_the_wait_is_over_when_a_service_has_ended(room: Room) -> None:
     assert probed.ended == ("/w/two.exit",)
 
 
-@everywhere
+@by_both
 async def test_who_listens_on_a_port_is_told(room: Room) -> None:
     async with serving(room, "127.0.0.1,9001,healthy", f"{await second_address(room)},9002,healthy"):
         taken = await room.keeper.ports_in_use([9001, 9002, 9003])
@@ -139,14 +139,14 @@ async def test_who_listens_on_a_port_is_told(room: Room) -> None:
     assert await room.keeper.ports_in_use([9003]) == {}
 
 
-@everywhere
+@by_both
 async def test_a_request_may_be_larger_than_one_argument(room: Room) -> None:
     await room.sh("mkdir /w && touch /w/exit")
     exits = [f"/w/{'é' * 50}{number}" for number in range(1500)]
     assert (await room.keeper.probe(tcp=[9], deadline=60, exits=[*exits, "/w/exit"])).ended == ("/w/exit",)
 
 
-@everywhere
+@by_both
 async def test_a_helper_that_cannot_run_is_an_error_that_says_so(room: Room) -> None:
     broken = Keeper(room.sandbox, ("/no/such/program",), "python3")
     with pytest.raises(WorldError, match="ended with status 127") as failed:
@@ -156,7 +156,7 @@ async def test_a_helper_that_cannot_run_is_an_error_that_says_so(room: Room) -> 
         await broken.ask("snapshot", {}, 5)
 
 
-@everywhere
+@by_both
 async def test_a_helper_that_does_not_end_is_given_up(room: Room) -> None:
     async with serving(room, "127.0.0.1,9001,silent"):
         request = {"http": [], "tcp": [1], "deadline": 60, "exits": [], "every": 0.02}

@@ -117,7 +117,11 @@ class ReadinessOfAWorld(Worlds):
         assert await running(place, "notes --db") == 0
 
 
+# In every run on local sandboxes; what Docker does to services, the tests of whole worlds show in every run, too.
+
+
 @pytest.mark.docker
+@pytest.mark.soak
 class TestReadinessOnDocker(OnDocker, ReadinessOfAWorld):
     pass
 

@@ -309,7 +309,11 @@ async def _exists(sandbox: Sandbox, path: str) -> bool:
     return (await sandbox.control(f"test -e {path}")).return_code == 0
 
 
+# In every run on local sandboxes; what Docker does to services, the tests of whole worlds show in every run, too.
+
+
 @pytest.mark.docker
+@pytest.mark.soak
 class TestServicesOnDocker(OnDocker, ServicesOfAWorld):
     pass
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from state_room import Ledger, Room, everywhere, locally, untorn
+from state_room import Ledger, Room, by_both, everywhere, locally, untorn
 
 from benchflow.errors import StateBusyError, StateError
 from benchflow.planes.environment.state import FENCE_TABLE, SNAPSHOTS, diff_snapshots, read_state
@@ -71,7 +71,7 @@ async def test_every_kind_of_database_comes_back_as_it_was(room: Room) -> None:
     assert left <= await room.names("/data") <= left | {"persist.db-journal"}
 
 
-@everywhere
+@by_both
 async def test_rows_that_are_only_in_the_log_are_captured(room: Room, tmp_path: Path) -> None:
     await room.sql("/data/a.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
     insert = "INSERT INTO mail VALUES (1, 'in the log')"
@@ -81,7 +81,7 @@ async def test_rows_that_are_only_in_the_log_are_captured(room: Room, tmp_path: 
     assert read_state(tmp_path / "one", rows=1).table("/data/a.db", "mail").values == [[1, "in the log"]]
 
 
-@everywhere
+@by_both
 async def test_missing_empty_and_equally_named_files(room: Room, tmp_path: Path) -> None:
     await room.sql("/x/a.db", MAIL + "INSERT INTO mail VALUES (1, 'x');", COUNT)
     await room.sql("/y/a.db", MAIL + "INSERT INTO mail VALUES (1, 'y'), (2, 'y');", COUNT)
@@ -98,7 +98,7 @@ async def test_missing_empty_and_equally_named_files(room: Room, tmp_path: Path)
     assert await room.sql("/x/empty.db", "SELECT count(*) FROM sqlite_master") == [[0]]
 
 
-@everywhere
+@by_both
 async def test_paths_may_hold_what_means_something_elsewhere(room: Room) -> None:
     paths = ["/data/ö #1?%41.db", '/data/it\'s "quoted" $HOME `x`.db', "/data/a;b&c=d.db"]
     for path in paths:
@@ -112,7 +112,7 @@ async def test_paths_may_hold_what_means_something_elsewhere(room: Room) -> None
     assert len((await room.sh("ls -A /data")).splitlines()) == 3
 
 
-@everywhere
+@by_both
 async def test_a_name_is_taken_once(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     store = room.store()
@@ -125,7 +125,7 @@ async def test_a_name_is_taken_once(room: Room) -> None:
     assert await room.names(SNAPSHOTS) == {".lock", "one", "two"}
 
 
-@everywhere
+@by_both
 async def test_several_databases_are_captured_as_of_one_moment(room: Room, tmp_path: Path) -> None:
     ledger = Ledger(room)
     await ledger.start()
@@ -144,7 +144,7 @@ async def test_several_databases_are_captured_as_of_one_moment(room: Room, tmp_p
     await ledger.stop()
 
 
-@everywhere
+@by_both
 async def test_paths_that_are_not_the_worlds_are_refused(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     await room.sh("ln -s /proc/self/environ /data/link.db; ln -s a.db /data/same.db; ln /data/a.db /data/hard.db")
@@ -177,7 +177,7 @@ async def test_paths_that_are_not_the_worlds_are_refused(room: Room) -> None:
     assert await room.names(SNAPSHOTS) == {".lock"}
 
 
-@everywhere
+@by_both
 async def test_a_link_is_followed_and_stays(room: Room) -> None:
     await room.sql("/real/a.db", MAIL, COUNT)
     await room.sh("mkdir /data; ln -s ../real/a.db /data/a.db; ln -s /dev/shm/b.db /data/b.db")
@@ -203,7 +203,7 @@ async def test_a_process_that_does_not_let_go_is_told_of(room: Room) -> None:
     assert (await store.snapshot("one", ["/data/a.db", "/data/b.db"])).size > 0
 
 
-@everywhere
+@by_both
 async def test_nothing_is_put_under_a_process_that_has_it_open(room: Room) -> None:
     store = room.store(patience=0.5)
     for name, journal in (("a", "WAL"), ("b", "DELETE")):
@@ -223,7 +223,7 @@ async def test_nothing_is_put_under_a_process_that_has_it_open(room: Room) -> No
         assert await room.sql(path, COUNT) == [[0]]
 
 
-@everywhere
+@by_both
 async def test_a_process_of_another_user_is_noticed_by_its_locks(room: Room) -> None:
     await room.sql("/data/a.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
     await room.sh("chown -R 1234 /data")
@@ -233,7 +233,7 @@ async def test_a_process_of_another_user_is_noticed_by_its_locks(room: Room) -> 
             await room.store().restore(taken, live=False)
 
 
-@everywhere
+@by_both
 async def test_a_snapshot_that_was_changed_is_not_put_back(room: Room, tmp_path: Path) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     store = room.store()
@@ -255,7 +255,7 @@ async def test_a_snapshot_that_was_changed_is_not_put_back(room: Room, tmp_path:
     assert await room.names("/data") == {"a.db"}
 
 
-@everywhere
+@by_both
 async def test_a_live_restore_says_what_it_cannot_do(room: Room) -> None:
     for path in ("/data/a.db", "/data/c.db"):
         await room.sql(path, "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
@@ -278,7 +278,7 @@ async def test_a_live_restore_says_what_it_cannot_do(room: Room) -> None:
     assert await room.sql("/data/c.db", COUNT) == [[0]]
 
 
-@everywhere
+@by_both
 async def test_a_log_that_a_killed_process_left_is_not_played_back(room: Room) -> None:
     await room.sql("/data/a.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
     taken = await room.store().snapshot("one", ["/data/a.db"])
