@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from benchflow.contracts.branch import AfterSteps as AfterSteps
     from benchflow.contracts.branch import BranchConfig as BranchConfig
     from benchflow.contracts.branch import ChildSpec as ChildSpec
+    from benchflow.contracts.branch import CustomPolicy as CustomPolicy
     from benchflow.contracts.branch import EverySteps as EverySteps
     from benchflow.contracts.branch import Group as Group
     from benchflow.contracts.config import JobConfig as JobConfig
@@ -23,13 +24,17 @@ if TYPE_CHECKING:
     from benchflow.contracts.config import Scene as Scene
     from benchflow.contracts.config import Turn as Turn
     from benchflow.contracts.job import RetryConfig as RetryConfig
+    from benchflow.contracts.modes import GrpoMode as GrpoMode
+    from benchflow.contracts.modes import ValueMode as ValueMode
     from benchflow.contracts.reward import RewardEvent as RewardEvent
     from benchflow.contracts.reward import RewardFunc as RewardFunc
     from benchflow.contracts.reward import RolloutNode as RolloutNode
     from benchflow.contracts.reward import VerifyResult as VerifyResult
+    from benchflow.contracts.rollout import Answer as Answer
     from benchflow.contracts.rollout import RolloutResult as RolloutResult
     from benchflow.contracts.rollout import RolloutResult as RunResult  # noqa: F401
     from benchflow.contracts.rollout import RolloutTree as RolloutTree
+    from benchflow.contracts.rollout import UserQuestion as UserQuestion
     from benchflow.contracts.sandbox import ImageBuilder as ImageBuilder
     from benchflow.contracts.sandbox import ImageConfig as ImageConfig
     from benchflow.contracts.sandbox import ImageRef as ImageRef
@@ -55,13 +60,16 @@ _PUBLIC = {
     "ACPError": "benchflow.errors",
     "AfterSteps": "benchflow.contracts.branch",
     "Agent": "benchflow.runtime",
+    "Answer": "benchflow.contracts.rollout",
     "BenchFlowError": "benchflow.errors",
     "BranchConfig": "benchflow.contracts.branch",
     "ChildSpec": "benchflow.contracts.branch",
     "CodeExecRewardFunc": "benchflow.planes.reward.output",
+    "CustomPolicy": "benchflow.contracts.branch",
     "Environment": "benchflow.runtime",
     "EverySteps": "benchflow.contracts.branch",
     "Group": "benchflow.contracts.branch",
+    "GrpoMode": "benchflow.contracts.modes",
     "ImageBuilder": "benchflow.contracts.sandbox",
     "ImageConfig": "benchflow.contracts.sandbox",
     "ImageRef": "benchflow.contracts.sandbox",
@@ -88,6 +96,8 @@ _PUBLIC = {
     "Task": "benchflow.contracts.task",
     "TestRewardFunc": "benchflow.planes.reward.output",
     "Turn": "benchflow.contracts.config",
+    "UserQuestion": "benchflow.contracts.rollout",
+    "ValueMode": "benchflow.contracts.modes",
     "VerifyResult": "benchflow.contracts.reward",
     "load_tree": "benchflow.trajectories.stored",
     "run": "benchflow.runtime",

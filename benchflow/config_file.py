@@ -1,4 +1,5 @@
 """Configurations in files: a job's for `bench submit --config`, one rollout's for the Python API, how rollouts branch.
+What is short enough is a text: `group:n=8`.
 
 Keys are the fields of `JobConfig`, `RolloutConfig` and `BranchConfig`, and a few other spellings of them. A file is
 YAML, which JSON is too, or by its name TOML. Relative paths in a file are relative to that file. A key that nothing
@@ -15,10 +16,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from benchflow.contracts.base import Model
-from benchflow.contracts.branch import BranchConfig, ChildSpec, Policy
+from benchflow.contracts.branch import COUNT_KINDS, BranchConfig, ChildSpec, Policy
 from benchflow.contracts.config import JobConfig, Role, RolloutConfig, Scene, Turn
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.job import AgentSpec, RetryConfig
+from benchflow.contracts.modes import GrpoMode, ValueMode
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.errors import ConfigError, UnsupportedFeatureError
 from benchflow.tasks.problems import KeyPath, ProblemError, did_you_mean, dotted
@@ -53,6 +55,7 @@ _FIELDS_OF: dict[str, Sequence[str]] = {
     "turns": ["role", "prompt"],
 }
 _POLICIES: dict[str, type[Model]] = {kind.model_fields["kind"].default: kind for kind in get_args(get_args(Policy)[0])}
+_MODES: dict[str, type[GrpoMode] | type[ValueMode]] = {"grpo": GrpoMode, "value": ValueMode}
 _BRANCH_FILES = (".yaml", ".yml", ".json", ".toml")
 _NOT_IN_SHORT = ("policy", "children", "options")
 
@@ -66,7 +69,7 @@ def read_job_file(file: Path) -> dict[str, Any]:
             values[key] = [values[key]]
     if "model" in values and not isinstance(values["model"], str | None):
         raise ConfigError("must be a text", file=str(file), key="model", remedy="model: NAME")
-    return _beside(_with_branch(values, file), _JOB_PATHS, file)
+    return _beside(_with_mode(_with_branch(values, file), file), _JOB_PATHS, file)
 
 
 def rollout_config_from_yaml(path: Path | str) -> RolloutConfig:
@@ -94,8 +97,8 @@ def rollout_config_from_yaml(path: Path | str) -> RolloutConfig:
 def branch_config(given: str, *, beside: Path = Path()) -> BranchConfig:
     """How rollouts branch, by `POLICY:KEY=VALUE,…` or a file of all the keys of `BranchConfig`.
 
-    A key is the policy's if that has it, else the table's; several steps are joined by `+`. beside: the directory
-    that a file's name is relative to. Raises `ConfigError`; for what is written in short, without a key.
+    A key is the policy's if that has it, else the table's; several steps, and their `n`, are joined by `+`. beside:
+    the directory that a file's name is relative to. Raises `ConfigError`; for what is written in short, without a key.
     """
     kind, _, rest = given.partition(":")
     if kind not in _POLICIES:
@@ -120,17 +123,41 @@ def _in_short(kind: str, rest: str) -> dict[str, Any]:
     table: dict[str, Any] = {"policy": policy}
     of_policy = [name for name in _POLICIES[kind].model_fields if name not in ("kind", "options")]
     known = [*of_policy, *(name for name in BranchConfig.model_fields if name not in _NOT_IN_SHORT)]
+    for name, value in _pairs(kind, rest, known, "POLICY:KEY=VALUE,… as in group:n=8,at=0").items():
+        where = policy if name in of_policy else table
+        where[name] = value.split("+") if name == "steps" or (name == "n" and "+" in value) else value
+    return table
+
+
+def mode_config(given: str) -> GrpoMode | ValueMode:
+    """What a job is for, by `MODE:KEY=VALUE,…`; depths are joined by `+`. Raises `ConfigError` without a key."""
+    kind, _, rest = given.partition(":")
+    if kind not in _MODES:
+        raise ConfigError(f"there is no mode {kind!r}", remedy=did_you_mean(kind, _MODES))
+    model = _MODES[kind]
+    known = [name for name in model.model_fields if name != "kind"]
+    pairs = _pairs(kind, rest, known, "MODE:KEY=VALUE,… as in value:depths=0+2,n=4")
+    table = {name: value.split("+") if name == "depths" else value for name, value in pairs.items()}
+    try:
+        return validated(model, table, {})
+    except ConfigError as error:
+        error.message, error.key = f"{error.key}: {error.message}" if error.key else error.message, None
+        raise
+
+
+def _pairs(kind: str, rest: str, known: Sequence[str], form: str) -> dict[str, str]:
+    """`KEY=VALUE,…` after the name of what has these keys. form: as it is to be written."""
+    pairs: dict[str, str] = {}
     for part in filter(None, rest.split(",")):
         name, equals, value = part.partition("=")
         if not equals:
-            raise ConfigError(f"{part!r} is no KEY=VALUE", remedy="write POLICY:KEY=VALUE,… as in group:n=8,at=0")
+            raise ConfigError(f"{part!r} is no KEY=VALUE", remedy=f"write {form}")
         if name not in known:
             raise ConfigError(f"{kind} has no {name!r}", remedy=did_you_mean(name, known))
-        where = policy if name in of_policy else table
-        if name in where:
-            raise ConfigError(f"{name!r} is given twice", remedy="give it once; several steps are joined by +: 1+2")
-        where[name] = value.split("+") if name == "steps" else value
-    return table
+        if name in pairs:
+            raise ConfigError(f"{name!r} is given twice", remedy="give it once; several are joined by +: 1+2")
+        pairs[name] = value
+    return pairs
 
 
 def _with_branch(values: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -143,6 +170,18 @@ def _with_branch(values: dict[str, Any], file: Path) -> dict[str, Any]:
     except ConfigError as error:
         if error.file is None:
             error.file, error.key = str(file), "branch"
+        raise
+
+
+def _with_mode(values: dict[str, Any], file: Path) -> dict[str, Any]:
+    """What a file says in short of the job's mode, spelt out."""
+    given = values.get("mode")
+    if not isinstance(given, str):
+        return values
+    try:
+        return values | {"mode": mode_config(given)}
+    except ConfigError as error:
+        error.file, error.key = str(file), "mode"
         raise
 
 
@@ -204,8 +243,8 @@ def _scene(scene: Any) -> Any:
 
 
 def _config_error(details: ErrorDetails, values: Mapping[str, Any], files: Mapping[str, str]) -> ConfigError:
-    # Dataclasses put a marker between a field and its own keys.
-    at, policy_kind = _without_kind(tuple(part for part in details["loc"] if part not in _MARKERS))
+    # Dataclasses and unions put a marker between a field and its own keys.
+    at, kind = _without_kind(tuple(part for part in details["loc"] if part not in _MARKERS))
     file = files.get(str(at[0])) if at else None
     key = dotted(at) or None
     if details["type"] in ("union_tag_invalid", "union_tag_not_found", "model_attributes_type") and "policy" in at:
@@ -213,11 +252,15 @@ def _config_error(details: ErrorDetails, values: Mapping[str, Any], files: Mappi
         message = f"there is no branch policy {tag!r}" if tag else "names no branch policy"
         known = did_you_mean(str(tag), _POLICIES) if tag else "policy: {kind: group, n: 8}"
         return ConfigError(message, file=file, key=key, remedy=known)
+    if details["type"] in ("union_tag_invalid", "union_tag_not_found", "model_attributes_type") and at == ("mode",):
+        tag = details.get("ctx", {}).get("tag")
+        message = f"there is no mode {tag!r}" if tag else "names no mode"
+        known = did_you_mean(str(tag), _MODES) if tag else "mode: {kind: grpo, n: 8}"
+        return ConfigError(message, file=file, key=key, remedy=known)
     if details["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         table = next((part for part in reversed(at[:-1]) if isinstance(part, str)), "")
-        fields = (
-            list(_POLICIES[policy_kind].model_fields) if policy_kind and table == "policy" else _FIELDS_OF.get(table)
-        )
+        kinds = _KINDS.get(table)
+        fields = list(kinds[kind].model_fields) if kinds and kind else _FIELDS_OF.get(table)
         remedy = did_you_mean(str(at[-1]), fields) if fields else None
         return ConfigError("is not a known key", file=file, key=key, remedy=remedy)
     if details["type"] in ("missing", "missing_argument"):
@@ -227,15 +270,19 @@ def _config_error(details: ErrorDetails, values: Mapping[str, Any], files: Mappi
 
 
 def _without_kind(at: KeyPath) -> tuple[KeyPath, str | None]:
-    """A place without the kind of policy that is put after `policy`, and that kind."""
-    if "policy" not in at[:-1]:
-        return at, None
-    after = at.index("policy") + 1
-    kind = at[after]
-    return (at[:after] + at[after + 1 :], str(kind)) if kind in _POLICIES else (at, None)
+    """A place without the kind of policy, or mode, that is put after its key; and that kind."""
+    for table, kinds in _KINDS.items():
+        if table in at[:-1]:
+            after = at.index(table) + 1
+            kind = at[after]
+            return (at[:after] + at[after + 1 :], str(kind)) if kind in kinds else (at, None)
+    return at, None
 
 
-_MARKERS = {kind.__name__ for kind in (Role, Scene, Turn)}
+_KINDS: dict[str, Mapping[str, type[Model]]] = {"policy": _POLICIES, "mode": _MODES}
+
+
+_MARKERS = {*(kind.__name__ for kind in (Role, Scene, Turn)), *COUNT_KINDS}
 
 
 def _remedy(details: ErrorDetails) -> str | None:

@@ -8,18 +8,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchflow.activities.context import WorkerContext
-from benchflow.activities.environments import command_env
+from benchflow.activities.environments import command_env, world_of
 from benchflow.activities.models import Model, access_of, gateway_mount
+from benchflow.checkpoints import world_digests
 from benchflow.contracts import base
 from benchflow.contracts.activities import Connected, ConnectInput, StepInput
 from benchflow.contracts.agent import AgentRecord
-from benchflow.contracts.checkpoint import is_enough
+from benchflow.contracts.checkpoint import Rung, is_enough
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import AgentSession, Failure, ModelAccess
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxRef, SandboxSpec
 from benchflow.contracts.task import McpServer, Task
-from benchflow.errors import AgentTimeoutError, BenchFlowError, SessionNotLoadedError, UnsupportedFeatureError
-from benchflow.planes.agent.acp.connect import Connection, Start, prepare_home
+from benchflow.errors import (
+    AgentExitError,
+    AgentTimeoutError,
+    BenchFlowError,
+    SessionNotLoadedError,
+    UnsupportedFeatureError,
+)
+from benchflow.planes.agent.acp.connect import Connection, Start, prepare_home, session_rung
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, find_account, run_mount
 from benchflow.planes.agent.acp.talk import AcpTalk
 from benchflow.planes.agent.acpx import choices_of
@@ -204,6 +211,11 @@ async def open_model(context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox
         await model_of(context, spec, sandbox).open(whole, await ensure_runtime(context.paths, outfit.libc))
 
 
+def least_rung(spec: RolloutSpec) -> Rung:
+    """How well a child's session must go on."""
+    return spec.run.branch.min_session_rung if spec.run.branch is not None else "fresh"
+
+
 async def go_on_or_open(
     context: WorkerContext, here: ConnectInput, task: Task, sandbox: Sandbox, user: str | int
 ) -> Connected:
@@ -211,24 +223,33 @@ async def go_on_or_open(
 
     Raises `SessionNotLoadedError` where that is less than was asked for.
     """
-    layer, warnings = here.load, []
+    layer, record = here.load, record_for(here.spec.agent)
+    least = least_rung(here.spec)
+    warnings = [] if here.not_replayed is None else [here.not_replayed]
     if layer is None:
-        return Connected(session=await open_session(context, here, task, sandbox, user))
+        opened = await open_session(context, here, task, sandbox, user)
+        return Connected(session=opened, later=session_rung(record, opened, least))
     if layer.rung == "load":
         try:
             opened = await open_session(context, here, task, sandbox, user, layer.session)
-            return Connected(session=opened, rung="load")
+            return Connected(session=opened, rung="load", later=session_rung(record, opened, least))
         except (SessionNotLoadedError, UnsupportedFeatureError, AgentTimeoutError) as error:
             warnings.append(f"the agent's session could not be loaded: {error.message}")
-    config = here.spec.run.branch
-    if config is not None and not is_enough("fresh", config.min_session_rung):
+        except AgentExitError as error:
+            if not here.may_replay:
+                raise
+            warnings.append(f"the agent ended instead of loading its session: {error.message}")
+    if here.may_replay:
+        world = await world_of(context, here.spec, task, here.sandbox)
+        return Connected(rung="replay", warnings=warnings, digests=await world_digests(sandbox, world))
+    if not is_enough("fresh", least):
         raise SessionNotLoadedError(
             "; ".join(warnings) or f"agent {here.spec.agent.name!r} cannot go on with its session here",
             key="branch.min_session_rung",
             remedy="allow `fresh`, or use an agent that loads its sessions",
         )
     opened = await open_session(context, here, task, sandbox, user)
-    return Connected(session=opened, rung="fresh", warnings=warnings)
+    return Connected(session=opened, rung="fresh", warnings=warnings, later=session_rung(record, opened, least))
 
 
 async def open_session(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,23 +134,50 @@ class Model:
         )
 
     def _prefix(self) -> dict[str, Any]:
-        """What a loaded session has to have in front of its first call."""
+        """What a session that goes on has to have in front of its first call."""
         own = self._spec.branch
         layer = own.checkpoint.session if own is not None else None
-        if layer is None or layer.rung != "load" or not layer.requests:
+        if own is None or layer is None or not layer.requests or (layer.rung != "load" and own.replays is None):
             return {}
         record = self._context.results_of_parent(self._spec).model_calls
-        return {"prefix": str(record), "prefix_requests": layer.requests}
+        return {
+            "prefix": str(record),
+            "prefix_requests": layer.requests,
+            "prefix_replayed": own.replays is not None,
+        }
 
     def _asked_before(self) -> Replay | None:
-        """What drives a child to the question that its parent was asked: the calls of that turn, as they were made."""
+        """What drives a child to where its parent was: its calls of the turns until there, as they were made. Those of
+        the turn in which it was asked something are among them where the child has an answer of its own.
+        """
+        own = self._spec.branch
+        if own is None or (own.child.answer is None and own.replays is None):
+            return None
+        done = own.checkpoint.steps_done
+        first = own.replays.steps_done if own.replays is not None else done
+        turns = range(first, done + (own.child.answer is not None))
+        name = "asked_before.jsonl" if own.replays is None else "session_before.jsonl"
+        record = self._context.results(self._spec).model_calls.with_name(name)
+        if not record.exists():
+            _keep_calls(self._context.results_of_parent(self._spec).model_calls, turns, record)
+        if own.replays is None:
+            return Replay(record=str(record))
+        last = max((line["seq"] for line in read_journal(record) if line["type"] == "request"), default=None)
+        # Strictly: what is asked otherwise on the way there is asked of nobody.
+        return Replay(record=str(record), until=str(last), strict=True) if last is not None else None
+
+    def left_when_there(self) -> int:
+        """How many recorded calls a session has not asked for that was driven to where its parent's was: those of the
+        turn that comes next, if it is to lead to a question.
+        """
+        from benchflow.gateway.recording import Recording
+
         own = self._spec.branch
         if own is None or own.child.answer is None:
-            return None
-        record = self._context.results(self._spec).model_calls.with_name("asked_before.jsonl")
-        if not record.exists():
-            _keep_calls(self._context.results_of_parent(self._spec).model_calls, turn_of(own.node), record)
-        return Replay(record=str(record))
+            return 0
+        record = self._context.results(self._spec).model_calls.with_name("session_before.jsonl")
+        calls = Recording(record, self._record.name.removeprefix("acpx/")).calls
+        return sum(call.answered and not call.side and call.node == turn_of(own.node) for call in calls)
 
     async def release(self) -> None:
         """Let calls through again."""
@@ -179,9 +206,11 @@ class Model:
         return UsageTotals.model_validate(noted)
 
     async def _attribute(self, step: Step) -> GatewayStatus:
-        return await self._client().attribute(
-            self._spec.id, node=node_id(step.index, self._spec.chain), role=step.role, turn=step.index
-        )
+        own = self._spec.branch
+        # What was its parent's turn leads to no node of its own.
+        is_own = own is None or step.index >= own.checkpoint.steps_done
+        node = node_id(step.index, self._spec.chain) if is_own else None
+        return await self._client().attribute(self._spec.id, node=node, role=step.role, turn=step.index)
 
     @contextlib.asynccontextmanager
     async def watched(self, stop: Callable[[], None]) -> AsyncIterator[None]:
@@ -212,6 +241,16 @@ class Model:
         status = await client.status(self._spec.id)
         return quiet, status, _used(before, status.usage)
 
+    async def used_in(self, step: Step) -> Usage | None:
+        """What a turn has used that nobody ended, with nothing let through any more; None where it had not begun."""
+        noted = self._notes.noted(f"usage-{step.index}")
+        if noted is None:
+            return None
+        client = self._client()
+        await client.hold(self._spec.id)
+        await client.until_quiet(self._spec.id, timeout=QUIET_SEC)
+        return _used(UsageTotals.model_validate(noted), (await client.status(self._spec.id)).usage)
+
     async def hold(self) -> None:
         """Let nothing through until the next session: what an agent left behind must not call on."""
         with contextlib.suppress(UnknownRolloutError):
@@ -229,10 +268,10 @@ async def forget_model(context: WorkerContext, spec: RolloutSpec) -> None:
                 await GatewayClient(context.paths, patience=2.0).forget(spec.id)
 
 
-def _keep_calls(record: Path, node: str, target: Path) -> None:
-    """Of a record, what was asked and answered on the way to one node."""
+def _keep_calls(record: Path, turns: Container[int], target: Path) -> None:
+    """Of a record, what was asked and answered in some turns."""
     lines = read_journal(record)
-    ids = {line["id"] for line in lines if line["type"] == "request" and line["node"] == node}
+    ids = {line["id"] for line in lines if line["type"] == "request" and line["turn"] in turns}
     kept = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines if line["id"] in ids)
     with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)

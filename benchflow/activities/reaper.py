@@ -15,8 +15,8 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from benchflow.activities.agents import remove_sessions
-from benchflow.activities.checkpoints import read_kept, remove_kept
 from benchflow.activities.context import WorkerContext
+from benchflow.activities.kept import read_kept, remove_kept
 from benchflow.activities.sandboxes import release_sandbox
 from benchflow.contracts.sandbox import OwnedSandbox
 from benchflow.errors import BenchFlowError, GatewayError
@@ -93,7 +93,7 @@ class Reaper:
             if kept is None or not await self._has_ended(kept.workflow, kept.run_id):
                 continue
             with suppress(BenchFlowError):
-                await remove_kept(file)
+                await remove_kept(file, self.context.store)
                 log.info("removed a checkpoint whose rollout is over", checkpoint=file.stem)
 
     async def _has_ended(self, workflow: str, run: str | None = None) -> bool:

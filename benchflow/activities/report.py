@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -14,8 +15,10 @@ from benchflow.activities.agents import keep_journals, redactor_for
 from benchflow.activities.clean_room import end_rooms
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import keep_logs, world_of
+from benchflow.activities.portable import lay_out_record
 from benchflow.contracts import names
 from benchflow.contracts.activities import LostRollout, ReportInput, ReportResult
+from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import TRUNCATING, RolloutOutcome, RolloutResult
 from benchflow.contracts.sandbox import Sandbox
@@ -23,9 +26,10 @@ from benchflow.contracts.task import ArtifactSpec
 from benchflow.errors import SandboxError, TaskError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import get_provider
+from benchflow.results.modes import append_rows
 from benchflow.results.write import append_row, write_rollout
 from benchflow.secrets import Redactor
-from benchflow.tasks import prompt_of, write_pack
+from benchflow.tasks import prompt_of, unpack, write_pack
 from benchflow.trajectories.journal import read_journal
 from benchflow.trajectories.tree import build_tree, with_events
 
@@ -53,6 +57,9 @@ class ReportActivities:
 
     @activity.defn(name=names.REPORT_WITHOUT_SANDBOX)
     async def report_without_sandbox(self, report: ReportInput) -> ReportResult:
+        if report.record is not None:
+            # Its host is lost, and what it had written there.
+            await lay_out_record(self.context, report.spec, report.record)
         return await self._write(report, self.context.make_results_directory(report.spec))
 
     @activity.defn(name=names.REPORT_LOST)
@@ -111,6 +118,8 @@ class ReportActivities:
 
     async def _write(self, report: ReportInput, paths: RolloutPaths) -> ReportResult:
         spec = report.spec
+        for chain, results in report.packs.items():
+            await self._have_child(spec, chain, results)
         await end_rooms(spec.run.sandbox, paths.root)
         # A verifier may print what the agent has written.
         collected = (paths.agent, paths.artifacts, paths.verifier, paths.root / "steps", paths.environment / "logs")
@@ -126,14 +135,34 @@ class ReportActivities:
         await asyncio.to_thread(write_rollout, paths, result, tree, prompts)
         if spec.branch is not None:
             # Its parent tells of it, and the row is the root's.
-            return ReportResult(directory=str(paths.root))
+            portable = spec.run.branch is not None and spec.run.branch.portable
+            return ReportResult(directory=str(paths.root), pack=await self._packed(paths) if portable else None)
         if self.context.is_origin(spec.origin):
-            await asyncio.to_thread(append_row, JobPaths(Path(spec.origin.job_dir)), result)
+            job = JobPaths(Path(spec.origin.job_dir))
+            await asyncio.to_thread(append_row, job, result)
+            if spec.run.mode is not None:
+                await asyncio.to_thread(append_rows, job, spec.run.mode, result)
             return ReportResult(directory=str(paths.root))
+        return ReportResult(pack=await self._packed(paths))
+
+    async def _packed(self, paths: RolloutPaths) -> ArtifactRef:
+        """All results of a rollout, in the store."""
         with tempfile.TemporaryDirectory() as scratch:
             pack = Path(scratch) / "rollout.tar"
             await asyncio.to_thread(write_pack, paths.root, pack)
-            return ReportResult(pack=await self.context.store.put_file(pack))
+            return await self.context.store.put_file(pack)
+
+    async def _have_child(self, spec: RolloutSpec, chain: str, pack: ArtifactRef) -> None:
+        """Have the results of a child here, wherever it was run."""
+        place = self.context.results(spec.model_copy(update={"branch": None})).child(chain)
+        if place.result.exists():
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / "rollout.tar"
+            await self.context.store.fetch(pack, file)
+            # What is here of it is of before its host was lost.
+            await asyncio.to_thread(shutil.rmtree, place.root, ignore_errors=True)
+            await asyncio.to_thread(unpack, file, place.root)
 
     def _result(self, report: ReportInput, paths: RolloutPaths, *, leaves: int, nodes: int) -> RolloutResult:
         spec = report.spec
@@ -174,6 +203,8 @@ class ReportActivities:
             sandbox=about,
             environment=_world(report),
             tree={"nodes": nodes, "leaves": leaves},
+            session_rung=report.rung,
+            rollbacks=report.rollbacks,
             directory=str(paths.root) if self.context.is_origin(spec.origin) else None,
         )
 

@@ -22,6 +22,7 @@ from benchflow.activities.environments import (
     world_of,
 )
 from benchflow.activities.models import forget_model
+from benchflow.activities.portable import at_hand
 from benchflow.activities.sandboxes import (
     CLEAR_LOGS,
     blueprint_of,
@@ -35,7 +36,7 @@ from benchflow.activities.turns import is_unwanted
 from benchflow.activities.world import check_health, health_limit, run_setup_commands
 from benchflow.checkpoints import prove
 from benchflow.contracts import names
-from benchflow.contracts.activities import ProvisionInput, Readied, RolloutPlan, SandboxInput
+from benchflow.contracts.activities import ProvisionInput, Readied, ReadinessInput, RolloutPlan, SandboxInput
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import Step
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
@@ -107,12 +108,14 @@ def _of_scenes(task: Task, spec: RolloutSpec, common: dict[str, Any]) -> list[St
 
 
 def _told_otherwise(steps: list[Step], spec: RolloutSpec) -> list[Step]:
-    """A child is told in its first step what was written for it alone."""
-    own = spec.branch
-    if own is None or own.child.prompt is None:
+    """A child is told in its first step what was written for it alone, and takes all of its own by its own role."""
+    if spec.branch is None:
         return steps
-    first = own.checkpoint.steps_done
-    return [step.model_copy(update={"prompt": own.child.prompt}) if step.index == first else step for step in steps]
+    child, first = spec.branch.child, spec.branch.checkpoint.steps_done
+    told = {"prompt": child.prompt} if child.prompt is not None else {}
+    acts = {"role": child.role} if child.role is not None else {}
+    own = [step.model_copy(update=acts | (told if step.index == first else {})) for step in steps[first:]]
+    return [*steps[:first], *own]
 
 
 def _turn_timeout(task: Task, spec: RolloutSpec, own: float | None) -> float:
@@ -193,7 +196,8 @@ class RolloutActivities:
         wanted = await fit_out(context, spec, provider, wanted, build_log)
         if request.checkpoint is not None:
             # What fits the image that the root began with fits the state that it has come to.
-            wanted = wanted.model_copy(update={"image": request.checkpoint.files.image})
+            image = await at_hand(context, spec, request.run_id, request.checkpoint)
+            wanted = wanted.model_copy(update={"image": image})
         start = provider.start(
             wanted,
             host_id=context.host_id,
@@ -223,7 +227,7 @@ class RolloutActivities:
         release_sandbox(self.context, name)
 
     @activity.defn(name=names.READINESS)
-    async def readiness(self, here: SandboxInput) -> Readied | None:
+    async def readiness(self, here: ReadinessInput) -> Readied | None:
         """Return when the world is healthy, as its manifest and its task tell, with the state that it begins with."""
         spec, context = here.spec, self.context
         task, _ = await context.task(spec.task)
@@ -236,8 +240,7 @@ class RolloutActivities:
             if task.sandbox.healthcheck is not None:
                 await check_health(sandbox, task.sandbox.healthcheck, command_env(context, spec, task))
             if world is not None and readied is not None:
-                before = spec.branch.checkpoint.baseline if spec.branch is not None else None
-                baseline = before or await take_baseline(world, here.sandbox.episode)
+                baseline = here.baseline or await take_baseline(world, here.sandbox.episode)
                 readied = readied.model_copy(update={"baseline": baseline})
         return readied
 

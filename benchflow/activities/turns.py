@@ -27,6 +27,7 @@ from benchflow.activities.agents import (
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import command_env, died, world_of
 from benchflow.activities.memory import keep_step_memory
+from benchflow.activities.replays import TAKEN_AGAIN, compared
 from benchflow.activities.world import check_health, run_step_setup
 from benchflow.contracts import names
 from benchflow.contracts.activities import Connected, ConnectInput, StepInput
@@ -107,8 +108,9 @@ class TurnActivities:
             marked.touch()
         with redacted_errors(redact):
             connected = await go_on_or_open(self.context, here, task, sandbox, user)
-            assert connected.session is not None
-            return connected.model_copy(update={"session": without_secrets(connected.session, redact)})
+        if connected.session is None:
+            return connected
+        return connected.model_copy(update={"session": without_secrets(connected.session, redact)})
 
     @activity.defn(name=names.EXECUTE)
     async def execute(self, work: StepInput) -> TurnResult:
@@ -137,7 +139,8 @@ class TurnActivities:
                 writer.add([{"type": "service_died", "message": failure.message}])
                 turn = TurnResult(stop_reason="error", failure=failure)
             first, last = writer.events
-        return turn.model_copy(update={"events": last - first})
+        turn = turn.model_copy(update={"events": last - first})
+        return turn if work.before is None else await compared(self.context, work, task, sandbox, turn)
 
     async def _act(
         self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path, writer: NodeWriter
@@ -181,6 +184,8 @@ class TurnActivities:
     def writer(self, work: StepInput, redact: Redactor) -> NodeWriter:
         """Of the trajectory that a step adds to."""
         path = self.context.results(work.spec).trajectory
+        # A turn that is taken again is its parent's.
+        path = path if work.before is None else path.with_name(TAKEN_AGAIN)
         return NodeWriter(path, node_id(work.step.index, work.spec.chain), work.step.role, redact=redact.line)
 
     async def _set_scene(self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path) -> None:

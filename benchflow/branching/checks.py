@@ -14,6 +14,7 @@ from benchflow.contracts.branch import (
     Group,
     OnAskUser,
     TreeGrpo,
+    Unbranched,
 )
 from benchflow.contracts.checkpoint import RUNGS, Rung, is_enough
 from benchflow.errors import ConfigError
@@ -27,10 +28,14 @@ def check(config: BranchConfig, *, total_steps: int, rungs: Collection[Rung] = R
     load_aggregate(config.aggregate)
     policy = config.policy
     _check_rungs(config, rungs)
+    _check_keeping(config)
+    if isinstance(policy, Unbranched):
+        return
     if isinstance(policy, CustomPolicy):
         load_policy(policy)
         _refuse(bool(config.children), "children", "a policy of your own says itself which there are", "leave them out")
         return
+    _check_counts(policy)
     _check_children(config, policy)
     _check_then(config, policy)
     _check_places(config, policy, total_steps)
@@ -59,8 +64,47 @@ def _check_rungs(config: BranchConfig, rungs: Collection[Rung]) -> None:
     )
 
 
+def _check_keeping(config: BranchConfig) -> None:
+    """Which nodes keep a checkpoint; where none branches, there is nothing else to say."""
+    given = config.model_fields_set
+    _refuse(
+        "every" in given and config.checkpoint != "every_n",
+        "every",
+        f"it counts the nodes that keep a checkpoint, and with {config.checkpoint!r} they are not counted",
+        "set checkpoint to every_n, or leave it out",
+    )
+    if not isinstance(config.policy, Unbranched):
+        return
+    _refuse(
+        config.checkpoint not in ("every_n", "per_turn"),
+        "checkpoint",
+        "a rollout that does not branch keeps none, unless it is said of which nodes",
+        "set it to per_turn or every_n, or leave `branch` out",
+    )
+    told = given - {"policy", "checkpoint", "every", "portable", "min_session_rung"}
+    _refuse(
+        bool(told),
+        min(told, default=""),
+        "it says something of children, and there are none",
+        "leave it out, or choose a policy that branches",
+    )
+
+
+def _check_counts(policy: BuiltIn) -> None:
+    if not isinstance(policy, AfterSteps) or isinstance(policy.n, int):
+        return
+    places, counts = len(policy.steps), len(policy.n)
+    _refuse(
+        counts != places or len(set(policy.steps)) != places,
+        "policy.n",
+        f"{counts} counts are given for {places} places",
+        "give one for each of `steps`, none of which is named twice, or one number for all",
+    )
+
+
 def _check_children(config: BranchConfig, policy: BuiltIn) -> None:
     given, count = len(config.children), count_of(policy)
+    first = policy.counts[min(policy.steps)] if isinstance(policy, AfterSteps) else count
     are_alike = isinstance(policy, OnAskUser | TreeGrpo)
     _refuse(
         are_alike and given > 0,
@@ -81,20 +125,27 @@ def _check_children(config: BranchConfig, policy: BuiltIn) -> None:
         "use the policy ask_user, or leave the answer out",
     )
     _refuse(
-        count > config.max_children and not isinstance(policy, OnAskUser),
+        first > config.max_children and not isinstance(policy, OnAskUser),
         "max_children",
-        f"the first branch alone has {count} children, of at most {config.max_children}",
+        f"the first branch alone has {first} children, of at most {config.max_children}",
         "raise max_children, or lower the policy's count",
     )
 
 
 def _check_then(config: BranchConfig, policy: BuiltIn) -> None:
     kind, _, number = config.then.partition(":")
+    count = min(policy.counts.values()) if isinstance(policy, AfterSteps) else count_of(policy)
     _refuse(
-        kind == "child" and int(number or 0) >= count_of(policy),
+        kind == "child" and int(number or 0) >= count,
         "then",
-        f"there is no child {number}: their numbers are 0 to {count_of(policy) - 1}",
+        f"there is no child {number}: their numbers are 0 to {count - 1}",
         "name one of them",
+    )
+    _refuse(
+        isinstance(policy, OnAskUser) and kind == "itself",
+        "then",
+        "where the agent has asked, its children answer: nobody is left to go on for the parent",
+        "leave it out",
     )
     _refuse(
         isinstance(policy, TreeGrpo) and kind != "stop",

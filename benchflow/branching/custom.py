@@ -17,7 +17,7 @@ from benchflow.branching.policies import BranchPolicy
 from benchflow.contracts.branch import ChildSpec, CustomPolicy
 from benchflow.contracts.rollout import RolloutTree
 from benchflow.errors import ConfigError
-from benchflow.trajectories.values import BUILT_IN, Aggregate
+from benchflow.trajectories.values import BUILT_IN, Aggregate, is_own
 
 GROUP = "benchflow.branch_policies"
 
@@ -56,11 +56,11 @@ def load_policy(policy: CustomPolicy) -> BranchPolicy:
     )
 
 
-def load_aggregate(name: str) -> str | Aggregate:
-    """What `state_value` is given for an aggregate's name. Raises `ConfigError`."""
+def load_aggregate(name: str) -> Aggregate | None:
+    """The user's function of this name; None for an aggregate that needs none. Raises `ConfigError`."""
     if name in BUILT_IN:
-        return name
-    if ":" not in name:
+        return None
+    if not is_own(name):
         raise ConfigError(
             f"there is no aggregate {name!r}",
             key=AGGREGATE_KEY,
@@ -118,7 +118,7 @@ def _children(decided: Any, name: str) -> tuple[ChildSpec, ...]:
             f"returned no list of children: {str(decided)[:80]}", file=name, key=POLICY_KEY, remedy=remedy
         )
     try:
-        return tuple(ChildSpec.model_validate(child) for child in decided)
+        children = tuple(ChildSpec.model_validate(child) for child in decided)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -128,6 +128,14 @@ def _children(decided: Any, name: str) -> tuple[ChildSpec, ...]:
             key=POLICY_KEY,
             remedy=remedy,
         ) from error
+    if any(child.answer is not None for child in children):
+        raise ConfigError(
+            "gives a child an answer, where nothing was asked",
+            file=name,
+            key=POLICY_KEY,
+            remedy="leave it out: the policy ask_user branches at questions",
+        )
+    return children
 
 
 def _imported(name: str, key: str) -> Any:

@@ -48,8 +48,8 @@ def children_at(
     """The children that begin where so many steps, counted from the root, are done; empty: none do.
 
     question: what the agent waits for within the next step; then only a policy that branches there does. children: one
-    by one, in place of copies. begun_at: where the chain that asks has begun, None for the root's: no chain branches at
-    its first state, which is where its siblings are its parent's children.
+    by one, in place of copies; where fewer begin, the first. begun_at: where the chain that asks has begun, None for
+    the root's: no chain branches at its first state, which is where its siblings are its parent's children.
     """
     if isinstance(policy, OnAskUser):
         return _answers(question, policy.most) if question is not None else ()
@@ -57,12 +57,15 @@ def children_at(
         return ()
     if not _branches(policy, steps_done):
         return ()
-    return tuple(children) or (ChildSpec(),) * count_of(policy)
+    count = policy.counts[steps_done] if isinstance(policy, AfterSteps) else count_of(policy)
+    return tuple(children)[:count] or (ChildSpec(),) * count
 
 
 def count_of(policy: BuiltIn) -> int:
     """How many children begin at one state; the most that may, where that is the agent's to say."""
     match policy:
+        case AfterSteps():
+            return max(policy.counts.values())
         case TreeGrpo():
             return policy.m
         case OnAskUser():
@@ -74,7 +77,7 @@ def count_of(policy: BuiltIn) -> int:
 def _branches(policy: AfterSteps | EverySteps | Group | TreeGrpo, steps_done: int) -> bool:
     match policy:
         case AfterSteps():
-            return steps_done in policy.steps
+            return steps_done in policy.counts
         case EverySteps():
             return steps_done > 0 and steps_done % policy.every == 0
         case Group():

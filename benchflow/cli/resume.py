@@ -83,6 +83,6 @@ def plan_replay(chosen: Chosen, *, until: str | None, strict: bool, job_name: st
             context_root=Path(spec.context_root) if spec.context_root else None,
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
             # What is replayed is one chain, which ends where the record does.
-            **{**spec.run.model_dump(), "replay": replay, "branch": None},
+            **{**spec.run.model_dump(), "replay": replay, "branch": None, "mode": None},
         )
     )

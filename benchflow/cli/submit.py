@@ -160,6 +160,15 @@ def submit(
             rich_help_panel=_RUN,
         ),
     ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE:K=V,…",
+            help="What the job is for: grpo:n=8 (a group a task, in groups.jsonl) or value:depths=0+2,n=4 (V(s) at "
+            "these depths, in values.jsonl).",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
     agent_timeout: Annotated[
         float | None,
         typer.Option(metavar="SEC", help="Of a turn; overrides the tasks' own.", rich_help_panel=_AGENT),
@@ -276,6 +285,7 @@ def submit(
         environment_manifest=environment_manifest,
         sandbox_setup_timeout=sandbox_setup_timeout,
         branch=branch,
+        mode=mode,
         agent_timeout_sec=agent_timeout,
         judge={"model": judge_model, "base_url": judge_base_url, "credential": judge_key},
         keep=keep,

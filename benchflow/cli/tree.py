@@ -22,12 +22,28 @@ Which = Annotated[
 JobsDir = Annotated[Path, typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.")]
 JOBS = Path("jobs")
 
+MOST_LINES = 100
+"""Of a tree on a terminal, unless somebody asks for more; into a file or a pipe goes all of it."""
+
 
 @app.command(cls=Command)
-def show(rollout: Which, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
+def show(
+    rollout: Which,
+    jobs_dir: JobsDir = JOBS,
+    depth: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Draw so many branches below each other, and fold what is below."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Draw so many children of each node, and fold the others.")
+    ] = None,
+    draw_all: Annotated[bool, typer.Option("--all", help="Fold nothing, however large it is.")] = False,
+    as_json: Json = False,
+) -> None:
     """Draw a rollout's tree: rewards, V(s) with its standard error, advantages, what failed.
 
-    Of a rollout that runs, what has grown so far. Starts nothing.
+    Of a rollout that runs, what has grown so far. On a terminal a tree of
+    more than 100 lines is folded until it fits. Starts nothing.
     """
     from rich.text import Text
 
@@ -42,7 +58,8 @@ def show(rollout: Which, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> Non
         print_json(stored.tree.model_dump(mode="json") | {"directory": str(stored.paths.root)})
         return
     screen = console()
-    screen.print(draw(stored.tree, width=screen.width), soft_wrap=True)
+    most = MOST_LINES if screen.is_terminal and not draw_all else None
+    screen.print(draw(stored.tree, width=screen.width, depth=depth, limit=limit, most=most), soft_wrap=True)
     result = read_model(RolloutResult, stored.paths.result) if stored.paths.result.is_file() else None
     if result is None:
         screen.print(Text("It has no result yet; this is how far it has grown.", "yellow"))

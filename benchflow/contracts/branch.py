@@ -8,34 +8,53 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
-from benchflow.contracts.base import Model
-from benchflow.contracts.checkpoint import Checkpoint, Rung
+from benchflow.contracts.base import ArtifactRef, Model
+from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionBegin
 from benchflow.contracts.rollout import Answer, Failure, Node, StepOutcome, Usage
 
 Keep = Literal["none", "branch", "every_n", "per_turn"]
-"""Of which nodes a checkpoint is kept: none, those that branch, every n-th, each."""
+"""Of which nodes a checkpoint is kept, until the root has ended: none, those that branch, every n-th, each. With `none`
+a node that branches has one until its children have ended.
+"""
 
 
 class ChildSpec(Model):
-    """In what a child differs from the others; None: in nothing. prompt: in place of the next step's. answer: to the
-    question at which its parent paused.
+    """In what a child differs from the others; None: in nothing. prompt: in place of the next step's. role: that its
+    steps carry. answer: to the question at which its parent paused.
     """
 
     prompt: str | None = None
     model: str | None = None
-    role: str | None = None
+    role: str | None = Field(default=None, min_length=1)
     seed: int | None = None
     answer: Answer | None = None
 
 
+Count = Annotated[int, Field(ge=1)]
+
+COUNT_KINDS = ("a number", "numbers")
+"""What an error of `Counts` has in its place, after the field."""
+
+Counts = Annotated[
+    Annotated[Count, Tag(COUNT_KINDS[0])] | Annotated[tuple[Count, ...], Tag(COUNT_KINDS[1])],
+    Discriminator(lambda given: COUNT_KINDS[isinstance(given, list | tuple)]),
+]
+
+
 class AfterSteps(Model):
-    """Branch where so many steps were done; 0 is before the first. n: children at each."""
+    """Branch where so many steps were done; 0 is before the first. n: children at each, or one number for each."""
 
     kind: Literal["after_steps"] = "after_steps"
     steps: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1)
-    n: int = Field(default=2, ge=1)
+    n: Counts = 2
+
+    @property
+    def counts(self) -> dict[int, int]:
+        """How many children begin after so many steps."""
+        numbers = (self.n,) * len(self.steps) if isinstance(self.n, int) else self.n
+        return dict(zip(self.steps, numbers, strict=False))
 
 
 class EverySteps(Model):
@@ -74,18 +93,28 @@ class TreeGrpo(Model):
 
 
 class CustomPolicy(Model):
-    """A user's own: the name of an entry point of `benchflow.branch_policies`, or `module:Class`."""
+    """A user's own (`benchflow.branching.policies.BranchPolicy`): the name of an entry point of
+    `benchflow.branch_policies`, or `module:Class`. options: its keyword arguments.
+    """
 
     kind: Literal["custom"] = "custom"
     policy: str
     options: dict[str, Any] = {}
 
 
-Policy = Annotated[AfterSteps | EverySteps | OnAskUser | Group | TreeGrpo | CustomPolicy, Field(discriminator="kind")]
+class Unbranched(Model):
+    """Do not branch: keep checkpoints to go back to."""
 
-Then = Literal["stop", "best", "sample"]
+    kind: Literal["none"] = "none"
+
+
+Policy = Annotated[
+    AfterSteps | EverySteps | OnAskUser | Group | TreeGrpo | CustomPolicy | Unbranched, Field(discriminator="kind")
+]
+
+Then = Literal["stop", "best", "sample", "itself"]
 """What the parent does with its children's returns: stop, so that its own reward is V(s); or go on from the best child,
-or from one drawn at random. A child may also be named: `child:<number>`.
+or from one drawn at random; or by `itself`, as if it had no children. A child may also be named: `child:<number>`.
 """
 
 
@@ -101,7 +130,7 @@ class BranchConfig(Model):
     policy: Policy
     children: tuple[ChildSpec, ...] = ()
     aggregate: str = "mean"
-    then: str = Field(default="stop", pattern=r"^(stop|best|sample|child:\d+)$")
+    then: str = Field(default="stop", pattern=r"^(stop|best|sample|itself|child:\d+)$")
     concurrency: int = Field(default=8, ge=1, le=500)
     horizon: int | None = Field(default=None, ge=1)
     max_depth: int = Field(default=1, ge=1, le=64)
@@ -118,6 +147,8 @@ class BranchOrigin(Model):
 
     node: where it begins. number: among its siblings. depth: 1 for a child of the root. budget: how many children there
     may be below it. checkpoint: its world; before: what was run until there. tree: which one of Tree-GRPO it grows.
+    path: the nodes until there, where a user's policy may ask for them. replays: while it is at that, from where a
+    session is driven to where its parent's was.
     """
 
     root: str
@@ -132,6 +163,8 @@ class BranchOrigin(Model):
     child: ChildSpec = ChildSpec()
     before: list[StepOutcome] = []
     tree: str | None = None
+    path: list[Node] = []
+    replays: SessionBegin | None = None
 
 
 class ChildOutcome(Model):
@@ -140,7 +173,8 @@ class ChildOutcome(Model):
     verified, where its parent may go on from it; kept: of the nodes before, where new chains may begin there; steps:
     that were run from where it begins, before: until there. used, n_tool_calls: of all
     of them. tree: which of the
-    trees of Tree-GRPO its chain belongs to, None: to that of the chain where it begins.
+    trees of Tree-GRPO its chain belongs to, None: to that of the chain where it begins. pack: its results in the store,
+    where it may have run on another host than its parent.
     """
 
     chain: str
@@ -159,6 +193,7 @@ class ChildOutcome(Model):
     used: Usage | None = None
     n_tool_calls: int = 0
     tree: str | None = None
+    pack: ArtifactRef | None = None
 
     @property
     def returns(self) -> float | None:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.environment import StateSnapshot
-from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.rollout import AgentSession, Answer
 from benchflow.contracts.sandbox import ImageRef
 
 Rung = Literal["process", "load", "replay", "fresh"]
@@ -52,11 +52,23 @@ class StateLayer(Model):
     seconds: float
 
 
+class SessionBegin(Model):
+    """Where a session began, from where another one can be driven after it. steps_done: before it began.
+
+    checkpoint: of the world then; None for that of the root, as it is provisioned. answers: by the step, those that the
+    agent was given to what it asked.
+    """
+
+    steps_done: int
+    checkpoint: Checkpoint | None = None
+    answers: dict[int, list[Answer]] = {}
+
+
 class SessionLayer(Model):
     """The agent's session. rung: the best way to go on with it. said_bytes: of its journal `out` when it was quiet.
 
     requests: lines of requests in the record of model calls then; prefix: sha256 of the last main request, normalised,
-    None where no call was recorded.
+    None where no call was recorded. begun: None where nobody can go back there.
     """
 
     session: AgentSession
@@ -64,14 +76,25 @@ class SessionLayer(Model):
     said_bytes: int
     requests: int = 0
     prefix: str | None = None
+    begun: SessionBegin | None = None
     seconds: float = 0.0
+
+
+class WorldDigests(Model):
+    """By which two worlds are compared that were reached in different ways: of the files of the workspace, and of the
+    rows of all tables, None where there are none.
+    """
+
+    workspace: str
+    rows: str | None = None
 
 
 class Checkpoint(Model):
     """id: names it on its host, and its images. rollout: the workflow id of the root; node: of its tree.
 
     host_id, queue: where its layers lie. steps_done: how many steps led to it. attempts: captures until one was not
-    torn. baseline: the state that the agent began with. by_layer: seconds, `quiesce` included.
+    torn. baseline: the state that the agent began with. by_layer: seconds, `quiesce` included. record: what the rollout
+    has written until there, for other hosts. digests: where a session can be driven to it again.
     """
 
     id: str
@@ -90,6 +113,8 @@ class Checkpoint(Model):
     session: SessionLayer | None = None
     baseline: StateSnapshot | None = None
     by_layer: dict[str, float] = {}
+    record: ArtifactRef | None = None
+    digests: WorldDigests | None = None
 
     @property
     def rung(self) -> Rung:
@@ -99,3 +124,7 @@ class Checkpoint(Model):
     @property
     def is_portable(self) -> bool:
         return self.files.pack is not None
+
+
+SessionBegin.model_rebuild()
+SessionLayer.model_rebuild()

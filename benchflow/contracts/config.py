@@ -16,6 +16,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.branch import BranchConfig
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.job import MAX_WINDOW, AgentSpec, Keep, RetryConfig
+from benchflow.contracts.modes import JobMode
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.task import VerifierMode
@@ -101,7 +102,8 @@ class JobConfig(RunOptions):
     """A job as it is asked for: which tasks, by whom, how often, how.
 
     paths: tasks, directories of tasks, or packages. include, exclude: shell patterns over task names.
-    sandbox: the provider's name; `auto` is Docker when a daemon answers, else local.
+    sandbox: the provider's name; `auto` is Docker when a daemon answers, else local. mode: what the job is for, instead
+    of `branch`.
     """
 
     paths: list[Path] = Field(min_length=1)
@@ -111,6 +113,7 @@ class JobConfig(RunOptions):
     repeats: int = Field(default=1, ge=1, le=10_000)
     include: list[str] = []
     exclude: list[str] = []
+    mode: JobMode | None = None
 
     @field_validator("agents", mode="before")
     @classmethod

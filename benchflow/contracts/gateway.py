@@ -111,7 +111,7 @@ class ReplayStatus(Model):
 
 
 PrefixState = Literal["unchecked", "equal", "different"]
-"""Whether the first call of a session that was loaded begins with the last one of its parent."""
+"""Whether the first call of a session that goes on begins with the last one of its parent."""
 
 
 class Registration(Model):
@@ -121,8 +121,9 @@ class Registration(Model):
     about agents. api, base_url, credentials: of the upstream endpoint, as in `contracts.agent.Endpoint`; of the
     credentials, which are names, the first one set counts; none at all is an endpoint without keys. model: as the
     endpoint spells it, where it is known. record: absolute path of the file that calls are appended to. stall_sec: how
-    long the upstream may send nothing. prefix: absolute path of the parent's record, where a session was loaded; of
-    its requests, those of other models included, the first prefix_requests were made before.
+    long the upstream may send nothing. prefix: absolute path of the parent's record, where its session goes on; of its
+    requests, those of other models included, the first prefix_requests were made before. prefix_replayed: the session
+    was driven there, so that the first call to be compared is the first that is in no record.
     """
 
     id: str = Field(min_length=1)
@@ -141,6 +142,7 @@ class Registration(Model):
     replay: Replay | None = None
     prefix: str | None = Field(default=None, pattern=r"^/")
     prefix_requests: int = Field(default=0, ge=0)
+    prefix_replayed: bool = False
 
     @field_validator("base_url")
     @classmethod

@@ -17,6 +17,9 @@ Phase = Literal[
 ]
 Status = Literal["passed", "failed", "errored", "cancelled"]
 
+RewardKind = Literal["measured", "value"]
+"""What a rollout's reward is: what its verifier has measured, or the V(s) of the state where it has branched."""
+
 Permissions = Literal["auto", "deny", "ask"]
 """Who answers what an agent asks of its user: `auto` allows, by the kind of the options and never by their order;
 `deny` rejects; `ask` waits, however long, for somebody to answer.
@@ -66,9 +69,10 @@ class Node(Model):
 
     scores: the rewards of granularity `step` that belong to the step, without what they were found by. chain: of a
     child's node, None for the root's own. tree: which of the trees of Tree-GRPO it belongs to. checkpoint: its id,
-    where one was kept. returns: what the trajectory that ends here has earned. advantages: by how they are estimated,
-    of the trajectories that end at or below it. value, n, variance, stderr, failed, pending: its V(s), where it
-    branched (`benchflow.contracts.branch.StateValue`).
+    where one was kept. given: which of its rewards nobody here has measured, but somebody gave it afterwards. rung: of
+    a child's first node, how its agent's session went on. returns: what the trajectory that ends here has earned.
+    advantages: by how they are estimated, of the trajectories that end at or below it. value, n, variance, stderr,
+    failed, pending: its V(s), where it branched (`benchflow.contracts.branch.StateValue`).
     """
 
     id: str
@@ -82,6 +86,8 @@ class Node(Model):
     chain: str | None = None
     tree: str | None = None
     checkpoint: str | None = None
+    given: tuple[str, ...] = ()
+    rung: str | None = None
     returns: float | None = None
     advantages: dict[str, float] = {}
     n: int = 0
@@ -105,6 +111,10 @@ class RolloutTree(Model):
         while path[-1].parent is not None:
             path.append(by_id[path[-1].parent])
         return path[::-1]
+
+    def without_checkpoints(self) -> RolloutTree:
+        """The same tree, when nothing is kept of its states any more."""
+        return self.model_copy(update={"nodes": [node.model_copy(update={"checkpoint": None}) for node in self.nodes]})
 
     @property
     def leaves(self) -> list[Node]:
@@ -190,6 +200,15 @@ class Question(Model):
     form: dict[str, Any] | None = None
 
 
+class UserQuestion(Question):
+    """A question to a user's own handler. rollout: the workflow of whose agent asks; chain: its name in the tree, empty
+    for a root.
+    """
+
+    rollout: str
+    chain: str = ""
+
+
 class Answer(Model):
     """A user's answer to a question: the id of an option, or a form's content; neither of them is a refusal."""
 
@@ -238,6 +257,7 @@ class RolloutOutcome(Model):
     attempt: int
     status: Status
     rewards: dict[str, float] | None = None
+    reward_kind: RewardKind = "measured"
     error: Failure | None = None
     verifier_error: Failure | None = None
     is_truncated: bool = False
@@ -247,12 +267,27 @@ class RolloutOutcome(Model):
     seconds: float = 0.0
 
 
+class Rollback(Model):
+    """That a rollout was put back. node: whose state it went on from. undone: the nodes that are its own no more, in
+    their order; the last may be one that it was on its way to. used: by models, on the way there.
+
+    directory: of what was written meanwhile, in the rollout's own; None where nothing of that is left.
+    """
+
+    node: str
+    undone: list[str] = []
+    used: Usage | None = None
+    directory: str | None = None
+
+
 class RolloutResult(Model):
     """One scored rollout, as `result.json` holds it and the Python API returns it. Alias: `RunResult`.
 
     rewards: `{"reward": x, …}`, None when nothing was measured (never a 0 that nobody measured). error: how the
     agent or the engine failed; verifier_error: how the verifier failed. timing: seconds a phase. environment: the
-    manifest's name, source and digest, and what its world was; empty for a task without one.
+    manifest's name, source and digest, and what its world was; empty for a task without one. rollbacks: that it was put
+    back to states that it had been in.
+    session_rung: how a child's agent went on with its parent's session.
     trajectory: the lines of `acp_trajectory.jsonl`; empty in the file itself.
     """
 
@@ -268,7 +303,7 @@ class RolloutResult(Model):
     attempt: int = 1
     status: Status
     rewards: dict[str, float] | None = None
-    reward_kind: Literal["measured", "value"] = "measured"
+    reward_kind: RewardKind = "measured"
     error: Failure | None = None
     error_category: str | None = None
     verifier_error: Failure | None = None
@@ -287,6 +322,8 @@ class RolloutResult(Model):
     n_output_tokens: int | None = None
     cost_usd: float | None = None
     tree: dict[str, Any] = {}
+    session_rung: Literal["process", "load", "replay", "fresh"] | None = None
+    rollbacks: list[Rollback] = []
     directory: str | None = None
     trajectory: list[dict[str, Any]] = Field(default_factory=list)
 

@@ -90,7 +90,7 @@ class Exchange:
     async def _carry_out(self, upstream: Upstream) -> web.StreamResponse:
         head = self._head()
         replayed = await self._replayed(head)
-        await self._compare(head)
+        await self._compare(head, "replay" if isinstance(replayed, Recorded) else "live")
         refusal = self._refusal(replayed)
         body = self._sent
         if refusal is None and not isinstance(replayed, Recorded):
@@ -149,10 +149,10 @@ class Exchange:
         strict = settings is not None and settings.strict
         return None if isinstance(answer, Diverged) and not strict else answer
 
-    async def _compare(self, head: Mapping[str, Any]) -> None:
-        """Whether the first call of a session that was loaded begins as it should: it goes on in any case."""
+    async def _compare(self, head: Mapping[str, Any], source: str) -> None:
+        """Whether the first call of a session that goes on begins as it should: it is carried out in any case."""
         prefix = self._rollout.prefix
-        if prefix is not None and prefix.wanted and self._dialect is not None and self._side is None:
+        if prefix is not None and prefix.wants(source) and self._dialect is not None and self._side is None:
             await prefix.first(self._recorded(head))
 
     def _recorded(self, head: Mapping[str, Any]) -> Any:

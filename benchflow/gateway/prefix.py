@@ -123,8 +123,9 @@ def _last_answered(record: Path, requests: int) -> Earlier | None:
 class PrefixCheck:
     """Looks at the first call of the task that a rollout makes, once."""
 
-    def __init__(self, agent: str, earlier: Earlier) -> None:
+    def __init__(self, agent: str, earlier: Earlier, *, replayed: bool = False) -> None:
         self._agent, self._earlier = agent, earlier
+        self._replayed = replayed
         self._taken = False
         self.state: PrefixState = "unchecked"
         self.divergence: Divergence | None = None
@@ -140,19 +141,18 @@ class PrefixCheck:
         earlier = last_answered(Path(registration.prefix), registration.prefix_requests)
         if earlier is None:
             return None
-        check = cls(registration.agent, earlier)
+        check = cls(registration.agent, earlier, replayed=registration.prefix_replayed)
         own = Path(registration.record)
         for _, text in _lines(own) if own.exists() else ():
             head = head_of(text)
-            if head is not None and _is_main(head):
+            if head is not None and _is_main(head) and check.wants(head["source"]):
                 check.look(read_json(text))
                 break
         return check
 
-    @property
-    def wanted(self) -> bool:
-        """Whether no call was looked at yet."""
-        return not self._taken
+    def wants(self, source: str) -> bool:
+        """Whether a call of the task is the one to look at. source: as in its request line."""
+        return not self._taken and not (self._replayed and source == "replay")
 
     async def first(self, line: Mapping[str, Any]) -> None:
         """Look at a call: its request line, without tokens and keys. Nothing that is wrong with it stops the call."""

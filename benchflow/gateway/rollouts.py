@@ -246,7 +246,7 @@ class Rollouts:
 
 def _same_calls(old: Registration, new: Registration) -> bool:
     """Whether what was counted so far still counts."""
-    same = ("token", "record", "replay", "prefix", "prefix_requests")
+    same = ("token", "record", "replay", "prefix", "prefix_requests", "prefix_replayed")
     return all(getattr(old, name) == getattr(new, name) for name in same)
 
 

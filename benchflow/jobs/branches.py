@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchflow.branching.checks import check
-from benchflow.branching.support import require_carried_out
-from benchflow.contracts.branch import ChildSpec
 from benchflow.contracts.checkpoint import RUNGS, Rung
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import AgentSpec
@@ -15,8 +13,9 @@ from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, UnsupportedFeatureError
 from benchflow.jobs.agents import OURS
 from benchflow.jobs.worlds import World
+from benchflow.planes.agent.child import check_child
 from benchflow.planes.agent.registry import record_for
-from benchflow.planes.agent.settings import credentials_of, settings_for
+from benchflow.planes.sandbox.processes import probe_processes, process_refusal
 
 
 def check_branch(
@@ -30,12 +29,17 @@ def check_branch(
     branch = config.branch
     if branch is None:
         return
-    require_carried_out(branch)
     if not capabilities.snapshot:
         raise UnsupportedFeatureError(
             f"the sandbox {capabilities.provider!r} takes no snapshots, and children begin from one",
             key="branch",
             remedy="use --sandbox docker or local",
+        )
+    if branch.portable and not capabilities.portable:
+        raise UnsupportedFeatureError(
+            f"snapshots of the sandbox {capabilities.provider!r} cannot be had by other hosts",
+            key="branch.portable",
+            remedy="leave it out, or use --sandbox docker or local",
         )
     if shared is not None:
         raise UnsupportedFeatureError(
@@ -51,43 +55,30 @@ def check_branch(
             remedy="leave out `branch`, or `replay`",
         )
     for agent in agents:
+        if branch.min_session_rung == "process" and record_for(agent).protocol not in OURS:
+            raise process_refusal(agent.name, probe_processes())
         for number, child in enumerate(branch.children):
-            _check_child(agent, child, f"branch.children[{number}]")
+            check_child(agent, child, f"branch.children[{number}]")
     for task in tasks:
         for agent in agents:
             try:
-                check(branch, total_steps=task.n_turns, rungs=_rungs(agent))
+                check(branch, total_steps=task.n_turns, rungs=_rungs(agent, mounted=capabilities.mounts))
             except ConfigError as error:
                 error.file = error.file or f"{task.name} · {agent.label}"
                 raise
 
 
-def _check_child(agent: AgentSpec, child: ChildSpec, key: str) -> None:
-    """What a child is to do otherwise must mean something to its agent."""
-    record = record_for(agent)
-    for name in ("prompt", "model", "seed"):
-        if getattr(child, name) is not None and record.protocol in OURS:
-            raise ConfigError(f"agent {agent.name!r} uses no {name}", key=f"{key}.{name}", remedy="leave it away")
-    if child.model is None:
-        return
-    try:
-        settings_for(record, home="/", workspace="/", model=child.model, base_url=agent.base_url, effort=agent.effort)
-        keys = [credentials_of(record, model, agent.base_url) for model in (agent.model, child.model)]
-    except ConfigError as error:
-        error.key = f"{key}.model"
-        raise
-    if keys[0] != keys[1]:
-        raise ConfigError(
-            f"{child.model!r} needs another key than the model of its parent: {' or '.join(keys[1])}",
-            key=f"{key}.model",
-            remedy="name a model of the same provider, or submit another job",
-        )
+def _rungs(agent: AgentSpec, *, mounted: bool) -> tuple[Rung, ...]:
+    """How a session of this agent can go on in a copy of its world; one that has none loses none.
 
-
-def _rungs(agent: AgentSpec) -> tuple[Rung, ...]:
-    """How a session of this agent can go on in a copy of its world; one that has none loses none."""
+    mounted: whether its sandbox mounts directories of this host, without which the gateway is not reached.
+    """
     record = record_for(agent)
     if record.protocol in OURS:
         return RUNGS
-    # One without a model does the same again by itself.
-    return (record.session.rung, "fresh") if record.takes_model else (record.session.rung, "replay", "fresh")
+    logs_in = any(name.startswith("~/") for name in agent.credentials)
+    # One without a model does the same again by itself; else there must be a record to answer from.
+    is_heard = mounted and not logs_in and bool(record.endpoints)
+    replay: tuple[Rung, ...] = ("replay",) if is_heard or not record.takes_model else ()
+    known: tuple[Rung, ...] = (record.session.rung,) if record.session.rung != "replay" else ()
+    return (*known, *replay, "fresh")

@@ -21,6 +21,7 @@ from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, TaskError
 from benchflow.jobs.agents import for_all, prepare_agent, require_reachable
 from benchflow.jobs.branches import check_branch
+from benchflow.jobs.modes import lowered
 from benchflow.jobs.worlds import World, Worlds
 from benchflow.paths import JobPaths
 from benchflow.planes.reward.needs import check_scoring
@@ -88,6 +89,7 @@ def plan_job(config: JobConfig) -> JobPlan:
     for agent in agents:
         variables |= secrets.agent_references(agent)
         warnings += [] if provider.capabilities().mounts else _local_address(agent)
+    config = lowered(config, [task for _, task in tasks])
     checked = config.model_copy(update={"agents": agents, "sandbox": chosen.sandbox})
     shared = worlds.shared(agents)
     check_branch(config, [task for _, task in tasks], agents, provider.capabilities(), shared)
@@ -205,6 +207,7 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             keep=config.keep,
             keep_max_mb=config.keep_max_mb,
             branch=config.branch,
+            mode=config.mode,
             verify_in=config.verify_in,
         ),
         retry=config.retry,

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchflow.branching.custom import load_aggregate
 from benchflow.contracts.branch import ChildOutcome, StateValue
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.reward import (
@@ -128,7 +129,8 @@ class _Rescored:
         if lost is not None:
             return self._record("failed", error=lost.error)
         config = self._rollout.spec.run.branch
-        value = state_value(self._rollout.branched_at, config.aggregate if config is not None else "mean", children)
+        aggregate = config.aggregate if config is not None else "mean"
+        value = state_value(self._rollout.branched_at, aggregate, children, own=load_aggregate(aggregate))
         if value.value is None:
             return self._record("unmeasured")
         rewards = {"reward": value.value}

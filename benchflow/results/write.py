@@ -113,9 +113,13 @@ def append_row(paths: JobPaths, result: RolloutResult) -> None:
 
     A row that is repeated after a crash is dropped when the job ends and the file is written anew.
     """
-    line = json.dumps(result_row(result), ensure_ascii=False) + "\n"
-    with storage_errors(paths.results):
-        fd = os.open(paths.results, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    append_line(paths.results, json.dumps(result_row(result), ensure_ascii=False) + "\n")
+
+
+def append_line(file: Path, line: str) -> None:
+    """Add a line to a file that several processes add to."""
+    with storage_errors(file):
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             write_all(fd, line.encode())

@@ -1,11 +1,13 @@
 """A tree drawn in a terminal: its nodes, what they have earned, what they are worth, and what failed, in words.
 
 A chain is drawn straight down, its children to the right of it. Nodes of which there is nothing to tell share a line
-with the next of their chain; what does not fit into the width goes on in the next line.
+with the next of their chain; what does not fit into the width goes on in the next line. Of a large tree, children are
+folded into one line, which tells what they came to and which of them failed.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,10 +24,14 @@ CHECKPOINT = "◆"
 _INDENT = 3
 _MIN_TEXT = 24
 """Columns for what is told of a node: guides that leave fewer are cut."""
+_MOST_NAMES = 3
+"""Of children that failed, where they are folded."""
 
 
 class _Line(NamedTuple):
-    """A run of nodes, or a child that has none. rest: in place of guide, where the line goes on in the next."""
+    """A run of nodes, or a child that has none, or children that are folded. rest: in place of guide, where the line
+    goes on in the next.
+    """
 
     guide: str
     rest: str
@@ -33,16 +39,24 @@ class _Line(NamedTuple):
     chain: str
     is_running: bool = False
     failure: Failure | None = None
+    folded: str = ""
 
 
-def draw(tree: RolloutTree, *, width: int) -> Group:
-    """The tree as rich renders it, within `width` columns."""
+def draw(
+    tree: RolloutTree, *, width: int, depth: int | None = None, limit: int | None = None, most: int | None = None
+) -> Group:
+    """The tree as rich renders it, within `width` columns.
+
+    depth: of branches below each other that are drawn; limit: children of one node. Where neither is given, as many as
+    make no more than `most` lines. None: all.
+    """
     from rich.console import Console, Group
     from rich.text import Text
 
     console = Console(width=width)
-    shape = _Shape(tree)
-    lines = list(shape.lines())
+    lines = list(_Shape(tree, depth, limit).lines())
+    if depth is None and limit is None and most is not None and len(lines) > most:
+        lines = _fewer(tree, most)
     told = _Told(tree, has_full_names=_fit_with_full_names(lines, width))
     leaves = f"{len(tree.leaves)} {'leaf' if len(tree.leaves) == 1 else 'leaves'}"
     title = Text.assemble((tree.rollout, "bold"), f"  {len(tree.nodes)} nodes, {leaves}")
@@ -56,13 +70,24 @@ def draw(tree: RolloutTree, *, width: int) -> Group:
     return Group(*drawn)
 
 
+def _fewer(tree: RolloutTree, most: int) -> list[_Line]:
+    """The lines of a tree that is folded until it fits, or as far as it can be."""
+    lines: list[_Line] = []
+    for depth, limit in [*((None, limit) for limit in (16, 8, 4)), *((depth, 4) for depth in (4, 3, 2, 1))]:
+        lines = list(_Shape(tree, depth, limit).lines())
+        if len(lines) <= most:
+            break
+    return lines
+
+
 # --- shape ----------------------------------------------------------------------------------------------
 
 
 class _Shape:
-    """What is drawn below what."""
+    """What is drawn below what. depth, limit: as in `draw`."""
 
-    def __init__(self, tree: RolloutTree) -> None:
+    def __init__(self, tree: RolloutTree, depth: int | None, limit: int | None) -> None:
+        self._depth, self._limit = depth, limit
         self._root = next(node for node in tree.nodes if node.id == tree.root)
         self._failed = {chain: failure for node in tree.nodes for chain, failure in node.failed.items()}
         self._children: dict[str, list[Node]] = defaultdict(list)
@@ -72,20 +97,61 @@ class _Shape:
 
     def lines(self) -> Iterator[_Line]:
         # What is still to be drawn, the next at the end: of each the guide before it and the column of its chain.
-        waiting: list[tuple[str, str, Node | _Line]] = [("", "", self._root)]
+        waiting: list[tuple[str, str, int, Node | _Line]] = [("", "", 0, self._root)]
         while waiting:
-            guide, column, at = waiting.pop()
+            guide, column, depth, at = waiting.pop()
             if isinstance(at, _Line):
                 yield at._replace(guide=guide, rest=column)
                 continue
             run = self._run_from(at)
             straight, branches = self._below(run[-1])
+            branches = self._drawn(branches, depth)
             yield self._line(guide, column + ("│" if branches else " ").ljust(_INDENT), run)
             if straight is not None:
-                waiting.append((column, column, straight))
+                waiting.append((column, column, depth, straight))
             for number, branch in enumerate(reversed(branches)):
                 is_last = number == 0 and straight is None
-                waiting.append((column + ("└─ " if is_last else "├─ "), column + ("   " if is_last else "│  "), branch))
+                edge, rest = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
+                waiting.append((column + edge, column + rest, depth + 1, branch))
+
+    def _drawn(self, branches: list[Node | _Line], depth: int) -> list[Node | _Line]:
+        """The children of a node at so many branches' depth; those that are too many, or too deep, as one line."""
+        limit = 0 if self._depth is not None and depth >= self._depth else self._limit
+        # One that is folded needs as many lines as one that is not.
+        if limit is None or len(branches) <= limit + (limit > 0):
+            return branches
+        shown, rest = branches[:limit], branches[limit:]
+        return [*shown, _Line("", "", (), "", folded=self._folded(rest, is_rest=limit > 0))] if rest else shown
+
+    def _folded(self, branches: Sequence[Node | _Line], *, is_rest: bool) -> str:
+        """What there is to tell of children that are not drawn."""
+        begun = [branch for branch in branches if not isinstance(branch, _Line)]
+        others = [branch for branch in branches if isinstance(branch, _Line)]
+        inside = [node for branch in begun for node in self._inside(branch)]
+        returns = [node.returns for node in inside if node.returns is not None]
+        leaves = sum(not self._children.get(node.id) for node in inside)
+        told = f"… {len(branches)} {'more ' if is_rest else ''}{'child' if len(branches) == 1 else 'children'}"
+        parts = [f"{told}, {leaves} leaves" if leaves > len(begun) else told]
+        if returns:
+            mean = _number(math.fsum(returns) / len(returns))
+            parts.append(f"return={_number(min(returns))} … {_number(max(returns))}, mean {mean}")
+        if running := sum(each.is_running for each in others) + sum(len(node.pending) for node in inside):
+            parts.append(f"{running} still running")
+        chains = [branch.chain if isinstance(branch, _Line) else chain_of(branch.id) for branch in branches]
+        failed = [chain for chain in chains if chain in self._failed]
+        failed += [chain for node in inside for chain in node.failed]
+        if failed:
+            names = ", ".join(failed[:_MOST_NAMES]) + (", …" if len(failed) > _MOST_NAMES else "")
+            parts.append(f"{len(failed)} failed: {names}")
+        return "  ".join(parts)
+
+    def _inside(self, node: Node) -> Iterator[Node]:
+        """A node and all below it."""
+        waiting = [node]
+        while waiting:
+            at = waiting.pop()
+            waiting += self._children.get(at.id, ())
+            yield at
 
     def _line(self, guide: str, rest: str, run: Sequence[Node]) -> _Line:
         chain = chain_of(run[0].id)
@@ -146,6 +212,8 @@ class _Told:
         self._nodes = tree.nodes
         self._parents = {node.parent for node in tree.nodes}
         self._has_roles = len({node.role for node in tree.nodes} - {None}) > 1
+        # Without sessions there is none to go on with, and no worse way of it.
+        self._has_rungs = bool({node.rung for node in tree.nodes} - {None, "process"})
         self._advantage = ""  # which of them; alone a leaf has nothing to be compared with
         if sum(node.returns is not None for node in tree.leaves) > 1:
             self._advantage = "tree_grpo" if any(node.tree for node in tree.nodes) else "grpo"
@@ -153,11 +221,15 @@ class _Told:
     def text(self, line: _Line) -> Text:
         from rich.text import Text
 
+        if line.folded:
+            return Text(line.folded, style="dim")
         text = Text(self._name(line), style="" if line.nodes else "dim")
         if line.nodes:
             node = line.nodes[-1]
             if node.checkpoint:
                 text.append(f" {CHECKPOINT}", "cyan")
+            if self._has_rungs and line.nodes[0].rung:
+                text.append(f"  session={line.nodes[0].rung}", "dim")
             for fact, style in self._facts(node):
                 text.append("  ").append(fact, style)
         if line.failure is not None:
@@ -179,6 +251,9 @@ class _Told:
     def _facts(self, node: Node) -> Iterator[tuple[str, str]]:
         if self._has_roles and node.role:
             yield node.role, "dim"
+        for name in node.given:
+            if name != "reward":
+                yield f"{name}={_number((node.rewards or {})[name])}", "cyan"
         reward = (node.rewards or {}).get("reward")
         if reward is not None:
             yield f"reward={_number(reward)}", "green" if reward > 0 else ""

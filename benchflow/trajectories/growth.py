@@ -2,8 +2,8 @@
 
 A chain is what one rollout runs: the root's has the nodes n0, n1, …; child number j of the node v has the chain `v.j`,
 whose nodes are `v.j/n<k>`, where k counts all steps from the root. A child hands up its own nodes and those of all
-below it, each with what it knows of it; who merges adds what only a parent knows. Trees of thousands of nodes take
-longer than a workflow may think: it asks for `state_value`, and activities let the tree grow.
+below it, each with what it knows of it; who merges adds what only a parent knows. Workflows do this whenever a child
+has ended, and must not think for long: the time that it takes is linear in the nodes.
 """
 
 from __future__ import annotations
@@ -35,6 +35,12 @@ _ASKED = "-asked"
 def chain_of(node: str) -> str:
     """The chain that a node belongs to; empty for the root's."""
     return node.rpartition("/")[0]
+
+
+def chains_above(chain: str) -> list[str]:
+    """A chain and those by way of which it was come to, from the root's on."""
+    start = start_of(chain)
+    return [chain] if start is None else [*chains_above(chain_of(start)), chain]
 
 
 def child_chain(node: str, number: int) -> str:
@@ -70,74 +76,79 @@ def start_of(chain: str) -> str | None:
 # --- trees ----------------------------------------------------------------------------------------------
 
 
+def state_values(
+    outcomes: Iterable[ChildOutcome],
+    aggregate: str = "mean",
+    pending: Iterable[str] = (),
+    *,
+    own: Aggregate | None = None,
+) -> list[StateValue]:
+    """V(s) of all nodes where one of these chains begins, as `state_value` has it."""
+    children: dict[str, list[ChildOutcome]] = defaultdict(list)
+    running: dict[str, list[str]] = defaultdict(list)
+    for outcome in outcomes:
+        children[start_of(outcome.chain) or ""].append(outcome)
+    for chain in pending:
+        running[start_of(chain) or ""].append(chain)
+    nodes = sorted(children.keys() | running.keys())
+    return [state_value(node, aggregate, children[node], running[node], own=own) for node in nodes]
+
+
 def grow(
     rollout: str,
     own: Sequence[Node],
     outcomes: Iterable[ChildOutcome],
-    aggregate: str | Aggregate = "mean",
+    values: Iterable[StateValue] | None = None,
     *,
-    pending: Iterable[str] = (),
     returns: float | None = None,
 ) -> RolloutTree:
     """The tree of a rollout as far as it has grown: root first, parents before children, whatever came first.
 
-    own: the nodes of the root's chain. outcomes: of its children. pending: chains that have not ended. returns: the
-    reward of the root's chain where it came to an end of its own. Raises `ResultFileError` for nodes that make no tree.
+    own: the nodes of the root's chain. outcomes, values: as in `merge`. returns: the reward of that chain, where it
+    came to an end of its own. Raises `ResultFileError` for nodes that make no tree.
     """
-    nodes = {node.id: node for node in merge(own, outcomes, aggregate, pending=pending)}
+    nodes = {node.id: node for node in merge(own, outcomes, values)}
     roots = [node for node in nodes.values() if node.parent not in nodes]
     if not own or roots != [nodes[own[0].id]] or roots[0].parent is not None:
         raise _spoilt(f"its roots are {[node.id for node in roots]}")
     if returns is not None and not _has_branched(nodes[own[-1].id]):
         _change(nodes, own[-1].id, {"returns": returns})
-    return RolloutTree(rollout=rollout, root=own[0].id, nodes=_with_advantages(list(nodes.values())))
+    return RolloutTree(rollout=rollout, root=own[0].id, nodes=_with_advantages(_in_order(nodes)))
 
 
 def merge(
-    own: Iterable[Node],
-    outcomes: Iterable[ChildOutcome],
-    aggregate: str | Aggregate = "mean",
-    *,
-    pending: Iterable[str] = (),
+    own: Iterable[Node], outcomes: Iterable[ChildOutcome], values: Iterable[StateValue] | None = None
 ) -> list[Node]:
-    """The nodes of a chain and of all below it, with the V(s) of those that branched and the returns of those that
-    ended: what a child hands up. Its own return is its parent's to add.
+    """The nodes of a chain and of all below it, in any order, with the V(s) of those that branched and the returns of
+    those that ended: what a child hands up. Its own return is its parent's to add.
+
+    values: of the nodes where the outcomes' chains begin; what is below them is worth what the outcomes say. None: the
+    mean of the returns. Linear in the nodes, since each rollout does it again for all that is below it.
     """
     ended = list(outcomes)
     nodes = _together([own, *(outcome.nodes for outcome in ended)])
-    for value in _values(ended, aggregate, pending):
+    for value in state_values(ended) if values is None else values:
         _change(nodes, value.node, _known_of(value))
     for outcome in ended:
         if outcome.leaf is not None and outcome.reward is not None and not _has_branched(_get(nodes, outcome.leaf)):
             _change(nodes, outcome.leaf, {"returns": outcome.reward})
-    trees = {outcome.chain: outcome.tree for outcome in ended if outcome.tree is not None}
+    trees = _Trees({outcome.chain: outcome.tree for outcome in ended if outcome.tree is not None})
     for node in nodes.values():
         chain = chain_of(node.id)
-        tree = node.tree or _tree_of(chain, trees)
-        if (node.chain or "", node.tree) != (chain, tree):
+        tree = node.tree or trees[chain]
+        if node.tree != tree or (node.chain or "") != chain:
             nodes[node.id] = node.model_copy(update={"chain": chain or None, "tree": tree})
-    return _in_order(nodes)
+    return list(nodes.values())
 
 
 def _together(sources: Iterable[Iterable[Node]]) -> Nodes:
     nodes: Nodes = {}
     for source in sources:
         for node in source:
-            if nodes.setdefault(node.id, node) != node:
+            known = nodes.setdefault(node.id, node)
+            if known is not node and known != node:
                 raise _spoilt(f"two different nodes are called {node.id}")
     return nodes
-
-
-def _values(ended: Sequence[ChildOutcome], aggregate: str | Aggregate, pending: Iterable[str]) -> Iterable[StateValue]:
-    """V(s) of all nodes where one of these chains begins."""
-    children: dict[str, list[ChildOutcome]] = defaultdict(list)
-    running: dict[str, list[str]] = defaultdict(list)
-    for outcome in ended:
-        children[start_of(outcome.chain) or ""].append(outcome)
-    for chain in pending:
-        running[start_of(chain) or ""].append(chain)
-    for node in sorted(children.keys() | running.keys()):
-        yield state_value(node, aggregate, children[node], running[node])
 
 
 def _known_of(value: StateValue) -> dict[str, Any]:
@@ -149,11 +160,17 @@ def _has_branched(node: Node) -> bool:
     return bool(node.n or node.failed or node.pending)
 
 
-def _tree_of(chain: str, trees: Mapping[str, str]) -> str | None:
+class _Trees(dict[str, str | None]):
     """The tree of Tree-GRPO that a chain belongs to: its own, else that of the chain where it begins."""
-    while chain and chain not in trees:
-        chain = chain_of(start_of(chain) or "")
-    return trees.get(chain)
+
+    def __missing__(self, chain: str) -> str | None:
+        below: list[str] = []
+        while chain and chain not in self:
+            below.append(chain)
+            chain = chain_of(start_of(chain) or "")
+        found = self.get(chain)
+        self.update(dict.fromkeys(below, found))
+        return found
 
 
 # --- order ----------------------------------------------------------------------------------------------
@@ -172,8 +189,11 @@ def _in_order(nodes: Nodes) -> list[Node]:
     while waiting:
         node = waiting.pop()
         ordered.append(node)
+        below = children.get(node.id, ())
+        if len(below) > 1:
+            below = sorted(below, key=lambda child: (child.id not in onward, _place(child)), reverse=True)
         # The last of what waits is the next.
-        waiting += sorted(children[node.id], key=lambda child: (child.id not in onward, _place(child)), reverse=True)
+        waiting += below
     if len(ordered) != len(nodes):
         raise _spoilt("some of its nodes are their own ancestors")
     return ordered
@@ -184,8 +204,9 @@ def _onward(nodes: Nodes) -> set[str]:
     onward: set[str] = set()
     for node in nodes.values():
         chain = chain_of(node.id)
+        start = start_of(chain)
         at: Node | None = node
-        while at is not None and at.parent is not None and at.parent != start_of(chain):
+        while at is not None and at.parent is not None and at.parent != start:
             onward.add(at.id)
             at = nodes.get(at.parent) if chain_of(at.parent) != chain else None
     return onward
@@ -205,11 +226,12 @@ def _with_advantages(nodes: Sequence[Node]) -> list[Node]:
     returns = {leaf: value for tree in trees.values() for leaf, value in tree.items()}
     parents = {node.id: node.parent for node in nodes}
     estimates = {"grpo": grpo(returns), "leave_one_out": leave_one_out(returns), "tree_grpo": tree_grpo(trees)}
-    by_name = {name: advantages_of_nodes(parents, estimate) for name, estimate in estimates.items()}
+    by_node: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, estimate in estimates.items():
+        for node, advantage in advantages_of_nodes(parents, estimate).items():
+            by_node[node][name] = advantage
     return [
-        node.model_copy(
-            update={"advantages": {name: found[node.id] for name, found in by_name.items() if node.id in found}}
-        )
+        node.model_copy(update={"advantages": by_node[node.id]}) if node.id in by_node or node.advantages else node
         for node in nodes
     ]
 
@@ -220,15 +242,15 @@ def _measured_leaves(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
     failed = {chain for node in nodes for chain in node.failed}
     trees: dict[str, dict[str, float]] = defaultdict(dict)
     for node in nodes:
-        if node.id not in parents and node.returns is not None and not _is_below(chain_of(node.id), failed):
+        if node.returns is not None and node.id not in parents and not _is_below(chain_of(node.id), failed):
             trees[node.tree or ""][node.id] = node.returns
     return trees
 
 
 def _is_below(chain: str, failed: set[str]) -> bool:
-    while chain and chain not in failed:
+    while failed and chain and chain not in failed:
         chain = chain_of(start_of(chain) or "")
-    return bool(chain)
+    return bool(failed and chain)
 
 
 # --- what is wrong --------------------------------------------------------------------------------------

@@ -7,7 +7,12 @@ together here. A tree that still grows is read as far as anybody has written it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +23,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.rollout import Node, RolloutTree
 from benchflow.errors import ResultFileError, UsageError
 from benchflow.paths import RolloutPaths
+from benchflow.store import write_atomic
 from benchflow.trajectories.growth import chain_of, is_asked, node_in, start_of, turn_of
 from benchflow.trajectories.journal import read_journal
 
@@ -76,6 +82,57 @@ class StoredTree:
             mine = {node for node in path if chain_of(node) == chain}
             events += [event for event in chain_events(self.chain_files(chain)) if event.get("node") in mine]
         return [event | {"seq": number} for number, event in enumerate(events)]
+
+    def reward(self, node: str, rewards: Mapping[str, float]) -> StoredTree:
+        """Give a node rewards of one's own, and return the tree with them. They are in `tree.json` then, at once.
+
+        They count among the node's rewards: scorers are shown them, and so is who looks at the tree. What was measured
+        stays as it was, and so do returns, V(s) and advantages, which are made of that alone. A name that was given
+        before is given anew. Raises `UsageError` for a node that is not there, a name that a verifier has used, and
+        what is no finite number; `ResultFileError` for a rollout that has not ended.
+        """
+        if not self.paths.result.is_file():
+            raise ResultFileError(
+                "this rollout has not ended, and its tree still grows",
+                file=str(self.paths.root),
+                remedy="give rewards when it has its result: bench job watch",
+            )
+        with _alone(self.paths.root):
+            stored = StoredTree(self.paths, _whole(self.paths), self.chain)
+            changed = _with_rewards(stored.node(node), rewards)
+            nodes = [changed if each.id == node else each for each in stored.tree.nodes]
+            tree = stored.tree.model_copy(update={"nodes": nodes})
+            text = json.dumps(tree.model_dump(mode="json"), indent=2, ensure_ascii=False)
+            write_atomic(self.paths.tree, f"{text}\n".encode())
+        return StoredTree(self.paths, tree, self.chain)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Nobody else changes what is in a directory meanwhile."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _with_rewards(node: Node, given: Mapping[str, float]) -> Node:
+    """The node with rewards that somebody gives it."""
+    measured = {name: value for name, value in (node.rewards or {}).items() if name not in node.given}
+    for name, value in given.items():
+        if name in measured:
+            raise UsageError(
+                f"{name!r} of {node.id} was measured by a verifier",
+                key="rewards",
+                remedy="use another name; bench rescore scores a job anew, by a rubric of your own",
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise UsageError(f"{name} is {value!r}", key="rewards", remedy="give a finite number")
+    rewards = (node.rewards or {}) | {name: float(value) for name, value in given.items()}
+    names = tuple(dict.fromkeys([*node.given, *given]))
+    return node.model_copy(update={"rewards": rewards, "given": names})
 
 
 def load_tree(directory: Path | str) -> StoredTree:

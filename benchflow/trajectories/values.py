@@ -28,13 +28,19 @@ EPSILON = 1e-6
 
 
 def state_value(
-    node: str, aggregate: str | Aggregate, outcomes: Iterable[ChildOutcome], pending: Iterable[str] = ()
+    node: str,
+    aggregate: str,
+    outcomes: Iterable[ChildOutcome],
+    pending: Iterable[str] = (),
+    *,
+    own: Aggregate | None = None,
 ) -> StateValue:
     """V(s) of a node, from what is known of its children so far.
 
-    aggregate: `mean`, `max`, or a user's own function. pending: chains that were begun; those that have ended are
-    left out. Raises `VerifierError` for returns that are no finite numbers, `RewardFuncError` for a user's function
-    that fails or gives none, `ConfigError` for an aggregate that is not known.
+    aggregate: `mean`, `max`, or the name of a user's own function, which is `own` where it may be called: without it
+    the value is left for others to add. pending: chains that were begun; those that have ended are left out. Raises
+    `VerifierError` for returns that are no finite numbers, what `aggregated` raises, and `ConfigError` for an aggregate
+    that is not known.
     """
     ended = {outcome.chain: outcome for outcome in sorted(outcomes, key=lambda outcome: outcome.number)}
     returns = {chain: outcome.returns for chain, outcome in ended.items()}
@@ -42,8 +48,8 @@ def state_value(
     variance = _sample_variance(measured)
     return StateValue(
         node=node,
-        aggregate=aggregate if isinstance(aggregate, str) else _name_of(aggregate),
-        value=_aggregated(aggregate, measured),
+        aggregate=aggregate,
+        value=_value(aggregate, measured, own),
         n=len(measured),
         variance=variance,
         stderr=None if variance is None else math.sqrt(variance / len(measured)),
@@ -53,10 +59,13 @@ def state_value(
     )
 
 
-def _aggregated(aggregate: str | Aggregate, returns: Mapping[str, float]) -> float | None:
-    if callable(aggregate):
-        return _by_users(aggregate, list(returns.values())) if returns else None
-    if aggregate not in BUILT_IN:
+def is_own(aggregate: str) -> bool:
+    """Whether it names a user's function."""
+    return ":" in aggregate
+
+
+def _value(aggregate: str, returns: Mapping[str, float], own: Aggregate | None) -> float | None:
+    if aggregate not in BUILT_IN and not is_own(aggregate):
         raise ConfigError(
             f"{aggregate!r} is no aggregate that can be used by its name",
             key="branch.aggregate",
@@ -64,19 +73,21 @@ def _aggregated(aggregate: str | Aggregate, returns: Mapping[str, float]) -> flo
         )
     if not returns:
         return None
-    return _rounded(_mean(_exact(returns).values())) if aggregate == "mean" else max(returns.values())
+    if aggregate in BUILT_IN:
+        return _rounded(_mean(_exact(returns).values())) if aggregate == "mean" else max(returns.values())
+    return aggregated(aggregate, own, list(returns.values())) if own is not None else None
 
 
-def _by_users(aggregate: Aggregate, returns: list[float]) -> float:
-    name = _name_of(aggregate)
+def aggregated(name: str, own: Aggregate, returns: Sequence[float]) -> float:
+    """What a user's function makes of returns. Raises `RewardFuncError` where it fails, or gives no finite number."""
     try:
-        value = aggregate(returns)
+        value = own(list(returns))
     except Exception as error:
         raise RewardFuncError(
             f"the aggregate failed: {type(error).__name__}: {error}",
             file=name,
             key="branch.aggregate",
-            remedy=f"mend it: it is given a list of floats, here {returns[:8]}",
+            remedy=f"mend it: it is given a list of floats, here {list(returns[:8])}",
         ) from error
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
@@ -86,11 +97,6 @@ def _by_users(aggregate: Aggregate, returns: list[float]) -> float:
         key="branch.aggregate",
         remedy="let it return a float",
     )
-
-
-def _name_of(aggregate: Aggregate) -> str:
-    kind = aggregate if hasattr(aggregate, "__qualname__") else type(aggregate)
-    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _sample_variance(returns: Mapping[str, float]) -> float | None:
@@ -153,14 +159,30 @@ def advantages_of_nodes(parents: Mapping[str, str | None], leaves: Mapping[str, 
 
     parents: of all nodes, None for the root. leaves: the advantages of those that have one.
     """
-    below: dict[str, list[float]] = defaultdict(list)
-    for leaf, value in leaves.items():
+    order: list[str] = []
+    known: set[str] = set()
+    for leaf in leaves:
+        path: list[str] = []
         node: str | None = leaf
-        while node is not None:
-            below[node].append(value)
+        while node is not None and node not in known:
+            known.add(node)
+            path.append(node)
             node = parents[node]
-    # Rounded once for the sum, whatever its order: there are as many of these sums as nodes.
-    return {node: math.fsum(values) / len(values) for node, values in below.items()}
+        order += reversed(path)
+    means: dict[str, float] = {}
+    below: dict[str | None, list[tuple[list[float], float]]] = defaultdict(list)
+    for name in reversed(order):
+        parts = below.pop(name, [])
+        if name in leaves:
+            parts.append(([leaves[name]], leaves[name]))
+        values, mean = parts[0]
+        if len(parts) > 1:
+            # Rounded once for the sum, whatever its order: there are as many of these sums as nodes with a choice.
+            values = [value for part, _ in parts for value in part]
+            mean = math.fsum(values) / len(values)
+        means[name] = mean
+        below[parents[name]].append((values, mean))
+    return means
 
 
 # --- exact sums -----------------------------------------------------------------------------------------

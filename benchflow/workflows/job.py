@@ -398,6 +398,8 @@ class JobWorkflow:
         ]
         for outcome in self._recent:
             reward = f"{outcome.rewards['reward']:g}" if outcome.rewards else "–"
+            if outcome.rewards and outcome.reward_kind == "value":
+                reward = f"V {reward}"
             name = outcome.id.partition("/r/")[2]
             lines.append(f"| `{name}` | {outcome.status} | {reward} | {outcome.seconds:.1f} |")
         return "\n".join(lines)

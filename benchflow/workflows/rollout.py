@@ -7,6 +7,7 @@ told once. A failure is data in the outcome; the workflow itself only fails when
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import datetime
 
 from temporalio import workflow
@@ -14,21 +15,24 @@ from temporalio.exceptions import ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
-    from benchflow.contracts.activities import ReportInput, ReportResult, RolloutPlan
+    from benchflow.contracts.activities import ReportInput, ReportResult, Restore, Restored, RolloutPlan
     from benchflow.contracts.branch import ChildOutcome
     from benchflow.contracts.job import RolloutProgress, RolloutSpec
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rewards import combine_steps
     from benchflow.contracts.rollout import TRUNCATING, Answer, Failure, RolloutOutcome, Status
     from benchflow.workflows import options
-    from benchflow.workflows.branching import chain_nodes, child_outcome, failed
+    from benchflow.workflows.branching import chain_nodes, child_outcome
     from benchflow.workflows.cancellation import to_the_end
+    from benchflow.workflows.children import failed
     from benchflow.workflows.ending import tear_down, tell_job, write_report
     from benchflow.workflows.failures import failure_from
     from benchflow.workflows.hosts import HostLost
     from benchflow.workflows.in_sandbox import InSandbox
+    from benchflow.workflows.keeping import PutBack, release
     from benchflow.workflows.operator import rollout_details
     from benchflow.workflows.phases import Phases
+    from benchflow.workflows.rollback import NOT_RESTORABLE, Rollbacks
 
 
 @workflow.defn(name=names.ROLLOUT_WORKFLOW)
@@ -38,16 +42,30 @@ class RolloutWorkflow:
         self._spec = spec
         self._phases = Phases()
         self._plan = RolloutPlan(steps=[])
+        self._rollbacks = Rollbacks(spec)
+        # Of sandboxes beside those that lost hosts ask for.
+        self._more = itertools.count(options.MAX_PROVISIONS + 1)
         self._here = self._in_sandbox()
+        self._in_work: asyncio.Task[None] | None = None
         self._provisions = 0
         self._warnings: list[str] = []
         self._answers: list[Answer] = []
         self._error: Failure | None = None
         self._stop: Failure | None = None
         self._cancelled = False
+        self._is_over = False
+        self._lost: set[str] = set()
 
-    def _in_sandbox(self) -> InSandbox:
-        return InSandbox(self._spec, self._plan, self._phases, check_stop=self._check_stop, tell=self._tell)
+    def _in_sandbox(self, put_back: PutBack | None = None) -> InSandbox:
+        return InSandbox(
+            self._spec,
+            self._plan,
+            self._phases,
+            check_stop=self._check_stop,
+            tell=self._tell,
+            more=self._more,
+            put_back=put_back,
+        )
 
     @workflow.run
     async def run(self, spec: RolloutSpec) -> RolloutOutcome | ChildOutcome:
@@ -84,10 +102,13 @@ class RolloutWorkflow:
         if self._stop is not None:
             for task in (work, *self._here.looks):
                 task.cancel()
-        await to_the_end(work)
+        try:
+            await to_the_end(work)
+        finally:
+            self._is_over = True
 
     def _check_stop(self) -> None:
-        if self._stop is not None:
+        if self._stop is not None or self._rollbacks.wanted is not None:
             raise asyncio.CancelledError
 
     async def _work(self) -> None:
@@ -95,19 +116,24 @@ class RolloutWorkflow:
             names.PLAN, self._spec, result_type=RolloutPlan, summary=self._spec.task.name, **options.shared()
         )
         self._warnings += self._plan.warnings
+        back: PutBack | None = None
         for generation in range(options.MAX_PROVISIONS):
-            self._here = self._in_sandbox()
+            self._here = self._in_sandbox(back)
             for answer in self._answers:
                 self._here.take_answer(answer)
             self._provisions += 1
             try:
-                await self._here.run(generation)
+                await self._run_here(generation)
+                self._is_over = True
                 return
             except HostLost:
                 lost = self._here.sandbox
                 assert lost is not None
                 self._warnings += self._here.warnings
-                self._warnings.append(f"host {lost.host_id} was lost in {self._phases.phase}; provisioned again")
+                back = self._rollbacks.after_loss(self._here, self._plan)
+                self._lost.add(lost.queue)
+                again = "provisioned again" if back is None else f"it went on from {back.node}"
+                self._warnings.append(f"host {lost.host_id} was lost in {self._phases.phase}; {again}")
         self._here = self._in_sandbox()
         raise ApplicationError(
             "the host was lost too often",
@@ -118,13 +144,38 @@ class RolloutWorkflow:
             ),
         )
 
+    async def _run_here(self, generation: int) -> None:
+        """Run to the end, in as many sandboxes as it is put back. Raises as `InSandbox.run` does."""
+        while True:
+            self._in_work = asyncio.create_task(self._here.run(generation))
+            try:
+                await self._in_work
+            except (asyncio.CancelledError, FailureError, HostLost):
+                if self._stop is not None or self._rollbacks.wanted is None:
+                    raise
+            if self._rollbacks.wanted is None:
+                return
+            await self._put_back()
+            generation = next(self._more)
+
+    async def _put_back(self) -> None:
+        """Undo what came of a state, and be about to go on from there."""
+        here = self._here
+        back = await self._rollbacks.carry_out(here, self._plan)
+        self._warnings += here.warnings
+        # What was asked since is asked anew.
+        self._answers.clear()
+        self._here = self._in_sandbox(back)
+        self._provisions += 1
+
     # --- what others ask and say -----------------------------------------------------------------------
 
     @workflow.query(name=names.PROGRESS)
     def progress(self) -> RolloutProgress:
         since = self._phases.since.timestamp()
         detail, question = self._phase_detail(), self._here.question
-        return RolloutProgress(phase=self._phases.phase, detail=detail, since=since, question=question)
+        chain = self._spec.chain
+        return RolloutProgress(phase=self._phases.phase, detail=detail, since=since, chain=chain, question=question)
 
     @workflow.signal(name=names.ANSWER)
     def answer(self, answer: Answer) -> None:
@@ -147,6 +198,25 @@ class RolloutWorkflow:
         if self._here.looks:
             raise ApplicationError("somebody else is looking at it", type="NotWaiting")
 
+    @workflow.update(name=names.RESTORE)
+    async def restore(self, wanted: Restore) -> Restored:
+        """Go back to the state of a node, and on from there. Returns once the world is as it was."""
+        number = self._rollbacks.ask(self._here, wanted.node)
+        assert self._in_work is not None
+        for task in (self._in_work, *self._here.looks):
+            task.cancel()
+        await workflow.wait_condition(lambda: self._is_over or self._is_back(number))
+        if not self._is_back(number):
+            raise ApplicationError("the rollout ended before it was back", type=NOT_RESTORABLE)
+        return self._rollbacks.told(number)
+
+    @restore.validator
+    def _check_restore(self, wanted: Restore) -> None:
+        self._rollbacks.check(self._here, wanted.node, is_over=self._is_over or self._stop is not None)
+
+    def _is_back(self, number: int) -> bool:
+        return len(self._rollbacks.done) >= number and self._here.sandbox is not None
+
     # --- the end ---------------------------------------------------------------------------------------
 
     async def _end(self, started: datetime) -> RolloutOutcome | ChildOutcome:
@@ -163,6 +233,9 @@ class RolloutWorkflow:
         report = await self._report(status, rewards, verifier_error, started)
         await workflow.wait_condition(workflow.all_handlers_finished)
         self._phases.enter("teardown")
+        if self._spec.branch is None or self._cancelled:
+            # A child that was cancelled hands up nothing.
+            await release([*self._here.kept, *self._here.later, *self._here.branches.kept], lost=self._lost)
         await tear_down(self._spec, self._here.sandbox)
         self._phases.enter("done")
         self._tell()
@@ -172,6 +245,7 @@ class RolloutWorkflow:
             attempt=self._spec.attempt,
             status=status,
             rewards=rewards,
+            reward_kind="measured" if self._here.branches.value is None else "value",
             error=self._error,
             verifier_error=verifier_error,
             is_truncated=self._error is not None and self._error.category in TRUNCATING,
@@ -182,7 +256,8 @@ class RolloutWorkflow:
         )
         if self._spec.branch is not None:
             here = self._here
-            return child_outcome(self._spec.branch, here.branches, here.steps, outcome, here.rung, here.leaf, here.kept)
+            kept = [*here.later, *here.kept]
+            return child_outcome(self._spec.branch, here.branches, here.steps, outcome, here.rung, here.leaf, kept)
         await tell_job(self._spec, outcome)
         return outcome
 
@@ -209,6 +284,9 @@ class RolloutWorkflow:
     ) -> ReportResult:
         here = self._here
         is_root = self._spec.branch is None and bool(here.branches.outcomes)
+        # What its own chain has earned, where that went on to an end.
+        own = rewards["reward"] if rewards is not None and here.branches.value is None else None
+        tree = here.branches.tree(chain_nodes(here.branches, here.steps), own) if is_root else None
         report = ReportInput(
             spec=self._spec,
             run_id=workflow.info().first_execution_run_id,
@@ -219,10 +297,14 @@ class RolloutWorkflow:
             verifier_error=verifier_error,
             steps=here.steps,
             sessions=here.sessions,
-            tree=here.branches.tree(chain_nodes(here.branches, here.steps)) if is_root else None,
+            tree=tree.without_checkpoints() if tree is not None else None,
             value=here.branches.value,
             used_below=here.branches.used,
             n_tool_calls=self._n_tool_calls(),
+            rollbacks=self._rollbacks.done,
+            record=next((one.record for one in reversed(here.kept) if one.record is not None), None),
+            packs={outcome.chain: outcome.pack for outcome in here.branches.outcomes if outcome.pack is not None},
+            rung=here.rung,
             readied=here.readied,
             warnings=self._warnings + here.warnings,
             timing=self._phases.timing,

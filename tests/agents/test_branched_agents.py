@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from agent_world import SOLVE, run_tasks, write_task
-from model_world import policy, runs, says, write_model_task
+from model_world import calls_in, policy, runs, says, write_model_task
 
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 from benchflow.trajectories.journal import read_journal
@@ -61,7 +61,8 @@ class Drawing:
 
 
 def test_children_of_a_session_go_on_with_it_each_for_itself(module_jobs: Path, tmp_path: Path) -> None:
-    branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}, "min_session_rung": "load"}
+    branch: dict[str, Any] = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}, "min_session_rung": "load"}
+    branch |= {"children": [{"role": "shy"}, {}]}
     with ScriptedModel(Drawing()) as model:
         seen = run_tasks(
             [write_talk(tmp_path, "talk")],
@@ -83,8 +84,30 @@ def test_children_of_a_session_go_on_with_it_each_for_itself(module_jobs: Path, 
         (_, step) = result["steps"]
         assert step["turn"]["prefix"] == "equal"
         events = read_journal(paths.trajectory)
-        assert {event["node"] for event in events} == {f"n1.{number}/n2"}
+        where = (f"n1.{number}/n2", ("shy", "solver")[number])
+        assert {(event["node"], event["role"]) for event in events} == {where}
+        assert {call.where for call in calls_in(paths.model_calls) if call.where[0] != "n1"} == {(*where, 1)}
+        assert nodes[where[0]]["role"] == where[1]
         assert [event["text"] for event in events if event["type"] == "user_message"] == ["Write down what you noted."]
+
+
+def test_a_trunk_goes_on_in_its_own_session_when_its_children_have_ended(module_jobs: Path, tmp_path: Path) -> None:
+    with ScriptedModel(Drawing()) as model:
+        seen = run_tasks(
+            [write_talk(tmp_path, "trunk")],
+            module_jobs,
+            job_name="trunk",
+            sandbox="local",
+            agents=[policy(model)],
+            mode={"kind": "value", "depths": [1], "n": 2},
+        )["trunk"]
+    assert seen.result.error is None
+    # Its lot was the third.
+    assert (seen.result.reward, seen.result.reward_kind, len(seen.result.sessions)) == (1.0, "measured", 1)
+    nodes = {node["id"]: node for node in json.loads(seen.paths.tree.read_text())["nodes"]}
+    assert (nodes["n1"]["value"], nodes["n1"]["n"]) == (0.5, 2)
+    assert [nodes[f"n1.{number}/n2"]["rung"] for number in range(2)] == ["load", "load"]
+    assert nodes["n2"]["returns"] == 1.0
 
 
 OPTIONS = [["red", "allow_once"], ["blue", "allow_once"], ["neither", "reject_once"]]

@@ -29,6 +29,7 @@ def places(policy: BuiltIn, total: int, begun_at: int | None = None) -> list[tup
     ("policy", "expected"),
     [
         (AfterSteps(steps=(0, 2), n=3), [(0, 3), (2, 3)]),
+        (AfterSteps(steps=(2, 0), n=(3, 4)), [(0, 4), (2, 3)]),
         (AfterSteps(steps=(6, 7)), []),  # nothing is left to run
         (EverySteps(every=2, n=4), [(2, 4), (4, 4)]),
         (EverySteps(every=1), [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2)]),
@@ -53,6 +54,7 @@ def test_copies_differ_in_nothing_and_children_given_one_by_one_take_their_place
     given = (ChildSpec(seed=1), ChildSpec(model="other"))
     assert children_at(AfterSteps(steps=(1,)), 1, 5, children=given) == given
     assert children_at(AfterSteps(steps=(1,)), 2, 5, children=given) == ()
+    assert children_at(AfterSteps(steps=(1, 2), n=(2, 1)), 2, 5, children=given) == given[:1]
 
 
 def test_each_option_of_a_question_has_a_child_that_chooses_it() -> None:
@@ -73,7 +75,13 @@ def test_a_policy_of_steps_does_not_branch_within_one(policy: BuiltIn) -> None:
 
 
 def test_the_most_children_of_one_state_are_known_before() -> None:
-    counted: list[tuple[BuiltIn, int]] = [(Group(n=4), 4), (TreeGrpo(m=3), 3), (OnAskUser(most=5), 5)]
+    counted: list[tuple[BuiltIn, int]] = [
+        (Group(n=4), 4),
+        (TreeGrpo(m=3), 3),
+        (OnAskUser(most=5), 5),
+        (AfterSteps(steps=(1,), n=3), 3),
+        (AfterSteps(steps=(1, 2), n=(2, 6)), 6),
+    ]
     assert [count_of(policy) for policy, _ in counted] == [count for _, count in counted]
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from small_worlds import DATABASE, MakeWorld, OnLocal, Worlds, ask, notes
+from small_worlds import DATABASE, MakeWorld, OnDocker, OnLocal, Worlds, ask, notes
 
 from benchflow.checkpoints import Captured, capture, prove
 from benchflow.checkpoints.capture import FENCE
@@ -20,17 +22,42 @@ from benchflow.contracts.environment import StateTable
 from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
 from benchflow.errors import TornCheckpointError
 from benchflow.planes.environment.environment import ManifestEnvironment
+from benchflow.testing.sandbox_conformance.fixtures import leave, nap, until
 
 STATE = StateTable(paths=(DATABASE,))
 Take = Callable[..., Awaitable[Checkpoint]]
 
-# Commits again and again, as fast as it can.
-RESTLESS = """import sqlite3, time
+# Commits again and again, as fast as it can. The argument: a file that is there as soon as it has.
+RESTLESS = """import sqlite3, sys, time
 db = sqlite3.connect("/data/notes.db", timeout=30)
 while True:
     with db:
         db.execute("INSERT INTO notes (text) VALUES ('restless')")
+    open(sys.argv[1], "w").close()
     time.sleep(0.001)
+"""
+
+
+# Asks for no lock, and writes what is there already, so that the database stays whole.
+BLIND = """import sys
+file = open(sys.argv[2], "r+b", buffering=0)
+while True:
+    file.seek(0)
+    head = file.read(100)
+    file.seek(0)
+    file.write(head)
+    open(sys.argv[1], "w").close()
+"""
+
+# Writes a line into one file and then into the other.
+DILIGENT = """import sys
+number = 0
+while True:
+    number += 1
+    for name in ("/tmp/first", "/tmp/second"):
+        with open(name, "a") as file:
+            file.write(f"{number:08}\\n")
+    open(sys.argv[1], "w").close()
 """
 
 
@@ -122,6 +149,49 @@ class Checkpoints(Worlds):
         await place.kill_once(restless)
         assert (await take()).fence
 
+    async def test_a_writer_that_asks_for_no_lock_is_seen(self, place: Sandbox, take: Take) -> None:
+        blind = await self.begin(place, BLIND, DATABASE)
+        with pytest.raises(TornCheckpointError, match=DATABASE):
+            await take(attempts=2)
+        assert (await place.exec(["ls", "/var/lib/benchflow/snapshots"])).stdout.split() == []
+        await place.kill_once(blind)
+        assert (await take()).fence
+
+    async def test_a_writer_that_is_not_frozen_with_the_sandbox_is_seen(
+        self, place: Sandbox, take: Take, tmp_path: Path
+    ) -> None:
+        path = f"/proc/{await pid_on_this_host(place)}/root{DATABASE}"
+        begun = tmp_path / "begun"
+        outside = await asyncio.create_subprocess_exec(sys.executable, "-c", BLIND, str(begun), path)
+
+        async def has_begun() -> bool:
+            return begun.exists()
+
+        try:
+            await until(has_begun, 60)
+            with pytest.raises(TornCheckpointError, match=DATABASE):
+                await take(attempts=2)
+            assert outside.returncode is None
+        finally:
+            outside.kill()
+            await outside.wait()
+        assert (await take()).fence
+
+    async def test_files_that_an_agent_goes_on_to_write_are_those_of_one_moment(
+        self, place: Sandbox, start: Any, world: MakeWorld, take: Take
+    ) -> None:
+        diligent = await self.begin(place, DILIGENT, user="nobody")
+        before = len(await lines(place, "/tmp/second"))
+        checkpoint = await take()
+        assert checkpoint.attempts == 1
+        copy = await start(image=checkpoint.files.image)
+        await prove(checkpoint, copy, world(notes(), sandbox=copy, state=STATE))
+        first, second = [await lines(copy, name) for name in ("/tmp/first", "/tmp/second")]
+        assert first == [f"{number:08}" for number in range(1, len(first) + 1)]
+        assert second == first[: len(second)] and len(first) - len(second) in (0, 1)
+        assert before < len(second) < len(await lines(place, "/tmp/second"))
+        await place.kill_once(diligent)
+
     async def test_an_agent_that_goes_on_outside_is_seen(self, take: Take) -> None:
         said = iter(range(100))
 
@@ -162,14 +232,46 @@ class Checkpoints(Worlds):
         assert (await place.exec(["cat", FENCE], user="nobody")).return_code != 0
         assert (await place.exec(["cat", FENCE])).stdout == checkpoint.fence
 
-    async def begin(self, place: Sandbox, program: str) -> str:
-        """Start a program that goes on beside the test; the key to kill it by."""
+    async def begin(self, place: Sandbox, program: str, *arguments: str, user: str | None = None) -> str:
+        """Have a program do its work beside the test; the key to kill it by."""
         key = f"restless-{uuid.uuid4().hex[:6]}"
-        script = f"python3 -c {shlex.quote(program)} >/dev/null 2>&1 & echo begun"
-        await place.exec_once(key, ["sh", "-c", script])
+        begun = f"/tmp/{key}"
+        script = f"python3 -c {shlex.join([program, begun, *arguments])} >/dev/null 2>&1 & echo begun"
+        await place.exec_once(key, ["sh", "-c", script], user=user)
+
+        async def has_begun() -> bool:
+            return (await place.exec(["test", "-e", begun])).return_code == 0
+
+        await until(has_begun, 60)
         return key
+
+
+async def lines(sandbox: Sandbox, path: str) -> list[str]:
+    return (await sandbox.read_file(path)).decode().splitlines()
+
+
+async def pid_on_this_host(sandbox: Sandbox) -> int:
+    """Of a process in the sandbox, by the length of its sleep, which no other process has."""
+    length = nap()
+    await leave(sandbox, length)
+    mark = f"sleep\0{length}\0".encode()
+    (found,) = [it for it in Path("/proc").glob("[0-9]*/cmdline") if read_if_there(it) == mark]
+    return int(found.parent.name)
+
+
+def read_if_there(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.mark.local
 class TestOnLocal(OnLocal, Checkpoints):
+    pass
+
+
+@pytest.mark.docker
+@pytest.mark.soak
+class TestOnDocker(OnDocker, Checkpoints):
     pass

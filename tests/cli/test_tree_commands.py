@@ -52,6 +52,7 @@ def test_a_policy_is_written_in_short() -> None:
     config = branch_config("after_steps:steps=1+3,n=2,aggregate=max,max_depth=2")
     assert config.policy == AfterSteps(steps=(1, 3), n=2)
     assert (config.aggregate, config.max_depth) == ("max", 2)
+    assert branch_config("after_steps:steps=0+1+2,n=4+3+2").policy == AfterSteps(steps=(0, 1, 2), n=(4, 3, 2))
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,8 @@ def test_a_jobs_file_and_a_rollouts_say_it_as_a_table_in_short_or_by_another_fil
         ("{policy: group}", "branch.policy", "names no branch policy", "kind: group"),
         ("{policy: {kind: group, m: 2}}", "branch.policy.m", "not a known key", "at, kind, n"),
         ("{policy: {kind: group, n: 1}}", "branch.policy.n", "greater than or equal to 2", ""),
+        ("{policy: {kind: after_steps, steps: [1], n: x}}", "branch.policy.n", "valid integer", "change 'x'"),
+        ("{policy: {kind: after_steps, steps: [1], n: [4, 0]}}", "branch.policy.n[1]", "or equal to 1", "change 0"),
         ("{policy: {kind: group}, depth: 1}", "branch.depth", "not a known key", "max_depth"),
         ("{}", "branch.policy", "is missing", ""),
         ("grup:n=3", "branch", "no branch policy 'grup'", "did you mean `group`?"),
@@ -115,11 +118,12 @@ REFUSED = {
     "after_steps:steps=2": ("branch.policy", "the task has 2 steps"),
     "group:n=65": ("branch.max_children", "of at most 64"),
     "group:horizon=3": ("branch.horizon", "no child has more than 2 steps"),
-    # What the engine does not do yet.
-    "custom:policy=a:B": ("branch.policy.kind", "a policy of your own"),
-    "group:aggregate=a:b": ("branch.aggregate", "a function of your own"),
-    "group:checkpoint=per_turn": ("branch.checkpoint", "checkpoints that are kept"),
-    "group:portable=true": ("branch.portable", "for other hosts"),
+    # What is nowhere to be found.
+    "custom:policy=nowhere_at:all": ("branch.policy.policy", "No module named 'nowhere_at'"),
+    "group:aggregate=nowhere_at:all": ("branch.aggregate", "No module named 'nowhere_at'"),
+    "none": ("branch.checkpoint", "keeps none"),
+    "none:checkpoint=per_turn,horizon=1": ("branch.horizon", "there are none"),
+    "group:every=2": ("branch.every", "not counted"),
 }
 
 
@@ -133,13 +137,33 @@ def test_what_cannot_be_is_refused_when_it_is_submitted(bench: Bench, tmp_path: 
     assert message in ran.json["error"]["message"]
 
 
+SCENE = """---
+agents: {roles: {author: {agent: oracle}, critic: {agent: oracle}}}
+scenes: [{name: work, turns: [author, {role: LAST, prompt: Once more.}]}]
+---
+Do as you are told.
+"""
+
+
 @pytest.mark.usefixtures("state")
-def test_a_childs_own_role_is_refused(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "b.yaml").write_text("policy: {kind: group, n: 2}\nchildren: [{role: critic}, {}]\n")
-    ran = bench(
-        "submit", stepped(tmp_path), "--sandbox", "local", "--branch", tmp_path / "b.yaml", "--dry-run", "--json"
-    )
-    assert (ran.status, ran.json["error"]["key"]) == (2, "branch.children.role")
+@pytest.mark.parametrize(("last", "is_refused"), [("author", False), ("critic", True)])
+def test_a_childs_role_is_refused_where_its_turns_have_several(
+    bench: Bench, tmp_path: Path, last: str, is_refused: bool
+) -> None:
+    task = stepped(tmp_path)
+    (task / "task.toml").unlink()
+    (task / "steps" / "first").rename(task / "of-it")
+    shutil.rmtree(task / "steps")
+    for name, place in {"tests": "verifier", "solution": "oracle"}.items():
+        (task / "of-it" / name).rename(task / place)
+    (task / "task.md").write_text(SCENE.replace("LAST", last))
+    (tmp_path / "b.yaml").write_text("policy: {kind: group, n: 2}\nchildren: [{}, {role: brave}]\n")
+    ran = bench("submit", task, "--sandbox", "local", "--branch", tmp_path / "b.yaml", "--dry-run", "--json")
+    if not is_refused:
+        assert ran.status == 0, ran.out
+        return
+    assert (ran.status, ran.json["error"]["key"]) == (2, "scenes")
+    assert "scenes of several roles" in ran.json["error"]["message"]
 
 
 @pytest.mark.usefixtures("state")
@@ -178,7 +202,7 @@ def test_a_sandbox_without_snapshots_and_a_shared_world_are_refused(bench: Bench
 
 @pytest.mark.usefixtures("state")
 def test_the_command_line_wins_over_the_file(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text("branch: {policy: {kind: group}, portable: true}\n")
+    (tmp_path / "job.yaml").write_text("branch: {policy: {kind: group}, every: 2}\n")
     arguments = ["submit", stepped(tmp_path), "--config", tmp_path / "job.yaml", "--sandbox", "local", "--dry-run"]
     assert bench(*arguments).status == 2
     assert bench(*arguments, "--branch", "group:n=2").status == 0
@@ -221,6 +245,18 @@ def test_a_tree_is_shown_by_its_directory_and_by_its_name(submitted: tuple[Ran, 
     assert "8 nodes" not in shown[0].out and "4 nodes, 2 leaves" in shown[0].out
     assert "V=1.0±0.0 n=2" in shown[0].out
     assert "n1.0/n2" in shown[0].out and "n1.1/n2" in shown[0].out
+
+
+@pytest.mark.local
+def test_children_are_folded_where_that_is_asked_for_and_never_in_a_pipe(
+    submitted: tuple[Ran, Path], bench: Bench
+) -> None:
+    (rollout,) = submitted[1].glob("stepped__*")
+    folded = bench("tree", "show", rollout, "--depth", "0").out
+    assert "└─ … 2 children  return=1.0 … 1.0, mean 1.0\n" in folded and "n1.0/n2" not in folded
+    for whole in (["--all"], ["--limit", "1"], ["--depth", "1"]):
+        assert bench("tree", "show", rollout, *whole).out == bench("tree", "show", rollout).out
+    assert bench("tree", "show", rollout, "--limit", "0").status == 2
 
 
 @pytest.mark.local

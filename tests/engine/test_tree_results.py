@@ -14,7 +14,7 @@ from task_writer import BASE_IMAGE, write_step, write_task
 import benchflow as bf
 from benchflow.contracts.reward import RolloutNode
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.errors import ConfigError, ResultFileError, UnsupportedFeatureError, UsageError, VerifierError
+from benchflow.errors import ConfigError, ResultFileError, UsageError, VerifierError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import close_providers
 from benchflow.rescoring import Request, Rescoring, rescore
@@ -131,6 +131,70 @@ async def test_a_rubric_scores_a_child_by_its_directory_and_refuses_the_parent(j
     assert "children/n1.0, children/n1.1" in (caught.value.remedy or "")
 
 
+async def test_a_rubric_scores_any_node_of_a_tree_by_its_name(job: Path) -> None:
+    rubric = bf.Rubric([Events()])
+    directory = rollout_of(job)
+    for node, seen in {"n0": 0.0, "n1": 0.5, "n1.0/n2": 1.0}.items():
+        assert (await rubric.score(node, rollout_dir=directory)).reward == seen
+        assert (await rubric.score(node, rollout_dir=directory / "children" / "n1.1")).reward == seen
+    with pytest.raises(UsageError, match="no node 'n2'"):
+        await rubric.score("n2", rollout_dir=directory)
+    with pytest.raises(ConfigError, match="a name is of a node there"):
+        await rubric.score("n1")
+
+
+async def test_the_world_of_a_state_is_there_for_a_rubric_where_it_was_kept(job: Path, tmp_path: Path) -> None:
+    # After the first step one line is there, after the second two.
+    once = bf.CodeExecRewardFunc(command='[ "$(wc -l < who)" = 1 ]')
+    rubric = bf.Rubric([once, Events()], names=["once", "events"])
+    try:
+        scored = await rubric.score("n1", rollout_dir=rollout_of(job))
+    finally:
+        await close_providers(OWNER)
+    assert scored.items == {"once": 1.0, "events": 0.5}
+    copy = rollout_of(without_workspaces(job, tmp_path / "tree"))
+    for node, why in (("n1", "the workspace of this rollout was not kept"), ("n0", "the world that the agent left")):
+        scored = await rubric.score(node, rollout_dir=copy)
+        assert scored.reward is None and why in scored.errors["once"]
+        assert "events" in scored.items
+
+
+def test_a_node_is_given_rewards_which_count_and_change_no_value(job: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "given"
+    shutil.copytree(rollout_of(job), directory)
+    before = bf.load_tree(directory)
+    after = before.reward("n1", {"calm": 0.5}).reward("n1.0/n2", {"calm": 1}).reward("n1", {"calm": 0.25, "short": 0.0})
+    assert bf.load_tree(directory).tree == after.tree
+    node = after.node("n1")
+    assert node.rewards == (before.node("n1").rewards or {}) | {"calm": 0.25, "short": 0.0}
+    assert node.given == ("calm", "short")
+    assert load_rollout(directory)["n1.0/n2"].rewards == after.node("n1.0/n2").rewards
+    kept = {"rewards": None, "given": ()}
+    assert [each.model_copy(update=kept) for each in after.tree.nodes] == [
+        each.model_copy(update=kept) for each in before.tree.nodes
+    ]
+    # Where nothing was measured, it may be the reward.
+    assert after.reward("n0", {"reward": 0.5}).node("n0").rewards == {"reward": 0.5}
+
+
+def test_what_cannot_be_a_nodes_reward_is_refused_and_nothing_written(job: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "given"
+    shutil.copytree(rollout_of(job), directory)
+    tree, written = bf.load_tree(directory), (directory / "tree.json").read_bytes()
+    for node, rewards, message in [
+        ("n9", {"calm": 0.5}, "no node 'n9'"),
+        ("n1", {"reward": 0.5}, "'reward' of n1 was measured"),
+        ("n1", {"calm": float("nan")}, "calm is nan"),
+        ("n1", {"fine": 1.0, "calm": True}, "calm is True"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            tree.reward(node, rewards)
+    (directory / "result.json").unlink()
+    with pytest.raises(ResultFileError, match="has not ended"):
+        tree.reward("n1", {"calm": 0.5})
+    assert (directory / "tree.json").read_bytes() == written
+
+
 def test_a_row_says_of_how_many_children_its_reward_is_made(job: Path) -> None:
     write_summary(JobPaths(job), "tree", 1)
     (row,) = [json.loads(line) for line in (job / "results.jsonl").read_text().splitlines()]
@@ -225,8 +289,8 @@ async def test_what_cannot_be_branched_from_python_is_refused(engine: Path, tmp_
         await rollout.branch(n=0)
     with pytest.raises(ConfigError, match="not a known key"):
         await rollout.branch(n=2, atonce=3)
-    with pytest.raises(UnsupportedFeatureError, match="for other hosts"):
-        await rollout.branch(n=2, portable=True)
+    with pytest.raises(ConfigError, match="they are not counted"):
+        await rollout.branch(n=2, every=2)
     twice = config.model_copy(update={"branch": bf.BranchConfig(policy=bf.Group(n=2))})
     with pytest.raises(ConfigError, match="as its configuration says"):
         await (await bf.Rollout.create(twice)).branch(n=2)

@@ -107,10 +107,11 @@ def test_nothing_is_left_of_a_world_that_failed(results: dict[str, RolloutResult
 def test_an_account_that_takes_too_long_to_prepare_is_an_error(module_jobs: Path, tmp_path: Path) -> None:
     dockerfile = dedent(f"""\
         FROM {BASE_IMAGE}
-        RUN mkdir /app && printf '#!/bin/sh\\nsleep 60\\n' > /usr/local/bin/find && chmod +x /usr/local/bin/find
+        RUN mkdir /app && printf '#!/bin/sh\\nsleep 600\\n' > /usr/local/bin/find && chmod +x /usr/local/bin/find
         """)
     task = write_task(tmp_path, "slow-account", dockerfile=dockerfile)
-    results = run_tasks([task], module_jobs, job_name="slow-account", agents=["nop"], sandbox_setup_timeout=2)
+    # The same holds for the sandbox's start before, which a busy machine must manage.
+    results = run_tasks([task], module_jobs, job_name="slow-account", agents=["nop"], sandbox_setup_timeout=15)
     error = results["slow-account"].error
     assert error is not None
     assert (error.type, error.phase, error.key) == ("SandboxSetupTimeoutError", "connect", "sandbox_setup_timeout")

@@ -10,15 +10,15 @@ from rich.console import Console
 from benchflow.contracts.branch import ChildOutcome
 from benchflow.contracts.rollout import Failure, Node, RolloutTree
 from benchflow.trajectories.drawing import draw
-from benchflow.trajectories.growth import child_chain, grow, merge, node_in
+from benchflow.trajectories.growth import child_chain, grow, merge, node_in, state_values
 from benchflow.trajectories.values import state_value
 
 GONE = "the sandbox that was running is gone: \x1b[31mno such container\n  at line 7"
 
 
-def drawn(tree: RolloutTree, width: int = 80) -> list[str]:
+def drawn(tree: RolloutTree, width: int = 80, **folded: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(draw(tree, width=width))
+    console.print(draw(tree, width=width, **folded))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
@@ -65,7 +65,7 @@ def with_failures() -> RolloutTree:
         ChildOutcome(chain="n1.2", number=2, reward=0.5, leaf="n1.2/n2", nodes=[Node(id="n1.2/n2", parent="n1")]),
         ChildOutcome(chain="n1.3", number=3, failure=lost),
     ]
-    return grow("office/1", own, ended, pending=["n1.1"])
+    return grow("office/1", own, ended, state_values(ended, pending=["n1.1"]))
 
 
 def test_a_tree_is_drawn_with_what_its_nodes_are_worth() -> None:
@@ -165,3 +165,67 @@ def test_the_advantages_of_trees_of_tree_grpo_are_those() -> None:
 def test_trees_whose_nodes_have_other_names_are_drawn_as_well() -> None:
     nodes = [Node(id="a"), Node(id="b", parent="a"), Node(id="c", parent="a"), Node(id="d", parent="a")]
     assert drawn(RolloutTree(rollout="r", root="a", nodes=nodes))[1:] == ["a", "├─ c", "├─ d", "b"]
+
+
+# --- large trees ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_too_deep_is_folded_into_a_line_that_tells_what_it_came_to() -> None:
+    assert drawn(tree_of(2, 3, 2), depth=1)[1:] == [
+        "n0 – n1 ◆  V=0.5±0.0 n=2  A=0.0",
+        "├─ n1.0/n2 – n3 ◆  V=0.5±0.0 n=3  A=0.0",
+        "│  └─ … 3 children, 6 leaves  return=0.0 … 1.0, mean 0.5",
+        "└─ n1.1/n2 – n3 ◆  V=0.5±0.0 n=3  A=0.0",
+        "   └─ … 3 children, 6 leaves  return=0.0 … 1.0, mean 0.5",
+        "◆ checkpoint · V of n children's returns ± standard error · A: advantage, grpo",
+    ]
+    assert drawn(tree_of(2, 3, 2), depth=0)[2] == "└─ … 2 children, 12 leaves  return=0.0 … 1.0, mean 0.5"
+
+
+def test_children_that_are_too_many_are_folded_and_those_that_failed_are_named() -> None:
+    lost = Failure(type="SandboxLostError", category="sandbox_lost", message=GONE)
+    own = [Node(id="n0"), Node(id="n1", parent="n0")]
+    ended = children_of("n1", 1, (9,))
+    gone = [ChildOutcome(chain=f"n1.{number}", number=number, failure=lost) for number in (9, 11, 12)]
+    begun = ended[5].model_copy(update={"failure": lost, "reward": None})
+    values = [*ended[:5], begun, *ended[6:], *gone]
+    tree = grow("office/1", own, values, [state_value("n1", "mean", values, ["n1.10"])])
+    assert drawn(tree, 120, limit=2)[4] == (
+        "└─ … 11 more children  return=0.0 … 1.0, mean 0.333  1 still running  4 failed: n1.5, n1.9, n1.11, …"
+    )
+    # One more needs no more lines than what it would be folded into.
+    assert drawn(tree_of(3), limit=2) == drawn(tree_of(3))
+
+
+def test_a_thousand_leaves_fit_where_they_have_to_and_are_all_there_where_not() -> None:
+    deep, wide = tree_of(10, 10, 10), tree_of(1000)
+    for tree in (deep, wide):
+        lines = drawn(tree, most=100)
+        assert 10 < len(lines) <= 102
+        assert sum("…" in line for line in lines) > 0
+        assert max(map(len, lines)) <= 80
+    assert len(drawn(deep, 1000)) == 3 + 10 + 100 + 1000
+    assert len(drawn(tree_of(4, 3), most=100)) == len(drawn(tree_of(4, 3)))
+    assert len(drawn(deep, most=100, limit=10)) == len(drawn(deep))
+
+
+# --- what else is known ----------------------------------------------------------------------------------------
+
+
+def test_how_the_sessions_of_children_went_on_is_told_where_there_were_any() -> None:
+    tree = tree_of(2)
+    rungs = {"n1.0/n2": "load", "n1.1/n2": "fresh"}
+    nodes = [node.model_copy(update={"rung": rungs.get(node.id)}) for node in tree.nodes]
+    assert drawn(tree.model_copy(update={"nodes": nodes}))[2:4] == [
+        "├─ n1.0/n2 – n3  session=load  return=0.0  A=-0.707",
+        "└─ n1.1/n2 – n3  session=fresh  return=1.0  A=+0.707",
+    ]
+    nodes = [node.model_copy(update={"rung": "process" if node.id in rungs else None}) for node in tree.nodes]
+    assert drawn(tree.model_copy(update={"nodes": nodes})) == drawn(tree)
+
+
+def test_rewards_that_were_given_afterwards_are_told_by_their_names() -> None:
+    tree = rollout_of(None, 0.5)
+    given = tree.nodes[1].model_copy(update={"rewards": {"calm": 0.25}, "given": ("calm",)})
+    nodes = [tree.nodes[0], given, tree.nodes[2]]
+    assert drawn(tree.model_copy(update={"nodes": nodes}))[1:] == ["n0 – n1  calm=0.25", "n2  reward=0.5"]

@@ -14,7 +14,7 @@ from benchflow.contracts.branch import ChildOutcome
 from benchflow.contracts.reward import Evidence
 from benchflow.contracts.rollout import Failure, Node, RolloutTree
 from benchflow.errors import ResultFileError
-from benchflow.trajectories.growth import chain_of, child_chain, grow, merge, node_in, start_of
+from benchflow.trajectories.growth import chain_of, child_chain, grow, merge, node_in, start_of, state_values
 from benchflow.trajectories.nodes import last_of, nodes_of
 from benchflow.trajectories.values import EPSILON, state_value
 
@@ -222,10 +222,11 @@ def test_a_tree_from_before_there_were_children_can_be_read() -> None:
 
 def test_a_tree_can_be_seen_while_it_grows() -> None:
     own = line("n0", "n1")
-    tree = grow("r", own, [ended("n1.1", 1.0, "n1.1/n2")], pending=["n1.0", "n1.1"])
+    outcomes, pending = [ended("n1.1", 1.0, "n1.1/n2")], ["n1.0", "n1.1"]
+    tree = grow("r", own, outcomes, state_values(outcomes, pending=pending))
     assert [node.id for node in tree.nodes] == ["n0", "n1", "n1.1/n2"]
     assert (tree.nodes[1].value, tree.nodes[1].n, tree.nodes[1].pending) == (1.0, 1, ("n1.0",))
-    before = grow("r", own, [], pending=["n1.0", "n1.1"]).nodes[1]
+    before = grow("r", own, [], state_values([], pending=pending)).nodes[1]
     assert (before.value, before.n, before.pending) == (None, 0, ("n1.0", "n1.1"))
 
 

@@ -15,7 +15,6 @@ from benchflow.contracts.rollout import Failure
 from benchflow.errors import ConfigError, RewardFuncError, VerifierError
 from benchflow.trajectories.values import (
     EPSILON,
-    Aggregate,
     advantages_of_nodes,
     grpo,
     leave_one_out,
@@ -98,6 +97,9 @@ def test_a_value_is_partial_while_children_run() -> None:
     assert (value.value, value.n, value.pending) == (1.0, 1, ("n1.0", "n1.10"))
 
 
+OWN = f"{__name__}:second_best"
+
+
 def second_best(returns: Sequence[float]) -> float:
     return sorted(returns)[-2]
 
@@ -109,10 +111,14 @@ def test_a_users_aggregate_is_given_the_returns_in_the_order_of_the_children() -
         seen.append(list(returns))
         return returns[0]
 
-    value = state_value("n1", first, [child(2, 0.2), child(0, 0.0), child(1, None, LOST)])
-    assert (value.value, seen) == (0.0, [[0.0, 0.2]])
-    assert state_value("n1", second_best, [child(0, 0.2), child(1, 1)]).aggregate == f"{__name__}:second_best"
-    assert state_value("n1", second_best, [child(0, None)]).value is None
+    value = state_value("n1", OWN, [child(2, 0.2), child(0, 0.0), child(1, None, LOST)], own=first)
+    assert (value.value, value.aggregate, seen) == (0.0, OWN, [[0.0, 0.2]])
+    assert state_value("n1", OWN, [child(0, None)], own=first).value is None
+
+
+def test_where_a_users_aggregate_may_not_be_called_all_but_the_value_is_known() -> None:
+    value = state_value("n1", OWN, [child(0, 0.25), child(1, 0.75)])
+    assert (value.value, value.aggregate, value.n, value.returns) == (None, OWN, 2, {"n1.0": 0.25, "n1.1": 0.75})
 
 
 @pytest.mark.parametrize("given", [math.nan, math.inf, "1", None, True])
@@ -121,14 +127,14 @@ def test_an_aggregate_that_gives_no_number_is_refused(given: object) -> None:
         return given  # type: ignore[return-value]
 
     with pytest.raises(RewardFuncError, match="no finite number") as caught:
-        state_value("n1", wrong, [child(0, 1.0)])
-    assert caught.value.remedy and "wrong" in str(caught.value.file)
+        state_value("n1", OWN, [child(0, 1.0)], own=wrong)
+    assert caught.value.remedy and caught.value.file == OWN
 
 
 def test_an_aggregate_that_fails_is_named() -> None:
     with pytest.raises(RewardFuncError, match="IndexError") as caught:
-        state_value("n1", second_best, [child(0, 1.0)])
-    assert caught.value.file == f"{__name__}:second_best"
+        state_value("n1", OWN, [child(0, 1.0)], own=second_best)
+    assert caught.value.file == OWN
 
 
 def test_an_aggregate_that_is_not_known_is_refused_before_any_child_has_ended() -> None:
@@ -137,10 +143,10 @@ def test_an_aggregate_that_is_not_known_is_refused_before_any_child_has_ended() 
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("aggregate", ["mean", "max", second_best])
-def test_a_return_that_is_no_finite_number_is_refused(value: float, aggregate: str | Aggregate) -> None:
+@pytest.mark.parametrize("aggregate", ["mean", "max", OWN])
+def test_a_return_that_is_no_finite_number_is_refused(value: float, aggregate: str) -> None:
     with pytest.raises(VerifierError, match=r"n1\.1") as caught:
-        state_value("n1", aggregate, [child(0, 1.0), child(1, value)])
+        state_value("n1", aggregate, [child(0, 1.0), child(1, value)], own=second_best)
     assert caught.value.key == "n1.1"
 
 

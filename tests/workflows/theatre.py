@@ -45,6 +45,24 @@ class Theatre:
             (task / script).write_text("#!/bin/sh\n")
         return task
 
+    def stepped(self, count: int = 3) -> Path:
+        """A task of several steps, `s0` and so on."""
+        task = self.task(config="".join(f'[[steps]]\nname = "s{number}"\n' for number in range(count)))
+        for number in range(count):
+            solution = task / "steps" / f"s{number}" / "solution"
+            solution.mkdir(parents=True)
+            (solution.parent / "instruction.md").write_text("Play on.\n")
+            (solution / "solve.sh").write_text("#!/bin/sh\n")
+        return task
+
+    async def begun(self, count: int) -> None:
+        """Until so many turns have begun, of all rollouts."""
+
+        async def are_begun() -> bool:
+            return sum(self.hall.turns.values()) >= count
+
+        await until(are_begun, seconds=120)
+
     async def submit(self, *tasks: Path, again: tuple[str, ...] = (), **options: Any) -> Job:
         values = {"paths": list(tasks or [self.task()]), "jobs_dir": self.root / "jobs", "sandbox": "hall"}
         values |= {"job_name": "show", "retry": {"min_wait_sec": 0.01}}

@@ -152,12 +152,15 @@ class Connection:
         )
 
 
-def session_rung(record: AgentRecord, session: AgentSession) -> Rung:
-    """The best way known to go on with a session in a copy of its world."""
-    told = session.capabilities
-    if is_enough(record.session.rung, "load") and told and not told.get("loadSession"):
-        return "replay"
-    return record.session.rung
+def session_rung(record: AgentRecord, session: AgentSession, least: Rung = "fresh") -> Rung:
+    """The best way known to go on with a session in a copy of its world. least: a replay is tried where that is asked
+    for, also of an agent of which nobody knows how it does.
+    """
+    told, rung = session.capabilities, record.session.rung
+    if (is_enough(rung, "load") and told and not told.get("loadSession")) or (rung == "fresh" and least == "replay"):
+        rung = "replay"
+    # What no record was kept of is answered from none.
+    return "fresh" if rung == "replay" and session.model_access == "direct" else rung
 
 
 def _require_loadable(start: Start, load: AgentSession) -> None:
