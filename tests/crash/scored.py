@@ -88,7 +88,7 @@ async def assert_second_submit_does_nothing(job: Job) -> None:
 def assert_nothing_is_left(stack: EmbeddedStack) -> None:
     """Stops the stack; then nothing of it may be left."""
     stacks.stop(stack.paths)
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while left := [f"process {pid}" for pid in stack.processes()] + stack.world.leftovers():
         # The kernel takes some things away in its own time; nobody else does any more.
         assert time.monotonic() < deadline, left

@@ -13,43 +13,23 @@ import os
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_task import AGENT, MARK, Told, declare_agent, long_turn, texts_of, write_agent_task
+from agent_task import AGENT, Told, long_turn, texts_of, write_agent_task
 from embedded import EmbeddedStack, Role, until
 from scored import assert_nothing_is_left, rows, submit_job
-from worlds import Seen, make_world, seldom_on_docker, seldom_on_local
+from worlds import Seen, seldom_on_docker, seldom_on_local
 
 from benchflow.jobs import Job
-from benchflow.paths import RolloutPaths, StatePaths
-from benchflow.planes.agent.toolbox import Toolbox
+from benchflow.paths import RolloutPaths
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("demo_agent", "no_images_left")]
 
 DAEMON = "while sleep 0.1; do echo beat; done"
 """What an agent leaves running beside itself."""
-
-
-@pytest.fixture(autouse=True)
-def demo_agent(
-    kept: StatePaths, runtime: Toolbox, state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An agent of the user's own, and what holds its stdio."""
-    StatePaths(state_root).toolboxes.symlink_to(kept.toolboxes)
-    declare_agent(tmp_path / "agents")
-    monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", str(tmp_path / "agents"))
-
-
-@pytest.fixture(autouse=True)
-def no_images_left(state_root: Path, sandbox: str) -> Iterator[None]:
-    """Set up before the stack, so that its sandboxes are gone when their images are removed."""
-    yield
-    world = make_world(sandbox, state_root)
-    world.remove_built(MARK)
-    world.close()
 
 
 class Blows:

@@ -1,27 +1,28 @@
-"""Trees whose worker and server are killed as they grow: in the end they are those that nobody disturbed."""
+"""Trees of steps that are each verified, whose worker and server are killed as they grow: in the end they are those
+that nobody disturbed. A tree of turns, in a world, is that of `test_office_trees_killed`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from counted_task import BASE_IMAGE
-from embedded import EmbeddedStack, Role
+from embedded import EmbeddedStack, Role, chance_of_this_run
 from scored import assert_nothing_is_left, submit_job
-from worlds import seldom_on_docker
 
 from benchflow.paths import RolloutPaths
 from benchflow.trajectories.growth import chain_of
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.soak]
 
 VICTIMS: list[tuple[Role, ...]] = [("worker",), ("server",), ("worker", "server")]
 STEPS = 3
 CHILDREN = (2, 2, 2)
+KILLS = 20
 
 SOLVE = """#!/bin/sh
 echo {step} >> /root/log
@@ -56,10 +57,8 @@ def write_growing_task(root: Path) -> Path:
     return task
 
 
-@seldom_on_docker
-@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.soak)])
-async def test_a_tree_grows_as_if_nothing_had_happened(stack: EmbeddedStack, tmp_path: Path, kills: int) -> None:
-    chance = random.Random()
+async def test_a_tree_grows_as_if_nothing_had_happened(stack: EmbeddedStack, tmp_path: Path) -> None:
+    chance, kills = chance_of_this_run(), KILLS
     task = write_growing_task(tmp_path / "tasks")
     branch = {"policy": {"kind": "after_steps", "steps": [0, 1, 2], "n": CHILDREN[0]}, "max_depth": 3}
     number = 0
