@@ -14,12 +14,10 @@ from benchflow.contracts.rollout import RolloutResult
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import RolloutPaths
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.soak]
 
 
-@pytest.mark.parametrize(
-    "manifest", ["environment.toml", pytest.param("entrypoint.toml", marks=pytest.mark.soak)], ids=["services", "image"]
-)
+@pytest.mark.parametrize("manifest", ["environment.toml", "entrypoint.toml"], ids=["services", "image"])
 def test_each_child_has_the_whole_world_for_itself(engine: Path, manifest: str) -> None:
     config = JobConfig.model_validate(
         {

@@ -16,7 +16,6 @@ from local_world import free_subnet
 from packages import changed_package
 from second_daemon import second_daemon
 from test_trees_killed import CHILDREN, assert_is_whole, write_growing_task
-from worlds import seldom_on_docker
 
 from benchflow.contracts.config import JobConfig
 from benchflow.jobs import plan_job, submit
@@ -62,7 +61,7 @@ async def hosts(
         yield made[0], made[1]
 
 
-@seldom_on_docker
+@pytest.mark.soak
 async def test_another_host_takes_a_tree_over(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     lost, other = hosts
     config = JobConfig.model_validate(

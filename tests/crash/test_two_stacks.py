@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.crash
 async def neighbour(stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[EmbeddedStack]:
     root = Path(tempfile.mkdtemp(prefix="bf-", dir="/tmp"))
     if stack.sandbox == "local":
-        monkeypatch.setenv(SUBNET_VARIABLE, free_subnet())
+        monkeypatch.setenv(SUBNET_VARIABLE, free_subnet(os.environ[SUBNET_VARIABLE]))
     made = EmbeddedStack(root, stack.sandbox)
     await made.start()
     yield made

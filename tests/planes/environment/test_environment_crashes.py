@@ -111,12 +111,12 @@ class TestCrashesAtTheStartOnLocal(OnLocal, CrashesAtTheStart):
 
 @pytest.mark.docker
 @pytest.mark.crash
+@pytest.mark.soak
 class TestCrashesInARollbackOnDocker(OnDocker, CrashesInARollback):
     pass
 
 
 @pytest.mark.local
 @pytest.mark.crash
-@pytest.mark.soak
 class TestCrashesInARollbackOnLocal(OnLocal, CrashesInARollback):
     pass
