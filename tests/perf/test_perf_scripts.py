@@ -67,7 +67,6 @@ def test_overhead_measures_the_floor_and_the_engine(overhead: dict[str, Any]) ->
     found = overhead
     for name in ("floor_s", "one_s", "one_api_s", "eight_at_four_s", "cpu_s_per_rollout", "worker_rss_mb"):
         assert found[name] > 0, name
-    assert found["one_s"] > found["floor_s"]
     assert found["range"]["one_s"] == [found["one_s"]] * 2
     assert found["by_phase"]["one"].keys() >= {"plan", "provision", "execute", "verify"}
     assert found["cpu_by_process"]["one"].keys() == {"command", "supervisor", "server", "worker"}

@@ -20,6 +20,11 @@ pytestmark = pytest.mark.docker
 CANARY = "canary-8c1f"
 
 
+def once_it_runs(command: str, look: str) -> str:
+    """A look at the first process when it is this command: a moment before it is what starts it, or nothing."""
+    return f"until tr '\\0' ' ' </proc/1/cmdline | grep -qx '{command} '; do sleep 0.05; done; {look}"
+
+
 @pytest.fixture
 def world(tmp_path, base_image, provider, daemon, monkeypatch):
     """Builds an image whose entrypoint the test writes; removed afterwards."""
@@ -53,7 +58,8 @@ async def test_the_entrypoint_is_the_first_process_itself(world, begin, daemon, 
     steps = ("RUN useradd -u 77 keeper", "USER keeper", "WORKDIR /srv", 'ENTRYPOINT ["sleep"]', 'CMD ["99"]')
     image = await world(*steps)
     sandbox = await begin(image, secrets)
-    said = await sandbox.control("tr '\\0' ' ' </proc/1/cmdline; grep -E 'Uid|NoNewPrivs|CapBnd|CapEff' /proc/1/status")
+    look = "tr '\\0' ' ' </proc/1/cmdline; grep -E 'Uid|NoNewPrivs|CapBnd|CapEff' /proc/1/status"
+    said = await sandbox.control(once_it_runs("sleep 99", look))
     first, *rest = said.stdout.splitlines()
     shown = dict(line.split(":\t", 1) for line in [first.removeprefix("sleep 99 "), *rest])
     assert first.startswith("sleep 99 ") and shown["Uid"].split()[0] == "77" and shown["NoNewPrivs"] == "1"
@@ -69,7 +75,8 @@ async def test_the_entrypoint_is_the_first_process_itself(world, begin, daemon, 
 async def test_secrets_are_in_the_entrypoints_environment_and_nowhere_else(world, begin, daemon, state: Path):
     image = await world("CMD exec sleep 1000")
     sandbox = await begin(image, {"SECRET": CANARY})
-    assert f"SECRET={CANARY}" in (await sandbox.control("tr '\\0' '\\n' </proc/1/environ")).stdout.splitlines()
+    said = await sandbox.control(once_it_runs("sleep 1000", "tr '\\0' '\\n' </proc/1/environ"))
+    assert f"SECRET={CANARY}" in said.stdout.splitlines()
     container = daemon.containers.get(sandbox.ref.handle)
     assert CANARY not in str(container.attrs) and CANARY not in str(container.image.attrs)
     assert CANARY not in container.logs().decode() and CANARY not in str(container.top())
