@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from random_worlds import DATABASE, PROGRAM, Change, Model
 from small_worlds import Fresh, MakeWorld, OnDocker, OnLocal, Worlds, notes
-from test_capture import checkpoint_of
+from test_torn_captures import checkpoint_of
 
 from benchflow.checkpoints import capture, prove
 from benchflow.contracts.environment import StateTable
