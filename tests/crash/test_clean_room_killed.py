@@ -85,6 +85,7 @@ async def test_verifications_that_are_cancelled_or_terminated_leave_no_room(
         return stack.world.sandboxes() == []
 
     await until(all_gone)
+    # With both of its rollouts the job may have ended, too.
     with contextlib.suppress(JobNotFoundError):
         await job.cancel()
     await job.wait()
