@@ -182,10 +182,11 @@ class Worlds(Fixtures):
             both = [provider.start(wanted, host_id="h", queue="q", secrets=told) for _ in range(2)]
             sandbox, _ = await asyncio.gather(*both)
 
-            async def begun(sandbox: Sandbox = sandbox) -> bool:
-                return (await sandbox.control("cat /begun")).stdout == "canary\n"
+            async def runs(sandbox: Sandbox = sandbox) -> bool:
+                # What it wrote comes before what it becomes.
+                return (await sandbox.exec(["pgrep", "-cxf", "sleep 1000"])).stdout != "0\n"
 
-            await until(begun)
+            await until(runs)
             assert (await sandbox.exec(["pgrep", "-cxf", "sleep 1000"])).stdout == "1\n", step
             assert await sandbox.read_file("/begun") == b"canary\n"
             await provider.remove(wanted.name)
