@@ -42,15 +42,24 @@ def sandbox(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
+OFTEN_SWEPT = (
+    ("SWEEP_EVERY = timedelta(seconds=60)", "SWEEP_EVERY = timedelta(seconds=1)"),
+    ("SWEEP_AFTER_SEC = 120.0", "SWEEP_AFTER_SEC = 1.0"),
+)
+SELDOM_REAPED = ("REAP_EVERY = 60.0", "REAP_EVERY = 600.0")
+
+
 @pytest.fixture
 def often_swept(state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stack whose jobs ask every second after rollouts that stay silent, which otherwise takes minutes."""
-    worker = changed_package(
-        tmp_path / "package",
-        "workflows/options.py",
-        ("SWEEP_EVERY = timedelta(seconds=60)", "SWEEP_EVERY = timedelta(seconds=1)"),
-        ("SWEEP_AFTER_SEC = 120.0", "SWEEP_AFTER_SEC = 1.0"),
-    )
+    worker = changed_package(tmp_path / "package", "workflows/options.py", *OFTEN_SWEPT)
+    monkeypatch.setattr(stacks, "wanted_here", lambda: worker)
+
+
+@pytest.fixture
+def often_swept_seldom_reaped(state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, of whose terminated rollouts all is left until a worker starts: none reaps just while a test looks."""
+    worker = changed_package(tmp_path / "package", "workflows/options.py", *OFTEN_SWEPT, SELDOM_REAPED)
     monkeypatch.setattr(stacks, "wanted_here", lambda: worker)
 
 

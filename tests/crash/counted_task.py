@@ -16,6 +16,9 @@ SETUP, SOLVED, VERIFIED = "/root/set-up", "/root/solved", "/root/verified"
 SOLVE_SEC = "BENCHFLOW_TEST_SOLVE_SEC"
 """Set where a job is submitted, this variable says how long its solutions take: another run, but the same task."""
 
+IN_THE_MIDDLE = 8.0
+"""Seconds of a step in whose middle something is to happen: the tests must find it there, on however busy a machine."""
+
 _TEST = f"""#!/bin/sh
 echo verified >> {VERIFIED}
 sleep {{seconds}}

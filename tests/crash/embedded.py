@@ -29,7 +29,7 @@ _COMMANDS: dict[Role, bytes] = {
 }
 
 
-async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 60.0) -> T:
+async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 180.0) -> T:
     """The first true value of a condition. Raises `AssertionError` when it stays untrue."""
     deadline = time.monotonic() + seconds
     while not (value := await condition()):

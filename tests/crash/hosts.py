@@ -42,7 +42,7 @@ def cluster_server() -> Iterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 async def _answers(address: str) -> bool:
@@ -94,7 +94,7 @@ class Host:
         if self._sandbox == "local":
             return kept + [place.name for place in (self.paths.root / "local" / "store" / "images").glob("bf-*")]
         with self._environment(), contextlib.closing(docker.from_env()) as client:
-            tags = [tag for image in client.images.list(name=SNAPSHOT) for tag in image.tags]
+            tags = [tag for row in client.api.images(name=SNAPSHOT) for tag in row["RepoTags"] or ()]
         return kept + [tag for tag in tags if tag.startswith(f"{SNAPSHOT}:{short_of(self._stack)}-")]
 
     def close(self) -> None:

@@ -229,6 +229,8 @@ class LocalWorld:
                     try:
                         Path(directory).rmdir()
                         break
+                    except FileNotFoundError:
+                        break
                     except OSError:
                         # Its processes have been killed and are about to end.
                         time.sleep(0.01)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.crash
 async def test_a_terminated_rollout_leaves_a_row_and_no_sandbox(
     often_swept: None, stack: EmbeddedStack, tmp_path: Path
 ) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, solve_sec=5)
+    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, solve_sec=20)
     job = await submit_job(stack, tasks, tmp_path / "jobs")
     await until(lambda: stack.marked(SOLVED, at_least=2))
     victim, other = sorted(await in_phase(job, "execute"))
@@ -39,7 +39,8 @@ async def test_a_terminated_rollout_leaves_a_row_and_no_sandbox(
     assert (found[victim]["status"], found[victim]["error_category"]) == ("errored", "terminated")
     assert found[victim]["reward"] is None
     assert (found[other]["status"], found[other]["reward"]) == ("passed", 1.0)
-    assert list(stack.paths.slots.iterdir()) == []
+    # The reaper frees the place of a sandbox when that is gone.
+    await until(lambda: _no_place_is_taken(stack))
     await assert_second_submit_does_nothing(job)
     assert_nothing_is_left(stack)
 
@@ -76,3 +77,7 @@ async def test_cancelled_rollouts_stop_and_can_be_run_again(
 
 async def _gone(stack: EmbeddedStack, sandbox: Seen) -> bool:
     return sandbox not in stack.world.sandboxes()
+
+
+async def _no_place_is_taken(stack: EmbeddedStack) -> bool:
+    return list(stack.paths.slots.iterdir()) == []

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from counted_task import SOLVED, write_counted_tasks
+from counted_task import IN_THE_MIDDLE, SOLVED, write_counted_tasks
 from embedded import EmbeddedStack, Role, until
 from scored import (
     assert_each_scored_once,
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.crash
 async def test_agents_act_on(
     stack: EmbeddedStack, tmp_path: Path, victims: tuple[Role, ...], how: signal.Signals
 ) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox)
+    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox, solve_sec=IN_THE_MIDDLE)
     job = await submit_job(stack, tasks, tmp_path / "jobs")
     await until(lambda: stack.marked(SOLVED, at_least=2))
     assert await in_phase(job, "execute")
@@ -46,7 +46,7 @@ async def test_agents_act_on(
     await job.wait()
     # Whoever else was connected finds the server where it was.
     assert stacks.ensure().address == address
-    assert_recovered_soon(job, "execute", 3, f"{how.name} of {' and '.join(victims)} in execute")
+    assert_recovered_soon(job, "execute", IN_THE_MIDDLE, f"{how.name} of {' and '.join(victims)} in execute")
     assert_each_scored_once(job, stack)
     await assert_second_submit_does_nothing(job)
     assert_nothing_is_left(stack)

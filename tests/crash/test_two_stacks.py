@@ -47,7 +47,8 @@ async def test_neighbours_leave_each_other_alone(
         theirs = await submit_job(neighbour, tasks, tmp_path / "their-jobs")
         assert stack.id != neighbour.id
         await until(lambda: neighbour.marked(SOLVED, at_least=2))
-    tasks = write_counted_tasks(tmp_path / "tasks", 3, stack.sandbox, solve_sec=10)
+    # They act for longer than all of it takes that is done until the second look at what belongs to them.
+    tasks = write_counted_tasks(tmp_path / "tasks", 3, stack.sandbox, solve_sec=30)
     job = await submit_job(stack, tasks, tmp_path / "jobs")
     await until(lambda: stack.marked(SOLVED, at_least=3))
     monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(neighbour.paths.root))

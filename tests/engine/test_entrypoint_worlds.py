@@ -145,7 +145,7 @@ def test_what_an_entrypoint_is_given_by_name_is_in_no_configuration(
             found = client.containers.list(filters={"label": f"benchflow.job={job.name}"})
             return found[0] if found and found[0].exec_run(["test", "-e", "/root/answer"]).exit_code == 0 else None
 
-        container = await until(waiting, seconds=60)
+        container = await until(waiting)
         inspected = json.dumps(client.api.inspect_container(container.id))  # type: ignore[attr-defined]
         changed = "".join(str(change) for change in client.api.diff(container.id))  # type: ignore[attr-defined]
         container.exec_run(["touch", "/root/go"])  # type: ignore[attr-defined]

@@ -49,6 +49,12 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+def drawn_by_children(rollout: Path) -> list[str]:
+    """What the children of `n1` have drawn, which nobody draws twice."""
+    steps = [rollout / "children" / f"n1.{child}" / "steps" / "s1" for child in range(2)]
+    return [(step / "verifier" / "who").read_text().split()[-1] for step in steps]
+
+
 def test_a_group_a_task_is_a_line_that_a_trainer_reads_without_its_tree(module_jobs: Path, tmp_path: Path) -> None:
     tasks = [stepped(tmp_path, "drawn"), stepped(tmp_path, "broken", test=BROKEN)]
     results = run_tasks(tasks, module_jobs, job_name="groups", sandbox="local", mode=GrpoMode(n=2, at=1))
@@ -72,6 +78,7 @@ def test_a_group_a_task_is_a_line_that_a_trainer_reads_without_its_tree(module_j
     assert broken["error"] == "none of its 2 children could be measured"
 
     # What is run again has its line again, and the others keep theirs.
+    before = drawn_by_children(job / drawn["directory"])
     shutil.rmtree(job / drawn["directory"])
 
     async def resume() -> None:
@@ -82,7 +89,10 @@ def test_a_group_a_task_is_a_line_that_a_trainer_reads_without_its_tree(module_j
     asyncio.run(resume())
     same, anew = lines(job / "groups.jsonl")
     assert same == broken
-    assert anew["n"] == 2 and [leaf["returns"] for leaf in anew["leaves"]] != returns
+    after = drawn_by_children(job / anew["directory"])
+    assert anew["n"] == 2 and not {*after} & {*before}
+    earned = sorted((int(who[0], 16) + 1) / 16 for who in after)
+    assert sorted(leaf["returns"] for leaf in anew["leaves"]) == pytest.approx(earned)
 
 
 def test_values_along_a_trunk_are_those_of_its_own_states(module_jobs: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_two_submits_of_one_name_at_the_same_time_run_everything_once(engine: Pa
     for twin in twins:
         twin.stdin.write("go\n")
         twin.stdin.flush()
-    answers = [json.loads(twin.communicate(timeout=60)[0]) for twin in twins]
+    answers = [json.loads(twin.communicate(timeout=300)[0]) for twin in twins]
     assert sorted(answer["started"] for answer in answers) == [0, 0, 6]
     assert len(answers[0]["runs"]) == 6
     assert all(answer["runs"] == answers[0]["runs"] for answer in answers)

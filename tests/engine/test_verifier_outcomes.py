@@ -83,7 +83,8 @@ def test_a_verifier_that_hangs_is_ended_and_measures_nothing(results: dict[str, 
     assert result.verifier_error is not None
     assert result.verifier_error.type == "VerifierTimeoutError"
     assert result.verifier_error.key == "verifier.timeout_sec"
-    assert result.timing["verify"] < 12
+    # What it waits for would take much longer.
+    assert result.timing["verify"] < 300
 
 
 def test_two_reward_files_that_agree_are_one_reward(results: dict[str, RolloutResult]) -> None:
@@ -107,7 +108,7 @@ def test_an_agent_that_ran_out_of_time_is_still_verified(results: dict[str, Roll
     assert result.error is not None and result.error.type == "AgentTimeoutError"
     assert result.error_category == "agent_timeout"
     assert result.is_truncated
-    assert result.timing["execute"] < 12
+    assert result.timing["execute"] < 300
     journal = Path(str(result.directory)) / "trajectory" / "acp_trajectory.jsonl"
     assert '"agent_timeout"' in journal.read_text()
 

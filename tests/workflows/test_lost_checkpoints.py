@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from theatre import Theatre, until
+from theatre import Theatre, be_impatient, until
 
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.reaper import Reaper
@@ -24,11 +23,9 @@ OTHER = "benchflow-host-other"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A worker that lives waits for work, and is given it at once: nobody has to ask when it was last heard of.
+    # A worker that lives waits for work, and is given it soon: nobody has to ask when it was last heard of.
     monkeypatch.setattr(options, "HOST_SILENT_SEC", 4.0)
-    monkeypatch.setattr(options, "HOST_START_TIMEOUT", timedelta(seconds=1))
-    monkeypatch.setattr(options, "REPORT_TOTAL", timedelta(seconds=3))
-    monkeypatch.setattr(options, "TEARDOWN_TOTAL", timedelta(seconds=1))
+    be_impatient(monkeypatch, {OTHER}, 6.0)
 
 
 @contextlib.asynccontextmanager
