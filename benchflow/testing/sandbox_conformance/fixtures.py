@@ -25,7 +25,7 @@ Start = Callable[..., Awaitable[Sandbox]]
 Keep = Callable[[Sandbox], Awaitable[ImageRef]]
 
 STACK_LABEL = "benchflow.stack"
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds within which what must happen has happened, also on a busy machine."""
 
 
@@ -72,6 +72,15 @@ async def awake(sandbox: Sandbox, *naps: str) -> None:
         return not await napping(sandbox, *naps)
 
     await until(none_is)
+
+
+async def is_told(sandbox: Sandbox, variable: str) -> None:
+    """Wait until the first process has this in its environment: seen in the middle of its exec, it has none."""
+
+    async def has_it() -> bool:
+        return (await sandbox.exec(["grep", "-c", variable, "/proc/1/environ"])).stdout == "1\n"
+
+    await until(has_it)
 
 
 async def leave(sandbox: Sandbox, length: str, user: str | None = None) -> None:

@@ -79,6 +79,11 @@ class Worlds(Fixtures):
         wanted |= {"image": await self.image_of_a_world(plan), "env": {"WORKER": worker, "PLAIN": "plain"}}
         sandbox = await begin({"SECRET": secret}, **wanted)
         await asleep(sandbox, worker)
+
+        async def is_heard() -> str:
+            return (await provider.entrypoint_state(sandbox.ref.name)).log
+
+        await until(is_heard)
         again = await begin({"SECRET": secret}, **wanted)
         assert again.ref.handle == sandbox.ref.handle
         said = (await sandbox.read_file("/world/begun")).decode()
@@ -101,13 +106,15 @@ class Worlds(Fixtures):
         await sandbox.exec(["pkill", "-xf", f"sleep {worker}"])
 
         async def anew() -> bool:
-            return await sandbox.read_file("/world/workers") == b"\n\n"
+            return (await sandbox.exec(["cat", "/world/workers"])).stdout == "\n\n"
 
         await until(anew)
         await asleep(sandbox, worker)
         await leave(sandbox, mine)
         await leave(sandbox, others_, user="keeper")
-        await sandbox.exec(["sh", "-c", f"setsid setsid sh -c 'sleep {alike} &' >/dev/null 2>&1 &"], user="nobody")
+        # Each waits for the next, so that in the end there is nobody but the last.
+        twice = f"setsid -w setsid -w sh -c 'sleep {alike} &' >/dev/null 2>&1"
+        await sandbox.exec(["sh", "-c", twice], user="nobody")
         await asleep(sandbox, alike)
         before = await sandbox.exec(["pgrep", "-xf", f"sleep {worker}"])
         assert await sandbox.kill_processes() == 3
@@ -242,7 +249,7 @@ class Bases(Fixtures):
 
     def upon(self, upper: BuildContext, base: ImageRef, *lines: str, name: str = "world") -> ImageConfig:
         (upper.root / "Dockerfile").write_text("\n".join(lines) + "\n")
-        return ImageConfig(context=str(upper.root), timeout_sec=120, bases={name: base.reference})
+        return ImageConfig(context=str(upper.root), timeout_sec=600, bases={name: base.reference})
 
     async def test_a_dockerfile_builds_upon_an_image_that_was_built_here(
         self, base: BuildContext, upper: BuildContext, start: Start

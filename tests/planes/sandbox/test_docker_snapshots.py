@@ -11,6 +11,7 @@ from benchflow.contracts.sandbox import ImageRef, Mount
 from benchflow.errors import SandboxLostError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker import DockerProvider, captures
 from benchflow.planes.sandbox.docker.engine import RecordingClient
+from benchflow.testing.sandbox_conformance.fixtures import until
 
 pytestmark = pytest.mark.docker
 
@@ -185,6 +186,7 @@ async def test_a_child_is_made_as_its_parent_was_but_for_what_can_be_written(
             Mount(source=str(tmp_path / "shared"), target="/opt/shared", read_only=False),
         ),
     )
+    await until(lambda: has_begun(parent, 1))
     (ref,) = await parent.fork([a_name()])
     first, second = (daemon.api.inspect_container(sandbox.handle) for sandbox in (parent.ref, ref))
     assert second["HostConfig"]["NanoCpus"] == 5 * 10**8 and second["HostConfig"]["Memory"] == 256 << 20
@@ -194,10 +196,16 @@ async def test_a_child_is_made_as_its_parent_was_but_for_what_can_be_written(
         mount["Source"] for mount in second["Mounts"]
     )
     child = await provider.attach(ref)
+    await until(lambda: has_begun(child, 2))
     assert (await child.exec(["sh", "-c", "cat /opt/tools/file; ls -A /opt/shared; cat /begun"])).stdout == (
         "toolsbegun\nbegun\n"
     )
     assert (await child.exec(["touch", "/opt/tools/new"])).return_code != 0
+
+
+async def has_begun(sandbox, times):
+    """Whether the entrypoint has said so, which no start waits for."""
+    return (await sandbox.exec(["cat", "/begun"])).stdout == "begun\n" * times
 
 
 def _without(described, key):
@@ -224,7 +232,7 @@ def fetch(url):
     import urllib.error
     import urllib.request
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
