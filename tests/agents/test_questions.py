@@ -123,7 +123,7 @@ async def test_a_rollout_waits_for_its_answer_across_the_death_of_its_worker(
 
 @pytest.mark.local
 async def test_the_time_that_a_user_takes_is_not_the_agents(module_jobs: Path, tmp_path: Path) -> None:
-    limit = 3.0
+    limit = 8.0
     actions = [
         {"ask": "first?", "options": OPTIONS, "record": RECORD},
         {"ask": "second?", "options": OPTIONS, "record": RECORD},

@@ -17,7 +17,7 @@ PERF = Path(__file__).parents[2] / "benchmarks" / "perf"
 
 def run_script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PERF / name), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
 def measured(name: str, *arguments: str) -> dict[str, Any]:

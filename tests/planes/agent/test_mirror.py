@@ -255,7 +255,7 @@ async def test_a_turn_outlives_the_worker_that_followed_it(room: Room, tmp_path:
             await _until_said(room, word)
     async with worker(room, agent.id) as last:
         assert last.stdout is not None
-        said = json.loads(await asyncio.wait_for(last.stdout.readline(), 60))
+        said = json.loads(await asyncio.wait_for(last.stdout.readline(), 300))
     assert said["stop_reason"] == "end_turn"
     assert here(room, "out") == await there(room, "out")
     heard = [json.loads(raw) for raw in here(room, "out").splitlines()]
@@ -276,13 +276,13 @@ async def _until_said(room: Room, word: bytes) -> None:
     def is_there() -> bool:
         return word in here(room, "out")
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while not is_there():
             await asyncio.sleep(0.005)
 
 
 async def _until_there(room: Room, content: bytes) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(180):
         while await there(room, "in") != content:
             await asyncio.sleep(0.01)
 

@@ -81,6 +81,7 @@ class CrashesInARollback(Worlds):
         snapshot = await mine.snapshot("empty")
         await ask(place, note="rolled back")
         caller = call(self.provider_path, place.ref, mine.manifest, "restore", snapshot)
+        await caller.begun()
 
         async def stopped() -> bool:
             looked = await place.control(f"cd {WORLD}/* && {{ test -e 1/stopped || test -e 2; }}")

@@ -101,7 +101,7 @@ class ServicesOfAWorld(Worlds):
     async def test_a_probe_that_hangs_means_that_the_image_has_no_such_service(
         self, place: Sandbox, services: MakeServices, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "PROBE_SEC", 1)
+        monkeypatch.setattr(module, "PROBE_SEC", 5)
         await place.write_file("/usr/local/bin/hangs", "#!/bin/sh\nexec sleep 600\n", mode=0o755)
         hangs = Service(name="hangs", command="hangs", port=9197)
         found = await services(notes(), hangs, probed={"notes": True}).start()
@@ -164,7 +164,10 @@ class ServicesOfAWorld(Worlds):
         mine = services(notes())
         await mine.start()
         await healthy(place)
-        await place.control("kill -9 $(cat $(ls -d /run/benchflow/world/*/1)/notes.pid | cut -d' ' -f1)")
+        await place.control(
+            "p=$(cut -d' ' -f1 /run/benchflow/world/*/1/notes.pid) && kill -9 $p\n"
+            'while grep -qs "^State:.[^ZX]" /proc/$p/status; do sleep 0.05; done'
+        )
         with pytest.raises(ServiceDiedError, match="'notes' ended with exit status 137"):
             await mine.require_running()
 
@@ -239,10 +242,11 @@ class ServicesOfAWorld(Worlds):
         self, place: Sandbox, services: MakeServices, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "GRACE_SEC", 1.0)
-        rude = "#!/bin/sh\n[ \"$1\" = --help ] && exit 0\ntrap '' TERM\nwhile :; do sleep 0.1; done\n"
+        rude = "#!/bin/sh\n[ \"$1\" = --help ] && exit 0\ntrap '' TERM\n: >/data/up\nwhile :; do sleep 0.1; done\n"
         await place.write_file("/usr/local/bin/rude", rude, mode=0o755)
         mine = services(Service(name="rude", command="rude", port=9195))
         await mine.start()
+        await until(lambda: _exists(place, "/data/up"))
         began = time.monotonic()
         await mine.stop()
         assert time.monotonic() - began >= module.GRACE_SEC

@@ -11,6 +11,7 @@ from state_room import Ledger, Room, by_both, everywhere, locally, untorn
 
 from benchflow.errors import StateBusyError, StateError
 from benchflow.planes.environment.state import FENCE_TABLE, SNAPSHOTS, diff_snapshots, read_state
+from benchflow.testing.sandbox_conformance.fixtures import until
 
 MAIL = "CREATE TABLE mail (id INTEGER PRIMARY KEY, subject TEXT);"
 COUNT = "SELECT count(*) FROM mail"
@@ -140,6 +141,11 @@ async def test_several_databases_are_captured_as_of_one_moment(room: Room, tmp_p
         assert len(ticks) == 3
         assert untorn(ticks), ticks
         seen.add(ticks[0])
+
+        async def went_on(before: int = ticks[0]) -> bool:
+            return (await ledger.read())[1][0] > before
+
+        await until(went_on)
     assert len(seen) == 12, "the writer went on"
     await ledger.stop()
 
@@ -357,7 +363,7 @@ async def test_one_who_is_locked_out_by_a_dying_helper_says_so(room: Room) -> No
     await room.sh('mkdir -p "$1"', SNAPSHOTS)
     async with room.holding(f"{SNAPSHOTS}/.lock", "BEGIN EXCLUSIVE"):
         with pytest.raises(StateBusyError, match="the snapshots are locked") as failed:
-            await room.store(timeout=2.0).snapshot("one", ["/data/a.db"])
+            await room.store(timeout=10.0).snapshot("one", ["/data/a.db"])
         assert failed.value.key == SNAPSHOTS
 
 
