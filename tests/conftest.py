@@ -33,7 +33,7 @@ os.environ.pop("COLUMNS", None)
 def docker_problem() -> str | None:
     """Why Docker tests cannot run here; None when they can."""
     try:
-        client = docker.from_env(timeout=10)
+        client = docker.from_env(timeout=60)
         client.ping()
         client.close()
     except Exception as error:

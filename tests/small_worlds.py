@@ -42,7 +42,7 @@ async def ask(sandbox: Sandbox, path: str = "/", port: int = PORT, note: str | N
     """What a service answers to somebody in the sandbox. note: is posted. Raises `AssertionError` without an answer."""
     script = (
         "import sys, urllib.request as r; "
-        "print(r.urlopen(sys.argv[1], sys.argv[2].encode() if sys.argv[2:] else None, 10).read().decode())"
+        "print(r.urlopen(sys.argv[1], sys.argv[2].encode() if sys.argv[2:] else None, 60).read().decode())"
     )
     words = [] if note is None else [note]
     said = await sandbox.exec(["python3", "-c", script, f"http://localhost:{port}{path}", *words], cwd="/")

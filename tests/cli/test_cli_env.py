@@ -66,7 +66,7 @@ name = "desk"
 base_image = "desk-base:1"
 owns_lifecycle = false
 task_selection = { mechanism = "image" }
-readiness = { timeout_sec = 20 }
+readiness = { timeout_sec = 120 }
 [[environment.services]]
 name = "desk"
 command = "desk 9001 /data/desk.db"
@@ -84,7 +84,7 @@ image = "desk:1"
 ports = [9001]
 [environment.readiness]
 http = ["http://localhost:9001/health"]
-timeout_sec = 20
+timeout_sec = 120
 """
 
 STATE = '[environment.state]\npaths = ["/data/desk.db", "/data/phone.db"]\n'
@@ -296,12 +296,12 @@ def test_a_check_that_is_interrupted_removes_its_sandbox(world: Path, name: str)
     text = STARTED.replace("desk 9001", "desk 9003")
     command = [sys.executable, "-m", "benchflow.cli", "env", "check", manifest(world, text), "--sandbox", "docker"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not left("docker"):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
     os.kill(process.pid, getattr(signal, name))
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors.strip()) == (130, "interrupted")
     assert left("docker") == []
 
