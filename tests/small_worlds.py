@@ -17,7 +17,7 @@ from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.services import Services
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures
+from benchflow.testing.sandbox_conformance.fixtures import Fixtures, left_mounted
 
 SERVICE = Path(__file__).with_name("notes_service.py")
 PROGRAM = "/usr/local/bin/notes"
@@ -125,7 +125,7 @@ class OnLocal:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("BENCHFLOW_STATE_DIR", str(directory))
             yield directory
-        left = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(directory) in line]
+        left = left_mounted(cls.provider_path, directory)
         for line in left:
             subprocess.run(["umount", "--lazy", line.split()[1]], check=True)
         assert left == []

@@ -190,10 +190,14 @@ async def _ask(job_id: str) -> tuple[bool, dict[str, Any] | None, str | None]:
     try:
         if (await handle.describe()).status != WorkflowExecutionStatus.RUNNING:
             return False, None, engine.ui_of(job_id)
-        progress = await handle.query(names.PROGRESS, result_type=JobProgress)
-        return True, progress.model_dump(mode="json", exclude={"recent"}), engine.ui_of(job_id)
     except RPCError:
         return False, None, None
+    try:
+        progress = await handle.query(names.PROGRESS, result_type=JobProgress)
+    except RPCError:
+        # It runs, but no worker answers now.
+        return True, None, engine.ui_of(job_id)
+    return True, progress.model_dump(mode="json", exclude={"recent"}), engine.ui_of(job_id)
 
 
 @app.command(cls=Command)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import secrets
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -93,6 +94,28 @@ def elsewhere(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Carry out a coroutine on an event loop of its own."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work()).result()
+
+
+def left_mounted(provider_path: str, directory: Path) -> list[str]:
+    """What is mounted below a state directory and stays so, however often its provider sweeps.
+
+    What the kernel lets go of late goes with the next sweep.
+    """
+
+    def mounted() -> list[str]:
+        return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(directory) in line]
+
+    async def sweep() -> None:
+        provider = make_provider(provider_path)
+        await provider.sweep("")
+        await provider.close()
+
+    deadline = time.monotonic() + PATIENCE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCHFLOW_STATE_DIR", str(directory))
+        while mounted() and time.monotonic() < deadline:
+            elsewhere(sweep)
+    return mounted()
 
 
 class Fixtures:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from state_room import PROVIDERS, Room, by_both
 from benchflow.contracts.sandbox import ImageConfig, ImageRef
 from benchflow.errors import StateError, WorldError
 from benchflow.paths import StatePaths
+from benchflow.planes.environment.helper import probe
 from benchflow.planes.environment.interpreter import interpreter_of, program_of
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.sandbox.docker import DockerProvider
@@ -29,6 +31,7 @@ answers = {
     "moved": b"HTTP/1.1 302 Found\r\nLocation: http://localhost:1/\r\n\r\n",
     "starting": b"HTTP/1.1 503 No\r\nContent-Length: 12\r\n\r\nnot\nyet  up\n",
     "chunked": b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n5\r\noh no\r\n0\r\n\r\n",
+    "fading": b"HTTP/1.1 503 No\r\n\r\nnot yet up\n",
     "rude": b"220 mail.example ESMTP\r\n",
     "shut": b"",
     "silent": None,
@@ -37,6 +40,7 @@ def serve(server, how):
     while True:
         link, _ = server.accept()
         threading.Thread(target=answer, args=(link, how), daemon=True).start()
+        how = "silent" if how == "fading" else how
 def answer(link, how):
     link.recv(4096)
     said = answers[how]
@@ -109,7 +113,7 @@ async def test_the_last_answer_of_each_target_is_told(room: Room) -> None:
             *known, unknown, port = (each.answer for each in probed.answers)
             for those, answer in zip(said, known, strict=True):
                 those.add(answer)
-            # The deadline may have cut a last try short: then the answer is that of another probe.
+            # On a busy machine one may not be heard before the deadline: then the answer is that of another probe.
             if all(those != {"timed out"} for how, those in zip(hows, said, strict=False) if how != "silent"):
                 break
     assert [those - {"timed out"} or those for those in said] == [
@@ -119,6 +123,32 @@ async def test_the_last_answer_of_each_target_is_told(room: Room) -> None:
     assert unknown and unknown not in ("was not tried", "connected")
     assert port == "connection refused"
     assert {each.seconds for each in probed.answers} == {None}
+
+
+@by_both
+async def test_a_try_that_the_deadline_cuts_short_leaves_the_answer_before_it(room: Room) -> None:
+    async with serving(room, "127.0.0.1,9001,fading"):
+        # Less than a whole try, so that there is only the one that is cut short.
+        probed = await room.keeper.probe(http=["http://localhost:9001/"], deadline=4.0)
+    assert [each.answer for each in probed.answers] == ["HTTP 503: not yet up"]
+
+
+def test_a_whole_try_without_an_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "TRY", 0.2)
+    tries = iter([(False, "HTTP 503"), TimeoutError(), TimeoutError()])
+
+    def ask(self: probe.Probe, patience: float) -> tuple[bool, str]:
+        met = next(tries)
+        if isinstance(met, tuple):
+            return met
+        self.deadline = 0.0
+        raise met
+
+    monkeypatch.setattr(probe.Probe, "ask", ask)
+    began = time.monotonic()
+    tried = probe.Probe("http://localhost:1/", 0.0, began, began + 600)
+    tried.run()
+    assert (tried.healthy, tried.answer) == (False, "timed out")
 
 
 @by_both

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
+from pathlib import Path
 
 import pytest
 from small_worlds import PORT, MakeServices, OnDocker, OnLocal, Worlds, ask, notes, running
@@ -26,6 +29,29 @@ async def healthy(sandbox: Sandbox, port: int = PORT) -> None:
             return False
 
     await until(answers)
+
+
+async def test_a_probe_that_begins_late_and_hangs_is_ended_too(tmp_path: Path) -> None:
+    programs, boot = tmp_path / "bin", tmp_path / "world" / "1"
+    programs.mkdir()
+    late = '#!/bin/sh\ncase $2 in *.probing) sleep 3 ;; esac\nexec /bin/mv "$@"\n'
+    for name, text in (("hangs", "#!/bin/sh\nexec sleep 600\n"), ("mv", late)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    script = Path(module.__file__).with_name("supervisor.sh").read_text()
+    words = ["world", str(boot), "1", "/", "1", "1000000", "hangs", "ask", "hangs", "hangs"]
+    supervisor = await asyncio.create_subprocess_exec(
+        *("/bin/sh", "-c", script, *words),
+        env={"PATH": f"{programs}:{os.environ['PATH']}"},
+        start_new_session=True,
+    )
+    try:
+        await until(lambda: asyncio.to_thread((boot / "1" / "hangs.left_out").exists))
+    finally:
+        os.killpg(supervisor.pid, signal.SIGKILL)
+        await supervisor.wait()
+    assert (boot / "1" / "hangs.left_out").read_text() == f"{128 + signal.SIGKILL}\n"
+    assert not (boot / "1" / "hangs.probing").exists()
 
 
 class ServicesOfAWorld(Worlds):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from world_readiness import WorldReadiness
 
 from benchflow.contracts.sandbox import ImageConfig
 from benchflow.testing.sandbox_conformance import SandboxConformance
-from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, elsewhere, make_provider
+from benchflow.testing.sandbox_conformance.fixtures import left_mounted
 
 
 @pytest.mark.local
@@ -24,23 +23,10 @@ class TestLocal(SandboxConformance, WorldReadiness):
     def state_directory(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         """A state directory of which nothing may be left on this host: no mount, no loop device."""
         directory = tmp_path_factory.mktemp("state")
-
-        def mounted() -> list[str]:
-            return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(directory) in line]
-
-        async def sweep() -> None:
-            provider = make_provider(cls.provider_path)
-            await provider.sweep("")
-            await provider.close()
-
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("BENCHFLOW_STATE_DIR", str(directory))
             yield directory
-            # What the kernel lets go of late goes with the next sweep.
-            deadline = time.monotonic() + PATIENCE
-            while mounted() and time.monotonic() < deadline:
-                elsewhere(sweep)
-        left = mounted()
+        left = left_mounted(cls.provider_path, directory)
         for line in left:
             subprocess.run(["umount", "--lazy", line.split()[1]], check=True)
         assert left == []

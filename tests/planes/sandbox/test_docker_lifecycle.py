@@ -138,6 +138,37 @@ async def test_an_entrypoint_that_ends_is_told_with_its_last_words(start, image_
     assert await provider.owned(stack) == []
 
 
+class Late:
+    """An engine whose daemon notes only after many looks that a container has ended."""
+
+    def __init__(self, looks):
+        self.looks, self.left = 0, looks
+
+    async def call(self, ask):
+        return ask(self)
+
+    def inspect_container(self, _):
+        self.looks += 1
+        running = self.looks <= self.left
+        return {"State": {"Running": running, "Status": "", "ExitCode": 3, "Error": "", "OOMKilled": False}}
+
+    def logs(self, *_, **__):
+        return b"last words\n"
+
+
+async def test_an_end_that_the_daemon_notes_late_is_told_with_its_last_words(monkeypatch):
+    sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))
+    error = await launch.start_error(Late(150), "container", SandboxLostError("cannot exec in a stopped container"))
+    assert "exit status 3" in error.message and error.log_tail == "last words"
+
+
+async def test_where_there_is_no_shell_no_end_is_waited_for():
+    engine = Late(10**9)
+    error = await launch.start_error(engine, "container", SandboxLostError('exec: "/bin/sh": no such file'))
+    assert error.remedy == launch.NO_SHELL and engine.looks == 1
+
+
 async def test_limits_are_the_containers_own(start, daemon):
     sandbox = await start(cpus=0.5, memory_mb=96)
     host = daemon.containers.get(sandbox.ref.handle).attrs["HostConfig"]

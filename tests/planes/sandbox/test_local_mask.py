@@ -16,6 +16,7 @@ import pytest
 import benchflow
 from benchflow.errors import ConfigError, SandboxUnavailableError
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
+from benchflow.planes.sandbox.local.mask import plan
 from benchflow.planes.sandbox.local.mask.mounts import Submounts
 from benchflow.planes.sandbox.local.mask.plan import Mask, host_mask, run_mask
 
@@ -223,6 +224,25 @@ def test_an_unknown_name_at_the_top_is_hidden_and_links_between_known_ones_are_k
 def test_names_that_hold_secrets_are_hidden_before_they_exist(host: Path) -> None:
     found = kinds(host_mask(host))
     assert found["etc/containerd"] == found["var/lib/containerd"] == "whiteout"
+
+
+@pytest.mark.parametrize(
+    "name", ["etc/app", "etc/apt/sources.list", "opt/app/bin/run", "usr/local/bin/tool", "var/lock"]
+)
+def test_a_name_that_goes_while_it_is_looked_at_does_no_harm(
+    host: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def list_and_remove(directory: str) -> list[os.DirEntry[str]]:
+        found = names_of(directory)
+        if directory == str((host / name).parent):
+            subprocess.run(["rm", "-r", host / name], check=True)
+        return found
+
+    names_of = plan.names_of
+    monkeypatch.setattr(plan, "names_of", list_and_remove)
+    found = host_mask(host)
+    assert not (host / name).exists()
+    assert name not in kinds(found) and found.covers("etc/shadow-")
 
 
 def test_merged_directories_keep_the_hosts_mode(host: Path) -> None:

@@ -499,6 +499,20 @@ def test_a_sweep_leaves_the_rules_to_whoever_is_about_to_link(any_host: Host) ->
     assert "benchflow" not in any_host.rules()
 
 
+def test_a_sweep_waits_for_who_holds_the_lock_for_a_moment(any_host: Host) -> None:
+    code = """if True:
+        import threading
+        from benchflow.planes.sandbox.local import network
+        network._LOCK_SEC = 60
+        other = network.hold()
+        other.__enter__()
+        threading.Timer(0.3, other.__exit__, (None, None, None)).start()
+        network.sweep()
+    """
+    any_host.python(code)
+    assert "benchflow" not in any_host.rules()
+
+
 def test_a_process_that_had_prepared_does_so_again_after_a_sweep_by_another(any_host: Host) -> None:
     code = """if True:
         import subprocess, sys

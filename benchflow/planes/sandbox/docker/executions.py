@@ -36,7 +36,8 @@ from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
 from benchflow.planes.sandbox.outcome import KILLED, NOT_STARTED, TIMED_OUT, WATCH_EVERY
 from benchflow.planes.sandbox.records import file_lock, write_record
 
-KILL_PATIENCE = 20.0
+KILL_PATIENCE = 60.0
+"""Seconds for a killed command to be gone: a process that waits for the disk does so first."""
 
 # $1: directory; the rest: the command. The wrapper's output stays the daemon's stream and carries nothing, not even
 # the shell's remark that its child was killed: what arrives there is the daemon's reason not to start.

@@ -15,6 +15,9 @@ from benchflow.planes.sandbox.local.store.store import Store
 _WORK = "w-"
 """How the names of overlay work directories begin."""
 
+_FREEZE_SEC = 60.0
+"""A process that writes more than the disk takes stands still only once the disk has taken it."""
+
 
 class Volumes:
     """The volumes of a store."""
@@ -61,7 +64,7 @@ class Volumes:
         image.write(self._store.root / place_of(name))
         # What is written now need not be written while the sandbox stands still.
         self._store.sync()
-        cgroup.freeze()
+        cgroup.freeze(_FREEZE_SEC)
         try:
             self._store.clone(place_of(name), target)
         finally:
