@@ -196,7 +196,8 @@ async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 300.0
     deadline = time.monotonic() + seconds
     while not (value := await condition()):
         assert time.monotonic() < deadline, "the condition never came true"
-        await asyncio.sleep(0.03)
+        # Every look costs those something that are looked at.
+        await asyncio.sleep(0.1)
     return value
 
 

@@ -374,6 +374,7 @@ def test_no_sessions_are_left_in_the_state_directory(troubled: dict[str, Seen], 
 
 
 @pytest.mark.docker
+@pytest.mark.soak
 def test_agents_misbehave_in_docker_as_anywhere(module_jobs: Path, tmp_path: Path) -> None:
     tasks = [
         write_task(tmp_path, "exits", [*SO_FAR, {"exit": 3}]),

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 from agent_world import (
-    DOCKER,
     LOCAL,
+    SELDOM_DOCKER,
     TEST,
     Seen,
     assert_nothing_is_left,
@@ -78,7 +78,7 @@ def answer_by_step(request: ModelRequest) -> dict[str, Any]:
     return says()
 
 
-@pytest.fixture(scope="module", params=[LOCAL, DOCKER])
+@pytest.fixture(scope="module", params=[LOCAL, SELDOM_DOCKER])
 def shown(request: pytest.FixtureRequest, module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> Shown:
     task = write_model_task(tmp_path_factory.mktemp("whole"), "whole", config=STEPS)
     for step in ("one", "two"):

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 from agent_world import (
-    DOCKER,
     LOCAL,
     RECORD,
     SELDOM_DOCKER,
-    SELDOM_LOCAL,
     SOLVE,
     Seen,
     asked,
@@ -182,7 +180,7 @@ async def test_forms_are_answered_with_their_content_or_declined(module_jobs: Pa
     assert [line["result"] for line in seen.of("elicitation_answer")] == seen.recorded()[:2]
 
 
-@pytest.mark.parametrize("sandbox", [SELDOM_LOCAL, DOCKER])
+@pytest.mark.parametrize("sandbox", [LOCAL, SELDOM_DOCKER])
 async def test_a_rollout_that_waits_can_be_cancelled(module_jobs: Path, tmp_path: Path, sandbox: str) -> None:
     task = write_task(tmp_path, "unheard", [{"say": "so far"}, {"daemon": "exec sleep 75001"}, {"ask": "may I?"}])
     job = await ask_job(module_jobs, task, name=f"unheard-{sandbox}", sandbox=sandbox)

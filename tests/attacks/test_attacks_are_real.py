@@ -12,7 +12,7 @@ from benchflow.contracts.task import HardeningConfig
 
 pytestmark = pytest.mark.docker
 
-A_FEW = ("conftest-in-the-workspace", "git-fsmonitor", "linked-key", "pytest-ini", "squatted-port")
+A_FEW = ("conftest-in-the-workspace", "linked-key", "squatted-port")
 HARDENED = [name for name in QUICK if ALL[name].items and "engine" not in ALL[name].stopped_by]
 """What nothing stops but items of hardening, and perhaps the clean room."""
 

@@ -49,6 +49,11 @@ class DockerWorld:
                     found.append(_seen(container))
         return found
 
+    def make_file(self, path: str) -> None:
+        for container in self._containers():
+            if container.status == "running":
+                assert container.exec_run(["touch", path]).exit_code == 0
+
     def commands(self, sandbox: Seen) -> list[str]:
         return [str(row[-1]) for row in self._docker.containers.get(sandbox.identity).top()["Processes"]]
 

@@ -115,6 +115,11 @@ class LocalWorld:
         inits = {seen: self.init_of(seen.name) for seen in self.sandboxes()}
         return [seen for seen, init in inits.items() if init and Path(f"/proc/{init}/root{path}").exists()]
 
+    def make_file(self, path: str) -> None:
+        for seen in self.sandboxes():
+            if init := self.init_of(seen.name):
+                Path(f"/proc/{init}/root{path}").touch()
+
     def repeated(self, files: Sequence[str]) -> list[str]:
         """Those of these files, in running sandboxes, that have more than a line."""
         roots = [Path(f"/proc/{init}/root") for seen in self.sandboxes() if (init := self.init_of(seen.name))]

@@ -20,7 +20,7 @@ from scored import (
     rows,
     submit_job,
 )
-from worlds import seldom_on_docker, seldom_on_local
+from worlds import seldom_on_docker
 
 from benchflow.errors import JobNotFoundError
 from benchflow.jobs import Job
@@ -69,7 +69,7 @@ async def test_killed_while_rooms_are_made(stack: EmbeddedStack, tmp_path: Path)
     assert_nothing_is_left(stack)
 
 
-@seldom_on_local
+@seldom_on_docker
 async def test_verifications_that_are_cancelled_or_terminated_leave_no_room(
     often_swept: None, stack: EmbeddedStack, tmp_path: Path
 ) -> None:

@@ -77,7 +77,7 @@ def left(daemon: Any, stack: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.soak)])
 async def test_kills_at_any_moment_leave_nothing(
     sandbox: DockerSandbox, stack: str, name: str, children: ForkServerContext, daemon: Any, kills: int
 ) -> None:

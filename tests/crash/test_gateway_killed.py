@@ -170,8 +170,7 @@ async def test_the_gateway_goes_and_comes_with_the_stack(stack: EmbeddedStack, t
         await asyncio.to_thread(stacks.stop, stack.paths)
         assert not is_running(stack.paths)
         await stack.start()
-        (sandbox,) = stack.world.with_file("/app/started")
-        Path(f"/proc/{stack.world.init_of(sandbox.name)}/root/app/go").touch()  # type: ignore[attr-defined]
+        stack.world.make_file("/app/go")
         job = await start(stack, task, tmp_path / "jobs", model)
         assert job.attached
         await job.wait()

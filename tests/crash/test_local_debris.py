@@ -46,7 +46,7 @@ def children() -> ForkServerContext:
     return context
 
 
-@pytest.mark.parametrize("kills", [40, pytest.param(400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [20, pytest.param(400, marks=pytest.mark.soak)])
 async def test_kills_at_any_moment_leave_nothing(world: LocalWorld, children: ForkServerContext, kills: int) -> None:
     seed = int(os.environ.get("BENCHFLOW_TEST_SEED") or random.SystemRandom().randrange(10**6))
     print(f"\nBENCHFLOW_TEST_SEED={seed}")
@@ -189,7 +189,7 @@ async def test_a_reboot_leaves_only_what_is_reaped(world: LocalWorld) -> None:
     await _nothing_is_left(world)
 
 
-@pytest.mark.parametrize("number", [48, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("number", [24, pytest.param(1000, marks=pytest.mark.soak)])
 async def test_many_sandboxes_leak_nothing(world: LocalWorld, number: int) -> None:
     provider = LocalProvider()
 

@@ -15,12 +15,12 @@ from scored import (
     rows,
     submit_job,
 )
-from worlds import Seen, seldom_on_docker, seldom_on_local
+from worlds import Seen, seldom_on_docker
 
 pytestmark = pytest.mark.crash
 
 
-@seldom_on_local
+@seldom_on_docker
 async def test_a_terminated_rollout_leaves_a_row_and_no_sandbox(
     often_swept: None, stack: EmbeddedStack, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ VICTIMS: dict[str, list[tuple[Role, ...]]] = {
 
 
 @seldom_on_docker
-@pytest.mark.parametrize("kills", [10, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.soak)])
 async def test_jobs_end_as_if_nothing_had_happened(stack: EmbeddedStack, tmp_path: Path, kills: int) -> None:
     chance = chance_of_this_run()
     tasks = write_counted_tasks(tmp_path / "tasks", 8, stack.sandbox, setup_sec=0.5, solve_sec=1.5, verify_sec=0.5)
@@ -47,7 +47,7 @@ async def test_jobs_end_as_if_nothing_had_happened(stack: EmbeddedStack, tmp_pat
 
 
 @on_local
-@pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.soak)])
 async def test_a_command_whose_end_nobody_saw_is_not_run_again(
     stack: EmbeddedStack, tmp_path: Path, kills: int
 ) -> None:

@@ -45,9 +45,11 @@ class BuildContext:
     async def build(self, *steps: str, log: Path | None = None) -> ImageRef:
         return await self.build_config(self.write(*steps), log=log)
 
-    async def build_config(self, config: ImageConfig, log: Path | None = None) -> ImageRef:
+    async def build_config(self, config: ImageConfig, log: Path | None = None, *, to_keep: bool = False) -> ImageRef:
+        """to_keep: whoever asks for it removes it."""
         image = await self._provider.build(config, log=log)
-        self._discard.append(image)
+        if not to_keep:
+            self._discard.append(image)
         return image
 
 

@@ -27,7 +27,7 @@ from benchflow.testing.sandbox_conformance.fixtures import (
     napping,
 )
 
-KILLS = 6
+KILLS = 4
 """How many processes are killed while they start a sandbox."""
 
 

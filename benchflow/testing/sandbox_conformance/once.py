@@ -12,7 +12,7 @@ from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.testing.sandbox_conformance import others
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, awake, leave, nap, napping, until
 
-MOMENTS = 20
+MOMENTS = 10
 """How many callers are killed, each a little later in its call than the one before."""
 
 

@@ -19,7 +19,7 @@ from benchflow.errors import SandboxLostError, SandboxStartError, UnsupportedFea
 from benchflow.testing.sandbox_conformance.borders import HOG
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Keep, Start, is_told, leave, nap, napping, until
 
-CHILDREN = 6
+CHILDREN = 4
 GENERATIONS = 30
 
 WRITER = """
@@ -247,7 +247,7 @@ class Forks(Fixtures):
         self, provider: SandboxProvider, world: Sandbox
     ) -> None:
         last = 0
-        for _ in range(8):
+        for _ in range(4):
             (ref,) = await world.fork(names(1))
             child = await provider.attach(ref)
             await child.kill_processes(keep="nothing")

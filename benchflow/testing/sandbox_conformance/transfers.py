@@ -15,7 +15,7 @@ from benchflow.errors import SandboxError
 from benchflow.testing.sandbox_conformance.files import BINARY, listing
 from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, Start
 
-MANY = 5000
+MANY = 2000
 HUGE = 200 * 1024 * 1024
 
 

@@ -184,7 +184,7 @@ async def test_an_agent_that_breaks_off_is_a_typed_error(
     room: Room, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its log comes by a pipe of its own, and may come later.
-    monkeypatch.setattr(session_module, "LAST_LOG", 5.0)
+    monkeypatch.setattr(session_module, "LAST_LOG", 60.0)
     actions, error, said = TROUBLE[name]
     agent = await room.open({"say": "so far"}, {"stderr": "something is wrong here"}, *actions, {"hang": True})
     with pytest.raises(error, match=said) as caught:

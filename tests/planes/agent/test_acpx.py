@@ -275,7 +275,9 @@ async def test_nobody_can_be_asked(room: AcpxRoom) -> None:
 
 
 @LOCALLY
-@pytest.mark.parametrize(("permissions", "chosen"), [("auto", "yes"), ("deny", "no")])
+@pytest.mark.parametrize(
+    ("permissions", "chosen"), [pytest.param("auto", "yes", marks=pytest.mark.soak), ("deny", "no")]
+)
 async def test_permissions_are_answered_by_policy(room: AcpxRoom, permissions: str, chosen: str) -> None:
     options = [["no", "reject_once"], ["yes", "allow_once"]]
     await room.play([{"ask": "may I?", "options": options, "then": {"yes": [{"say": "yes"}], "no": [{"say": "no"}]}}])
@@ -431,6 +433,8 @@ async def test_a_turn_survives_those_who_drive_it(room: AcpxRoom, kind: str, tmp
 # --- a real agent ----------------------------------------------------------------------------------------
 
 
+# In every run it does so through the whole engine, too, for a turn.
+@pytest.mark.soak
 @LOCALLY
 async def test_opencode_behind_acpx_works_with_a_scripted_model(
     kind: str, state: Path, tmp_path: Path, kept: StatePaths, runtime: Toolbox, base_image: str

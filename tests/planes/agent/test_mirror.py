@@ -11,11 +11,12 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 import pytest_asyncio
 from acp_room import CWD, PATIENT, USER, Room, take_turn
@@ -91,11 +92,22 @@ async def provider(elsewhere: Forwarder) -> AsyncIterator[DockerProvider]:
     await made.close()
 
 
+@pytest.fixture(scope="module")
+def built() -> Iterator[list[ImageRef]]:
+    """The image of all tests here, when one of them has built it; removed in the end."""
+    images: list[ImageRef] = []
+    yield images
+    client = docker.from_env()
+    for image in images:
+        client.images.remove(image.reference, force=True)
+    client.close()
+
+
 @pytest_asyncio.fixture
-async def image(provider: DockerProvider, runtime: Toolbox, base_image: str) -> AsyncIterator[ImageRef]:
-    made = await image_with_toolboxes(provider, ImageRef(reference=base_image), [runtime])
-    yield made
-    await provider.remove_image(made)
+async def image(provider: DockerProvider, runtime: Toolbox, base_image: str, built: list[ImageRef]) -> ImageRef:
+    if not built:
+        built.append(await image_with_toolboxes(provider, ImageRef(reference=base_image), [runtime]))
+    return built[0]
 
 
 @pytest_asyncio.fixture

@@ -12,7 +12,7 @@ import pytest
 from small_worlds import DATABASE, PORT, PROGRAM, SERVICE, OnDocker, OnLocal, Worlds, ask, keeper_of, running
 
 from benchflow.contracts.environment import Manifest
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider, SandboxSpec
+from benchflow.contracts.sandbox import EntrypointState, ImageConfig, ImageRef, SandboxProvider, SandboxSpec
 from benchflow.errors import ReadinessError, SandboxError, ServiceDiedError, StatelessError, UnsupportedFeatureError
 from benchflow.planes.environment.environment import ENTRYPOINT, ManifestEnvironment, Place
 from benchflow.testing.sandbox_conformance.fixtures import elsewhere, make_provider, until
@@ -40,7 +40,7 @@ async def death_of(world: ManifestEnvironment) -> ServiceDiedError:
     return found
 
 
-class WorldOfAnEntrypoint(Worlds):
+class BegunByAnEntrypoint(Worlds):
     @pytest.fixture(scope="class")
     @classmethod
     def built(cls, class_stack: str) -> Iterator[dict[str, ImageRef]]:
@@ -113,6 +113,8 @@ class WorldOfAnEntrypoint(Worlds):
         assert "notes begins" in (await mine.logs())[ENTRYPOINT]
         assert len((await mine.logs(tail=5))[ENTRYPOINT]) == 5
 
+
+class WorldOfAnEntrypoint(BegunByAnEntrypoint):
     @pytest.mark.parametrize("form", ["first", "below"])
     async def test_it_knows_its_task_and_its_secrets(self, owned: Owned, form: str) -> None:
         mine = await owned(form=form)
@@ -134,7 +136,7 @@ class WorldOfAnEntrypoint(Worlds):
         with pytest.raises(ReadinessError, match="1 of 1 probes") as caught:
             await mine.readiness()
         said = caught.value.log_tail or ""
-        # Its last try may have been cut short.
+        # On a busy machine it may not be heard in time.
         assert ("HTTP 503" in said or "timed out" in said) and "entrypoint:" in said and "notes begins" in said
 
     @pytest.mark.parametrize("form", ["first", "below"])
@@ -210,7 +212,32 @@ class WorldOfAnEntrypoint(Worlds):
 
 
 @pytest.mark.docker
-class TestEntrypointOnDocker(OnDocker, WorldOfAnEntrypoint):
+class TestEntrypointOnDocker(OnDocker, BegunByAnEntrypoint):
+    async def test_one_that_has_ended_is_dead_before_the_daemon_knows(
+        self, owned: Owned, provider: SandboxProvider, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mine = await owned()
+        await mine.readiness()
+        with pytest.raises(Exception):  # noqa: B017 its sandbox ends with it
+            await ask(mine.sandbox, note="die 7")
+        looks = 3
+
+        async def behind(name: str) -> EntrypointState:
+            nonlocal looks
+            looks -= 1
+            state = await ask_provider(name)
+            return state.model_copy(update={"running": True, "exit_code": None}) if looks >= 0 else state
+
+        ask_provider = provider.entrypoint_state
+        monkeypatch.setattr(provider, "entrypoint_state", behind)
+        with pytest.raises(ServiceDiedError, match="entrypoint ended with exit status 7"):
+            await mine.check()
+        assert looks < 0
+
+
+@pytest.mark.docker
+@pytest.mark.soak
+class TestMoreOfEntrypointsOnDocker(OnDocker, WorldOfAnEntrypoint):
     pass
 
 

@@ -9,6 +9,7 @@ import tarfile
 import uuid
 from pathlib import Path
 
+import docker
 import pytest
 
 from benchflow.contracts.sandbox import ImageConfig, SandboxSpec
@@ -29,21 +30,31 @@ def once_it_runs(command: str, look: str) -> str:
     return f"for n in $(seq 600); do {runs} && break; sleep 0.05; done; {look}"
 
 
+@pytest.fixture(scope="module")
+def built():
+    """The images of all tests here, by their steps; removed in the end."""
+    images = {}
+    yield images
+    client = docker.from_env()
+    for image in images.values():
+        client.images.remove(image.reference, force=True)
+    client.close()
+
+
 @pytest.fixture
-def world(tmp_path, base_image, provider, daemon, monkeypatch):
-    """Builds an image whose entrypoint the test writes; removed afterwards."""
-    made = []
+def world(tmp_path, base_image, provider, built):
+    """Builds an image whose entrypoint the test writes, or takes the one that another test has built of the same."""
 
     async def build(*steps: str):
-        root = tmp_path / uuid.uuid4().hex
-        root.mkdir()
-        (root / "Dockerfile").write_text("\n".join([f"FROM {base_image}", f"ENV NONCE={root.name}", *steps]) + "\n")
-        made.append(await provider.build(ImageConfig(context=str(root), entrypoint=True)))
-        return made[-1]
+        if steps not in built:
+            root = tmp_path / uuid.uuid4().hex
+            root.mkdir()
+            nonce = f"ENV NONCE={root.name}"
+            (root / "Dockerfile").write_text("\n".join([f"FROM {base_image}", nonce, *steps]) + "\n")
+            built[steps] = await provider.build(ImageConfig(context=str(root), entrypoint=True))
+        return built[steps]
 
-    yield build
-    for image in made:
-        daemon.images.remove(image.reference, force=True)
+    return build
 
 
 @pytest.fixture

@@ -463,19 +463,23 @@ async def look(provider: Any, image: ImageRef, *cmd: str) -> str:
     return result.stdout
 
 
+INSTALLS = pytest.mark.soak
+"""The image has packages installed, which takes long."""
+
+
 @pytest.mark.local
 @pytest.mark.parametrize(
     ("name", "made"),
     [
         ("cut-a-release", ["/app/"]),
-        ("flatten-orders", ["/app/export", "/app/out/"]),
+        pytest.param("flatten-orders", ["/app/export", "/app/out/"], marks=INSTALLS),
         ("log-report", ["/app/access.log"]),
-        ("lost-commit", ["/app/repo/.git/"]),
-        ("pack-telemetry", ["/app/sample.csv", "/usr/bin/sqlite3"]),
+        pytest.param("lost-commit", ["/app/repo/.git/"], marks=INSTALLS),
+        pytest.param("pack-telemetry", ["/app/sample.csv", "/usr/bin/sqlite3"], marks=INSTALLS),
         ("redact-stream", ["/app/sample.txt"]),
-        ("revenue-sql", ["/app/shop.db"]),
-        ("ticket-desk", ["/srv/desk/seed.py", "/var/lib/desk/"]),
-        ("ttl-cache", ["/app/ttlcache.py", "/app/test_ttlcache.py"]),
+        pytest.param("revenue-sql", ["/app/shop.db"], marks=INSTALLS),
+        pytest.param("ticket-desk", ["/srv/desk/seed.py", "/var/lib/desk/"], marks=INSTALLS),
+        pytest.param("ttl-cache", ["/app/ttlcache.py", "/app/test_ttlcache.py"], marks=INSTALLS),
     ],
 )
 async def test_the_quickstart_images_are_built_and_found_again(local, tmp_path, name, made):

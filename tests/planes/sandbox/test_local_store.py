@@ -59,7 +59,11 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "state" / "local"
 
 
-@pytest.fixture(params=list(KINDS))
+EXT4 = pytest.param("ext4", marks=pytest.mark.soak)
+"""Copies, as tmpfs does in every run."""
+
+
+@pytest.fixture(params=["btrfs", "xfs", EXT4, "tmpfs"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -329,10 +333,10 @@ def test_volumes_inside_volumes_are_deleted_too(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ext4"], indirect=True)
-@pytest.mark.parametrize("name", ["", ".", "..", "a/../b", "/etc", ".partial/x", "a/.x"])
-def test_a_name_cannot_leave_the_store(store: Store, name: str) -> None:
-    with pytest.raises(StoreError, match="name of a volume"):
-        store.make(name)
+def test_a_name_cannot_leave_the_store(store: Store) -> None:
+    for name in ("", ".", "..", "a/../b", "/etc", ".partial/x", "a/.x"):
+        with pytest.raises(StoreError, match="name of a volume"):
+            store.make(name)
 
 
 def test_nobody_else_of_this_host_can_look_in(store: Store) -> None:
@@ -372,7 +376,7 @@ def test_a_full_store_says_so_and_can_be_emptied(store: Store, home: Path) -> No
     until(fits)
 
 
-@pytest.mark.parametrize("kind", ["xfs", "ext4", "tmpfs"], indirect=True)
+@pytest.mark.parametrize("kind", ["xfs", EXT4, "tmpfs"], indirect=True)
 def test_a_clone_that_does_not_fit_leaves_nothing(store: Store) -> None:
     volume = store.make("a")
     (volume / "file").write_bytes(bytes([1]) * 20 * MIB)
@@ -545,8 +549,9 @@ while True:
 
 
 @pytest.mark.crash
-def test_a_process_killed_while_opening_leaves_a_store_that_opens(fresh: Store, home: Path) -> None:
-    for _ in range(15):
+@pytest.mark.parametrize("kills", [6, pytest.param(15, marks=pytest.mark.soak)])
+def test_a_process_killed_while_opening_leaves_a_store_that_opens(fresh: Store, home: Path, kills: int) -> None:
+    for _ in range(kills):
         process = python(OPEN_AND_CLOSE, home)
         assert process.stdout is not None
         process.stdout.readline()
@@ -578,15 +583,15 @@ while True:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("kind", ["btrfs", "xfs", pytest.param("ext4", marks=pytest.mark.soak), "tmpfs"], indirect=True)
-def test_a_killed_process_leaves_whole_volumes_only(store: Store, home: Path) -> None:
+@pytest.mark.parametrize("kills", [5, pytest.param(10, marks=pytest.mark.soak)])
+def test_a_killed_process_leaves_whole_volumes_only(store: Store, home: Path, kills: int) -> None:
     volume = store.make("images/one")
     furnish(volume)
     for number in range(200):
         (volume / "u" / f"file-{number}").write_text("x" * number)
     whole = describe(volume)
     seen = 0
-    for _ in range(10):
+    for _ in range(kills):
         process = python(CLONE, home)
         assert process.stdout is not None
         process.stdout.readline()
@@ -743,6 +748,10 @@ def test_a_store_whose_disk_ran_full_works_again_once_there_is_space(tmp_path: P
         store.make("sandboxes/a")
         ballast = tmp_path / "disk" / "ballast"
         with contextlib.suppress(OSError), ballast.open("wb") as file:
+            # Most of it at once.
+            size = max(0, shutil.disk_usage(tmp_path / "disk").free - 16 * MIB)
+            os.posix_fallocate(file.fileno(), 0, size)
+            file.seek(size)
             while True:
                 file.write(bytes(MIB))
         with contextlib.suppress(OSError, BenchFlowError):
