@@ -49,6 +49,7 @@ from benchflow.stack import (
     read_record,
     wanted_here,
     wanted_port,
+    was_stopped,
 )
 from benchflow.store import write_atomic
 from benchflow.temporal import Target, connect
@@ -387,6 +388,10 @@ def main() -> int:
     paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
     release = hold_lock(paths)
     if release is None:
+        return 0
+    if was_stopped(paths):
+        # One of several that were started at once, and so late that the first has been asked to stop meanwhile.
+        release()
         return 0
     configure_logging(file=paths.logs / "supervisor.log")
     supervisor: Supervisor | None = None

@@ -117,3 +117,13 @@ async def test_the_stack_is_found_by_everybody_and_stopped_once(state: Path, mon
     assert await asyncio.to_thread(stack.stop, paths)
     assert stack.running(paths) is None
     assert not await asyncio.to_thread(stack.stop, paths)
+    # One that was started beside the first, and is slow, comes only now.
+    monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(state))
+    late = await asyncio.create_subprocess_exec(sys.executable, "-m", "benchflow.supervisor")
+    try:
+        assert await asyncio.wait_for(late.wait(), 60) == 0
+    finally:
+        if late.returncode is None:
+            late.terminate()
+            await late.wait()
+    assert stack.running(paths) is None
