@@ -27,7 +27,8 @@ pytestmark = pytest.mark.local
 
 SELDOM = [pytest.mark.agents, pytest.mark.soak]
 REAL = [
-    pytest.param("claude-agent-acp", "session/resume", marks=pytest.mark.agents),
+    # In every run it does so in a tree.
+    pytest.param("claude-agent-acp", "session/resume", marks=SELDOM),
     pytest.param("claude-agent-acp", "session/load", marks=SELDOM),
     pytest.param("opencode", "session/resume", marks=SELDOM),
     pytest.param("opencode", "session/load", marks=SELDOM),

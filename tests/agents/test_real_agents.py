@@ -295,12 +295,13 @@ def toolboxes_of(asked: Asked) -> dict[str, tuple[int, int]]:
 
 
 def test_a_second_rollout_installs_nothing(shown: Shown, task: Path, jobs_dir: Path) -> None:
-    opencode = AGENTS[0]
-    before = toolboxes_of(opencode)
+    # The one that starts soonest.
+    policy = AGENTS[-1]
+    before = toolboxes_of(policy)
     assert len(before) == 1
-    again = run([opencode], task, jobs_dir, "again")
-    check_result(again, opencode)
-    assert toolboxes_of(opencode) == before
+    again = run([policy], task, jobs_dir, "again")
+    check_result(again, policy)
+    assert toolboxes_of(policy) == before
 
 
 @pytest.mark.soak

@@ -119,6 +119,7 @@ def test_children_go_on_with_a_real_agents_session_each_for_itself(
         assert {other for other in WORDS if f"note {other}" in told} == {word}
 
 
+@pytest.mark.soak
 def test_a_session_that_is_another_one_lowers_the_rung_that_is_recorded(module_jobs: Path, tmp_path: Path) -> None:
     """The agent's own file of its session is changed by what it is told to run: so it loads what was never said."""
     # In the last command of the turn, and after it: its answer is written to the file when the command is over.
@@ -147,7 +148,7 @@ ASKED = "cp /app/notes /logs/artifacts/; [ -e /app/notes ]"
 @pytest.mark.parametrize(
     ("asked", "files"),
     [
-        pytest.param(CLAUDE, {}, id="claude-agent-acp"),
+        pytest.param(CLAUDE, {}, marks=pytest.mark.soak, id="claude-agent-acp"),
         pytest.param(
             OPENCODE,
             # It asks for nothing unless it is told to.

@@ -109,7 +109,7 @@ class RandomTrees(Worlds):
 
 @pytest.mark.local
 class TestOnLocal(OnLocal, RandomTrees):
-    @pytest.mark.parametrize(("trees", "nodes"), [(4, 6), pytest.param(200, 12, marks=pytest.mark.soak)])
+    @pytest.mark.parametrize(("trees", "nodes"), [(2, 6), pytest.param(200, 12, marks=pytest.mark.soak)])
     async def test_each_node_is_what_its_path_made_of_it(
         self,
         trees: int,

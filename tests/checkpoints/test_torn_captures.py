@@ -39,7 +39,7 @@ while True:
 
 
 # Asks for no lock, and writes what is there already, so that the database stays whole.
-BLIND = """import sys
+BLIND = """import sys, time
 file = open(sys.argv[2], "r+b", buffering=0)
 while True:
     file.seek(0)
@@ -47,16 +47,18 @@ while True:
     file.seek(0)
     file.write(head)
     open(sys.argv[1], "w").close()
+    time.sleep(0.0002)
 """
 
 # Writes a line into one file and then into the other.
-DILIGENT = """import sys
+DILIGENT = """import sys, time
 number = 0
 while True:
     number += 1
     for name in ("/tmp/first", "/tmp/second"):
         with open(name, "a") as file:
             file.write(f"{number:08}\\n")
+        time.sleep(0.0002)
     open(sys.argv[1], "w").close()
 """
 

@@ -114,7 +114,7 @@ def test_a_job_that_is_over_cannot_be_controlled(bench: Bench, task: Path) -> No
 
 
 def test_a_paused_job_starts_nothing_until_it_goes_on(bench: Bench, task: Path) -> None:
-    bench("submit", task, "-k", "48", "-n", "1", "--sandbox", "noop", "--job-name", "slow", "--detach")
+    bench("submit", task, "-k", "24", "-n", "1", "--sandbox", "noop", "--job-name", "slow", "--detach")
     assert bench("job", "pause", "slow").status == 0
     shown = bench("job", "show", "slow", "--json").json["job"]
     assert (shown["state"], shown["progress"]["paused"]) == ("running", True)
@@ -122,11 +122,11 @@ def test_a_paused_job_starts_nothing_until_it_goes_on(bench: Bench, task: Path) 
     until(lambda: re.search(r"^ ?slow .* running", bench("job", "list").out, re.MULTILINE))
     assert bench("job", "concurrency", "slow", "20").status == 0
     assert bench("job", "unpause", "slow").status == 0
-    assert bench("job", "watch", "slow", "--json").json["summary"]["passed"] == 48
+    assert bench("job", "watch", "slow", "--json").json["summary"]["passed"] == 24
 
 
 def test_ctrl_c_detaches_and_the_job_can_be_cancelled_and_resumed(bench: Bench, task: Path) -> None:
-    command = [*BENCH, "submit", str(task), "-k", "60", "-n", "1", "--sandbox", "noop", "--job-name", "long"]
+    command = [*BENCH, "submit", str(task), "-k", "32", "-n", "1", "--sandbox", "noop", "--job-name", "long"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as submitting:
         assert submitting.stdout is not None
         while "passed" not in submitting.stdout.readline():
@@ -143,8 +143,8 @@ def test_ctrl_c_detaches_and_the_job_can_be_cancelled_and_resumed(bench: Bench, 
     assert "bench job resume long" in watched.err
     resumed = bench("job", "resume", "long", "-n", "20", "--json")
     assert resumed.status == 0
-    assert 0 < resumed.json["job"]["started"] < 60
-    assert resumed.json["summary"]["passed"] == 60
+    assert 0 < resumed.json["job"]["started"] < 32
+    assert resumed.json["summary"]["passed"] == 32
 
 
 def test_resume_notices_that_a_task_was_changed(bench: Bench, task: Path) -> None:

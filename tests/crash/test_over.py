@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from counted_task import SOLVE_SEC, SOLVED, write_counted_tasks
+from counted_task import ENOUGH, SOLVE_SEC, SOLVED, write_counted_tasks
 from embedded import EmbeddedStack, until
 from scored import (
     assert_each_scored_once,
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.crash
 async def test_a_terminated_rollout_leaves_a_row_and_no_sandbox(
     often_swept: None, stack: EmbeddedStack, tmp_path: Path
 ) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, solve_sec=20)
+    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, held=True)
     job = await submit_job(stack, tasks, tmp_path / "jobs")
     await until(lambda: stack.marked(SOLVED, at_least=2))
     victim, other = sorted(await in_phase(job, "execute"))
@@ -33,6 +33,7 @@ async def test_a_terminated_rollout_leaves_a_row_and_no_sandbox(
     # A worker reaps when it starts, and from time to time.
     stack.kill("worker")
     await until(lambda: _gone(stack, sandbox))
+    stack.world.make_file(ENOUGH)
     await job.wait()
     found = {row["workflow_id"]: row for row in rows(job)}
     assert found.keys() == {victim, other}

@@ -73,16 +73,17 @@ def test_children_go_on_from_one_state_and_its_value_is_their_mean(module_jobs: 
 
 
 def test_children_branch_again_and_nothing_is_left(module_jobs: Path, tmp_path: Path) -> None:
-    branch = {"policy": {"kind": "after_steps", "steps": [0, 1, 2], "n": 2}, "max_depth": 3}
-    results = run_tasks([stepped(tmp_path, "deep")], module_jobs, job_name="deep", branch=branch, sandbox="local")
+    branch = {"policy": {"kind": "after_steps", "steps": [0, 1], "n": 2}, "max_depth": 2}
+    task = stepped(tmp_path, "deep", steps=2)
+    results = run_tasks([task], module_jobs, job_name="deep", branch=branch, sandbox="local")
     result = results["deep"]
     assert result.error is None
     nodes = tree_of(result)
-    leaves = [node for node in nodes.values() if node["id"].endswith("/n3")]
-    assert len(leaves) == 8
-    value = sum(leaf["rewards"]["reward"] for leaf in leaves) / 8
+    leaves = [node for node in nodes.values() if node["id"].endswith("/n2")]
+    assert len(leaves) == 4
+    value = sum(leaf["rewards"]["reward"] for leaf in leaves) / 4
     assert result.reward == pytest.approx(value) == nodes["n0"]["value"]
-    for name in ("n0.0/n1", "n0.1/n1.1/n2"):
+    for name in ("n0.0/n1", "n0.1/n1"):
         below = [leaf["rewards"]["reward"] for leaf in leaves if leaf["id"].startswith(name)]
         assert nodes[name]["value"] == pytest.approx(sum(below) / len(below))
 

@@ -252,6 +252,7 @@ async def test_an_agent_that_lost_its_session_does_not_go_on_as_if_it_had_it(roo
     assert await room.running("[d]emo_agent") == 0
 
 
+@pytest.mark.soak
 @LOCALLY
 async def test_a_session_may_begin_at_any_turn_with_an_agent_that_loads_none(room: AcpxRoom) -> None:
     await room.play(
@@ -370,7 +371,7 @@ async def test_acpx_that_is_killed_is_an_error(room: AcpxRoom) -> None:
 @LOCALLY
 @pytest.mark.parametrize(
     ("last", "reason", "grace"),
-    [({"hang": True}, "cancelled", 120.0), ({"hang": "stopped"}, "timeout", 4.0)],
+    [({"hang": True}, "cancelled", 120.0), pytest.param({"hang": "stopped"}, "timeout", 4.0, marks=pytest.mark.soak)],
     ids=["cancels", "deaf"],
 )
 async def test_silence_ends_a_turn(
