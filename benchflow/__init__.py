@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from benchflow.contracts.branch import AfterSteps as AfterSteps
+    from benchflow.contracts.branch import BranchConfig as BranchConfig
+    from benchflow.contracts.branch import ChildSpec as ChildSpec
+    from benchflow.contracts.branch import CustomPolicy as CustomPolicy
+    from benchflow.contracts.branch import EverySteps as EverySteps
+    from benchflow.contracts.branch import Group as Group
     from benchflow.contracts.config import JobConfig as JobConfig
     from benchflow.contracts.config import Role as Role
     from benchflow.contracts.config import RolloutConfig as RolloutConfig
@@ -18,13 +24,17 @@ if TYPE_CHECKING:
     from benchflow.contracts.config import Scene as Scene
     from benchflow.contracts.config import Turn as Turn
     from benchflow.contracts.job import RetryConfig as RetryConfig
+    from benchflow.contracts.modes import GrpoMode as GrpoMode
+    from benchflow.contracts.modes import ValueMode as ValueMode
     from benchflow.contracts.reward import RewardEvent as RewardEvent
     from benchflow.contracts.reward import RewardFunc as RewardFunc
     from benchflow.contracts.reward import RolloutNode as RolloutNode
     from benchflow.contracts.reward import VerifyResult as VerifyResult
+    from benchflow.contracts.rollout import Answer as Answer
     from benchflow.contracts.rollout import RolloutResult as RolloutResult
     from benchflow.contracts.rollout import RolloutResult as RunResult  # noqa: F401
     from benchflow.contracts.rollout import RolloutTree as RolloutTree
+    from benchflow.contracts.rollout import UserQuestion as UserQuestion
     from benchflow.contracts.sandbox import ImageBuilder as ImageBuilder
     from benchflow.contracts.sandbox import ImageConfig as ImageConfig
     from benchflow.contracts.sandbox import ImageRef as ImageRef
@@ -43,13 +53,23 @@ if TYPE_CHECKING:
     from benchflow.runtime import Environment as Environment
     from benchflow.runtime import Runtime as Runtime
     from benchflow.runtime import run as run
+    from benchflow.trajectories.stored import StoredTree as StoredTree
+    from benchflow.trajectories.stored import load_tree as load_tree
 
 _PUBLIC = {
     "ACPError": "benchflow.errors",
+    "AfterSteps": "benchflow.contracts.branch",
     "Agent": "benchflow.runtime",
+    "Answer": "benchflow.contracts.rollout",
     "BenchFlowError": "benchflow.errors",
+    "BranchConfig": "benchflow.contracts.branch",
+    "ChildSpec": "benchflow.contracts.branch",
     "CodeExecRewardFunc": "benchflow.planes.reward.output",
+    "CustomPolicy": "benchflow.contracts.branch",
     "Environment": "benchflow.runtime",
+    "EverySteps": "benchflow.contracts.branch",
+    "Group": "benchflow.contracts.branch",
+    "GrpoMode": "benchflow.contracts.modes",
     "ImageBuilder": "benchflow.contracts.sandbox",
     "ImageConfig": "benchflow.contracts.sandbox",
     "ImageRef": "benchflow.contracts.sandbox",
@@ -71,11 +91,15 @@ _PUBLIC = {
     "Sandbox": "benchflow.contracts.sandbox",
     "SandboxExecResult": "benchflow.contracts.sandbox",
     "Scene": "benchflow.contracts.config",
+    "StoredTree": "benchflow.trajectories.stored",
     "StringMatchRewardFunc": "benchflow.planes.reward.output",
     "Task": "benchflow.contracts.task",
     "TestRewardFunc": "benchflow.planes.reward.output",
     "Turn": "benchflow.contracts.config",
+    "UserQuestion": "benchflow.contracts.rollout",
+    "ValueMode": "benchflow.contracts.modes",
     "VerifyResult": "benchflow.contracts.reward",
+    "load_tree": "benchflow.trajectories.stored",
     "run": "benchflow.runtime",
 }
 

@@ -1,26 +1,30 @@
-"""Configurations in YAML files: a job's for `bench submit --config`, one rollout's for the Python API.
+"""Configurations in files: a job's for `bench submit --config`, one rollout's for the Python API, how rollouts branch.
+What is short enough is a text: `group:n=8`.
 
-Keys are the fields of `JobConfig` and `RolloutConfig`, and a few other spellings of them. Relative paths in a file
-are relative to that file. A key that nothing knows, or that nothing carries out yet, is refused by name.
+Keys are the fields of `JobConfig`, `RolloutConfig` and `BranchConfig`, and a few other spellings of them. A file is
+YAML, which JSON is too, or by its name TOML. Relative paths in a file are relative to that file. A key that nothing
+knows, or that nothing carries out yet, is refused by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from benchflow.contracts.base import Model
+from benchflow.contracts.branch import COUNT_KINDS, BranchConfig, ChildSpec, Policy
 from benchflow.contracts.config import JobConfig, Role, RolloutConfig, Scene, Turn
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.job import AgentSpec, RetryConfig
+from benchflow.contracts.modes import GrpoMode, ValueMode
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.errors import ConfigError, UnsupportedFeatureError
-from benchflow.tasks.problems import ProblemError, did_you_mean, dotted
-from benchflow.tasks.text import parse_yaml_mapping, read_text
+from benchflow.tasks.problems import KeyPath, ProblemError, did_you_mean, dotted
+from benchflow.tasks.text import parse_yaml_mapping, read_text, read_toml
 
 M = TypeVar("M", bound=Model)
 
@@ -30,7 +34,6 @@ NOT_CARRIED_OUT = {
     "oracle_access": "a simulated user",
     "skill_mode": "skills",
     "skills_dir": "skills",
-    "branch": "branching",
 }
 """Keys that are valid, with what they ask for, and that this release refuses."""
 
@@ -44,11 +47,17 @@ _FIELDS_OF: dict[str, Sequence[str]] = {
     "replay": list(Replay.model_fields),
     "judge": list(JudgeSettings.model_fields),
     "retry": list(RetryConfig.model_fields),
+    "branch": list(BranchConfig.model_fields),
+    "children": list(ChildSpec.model_fields),
     "agents": list(AgentSpec.model_fields),
     "scenes": ["name", "roles", "turns"],
     "roles": ["name", "agent", "model"],
     "turns": ["role", "prompt"],
 }
+_POLICIES: dict[str, type[Model]] = {kind.model_fields["kind"].default: kind for kind in get_args(get_args(Policy)[0])}
+_MODES: dict[str, type[GrpoMode] | type[ValueMode]] = {"grpo": GrpoMode, "value": ValueMode}
+_BRANCH_FILES = (".yaml", ".yml", ".json", ".toml")
+_NOT_IN_SHORT = ("policy", "children", "options")
 
 
 def read_job_file(file: Path) -> dict[str, Any]:
@@ -60,7 +69,7 @@ def read_job_file(file: Path) -> dict[str, Any]:
             values[key] = [values[key]]
     if "model" in values and not isinstance(values["model"], str | None):
         raise ConfigError("must be a text", file=str(file), key="model", remedy="model: NAME")
-    return _beside(values, _JOB_PATHS, file)
+    return _beside(_with_mode(_with_branch(values, file), file), _JOB_PATHS, file)
 
 
 def rollout_config_from_yaml(path: Path | str) -> RolloutConfig:
@@ -81,9 +90,99 @@ def rollout_config_from_yaml(path: Path | str) -> RolloutConfig:
         values["scenes"] = [Scene.single(agent=spec.name, model=spec.model or model)]
     elif isinstance(values.get("scenes"), list):
         values["scenes"] = [_scene(scene) for scene in values["scenes"]]
-    return validated(
-        RolloutConfig, _beside(values, _ROLLOUT_PATHS, file), dict.fromkeys(RolloutConfig.model_fields, str(file))
-    )
+    values = _beside(_with_branch(values, file), _ROLLOUT_PATHS, file)
+    return validated(RolloutConfig, values, dict.fromkeys(RolloutConfig.model_fields, str(file)))
+
+
+def branch_config(given: str, *, beside: Path = Path()) -> BranchConfig:
+    """How rollouts branch, by `POLICY:KEY=VALUE,…` or a file of all the keys of `BranchConfig`.
+
+    A key is the policy's if that has it, else the table's; several steps, and their `n`, are joined by `+`. beside:
+    the directory that a file's name is relative to. Raises `ConfigError`; for what is written in short, without a key.
+    """
+    kind, _, rest = given.partition(":")
+    if kind not in _POLICIES:
+        if Path(given).suffix in _BRANCH_FILES:
+            file = beside / Path(given).expanduser()
+            table = _read(file, list(BranchConfig.model_fields))
+            return validated(BranchConfig, table, dict.fromkeys(BranchConfig.model_fields, str(file)))
+        close = did_you_mean(kind, _POLICIES)
+        raise ConfigError(
+            f"there is no branch policy {kind!r}", remedy=f"{close}; a file ends in {', '.join(_BRANCH_FILES)}"
+        )
+    table = _in_short(kind, rest)
+    try:
+        return validated(BranchConfig, table, {})
+    except ConfigError as error:
+        error.message, error.key = f"{error.key}: {error.message}", None
+        raise
+
+
+def _in_short(kind: str, rest: str) -> dict[str, Any]:
+    policy: dict[str, Any] = {"kind": kind}
+    table: dict[str, Any] = {"policy": policy}
+    of_policy = [name for name in _POLICIES[kind].model_fields if name not in ("kind", "options")]
+    known = [*of_policy, *(name for name in BranchConfig.model_fields if name not in _NOT_IN_SHORT)]
+    for name, value in _pairs(kind, rest, known, "POLICY:KEY=VALUE,… as in group:n=8,at=0").items():
+        where = policy if name in of_policy else table
+        where[name] = value.split("+") if name == "steps" or (name == "n" and "+" in value) else value
+    return table
+
+
+def mode_config(given: str) -> GrpoMode | ValueMode:
+    """What a job is for, by `MODE:KEY=VALUE,…`; depths are joined by `+`. Raises `ConfigError` without a key."""
+    kind, _, rest = given.partition(":")
+    if kind not in _MODES:
+        raise ConfigError(f"there is no mode {kind!r}", remedy=did_you_mean(kind, _MODES))
+    model = _MODES[kind]
+    known = [name for name in model.model_fields if name != "kind"]
+    pairs = _pairs(kind, rest, known, "MODE:KEY=VALUE,… as in value:depths=0+2,n=4")
+    table = {name: value.split("+") if name == "depths" else value for name, value in pairs.items()}
+    try:
+        return validated(model, table, {})
+    except ConfigError as error:
+        error.message, error.key = f"{error.key}: {error.message}" if error.key else error.message, None
+        raise
+
+
+def _pairs(kind: str, rest: str, known: Sequence[str], form: str) -> dict[str, str]:
+    """`KEY=VALUE,…` after the name of what has these keys. form: as it is to be written."""
+    pairs: dict[str, str] = {}
+    for part in filter(None, rest.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigError(f"{part!r} is no KEY=VALUE", remedy=f"write {form}")
+        if name not in known:
+            raise ConfigError(f"{kind} has no {name!r}", remedy=did_you_mean(name, known))
+        if name in pairs:
+            raise ConfigError(f"{name!r} is given twice", remedy="give it once; several are joined by +: 1+2")
+        pairs[name] = value
+    return pairs
+
+
+def _with_branch(values: dict[str, Any], file: Path) -> dict[str, Any]:
+    """What a file says in short of branches, spelt out."""
+    given = values.get("branch")
+    if not isinstance(given, str):
+        return values
+    try:
+        return values | {"branch": branch_config(given, beside=file.parent)}
+    except ConfigError as error:
+        if error.file is None:
+            error.file, error.key = str(file), "branch"
+        raise
+
+
+def _with_mode(values: dict[str, Any], file: Path) -> dict[str, Any]:
+    """What a file says in short of the job's mode, spelt out."""
+    given = values.get("mode")
+    if not isinstance(given, str):
+        return values
+    try:
+        return values | {"mode": mode_config(given)}
+    except ConfigError as error:
+        error.file, error.key = str(file), "mode"
+        raise
 
 
 def validated(model: type[M], values: Mapping[str, Any], files: Mapping[str, str]) -> M:
@@ -103,7 +202,7 @@ def refuse(key: str, file: str | None = None) -> UnsupportedFeatureError:
 
 def _read(file: Path, known: Sequence[str]) -> dict[str, Any]:
     try:
-        values = parse_yaml_mapping(read_text(file), file)
+        values = read_toml(file) if file.suffix == ".toml" else parse_yaml_mapping(read_text(file), file)
     except ProblemError as error:
         problem = error.problem
         raise ConfigError(problem.message, file=str(file), key=problem.key, remedy=problem.suggestion) from error
@@ -144,13 +243,25 @@ def _scene(scene: Any) -> Any:
 
 
 def _config_error(details: ErrorDetails, values: Mapping[str, Any], files: Mapping[str, str]) -> ConfigError:
-    # Dataclasses put a marker between a field and its own keys.
-    at = tuple(part for part in details["loc"] if part not in _MARKERS)
+    # Dataclasses and unions put a marker between a field and its own keys.
+    at, kind = _without_kind(tuple(part for part in details["loc"] if part not in _MARKERS))
     file = files.get(str(at[0])) if at else None
     key = dotted(at) or None
+    if details["type"] in ("union_tag_invalid", "union_tag_not_found", "model_attributes_type") and "policy" in at:
+        tag = details.get("ctx", {}).get("tag")
+        message = f"there is no branch policy {tag!r}" if tag else "names no branch policy"
+        known = did_you_mean(str(tag), _POLICIES) if tag else "policy: {kind: group, n: 8}"
+        return ConfigError(message, file=file, key=key, remedy=known)
+    if details["type"] in ("union_tag_invalid", "union_tag_not_found", "model_attributes_type") and at == ("mode",):
+        tag = details.get("ctx", {}).get("tag")
+        message = f"there is no mode {tag!r}" if tag else "names no mode"
+        known = did_you_mean(str(tag), _MODES) if tag else "mode: {kind: grpo, n: 8}"
+        return ConfigError(message, file=file, key=key, remedy=known)
     if details["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         table = next((part for part in reversed(at[:-1]) if isinstance(part, str)), "")
-        remedy = did_you_mean(str(at[-1]), _FIELDS_OF.get(table, [])) if table in _FIELDS_OF else None
+        kinds = _KINDS.get(table)
+        fields = list(kinds[kind].model_fields) if kinds and kind else _FIELDS_OF.get(table)
+        remedy = did_you_mean(str(at[-1]), fields) if fields else None
         return ConfigError("is not a known key", file=file, key=key, remedy=remedy)
     if details["type"] in ("missing", "missing_argument"):
         return ConfigError("is missing", file=file, key=key, remedy=f"add `{at[-1]}`")
@@ -158,7 +269,20 @@ def _config_error(details: ErrorDetails, values: Mapping[str, Any], files: Mappi
     return ConfigError(f"{message[:1].lower()}{message[1:]}", file=file, key=key, remedy=_remedy(details))
 
 
-_MARKERS = {kind.__name__ for kind in (Role, Scene, Turn)}
+def _without_kind(at: KeyPath) -> tuple[KeyPath, str | None]:
+    """A place without the kind of policy, or mode, that is put after its key; and that kind."""
+    for table, kinds in _KINDS.items():
+        if table in at[:-1]:
+            after = at.index(table) + 1
+            kind = at[after]
+            return (at[:after] + at[after + 1 :], str(kind)) if kind in kinds else (at, None)
+    return at, None
+
+
+_KINDS: dict[str, Mapping[str, type[Model]]] = {"policy": _POLICIES, "mode": _MODES}
+
+
+_MARKERS = {*(kind.__name__ for kind in (Role, Scene, Turn)), *COUNT_KINDS}
 
 
 def _remedy(details: ErrorDetails) -> str | None:

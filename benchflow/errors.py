@@ -98,6 +98,10 @@ class JobNotFoundError(UsageError):
     category = "job"
 
 
+class AskUserError(UsageError):
+    """A user's `on_ask_user` raised, or gave what is no answer. The agent still waits for one."""
+
+
 class MissingSecretError(UsageError):
     """A named environment value is set neither where the job was submitted nor where it runs."""
 
@@ -197,6 +201,12 @@ class ImagePullError(SandboxError):
     category = "image_pull"
 
 
+class ForeignSnapshotError(SandboxError):
+    """A packed snapshot is of another kind of host than this one."""
+
+    category = "checkpoint"
+
+
 class HostFullError(SandboxError):
     """This host has no capacity for another sandbox now."""
 
@@ -258,6 +268,22 @@ class StateBusyError(StateError):
     retryable = True
 
 
+class CheckpointError(BenchFlowError):
+    """A state of the world could not be kept, or not be gone back to."""
+
+    category = "checkpoint"
+
+
+class NotRestorableError(CheckpointError, UsageError):
+    """A rollout cannot go back to this node now: nothing is kept of it, or the rollout is over."""
+
+    category = "checkpoint"
+
+
+class TornCheckpointError(CheckpointError):
+    """The layers of a checkpoint are not of one moment."""
+
+
 class AgentError(BenchFlowError):
     """The agent plane."""
 
@@ -280,6 +306,14 @@ class ACPError(AgentError):
     """The agent broke the Agent Client Protocol."""
 
     category = "agent_protocol"
+
+
+class SessionNotLoadedError(ACPError):
+    """The agent does not go on with a session of its own, in a copy of its world."""
+
+
+class SessionNotReplayedError(ACPError):
+    """A new session could not be driven to where another one was."""
 
 
 class AgentTimeoutError(AgentError, builtins.TimeoutError):

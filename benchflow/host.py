@@ -80,14 +80,31 @@ class Slots:
         self._freed = asyncio.Event()
 
     def take(self, name: str, attempt: int = 1) -> bool:
-        """Take a slot for the sandbox `name`, or keep the one it has. The slot remembers the newest attempt."""
+        """Take a slot for the sandbox `name`, or keep the one it has and has not lent. The slot remembers the newest
+        attempt.
+        """
         with locked(self.directory.with_suffix(".lock")):
             self.directory.mkdir(parents=True, exist_ok=True)
             slot = self.directory / name
-            if not slot.exists() and sum(1 for _ in self.directory.iterdir()) >= self.limit:
+            counted = self._counted()
+            if name not in counted and len(counted) >= self.limit:
                 return False
             slot.write_text(str(max(attempt, self._attempt(slot))))
+            self._lent(name).unlink(missing_ok=True)
             return True
+
+    def lend(self, name: str) -> None:
+        """Let others have the slot of a sandbox in which nothing works until they are done."""
+        with locked(self.directory.with_suffix(".lock")):
+            if (self.directory / name).exists():
+                self._lent(name).touch()
+        self._freed.set()
+
+    def _lent(self, name: str) -> Path:
+        return self.directory / f".{name}.lent"
+
+    def _counted(self) -> list[str]:
+        return [name for name in self.taken() if not self._lent(name).exists()]
 
     async def wait(self, name: str, attempt: int = 1) -> None:
         """Take a slot as soon as one is free. Raises `HostFullError` in the end, so that another host may try."""
@@ -116,7 +133,10 @@ class Slots:
 
     def free(self, name: str) -> None:
         (self.directory / name).unlink(missing_ok=True)
+        self._lent(name).unlink(missing_ok=True)
         self._freed.set()
 
     def taken(self) -> list[str]:
-        return sorted(p.name for p in self.directory.iterdir()) if self.directory.is_dir() else []
+        if not self.directory.is_dir():
+            return []
+        return sorted(slot.name for slot in self.directory.iterdir() if not slot.name.startswith("."))

@@ -98,6 +98,11 @@ class StatePaths:
         return self.root / "sessions"
 
     @property
+    def checkpoints(self) -> Path:
+        """What this host keeps of states that rollouts go on from, one file each."""
+        return self.root / "checkpoints"
+
+    @property
     def gateway(self) -> GatewayPaths:
         return GatewayPaths(self.root / "gateway")
 
@@ -150,6 +155,16 @@ class JobPaths:
     @property
     def results(self) -> Path:
         return self.root / "results.jsonl"
+
+    @property
+    def groups(self) -> Path:
+        """Of a job whose mode is grpo."""
+        return self.root / "groups.jsonl"
+
+    @property
+    def values(self) -> Path:
+        """Of a job whose mode is value."""
+        return self.root / "values.jsonl"
 
     def rollout(self, name: str) -> RolloutPaths:
         return RolloutPaths(self.root / name)
@@ -240,6 +255,13 @@ class RolloutPaths:
     def verifier_of(self, step: str | None) -> Path:
         """What the verifier of a step left."""
         return self.root / "steps" / step / "verifier" if step else self.verifier
+
+    def child(self, chain: str) -> RolloutPaths:
+        """The results of the child whose chain of nodes has this name; of a child's child, they lie in its."""
+        root = self.root
+        for part in chain.split("/"):
+            root = root / "children" / part
+        return RolloutPaths(root)
 
     @property
     def trainer(self) -> Path:

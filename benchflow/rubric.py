@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.reward import JudgeRubric, RewardFunc, RolloutNode, VerifyResult
-from benchflow.errors import ConfigError
+from benchflow.errors import ConfigError, VerifierError
 from benchflow.planes.reward import output
 from benchflow.planes.reward.score import Scored, mean_of, run_function
 from benchflow.rescoring.workbench import stored_workbench
 from benchflow.tasks.rubric_file import load_rubric
 from benchflow.trajectories.nodes import last_of, load_rollout
+from benchflow.trajectories.stored import load_tree
 
 
 class Rubric:
@@ -49,31 +51,60 @@ class Rubric:
         parts = zip(self.names, self.weights, self.reward_funcs, strict=True)
         return f"Rubric({', '.join(f'{name}={weight!r}*{function!r}' for name, weight, function in parts)})"
 
-    async def score(self, node: RolloutNode | None = None, *, rollout_dir: Path | str | None = None) -> VerifyResult:
-        """Score a node, or the end of the rollout whose results lie in `rollout_dir`.
+    async def score(
+        self, node: RolloutNode | str | None = None, *, rollout_dir: Path | str | None = None
+    ) -> VerifyResult:
+        """Score a node; or, of the rollout whose results lie in `rollout_dir`, the end, or the node of its tree that is
+        named, as `n1.0/n2`: any state, with the path that led there.
 
         The functions run at the same time. reward: their mean by weights, in [0, 1]; items: each one's value by its
         name, and `<name>.<item>` of what else it reports. One that fails is in `errors`; if it has a weight, the reward
-        is None, and `error` says why. Raises `ConfigError` unless exactly one of the two is given, and for a directory
-        that is not a finished rollout's `ResultFileError`, `JobNotFoundError` or `VerifierError`.
+        is None, and `error` says why: one that has to run something fails where the world of that state was not kept.
+        Raises `ConfigError` where nothing, or too much, is given, `UsageError` for a node that is not there, and for a
+        directory that is not a finished rollout's `ResultFileError`, `JobNotFoundError` or `VerifierError`.
         """
-        if (node is None) == (rollout_dir is None):
-            raise ConfigError("give a node or a rollout_dir, and not both", key="rollout_dir")
-        if node is not None:
+        if isinstance(node, RolloutNode) and rollout_dir is None:
             return await self._score(node)
-        assert rollout_dir is not None
+        if rollout_dir is None or isinstance(node, RolloutNode):
+            raise ConfigError(
+                "give a node or a rollout_dir, and not both; a name is of a node there", key="rollout_dir"
+            )
         directory = Path(rollout_dir).expanduser().absolute()
+        # Before anything is opened: what is no rollout is told as such.
+        if node is None:
+            at = _end_of(directory, await asyncio.to_thread(load_rollout, directory, whole=True))
+        else:
+            at = await asyncio.to_thread(_named, directory, node)
         async with AsyncExitStack() as stack:
-            # Before anything is opened: what is no rollout is told as such.
-            end = last_of(await asyncio.to_thread(load_rollout, directory, whole=True))
-            workbench = await stack.enter_async_context(stored_workbench(directory))
-            nodes = await asyncio.to_thread(load_rollout, directory, workbench=lambda step: workbench)
-            return await self._score(nodes[end.id])
+            chain = at.rollout.directory
+            if at.step is not None and chain is not None:
+                workbench = await stack.enter_async_context(stored_workbench(chain, step=at.step))
+                at = replace(at, rollout=replace(at.rollout, workbench=workbench))
+            return await self._score(at)
 
     async def _score(self, node: RolloutNode) -> VerifyResult:
         parts = zip(self.reward_funcs, self.names, self.weights, strict=True)
         running = (run_function(function, name, node, weight=weight) for function, name, weight in parts)
         return _summed(await asyncio.gather(*running))
+
+
+def _named(directory: Path, name: str) -> RolloutNode:
+    """A node of the tree that a directory's rollout belongs to."""
+    stored = load_tree(directory)
+    return load_rollout(stored.paths.root)[stored.node(name).id]
+
+
+def _end_of(directory: Path, nodes: Mapping[str, RolloutNode]) -> RolloutNode:
+    """Where the rollout of a directory ended. Raises `VerifierError` where its children did so in its place."""
+    end = last_of(nodes)
+    if end.rollout.directory == directory:
+        return end
+    children = sorted(str(child.relative_to(directory)) for child in directory.glob("children/*") if child.is_dir())
+    raise VerifierError(
+        f"this rollout branched, and ended in {len(children)} children: what it is worth is V(s), and no one state",
+        file=str(directory),
+        remedy=f"score each by its own directory: {', '.join(children[:5])}; or the whole job: bench rescore",
+    )
 
 
 def _summed(scored: Sequence[Scored]) -> VerifyResult:

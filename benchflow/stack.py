@@ -28,7 +28,7 @@ PORT_VARIABLE = "BENCHFLOW_STACK_PORT"
 UI_PORT_VARIABLE = "BENCHFLOW_UI_PORT"
 IDLE_VARIABLE = "BENCHFLOW_STACK_IDLE_SEC"
 START_TIMEOUT_SEC = 60.0
-STOP_TIMEOUT_SEC = 30.0
+STOP_TIMEOUT_SEC = 60.0
 
 
 class Process(Model):
@@ -133,10 +133,12 @@ def ensure(paths: StatePaths | None = None) -> StackRecord:
                 return record
             asked = asked or _ask_for_worker(paths, record)
         if record is None and (child is None or child.poll() is not None):
-            if child is not None:
+            # One that ends well has left it to another's, which may be gone by now.
+            if child is not None and child.returncode:
                 _raise_start_failure(paths)
             check_ports()
             _write_wanted(paths)
+            paths.stack_stopped.unlink(missing_ok=True)
             child = _spawn_supervisor(paths)
         time.sleep(0.02)
     raise StackError(

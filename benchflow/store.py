@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from benchflow.contracts.base import ArtifactRef
 from benchflow.errors import ConfigError, CorruptArtifactError, DiskFullError, StoreError
@@ -77,7 +78,9 @@ class Backend(Protocol):
     @property
     def url(self) -> str: ...
 
-    def exists(self, key: str) -> bool: ...
+    def size(self, key: str) -> int | None:
+        """The bytes of a blob; None when there is none."""
+        ...
 
     def put(self, key: str, source: Path) -> None: ...
 
@@ -94,20 +97,21 @@ class DirectoryBackend:
     def url(self) -> str:
         return self.root.absolute().as_uri()
 
-    def exists(self, key: str) -> bool:
-        return (self.root / key).is_file()
+    def size(self, key: str) -> int | None:
+        try:
+            return (self.root / key).stat().st_size
+        except FileNotFoundError:
+            return None
 
     def put(self, key: str, source: Path) -> None:
         target = self.root / key
         with storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_name(f".{target.name}.{os.getpid()}.{id(source)}")
-            with source.open("rb") as data, partial.open("wb") as blob:
-                shutil.copyfileobj(data, blob, _CHUNK)
-                # A name that is a digest is believed from now on, also after a power cut.
-                blob.flush()
-                os.fsync(blob.fileno())
-            partial.replace(target)
+            if not _link_whole(source, target):
+                partial = target.with_name(f".{target.name}.{os.getpid()}.{id(source)}")
+                with partial.open("wb") as blob:
+                    _copy(source, blob)
+                partial.replace(target)
 
     def get(self, key: str, target: Path) -> None:
         try:
@@ -118,6 +122,31 @@ class DirectoryBackend:
                 file=str(self.root / key),
                 remedy=f"point {STORE_VARIABLE} of worker and submitter at the same store",
             ) from error
+
+
+def _link_whole(source: Path, target: Path) -> bool:
+    """Copy a file into one that has no name until it is whole: of a writer that dies nothing is left.
+
+    False where the file system has no such files.
+    """
+    try:
+        fd = os.open(target.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+    except (AttributeError, OSError):
+        return False
+    with os.fdopen(fd, "wb") as blob:
+        _copy(source, blob)
+        with contextlib.suppress(FileExistsError):
+            # With a directory given, the link is followed to the file itself.
+            os.link(f"/proc/self/fd/{fd}", target, src_dir_fd=fd)
+    return True
+
+
+def _copy(source: Path, blob: IO[bytes]) -> None:
+    with source.open("rb") as data:
+        shutil.copyfileobj(data, blob, _CHUNK)
+    # A name that is a digest is believed from now on, also after a power cut.
+    blob.flush()
+    os.fsync(blob.fileno())
 
 
 class FsspecBackend:
@@ -138,8 +167,11 @@ class FsspecBackend:
     def url(self) -> str:
         return self._url
 
-    def exists(self, key: str) -> bool:
-        return bool(self._fs.exists(f"{self._root}/{key}"))
+    def size(self, key: str) -> int | None:
+        try:
+            return int(self._fs.info(f"{self._root}/{key}")["size"])
+        except FileNotFoundError:
+            return None
 
     def put(self, key: str, source: Path) -> None:
         with storage_errors(self._url):
@@ -150,7 +182,11 @@ class FsspecBackend:
         try:
             self._fs.get_file(f"{self._root}/{key}", str(target))
         except FileNotFoundError as error:
-            raise StoreError("the store does not hold this artifact", file=f"{self._url}/{key}") from error
+            raise StoreError(
+                "the store does not hold this artifact",
+                file=f"{self._url}/{key}",
+                remedy=f"point {STORE_VARIABLE} of worker and submitter at the same store",
+            ) from error
 
 
 class Store:
@@ -188,6 +224,12 @@ class Store:
 
         return await asyncio.to_thread(put)
 
+    async def find(self, sha256: str) -> ArtifactRef | None:
+        """The blob of a digest, None where the store does not hold it."""
+        key = _key(sha256)
+        size = await asyncio.to_thread(self.backend.size, key)
+        return None if size is None else ArtifactRef(uri=f"{self.backend.url}/{key}", sha256=sha256, size=size)
+
     async def fetch(self, ref: ArtifactRef, target: Path) -> None:
         """Write the blob to `target`, atomically. Raises `CorruptArtifactError` if it is not what it was."""
         await asyncio.to_thread(self._fetch, ref, target)
@@ -203,23 +245,98 @@ class Store:
 
     def _put_file(self, path: Path) -> ArtifactRef:
         digest = file_digest(path)
-        key = f"sha256/{digest[:2]}/{digest}"
-        if not self.backend.exists(key):
+        key = _key(digest)
+        if self.backend.size(key) is None:
             self.backend.put(key, path)
         return ArtifactRef(uri=f"{self.backend.url}/{key}", sha256=digest, size=path.stat().st_size)
 
     def _fetch(self, ref: ArtifactRef, target: Path) -> None:
-        key = f"sha256/{ref.sha256[:2]}/{ref.sha256}"
+        key = _key(ref.sha256)
         with storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.{os.getpid()}")
         try:
             self.backend.get(key, partial)
             if file_digest(partial) != ref.sha256:
-                raise CorruptArtifactError("the stored bytes do not have their digest", file=ref.uri)
+                raise CorruptArtifactError(
+                    "the stored bytes do not have their digest",
+                    file=ref.uri,
+                    remedy="remove the file from the store, and have what wrote it run again",
+                )
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
+
+
+class PinnedStore:
+    """A store as somebody sees it who brings blobs that may go again. name: under which they are needed, until `unpin`.
+
+    A blob may be needed under many names. It is noted before it is looked for, so that nobody removes what was found.
+    Only directories have such notes: what is brought elsewhere stays, for the rules of that place to remove.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+
+    async def put_file(self, path: Path) -> ArtifactRef:
+        await asyncio.to_thread(lambda: self._pin(file_digest(path)))
+        return await self._store.put_file(path)
+
+    async def put_bytes(self, data: bytes) -> ArtifactRef:
+        await asyncio.to_thread(self._pin, hashlib.sha256(data).hexdigest())
+        return await self._store.put_bytes(data)
+
+    async def find(self, sha256: str) -> ArtifactRef | None:
+        await asyncio.to_thread(self._pin, sha256)
+        return await self._store.find(sha256)
+
+    async def fetch(self, ref: ArtifactRef, target: Path) -> None:
+        await self._store.fetch(ref, target)
+
+    async def read(self, ref: ArtifactRef) -> bytes:
+        return await self._store.read(ref)
+
+    def _pin(self, sha256: str) -> None:
+        backend = self._store.backend
+        if isinstance(backend, DirectoryBackend):
+            with _pins(backend) as notes, (notes / self._name).open("a") as note:
+                note.write(f"{sha256}\n")
+
+
+def unpin(store: Store, name: str) -> None:
+    """Remove the blobs that were needed under this name, and are under no other. None is success."""
+    backend = store.backend
+    if not isinstance(backend, DirectoryBackend) or not (backend.root / _PINS / name).exists():
+        return
+    with _pins(backend) as notes:
+        mine = _pinned(notes / name)
+        needed = {digest for note in notes.iterdir() if note.name not in (name, _LOCK) for digest in _pinned(note)}
+        for digest in mine - needed:
+            (backend.root / _key(digest)).unlink(missing_ok=True)
+        (notes / name).unlink(missing_ok=True)
+
+
+_PINS = "pins"
+_LOCK = ".lock"
+
+
+@contextlib.contextmanager
+def _pins(backend: DirectoryBackend) -> Iterator[Path]:
+    """The directory of the notes, with nobody else at them."""
+    notes = backend.root / _PINS
+    with storage_errors(notes):
+        notes.mkdir(parents=True, exist_ok=True)
+        with (notes / _LOCK).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield notes
+
+
+def _pinned(note: Path) -> set[str]:
+    try:
+        return set(note.read_text().split())
+    except FileNotFoundError:
+        return set()
 
 
 def check_reach(store: Store, server_is_here: bool) -> None:
@@ -230,6 +347,10 @@ def check_reach(store: Store, server_is_here: bool) -> None:
             key=STORE_VARIABLE,
             remedy=f"set {STORE_VARIABLE}=s3://bucket/prefix (or another URL that every host reaches)",
         )
+
+
+def _key(sha256: str) -> str:
+    return f"sha256/{sha256[:2]}/{sha256}"
 
 
 def file_digest(path: Path) -> str:

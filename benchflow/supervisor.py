@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ctypes
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -48,6 +49,7 @@ from benchflow.stack import (
     read_record,
     wanted_here,
     wanted_port,
+    was_stopped,
 )
 from benchflow.store import write_atomic
 from benchflow.temporal import Target, connect
@@ -159,7 +161,8 @@ class Supervisor:
                 if not came_up and (process.returncode is None or process.returncode >= 0):
                     raise
             finally:
-                await _end(process, 5.0)
+                # What it has answered is in its database. Asked to end, it waits a second for calls that nobody makes.
+                await _end(process, 0.0)
             log.warning("the server ended", return_code=process.returncode)
             self._count_restart("server")
             await asyncio.sleep(backoff.next())
@@ -336,10 +339,11 @@ def _end_orphans(previous: StackRecord | None) -> None:
 
 
 async def _end(process: asyncio.subprocess.Process, patience: float) -> None:
-    """SIGTERM, and SIGKILL if that does not help."""
+    """SIGTERM, and SIGKILL if that does not help; SIGKILL at once without patience."""
     if process.returncode is not None:
         return
-    process.terminate()
+    if patience:
+        process.terminate()
     try:
         await asyncio.wait_for(process.wait(), patience)
     except TimeoutError:
@@ -378,10 +382,16 @@ def hold_lock(paths: StatePaths) -> Callable[[], None] | None:
 
 
 def main() -> int:
+    # What was imported stays: no collection has to look at it, nor has the last one, which takes longer than all else.
+    gc.freeze()
     paths = StatePaths.default()
     paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
     release = hold_lock(paths)
     if release is None:
+        return 0
+    if was_stopped(paths):
+        # One of several that were started at once, and so late that the first has been asked to stop meanwhile.
+        release()
         return 0
     configure_logging(file=paths.logs / "supervisor.log")
     supervisor: Supervisor | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import signal
 import sys
 import time
@@ -23,10 +24,13 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from benchflow.activities.boundary import BoundaryInterceptor, RunningActivities
+from benchflow.activities.checkpoints import CheckpointActivities
 from benchflow.activities.context import WorkerContext
+from benchflow.activities.deciding import DecidingActivities
 from benchflow.activities.job import JobActivities
 from benchflow.activities.reaper import Reaper
 from benchflow.activities.report import ReportActivities
+from benchflow.activities.rollback import RollbackActivities
 from benchflow.activities.rollout import RolloutActivities
 from benchflow.activities.scoring import ScoringActivities
 from benchflow.activities.turns import TurnActivities
@@ -63,15 +67,19 @@ async def make_context(client: Client, paths: StatePaths, store: Store) -> Worke
 def make_workers(context: WorkerContext, records: RunningActivities) -> list[Worker]:
     """One worker for the shared queue and one for this host's."""
     rollout, report, job = RolloutActivities(context), ReportActivities(context), JobActivities(context)
-    turns, scoring = TurnActivities(context), ScoringActivities(context)
+    turns, scoring, trees = TurnActivities(context), ScoringActivities(context), CheckpointActivities(context)
     shared_activities: list[Callable[..., Any]] = [
         rollout.plan,
         rollout.provision,
+        trees.release,
         report.report_without_sandbox,
         report.report_lost,
     ]
+    deciding = DecidingActivities()
+    shared_activities += [deciding.decide, deciding.aggregate]
     shared_activities += [job.name_rollouts, job.rollout_states, job.host_status, job.finish_job]
-    host_activities: list[Callable[..., Any]] = [rollout.readiness, turns.connect, turns.execute]
+    host_activities: list[Callable[..., Any]] = [rollout.provision, rollout.readiness, turns.connect, turns.execute]
+    host_activities += [trees.checkpoint, trees.release, trees.write_tree, RollbackActivities(context).undo]
     host_activities += [scoring.verify, scoring.soft_verify, report.report, rollout.teardown]
     common: dict[str, Any] = {
         "identity": records.identity,
@@ -102,8 +110,10 @@ def workflow_runner() -> SandboxedWorkflowRunner:
     shared = SandboxRestrictions.default.with_passthrough_modules(
         "pydantic",
         "pydantic_core",
+        "benchflow.branching",
         "benchflow.contracts",
         "benchflow.errors",
+        "benchflow.trajectories",
         "benchflow.workflows.options",
         "structlog",
     )
@@ -159,6 +169,8 @@ async def _connect_patiently(target: Target, stopping: asyncio.Event) -> Client 
 
 
 def main(arguments: list[str] | None = None) -> int:
+    # What was imported stays: no collection has to look at it, nor has the last one, which takes longer than all else.
+    gc.freeze()
     parser = argparse.ArgumentParser(prog="benchflow.worker", description=__doc__)
     parser.add_argument("--embedded", action="store_true", help="serve the embedded stack of the state directory")
     options = parser.parse_args(arguments)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from benchflow.planes.agent.toolbox import Toolbox, ensure_runtime
 from benchflow.planes.agent.toolbox.directory import remove_tree
 from benchflow.planes.agent.toolbox.npm import NpmRegistry
 from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
+from benchflow.planes.sandbox.records import file_lock
 
 # Set where tests run beside each other: what a command prints into a pipe must not be broken at somebody's width.
 os.environ.pop("COLUMNS", None)
@@ -33,7 +35,7 @@ os.environ.pop("COLUMNS", None)
 def docker_problem() -> str | None:
     """Why Docker tests cannot run here; None when they can."""
     try:
-        client = docker.from_env(timeout=10)
+        client = docker.from_env(timeout=60)
         client.ping()
         client.close()
     except Exception as error:
@@ -63,37 +65,47 @@ def agents_problem() -> str | None:
 
 
 KEPT = "kept"
+PACKAGES = "benchflow-test/packages"
 
 LONG = (
     "agents/test_real_agents.py",
-    "crash/test_agent_turn.py",
+    "crash/test_office_trees_killed.py",
     "planes/sandbox/test_conformance_docker.py",
-    "crash/test_worker_killed.py",
-    "planes/sandbox/test_local_store.py",
+    "crash/test_agent_turn.py",
     "benchmarks/test_office_tasks.py",
-    "planes/sandbox/test_conformance_local.py",
     "planes/agent/test_acpx.py",
+    "attacks/test_attacks_score_nothing.py",
+    "planes/sandbox/test_conformance_local.py",
+    "crash/test_worker_killed.py",
+    "crash/test_gateway_killed.py",
+    "agents/test_real_replays.py",
+    "perf/test_perf_scripts.py",
+    "crash/test_clean_room_killed.py",
+    "engine/test_quickstart_scores.py",
     "planes/environment/test_state_crashes.py",
     "crash/test_server_killed.py",
-    "perf/test_perf_scripts.py",
-    "agents/test_real_replays.py",
+    "agents/test_misbehaving_agents.py",
+    "crash/test_local_debris.py",
     "cli/test_cli_env.py",
-    "crash/test_random_kills.py",
-    "planes/environment/test_environment_crashes.py",
-    "agents/test_questions.py",
-    "crash/test_gateway_killed.py",
-    "planes/sandbox/test_local_build.py",
     "crash/test_world_killed.py",
-    "workflows/test_continue_as_new.py",
+    "planes/sandbox/test_local_network.py",
+    "planes/sandbox/test_local_store.py",
     "crash/test_over.py",
-    "perf/test_perf_state.py",
+    "agents/test_questions.py",
+    "engine/test_clean_room.py",
+    "engine/test_trees.py",
+    "crash/test_random_kills.py",
+    "workflows/test_continue_as_new.py",
+    "planes/environment/test_environment_crashes.py",
     "crash/test_two_stacks.py",
+    "perf/test_perf_state.py",
     "engine/test_stack.py",
+    "workflows/test_job_window.py",
     "crash/test_worker_replaced.py",
     "workflows/test_cluster.py",
 )
-"""Files of half a minute and more. Where files are shared out among processes, these come first, so that none is left
-alone with one of them in the end. Those that wait and those that compute are mixed."""
+"""Files of some half a minute and more. Where files are shared out among processes, these come first, so that none is
+left alone with one of them in the end. Those that wait and those that compute are mixed."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -132,6 +144,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def base_image() -> str:
     """The image that Docker tests start from: has a shell, coreutils, tar and python3."""
     return os.environ.get("BENCHFLOW_TEST_IMAGE", "debian:bookworm-slim")
+
+
+@pytest.fixture(scope="session")
+def packages_layer(kept: StatePaths) -> None:
+    """The layer of packages with which many images of this repository begin, in the daemon's cache.
+
+    A daemon that is asked for several of them at once would carry out its commands once for each.
+    """
+    dockerfile = Path(__file__).parents[1] / "benchmarks" / "quickstart/tasks/ttl-cache/environment/Dockerfile"
+    head, found, _ = dockerfile.read_text().partition("WORKDIR")
+    assert found and head.count("RUN") == 1
+
+    async def build() -> None:
+        async with file_lock(kept.root / "packages.lock"):
+            client = docker.from_env(timeout=600)
+            await asyncio.to_thread(client.images.build, fileobj=io.BytesIO(head.encode()), tag=PACKAGES, rm=True)
+            client.close()
+
+    asyncio.run(build())
 
 
 @pytest.fixture

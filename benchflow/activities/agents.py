@@ -8,17 +8,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchflow.activities.context import WorkerContext
-from benchflow.activities.environments import command_env
+from benchflow.activities.environments import command_env, world_of
 from benchflow.activities.models import Model, access_of, gateway_mount
+from benchflow.checkpoints import world_digests
 from benchflow.contracts import base
-from benchflow.contracts.activities import ConnectInput, StepInput
+from benchflow.contracts.activities import Connected, ConnectInput, StepInput
 from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.checkpoint import Rung, is_enough
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import AgentSession, Failure, ModelAccess
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxRef, SandboxSpec
 from benchflow.contracts.task import McpServer, Task
-from benchflow.errors import BenchFlowError, UnsupportedFeatureError
-from benchflow.planes.agent.acp.connect import Connection, Start, prepare_home
+from benchflow.errors import (
+    AgentExitError,
+    AgentTimeoutError,
+    BenchFlowError,
+    SessionNotLoadedError,
+    UnsupportedFeatureError,
+)
+from benchflow.planes.agent.acp.connect import Connection, Start, prepare_home, session_rung
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, find_account, run_mount
 from benchflow.planes.agent.acp.talk import AcpTalk
 from benchflow.planes.agent.acpx import choices_of
@@ -203,10 +211,56 @@ async def open_model(context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox
         await model_of(context, spec, sandbox).open(whole, await ensure_runtime(context.paths, outfit.libc))
 
 
-async def open_session(
+def least_rung(spec: RolloutSpec) -> Rung:
+    """How well a child's session must go on."""
+    return spec.run.branch.min_session_rung if spec.run.branch is not None else "fresh"
+
+
+async def go_on_or_open(
     context: WorkerContext, here: ConnectInput, task: Task, sandbox: Sandbox, user: str | int
+) -> Connected:
+    """The rollout's session of this number: the parent's, in the best way that there is, or a new one.
+
+    Raises `SessionNotLoadedError` where that is less than was asked for.
+    """
+    layer, record = here.load, record_for(here.spec.agent)
+    least = least_rung(here.spec)
+    warnings = [] if here.not_replayed is None else [here.not_replayed]
+    if layer is None:
+        opened = await open_session(context, here, task, sandbox, user)
+        return Connected(session=opened, later=session_rung(record, opened, least))
+    if layer.rung == "load":
+        try:
+            opened = await open_session(context, here, task, sandbox, user, layer.session)
+            return Connected(session=opened, rung="load", later=session_rung(record, opened, least))
+        except (SessionNotLoadedError, UnsupportedFeatureError, AgentTimeoutError) as error:
+            warnings.append(f"the agent's session could not be loaded: {error.message}")
+        except AgentExitError as error:
+            if not here.may_replay:
+                raise
+            warnings.append(f"the agent ended instead of loading its session: {error.message}")
+    if here.may_replay:
+        world = await world_of(context, here.spec, task, here.sandbox)
+        return Connected(rung="replay", warnings=warnings, digests=await world_digests(sandbox, world))
+    if not is_enough("fresh", least):
+        raise SessionNotLoadedError(
+            "; ".join(warnings) or f"agent {here.spec.agent.name!r} cannot go on with its session here",
+            key="branch.min_session_rung",
+            remedy="allow `fresh`, or use an agent that loads its sessions",
+        )
+    opened = await open_session(context, here, task, sandbox, user)
+    return Connected(session=opened, rung="fresh", warnings=warnings, later=session_rung(record, opened, least))
+
+
+async def open_session(
+    context: WorkerContext,
+    here: ConnectInput,
+    task: Task,
+    sandbox: Sandbox,
+    user: str | int,
+    load: AgentSession | None = None,
 ) -> AgentSession:
-    """The rollout's session of this number, with the agent started as it is to act."""
+    """The rollout's session of this number, with the agent started as it is to act. load: a parent's, to go on with."""
     record, within = record_for(here.spec.agent), here.spec.run.sandbox_setup_timeout
     outfit = Outfit.of(sessions_of(context, sandbox))
     for toolbox_ in await _toolboxes(context, record, outfit.libc):
@@ -214,9 +268,9 @@ async def open_session(
     account = await find_account(sandbox, user)
     start, toolbox = await start_of(context, here.spec, task, sandbox, account)
     if record.protocol != "acpx":
-        opened = await connection_to(context, sandbox).open(here.session, start, within)
+        opened = await connection_to(context, sandbox).open(here.session, start, within, load=load)
         return opened.model_copy(update={"model_access": outfit.access})
-    assert toolbox is not None
+    assert toolbox is not None and load is None
     await prepare_home(sandbox, start)
     name = f"{sandbox.ref.episode}{here.session}.0"
     session = _acpx(context, here.spec, sandbox, start, toolbox, name)

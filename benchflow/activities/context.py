@@ -115,9 +115,17 @@ class WorkerContext:
 
     def results(self, spec: RolloutSpec) -> RolloutPaths:
         """Where the rollout's results are written on this host."""
-        if self.is_origin(spec.origin):
-            return JobPaths(Path(spec.origin.job_dir)).rollout(spec.name)
-        return JobPaths(self.paths.rollouts / spec.job_id.replace("/", "_")).rollout(spec.name)
+        here = self.is_origin(spec.origin)
+        job = Path(spec.origin.job_dir) if here else self.paths.rollouts / spec.job_id.replace("/", "_")
+        root = JobPaths(job).rollout(spec.name)
+        return root.child(spec.branch.chain) if spec.branch is not None else root
+
+    def results_of_parent(self, child: RolloutSpec) -> RolloutPaths:
+        """Where the results of a child's parent are written on this host."""
+        assert child.branch is not None
+        chain = child.branch.node.rpartition("/")[0]
+        root = self.results(child.model_copy(update={"branch": None}))
+        return root.child(chain) if chain else root
 
     def is_origin(self, origin: Origin) -> bool:
         """Whether results are to lie on this very host."""

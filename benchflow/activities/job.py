@@ -128,7 +128,7 @@ class JobActivities:
         if self.context.is_origin(finish.origin):
             spec = await self.context.job(finish.spec)
             paths = JobPaths(Path(finish.origin.job_dir))
-            await asyncio.to_thread(write_summary, paths, finish.job_name, spec.total)
+            await asyncio.to_thread(write_summary, paths, finish.job_name, spec.total, spec.run.mode)
         secrets.remove(self.context.paths, finish.job_id)
 
     async def _remove_sandbox(self, spec: JobSpec, finish: FinishJob) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Container
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchflow.activities.context import WorkerContext
 from benchflow.contracts.agent import AgentRecord, Endpoint
@@ -17,18 +18,22 @@ from benchflow.contracts.gateway import (
     GatewayStatus,
     ModelLimits,
     Registration,
+    Replay,
     UsageTotals,
     agent_base_url,
 )
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import ModelAccess, Step, Usage
 from benchflow.contracts.sandbox import Mount, Sandbox
-from benchflow.errors import BenchFlowError, UnknownRolloutError, UnsupportedFeatureError
+from benchflow.errors import BenchFlowError, TornCheckpointError, UnknownRolloutError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import endpoint_of
 from benchflow.planes.agent.toolbox import RELAY, Toolbox
 from benchflow.planes.sandbox.background import start_once
+from benchflow.store import storage_errors, write_atomic
+from benchflow.trajectories.growth import turn_of
+from benchflow.trajectories.journal import read_journal
 from benchflow.trajectories.tree import node_id
 
 if TYPE_CHECKING:
@@ -123,9 +128,71 @@ class Model:
                 record=str(self._context.results(spec).model_calls),
                 limits=spec.run.limits,
                 sampling=spec.run.sampling,
-                replay=spec.run.replay,
+                replay=spec.run.replay or await asyncio.to_thread(self._asked_before),
+                **self._prefix(),
             )
         )
+
+    def _prefix(self) -> dict[str, Any]:
+        """What a session that goes on has to have in front of its first call."""
+        own = self._spec.branch
+        layer = own.checkpoint.session if own is not None else None
+        if own is None or layer is None or not layer.requests or (layer.rung != "load" and own.replays is None):
+            return {}
+        record = self._context.results_of_parent(self._spec).model_calls
+        return {
+            "prefix": str(record),
+            "prefix_requests": layer.requests,
+            "prefix_replayed": own.replays is not None,
+        }
+
+    def _asked_before(self) -> Replay | None:
+        """What drives a child to where its parent was: its calls of the turns until there, as they were made. Those of
+        the turn in which it was asked something are among them where the child has an answer of its own.
+        """
+        own = self._spec.branch
+        if own is None or (own.child.answer is None and own.replays is None):
+            return None
+        done = own.checkpoint.steps_done
+        first = own.replays.steps_done if own.replays is not None else done
+        turns = range(first, done + (own.child.answer is not None))
+        name = "asked_before.jsonl" if own.replays is None else "session_before.jsonl"
+        record = self._context.results(self._spec).model_calls.with_name(name)
+        if not record.exists():
+            _keep_calls(self._context.results_of_parent(self._spec).model_calls, turns, record)
+        if own.replays is None:
+            return Replay(record=str(record))
+        last = max((line["seq"] for line in read_journal(record) if line["type"] == "request"), default=None)
+        # Strictly: what is asked otherwise on the way there is asked of nobody.
+        return Replay(record=str(record), until=str(last), strict=True) if last is not None else None
+
+    def left_when_there(self) -> int:
+        """How many recorded calls a session has not asked for that was driven to where its parent's was: those of the
+        turn that comes next, if it is to lead to a question.
+        """
+        from benchflow.gateway.recording import Recording
+
+        own = self._spec.branch
+        if own is None or own.child.answer is None:
+            return 0
+        record = self._context.results(self._spec).model_calls.with_name("session_before.jsonl")
+        calls = Recording(record, self._record.name.removeprefix("acpx/")).calls
+        return sum(call.answered and not call.side and call.node == turn_of(own.node) for call in calls)
+
+    async def release(self) -> None:
+        """Let calls through again."""
+        await self._client().release(self._spec.id)
+
+    async def requests(self) -> int:
+        """How many lines of requests the record has, with nothing under way and nothing let through any more."""
+        client = self._client()
+        await client.hold(self._spec.id)
+        if not await client.until_quiet(self._spec.id, timeout=QUIET_SEC):
+            raise TornCheckpointError(
+                f"a call of the agent's model was still under way after {QUIET_SEC:g} s",
+                remedy="branch where the agent has ended its turn",
+            )
+        return (await client.status(self._spec.id)).requests
 
     async def begin_turn(self, step: Step) -> UsageTotals:
         """Whose calls come from now on. What was used before the turn, the same for whoever takes it over."""
@@ -139,7 +206,11 @@ class Model:
         return UsageTotals.model_validate(noted)
 
     async def _attribute(self, step: Step) -> GatewayStatus:
-        return await self._client().attribute(self._spec.id, node=node_id(step.index), role=step.role, turn=step.index)
+        own = self._spec.branch
+        # What was its parent's turn leads to no node of its own.
+        is_own = own is None or step.index >= own.checkpoint.steps_done
+        node = node_id(step.index, self._spec.chain) if is_own else None
+        return await self._client().attribute(self._spec.id, node=node, role=step.role, turn=step.index)
 
     @contextlib.asynccontextmanager
     async def watched(self, stop: Callable[[], None]) -> AsyncIterator[None]:
@@ -170,6 +241,16 @@ class Model:
         status = await client.status(self._spec.id)
         return quiet, status, _used(before, status.usage)
 
+    async def used_in(self, step: Step) -> Usage | None:
+        """What a turn has used that nobody ended, with nothing let through any more; None where it had not begun."""
+        noted = self._notes.noted(f"usage-{step.index}")
+        if noted is None:
+            return None
+        client = self._client()
+        await client.hold(self._spec.id)
+        await client.until_quiet(self._spec.id, timeout=QUIET_SEC)
+        return _used(UsageTotals.model_validate(noted), (await client.status(self._spec.id)).usage)
+
     async def hold(self) -> None:
         """Let nothing through until the next session: what an agent left behind must not call on."""
         with contextlib.suppress(UnknownRolloutError):
@@ -185,6 +266,16 @@ async def forget_model(context: WorkerContext, spec: RolloutSpec) -> None:
         if is_running(context.paths):
             with contextlib.suppress(BenchFlowError):
                 await GatewayClient(context.paths, patience=2.0).forget(spec.id)
+
+
+def _keep_calls(record: Path, turns: Container[int], target: Path) -> None:
+    """Of a record, what was asked and answered in some turns."""
+    lines = read_journal(record)
+    ids = {line["id"] for line in lines if line["type"] == "request" and line["turn"] in turns}
+    kept = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines if line["id"] in ids)
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(target, kept.encode(), durable=False)
 
 
 def _endpoint(record: AgentRecord, spec: RolloutSpec) -> Endpoint:

@@ -16,6 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from benchflow.activities.agents import remove_sessions
 from benchflow.activities.context import WorkerContext
+from benchflow.activities.kept import read_kept, remove_kept
 from benchflow.activities.sandboxes import release_sandbox
 from benchflow.contracts.sandbox import OwnedSandbox
 from benchflow.errors import BenchFlowError, GatewayError
@@ -59,6 +60,7 @@ class Reaper:
             await self._free_slots(living)
             await asyncio.to_thread(self._remove_sessions, living)
         await self._forget_models()
+        await self._remove_checkpoints()
         return removed
 
     async def _free_slots(self, living: set[str]) -> None:
@@ -84,12 +86,24 @@ class Reaper:
                 if await self._has_ended(status.id):
                     await client.forget(status.id)
 
-    async def _has_ended(self, workflow: str) -> bool:
+    async def _remove_checkpoints(self) -> None:
+        """A state is kept for as long as the root of its tree runs."""
+        for file in await asyncio.to_thread(lambda: sorted(self.context.paths.checkpoints.glob("*.json"))):
+            kept = await asyncio.to_thread(read_kept, file)
+            if kept is None or not await self._has_ended(kept.workflow, kept.run_id):
+                continue
+            with suppress(BenchFlowError):
+                await remove_kept(file, self.context.store)
+                log.info("removed a checkpoint whose rollout is over", checkpoint=file.stem)
+
+    async def _has_ended(self, workflow: str, run: str | None = None) -> bool:
+        """run: the first of the workflow's, if it matters which of them it was."""
         try:
             description = await self.context.client.get_workflow_handle(workflow).describe()
         except RPCError:
             return False
-        return description.status != WorkflowExecutionStatus.RUNNING
+        first_run = description.raw_description.workflow_execution_info.first_run_id
+        return run not in (None, first_run) or description.status != WorkflowExecutionStatus.RUNNING
 
     def _remove_sessions(self, living: set[str]) -> None:
         """The files of agents whose sandbox is gone: of a provision that runs now, they are young."""

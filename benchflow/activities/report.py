@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -14,8 +15,10 @@ from benchflow.activities.agents import keep_journals, redactor_for
 from benchflow.activities.clean_room import end_rooms
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import keep_logs, world_of
+from benchflow.activities.portable import lay_out_record
 from benchflow.contracts import names
 from benchflow.contracts.activities import LostRollout, ReportInput, ReportResult
+from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import TRUNCATING, RolloutOutcome, RolloutResult
 from benchflow.contracts.sandbox import Sandbox
@@ -23,11 +26,12 @@ from benchflow.contracts.task import ArtifactSpec
 from benchflow.errors import SandboxError, TaskError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import get_provider
+from benchflow.results.modes import append_rows
 from benchflow.results.write import append_row, write_rollout
 from benchflow.secrets import Redactor
-from benchflow.tasks import prompt_for, write_pack
+from benchflow.tasks import prompt_of, unpack, write_pack
 from benchflow.trajectories.journal import read_journal
-from benchflow.trajectories.tree import build_tree
+from benchflow.trajectories.tree import build_tree, with_events
 
 
 class ReportActivities:
@@ -53,6 +57,9 @@ class ReportActivities:
 
     @activity.defn(name=names.REPORT_WITHOUT_SANDBOX)
     async def report_without_sandbox(self, report: ReportInput) -> ReportResult:
+        if report.record is not None:
+            # Its host is lost, and what it had written there.
+            await lay_out_record(self.context, report.spec, report.record)
         return await self._write(report, self.context.make_results_directory(report.spec))
 
     @activity.defn(name=names.REPORT_LOST)
@@ -111,23 +118,51 @@ class ReportActivities:
 
     async def _write(self, report: ReportInput, paths: RolloutPaths) -> ReportResult:
         spec = report.spec
+        for chain, results in report.packs.items():
+            await self._have_child(spec, chain, results)
         await end_rooms(spec.run.sandbox, paths.root)
         # A verifier may print what the agent has written.
         collected = (paths.agent, paths.artifacts, paths.verifier, paths.root / "steps", paths.environment / "logs")
         await asyncio.to_thread(_clean, await self._redactor(report.spec), collected)
         events = await asyncio.to_thread(read_journal, paths.trajectory)
         rewards = await asyncio.to_thread(read_journal, paths.rewards)
-        tree = build_tree(spec.id, report.steps, events, rewards)
+        root, begun = spec.begins_at
+        tree = build_tree(spec.id, report.steps[begun:], events, rewards, root=root, chain=spec.chain)
+        if report.tree is not None:
+            tree = with_events(report.tree, tree)
         result = self._result(report, paths, leaves=len(tree.leaves), nodes=len(tree.nodes))
         prompts = await self._prompts(report)
         await asyncio.to_thread(write_rollout, paths, result, tree, prompts)
+        if spec.branch is not None:
+            # Its parent tells of it, and the row is the root's.
+            portable = spec.run.branch is not None and spec.run.branch.portable
+            return ReportResult(directory=str(paths.root), pack=await self._packed(paths) if portable else None)
         if self.context.is_origin(spec.origin):
-            await asyncio.to_thread(append_row, JobPaths(Path(spec.origin.job_dir)), result)
+            job = JobPaths(Path(spec.origin.job_dir))
+            await asyncio.to_thread(append_row, job, result)
+            if spec.run.mode is not None:
+                await asyncio.to_thread(append_rows, job, spec.run.mode, result)
             return ReportResult(directory=str(paths.root))
+        return ReportResult(pack=await self._packed(paths))
+
+    async def _packed(self, paths: RolloutPaths) -> ArtifactRef:
+        """All results of a rollout, in the store."""
         with tempfile.TemporaryDirectory() as scratch:
             pack = Path(scratch) / "rollout.tar"
             await asyncio.to_thread(write_pack, paths.root, pack)
-            return ReportResult(pack=await self.context.store.put_file(pack))
+            return await self.context.store.put_file(pack)
+
+    async def _have_child(self, spec: RolloutSpec, chain: str, pack: ArtifactRef) -> None:
+        """Have the results of a child here, wherever it was run."""
+        place = self.context.results(spec.model_copy(update={"branch": None})).child(chain)
+        if place.result.exists():
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / "rollout.tar"
+            await self.context.store.fetch(pack, file)
+            # What is here of it is of before its host was lost.
+            await asyncio.to_thread(shutil.rmtree, place.root, ignore_errors=True)
+            await asyncio.to_thread(unpack, file, place.root)
 
     def _result(self, report: ReportInput, paths: RolloutPaths, *, leaves: int, nodes: int) -> RolloutResult:
         spec = report.spec
@@ -151,13 +186,14 @@ class ReportActivities:
             attempt=spec.attempt,
             status=report.status,
             rewards=report.rewards,
+            reward_kind="value" if report.value is not None else "measured",
             error=report.error,
             error_category=failure.category if failure else None,
             verifier_error=report.verifier_error,
             warnings=report.warnings + [note for step in report.steps if step.verify for note in step.verify.warnings],
             is_truncated=report.error is not None and report.error.category in TRUNCATING,
-            n_tool_calls=sum(step.turn.n_tool_calls for step in report.steps),
-            n_prompts=len(report.steps),
+            n_tool_calls=report.n_tool_calls,
+            n_prompts=len(report.steps[spec.begins_at[1] :]),
             steps=report.steps,
             sessions=report.sessions,
             **_totals(report),
@@ -167,6 +203,8 @@ class ReportActivities:
             sandbox=about,
             environment=_world(report),
             tree={"nodes": nodes, "leaves": leaves},
+            session_rung=report.rung,
+            rollbacks=report.rollbacks,
             directory=str(paths.root) if self.context.is_origin(spec.origin) else None,
         )
 
@@ -179,7 +217,7 @@ class ReportActivities:
             {
                 "step": outcome.step.name,
                 "role": outcome.step.role,
-                "text": prompt_for(task, outcome.step.name),
+                "text": prompt_of(task, outcome.step),
             }
             for outcome in report.steps
         ]
@@ -187,7 +225,8 @@ class ReportActivities:
 
 def _totals(report: ReportInput) -> dict[str, Any]:
     """Tokens and money of all turns, as far as their agents told."""
-    told = [step.turn.usage for step in report.steps if step.turn.usage is not None]
+    own = report.steps[report.spec.begins_at[1] :]
+    told = [step.turn.usage for step in own if step.turn.usage is not None] + report.used_below
     if not told:
         return {}
     costs = [usage.cost for usage in told if usage.cost is not None and usage.currency in (None, "USD")]

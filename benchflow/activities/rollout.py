@@ -22,7 +22,9 @@ from benchflow.activities.environments import (
     world_of,
 )
 from benchflow.activities.models import forget_model
+from benchflow.activities.portable import at_hand
 from benchflow.activities.sandboxes import (
+    CLEAR_LOGS,
     blueprint_of,
     enter,
     leave,
@@ -32,19 +34,20 @@ from benchflow.activities.sandboxes import (
 )
 from benchflow.activities.turns import is_unwanted
 from benchflow.activities.world import check_health, health_limit, run_setup_commands
+from benchflow.checkpoints import prove
 from benchflow.contracts import names
-from benchflow.contracts.activities import ProvisionInput, Readied, RolloutPlan, SandboxInput
+from benchflow.contracts.activities import ProvisionInput, Readied, ReadinessInput, RolloutPlan, SandboxInput
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import Step
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import Healthcheck, Task, VerifierConfig
-from benchflow.errors import BenchFlowError, SandboxUnavailableError
+from benchflow.errors import BenchFlowError, SandboxUnavailableError, UnsupportedFeatureError
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.reward.needs import check_scoring, scoring_sec
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.write import set_aside
 from benchflow.secrets import Secrets
-from benchflow.tasks import require_supported
+from benchflow.tasks import require_supported, turn_prompt
 
 INSTALL_SEC = 1800.0
 """The most that an agent's toolbox may take to be built."""
@@ -72,6 +75,8 @@ def lower(blueprint: Blueprint, spec: RolloutSpec) -> list[Step]:
             "verify_timeout_sec": scoring_sec(task, verifier) + clean_room_sec(blueprint, name, verifier, spec.run),
         }
 
+    if task.scenes:
+        return _of_scenes(task, spec, step(0, None, task.agent.timeout_sec, task.verifier))
     if not task.steps:
         return [Step(**step(0, None, task.agent.timeout_sec, task.verifier))]
     return [
@@ -82,6 +87,35 @@ def lower(blueprint: Blueprint, spec: RolloutSpec) -> list[Step]:
         )
         for index, config in enumerate(task.steps)
     ]
+
+
+def _of_scenes(task: Task, spec: RolloutSpec, common: dict[str, Any]) -> list[Step]:
+    """A step a turn; those of a scene are one session, and what the last has led to is scored."""
+    wanted = {task.roles[turn.role].agent for scene in task.scenes for turn in scene.turns}
+    if spec.agent.name not in wanted:
+        raise UnsupportedFeatureError(
+            f"the task's scenes are for the agent {', '.join(sorted(wanted))}, not for {spec.agent.name}",
+            file=task.config_file,
+            key="agents.roles",
+            remedy=f"run it with --agent {sorted(wanted)[0]}",
+        )
+    steps: list[Step] = []
+    for session, scene in enumerate(task.scenes):
+        for turn in scene.turns:
+            said = {"role": turn.role, "session": session, "prompt": turn_prompt(task, scene, turn), "scored": False}
+            steps.append(Step(**common | said | {"index": len(steps)}))
+    return [*steps[:-1], steps[-1].model_copy(update={"scored": True})]
+
+
+def _told_otherwise(steps: list[Step], spec: RolloutSpec) -> list[Step]:
+    """A child is told in its first step what was written for it alone, and takes all of its own by its own role."""
+    if spec.branch is None:
+        return steps
+    child, first = spec.branch.child, spec.branch.checkpoint.steps_done
+    told = {"prompt": child.prompt} if child.prompt is not None else {}
+    acts = {"role": child.role} if child.role is not None else {}
+    own = [step.model_copy(update=acts | (told if step.index == first else {})) for step in steps[first:]]
+    return [*steps[:first], *own]
 
 
 def _turn_timeout(task: Task, spec: RolloutSpec, own: float | None) -> float:
@@ -113,7 +147,7 @@ class RolloutActivities:
             self._secrets(spec).check_judges(judging, task)
         setup = task.sandbox.setup_commands
         return RolloutPlan(
-            steps=lower(blueprint, spec),
+            steps=_told_otherwise(lower(blueprint, spec), spec),
             strategy=task.multi_step_reward_strategy,
             has_healthcheck=task.sandbox.healthcheck is not None,
             build_timeout_sec=task.sandbox.build_timeout_sec,
@@ -130,14 +164,20 @@ class RolloutActivities:
         name = sandbox_name(context.stack, request)
         paths = await asyncio.to_thread(context.make_results_directory, spec)
         identity = {"run_id": request.run_id, "generation": request.generation}
-        await asyncio.to_thread(set_aside, paths, identity | spec.model_dump(mode="json"))
+        if not request.goes_on:
+            await asyncio.to_thread(set_aside, paths, identity | spec.model_dump(mode="json"))
         await context.slots.wait(name, activity.info().attempt)
         try:
             task, _ = await context.task(spec.task)
             with redacted_errors(redactor_for(context, spec, task)):
                 sandbox = await self._start(request, name, paths.build_log)
-                await run_setup_commands(sandbox, task, command_env(context, spec, task), self._secrets(spec))
-                await start_world(context, spec, task, sandbox.ref)
+                if request.checkpoint is None:
+                    await run_setup_commands(sandbox, task, command_env(context, spec, task), self._secrets(spec))
+                    await start_world(context, spec, task, sandbox.ref)
+                else:
+                    world = await world_of(context, spec, task, sandbox.ref)
+                    await prove(request.checkpoint, sandbox, world)
+                    await sandbox.control(CLEAR_LOGS)
         except asyncio.CancelledError:
             if is_unwanted():
                 await asyncio.shield(self._discard(spec, name))
@@ -154,6 +194,10 @@ class RolloutActivities:
         wanted = blueprint.spec(name, await blueprint.image(log=build_log), self._labels(request))
         wanted = await fit_out_world(context, spec, provider, wanted, build_log)
         wanted = await fit_out(context, spec, provider, wanted, build_log)
+        if request.checkpoint is not None:
+            # What fits the image that the root began with fits the state that it has come to.
+            image = await at_hand(context, spec, request.run_id, request.checkpoint)
+            wanted = wanted.model_copy(update={"image": image})
         start = provider.start(
             wanted,
             host_id=context.host_id,
@@ -183,7 +227,7 @@ class RolloutActivities:
         release_sandbox(self.context, name)
 
     @activity.defn(name=names.READINESS)
-    async def readiness(self, here: SandboxInput) -> Readied | None:
+    async def readiness(self, here: ReadinessInput) -> Readied | None:
         """Return when the world is healthy, as its manifest and its task tell, with the state that it begins with."""
         spec, context = here.spec, self.context
         task, _ = await context.task(spec.task)
@@ -196,7 +240,7 @@ class RolloutActivities:
             if task.sandbox.healthcheck is not None:
                 await check_health(sandbox, task.sandbox.healthcheck, command_env(context, spec, task))
             if world is not None and readied is not None:
-                baseline = await take_baseline(world, here.sandbox.episode)
+                baseline = here.baseline or await take_baseline(world, here.sandbox.episode)
                 readied = readied.model_copy(update={"baseline": baseline})
         return readied
 

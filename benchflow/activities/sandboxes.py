@@ -16,9 +16,9 @@ from benchflow.errors import SandboxLostError
 from benchflow.planes.sandbox import get_provider
 from benchflow.tasks import verified_in
 
-# What an episode has left in the places that every rollout finds empty.
-_CLEAR = """rm -rf /logs/agent /logs/verifier /logs/artifacts
+CLEAR_LOGS = """rm -rf /logs/agent /logs/verifier /logs/artifacts
 mkdir -m 0777 /logs/agent /logs/artifacts && mkdir -m 0755 /logs/verifier"""
+"""Removes what was left in the places that every rollout finds empty."""
 
 
 def sandbox_name(stack: str, request: ProvisionInput) -> str:
@@ -73,7 +73,7 @@ async def enter(context: WorkerContext, spec: RolloutSpec, run_id: str, started:
     ref = started.ref.model_copy(update={"episode": episode_of(spec, run_id)})
     sandbox = await context.sandbox(ref)
     # Once an episode, by a key that is its own.
-    await sandbox.exec_once("enter", ["sh", "-c", _CLEAR], cwd="/")
+    await sandbox.exec_once("enter", ["sh", "-c", CLEAR_LOGS], cwd="/")
     return sandbox
 
 

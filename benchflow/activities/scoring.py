@@ -52,9 +52,10 @@ from benchflow.planes.reward.workbench import SandboxWorkbench
 from benchflow.results.write import without_events, write_rewards
 from benchflow.secrets import Redactor, Secrets
 from benchflow.store import storage_errors, write_atomic
-from benchflow.tasks import prompt_for
+from benchflow.tasks import prompt_of
 from benchflow.trajectories.journal import read_journal
 from benchflow.trajectories.nodes import change_after, nodes_of, world_after
+from benchflow.trajectories.stored import events_before, path_before
 from benchflow.trajectories.tree import ROOT, node_id
 
 Open = Callable[[], Awaitable[Sandbox]]
@@ -192,27 +193,31 @@ class Scene:
         )
 
     def node(self, evidence: Path, workbench: Workbench, transcripts: Path) -> RolloutNode:
-        """What scorers read of the step: a linear rollout's path up to it."""
+        """What scorers read of the step: a path from the root of its tree up to it."""
         paths, index = self.paths, self.step.index
-        tree = RolloutTree(rollout=self.spec.id, root=ROOT, nodes=[Node(id=ROOT), *map(_linear, range(index + 1))])
+        begun = self.spec.begins_at[1]
+        steps = {node_id(done, self.spec.chain): done for done in range(begun, index + 1)}
+        names = [*(path_before(self.spec.chain) or [ROOT]), *steps]
+        # Of what its parents have done, scorers are told by their events.
+        nodes = [Node(id=names[0])]
+        nodes += [Node(id=name, parent=names[at], step=steps.get(name)) for at, name in enumerate(names[1:])]
+        tree = RolloutTree(rollout=self.spec.id, root=names[0], nodes=nodes)
         known = {node.id for node in tree.nodes}
-        events = [event for event in read_journal(paths.trajectory) if event["node"] in known]
+        before = events_before(paths) if self.spec.branch is not None else []
+        own = [event for event in read_journal(paths.trajectory) if event["node"] in known]
+        events = before + [event | {"seq": len(before) + event["seq"]} for event in own]
         about = Evidence(
             directory=paths.root,
             evidence=evidence,
             task=self.task.name,
-            instruction=prompt_for(self.task, self.step.name),
+            instruction=prompt_of(self.task, self.step),
             workspace=self.sandbox.ref.workdir,
             workbench=workbench,
             judge=self.judge(transcripts),
             state=lambda node: world_after(paths, self.step.name),
             diff=lambda node: change_after(paths, self.step.name),
         )
-        return nodes_of(tree, events, about)[node_id(index)]
-
-
-def _linear(index: int) -> Node:
-    return Node(id=node_id(index), parent=node_id(index - 1) if index else ROOT, step=index)
+        return nodes_of(tree, events, about)[nodes[-1].id]
 
 
 class ScoringActivities:

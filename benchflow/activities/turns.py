@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Coroutine
 from contextlib import closing, suppress
 from pathlib import Path
@@ -13,9 +14,9 @@ from temporalio import activity
 from benchflow.activities.agents import (
     acts_by_itself,
     end_agent,
+    go_on_or_open,
     model_of,
     open_model,
-    open_session,
     redacted,
     redacted_errors,
     redactor_for,
@@ -26,12 +27,13 @@ from benchflow.activities.agents import (
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import command_env, died, world_of
 from benchflow.activities.memory import keep_step_memory
+from benchflow.activities.replays import TAKEN_AGAIN, compared
 from benchflow.activities.world import check_health, run_step_setup
 from benchflow.contracts import names
-from benchflow.contracts.activities import ConnectInput, StepInput
+from benchflow.contracts.activities import Connected, ConnectInput, StepInput
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.gateway import ReplayStatus, UsageTotals
-from benchflow.contracts.rollout import AgentSession, Failure, Question, TurnResult
+from benchflow.contracts.rollout import Failure, Question, TurnResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import Task
 from benchflow.errors import (
@@ -54,7 +56,8 @@ from benchflow.planes.agent.registry import record_for
 from benchflow.planes.reward.hardening import keep_baseline, read_baseline, take_baseline
 from benchflow.planes.reward.verify import config_of, verifier_of
 from benchflow.secrets import Redactor
-from benchflow.tasks import prompt_for, verified_in
+from benchflow.store import storage_errors
+from benchflow.tasks import prompt_of, verified_in
 from benchflow.trajectories.journal import NodeWriter
 from benchflow.trajectories.tree import node_id
 
@@ -69,12 +72,22 @@ def is_unwanted() -> bool:
     return details is not None and (details.cancel_requested or details.not_found)
 
 
+def _inherit(source: Path, target: Path) -> None:
+    """Have what was kept before the first turn of a session that began in the parent."""
+    if source.is_dir() and not target.exists():
+        part = target.with_name(".evidence.part")
+        with storage_errors(part):
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(source, part)
+            part.rename(target)
+
+
 class TurnActivities:
     def __init__(self, context: WorkerContext) -> None:
         self.context = context
 
     @activity.defn(name=names.CONNECT)
-    async def connect(self, here: ConnectInput) -> AgentSession | None:
+    async def connect(self, here: ConnectInput) -> Connected:
         """The account that the agent acts as, and its session, if it is one that talks."""
         spec = here.spec
         task, _ = await self.context.task(spec.task)
@@ -83,7 +96,7 @@ class TurnActivities:
         user = await prepare_account(sandbox, record, task.agent.user, spec.run.sandbox_setup_timeout)
         if not acts_by_itself(record):
             await sandbox.mark_baseline()
-            return None
+            return Connected()
         redact = redactor_for(self.context, spec, task)
         # Before the baseline: the way to the model is there for all sessions.
         with redacted_errors(redact):
@@ -94,7 +107,10 @@ class TurnActivities:
             await sandbox.mark_baseline()
             marked.touch()
         with redacted_errors(redact):
-            return without_secrets(await open_session(self.context, here, task, sandbox, user), redact)
+            connected = await go_on_or_open(self.context, here, task, sandbox, user)
+        if connected.session is None:
+            return connected
+        return connected.model_copy(update={"session": without_secrets(connected.session, redact)})
 
     @activity.defn(name=names.EXECUTE)
     async def execute(self, work: StepInput) -> TurnResult:
@@ -109,7 +125,7 @@ class TurnActivities:
             if not begun:
                 await self._set_scene(work, sandbox, task, directory)
                 await self._take_baseline(work, sandbox, task)
-            prompt = prompt_for(task, step.name)
+            prompt = prompt_of(task, step)
             writer.add([{"type": "user_message", "text": prompt}])
             if talk is not None:
                 acting = _AgentTurn(self, work, task, sandbox, prompt, redact).take(talk, writer)
@@ -123,7 +139,8 @@ class TurnActivities:
                 writer.add([{"type": "service_died", "message": failure.message}])
                 turn = TurnResult(stop_reason="error", failure=failure)
             first, last = writer.events
-        return turn.model_copy(update={"events": last - first})
+        turn = turn.model_copy(update={"events": last - first})
+        return turn if work.before is None else await compared(self.context, work, task, sandbox, turn)
 
     async def _act(
         self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path, writer: NodeWriter
@@ -167,11 +184,16 @@ class TurnActivities:
     def writer(self, work: StepInput, redact: Redactor) -> NodeWriter:
         """Of the trajectory that a step adds to."""
         path = self.context.results(work.spec).trajectory
-        return NodeWriter(path, node_id(work.step.index), work.step.role, redact=redact.line)
+        # A turn that is taken again is its parent's.
+        path = path if work.before is None else path.with_name(TAKEN_AGAIN)
+        return NodeWriter(path, node_id(work.step.index, work.spec.chain), work.step.role, redact=redact.line)
 
     async def _set_scene(self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path) -> None:
         """Before a turn: the instruction, the files that the task's step brings, their setup, its healthcheck."""
         step, session = work.step, work.session
+        if work.goes_on:
+            await sandbox.write_file(INSTRUCTION, prompt_of(task, step))
+            return
         if step.index and session is not None:
             # The step before was verified, for which the workspace became the verifier's.
             record, limit = record_for(work.spec.agent), work.spec.run.sandbox_setup_timeout
@@ -179,7 +201,7 @@ class TurnActivities:
         if step.index and step.name is not None:
             await self._remove_verifier(work, sandbox, task, directory)
         await keep_step_memory(self.context, work.spec, task, sandbox, step, session, "before")
-        await sandbox.write_file(INSTRUCTION, prompt_for(task, step.name))
+        await sandbox.write_file(INSTRUCTION, prompt_of(task, step))
         if step.name is None:
             return
         files = task.step_files[step.name]
@@ -203,6 +225,9 @@ class TurnActivities:
     async def _take_baseline(self, work: StepInput, sandbox: Sandbox, task: Task) -> None:
         """What the sandbox is before the agent acts in this step, for the verifier after it."""
         evidence = self.context.results(work.spec).evidence(work.step.name)
+        if work.goes_on and work.spec.branch is not None:
+            # What its parent's agent has left is not the image's, whoever goes on from there.
+            await asyncio.to_thread(_inherit, self.context.results_of_parent(work.spec).evidence(), evidence)
         if read_baseline(evidence) is not None:
             return
         # Where nobody acts but the engine's own agents, which are trusted, nobody has changed the system.
@@ -289,7 +314,9 @@ class _AgentTurn:
         end: Literal["observed", "inferred"] = "observed" if quiet else "inferred"
         turn_end = end if turn.turn_end is not None else None
         replay = self._told(status.replay)
-        turn = turn.model_copy(update={"usage": usage, "turn_end": turn_end, "replay": replay})
+        turn = turn.model_copy(update={"usage": usage, "turn_end": turn_end, "replay": replay, "prefix": status.prefix})
+        if status.prefix_divergence is not None:
+            writer.add([{"type": "other_prefix", "message": self._redact(status.prefix_divergence.message)}])
         ended = self._ended_by_gateway(status.budget_exhausted, replay)
         if ended is None:
             return turn

@@ -15,6 +15,9 @@ from benchflow.secrets import Secrets
 from benchflow.store import file_digest
 from benchflow.tasks import digest_tree
 
+_COMMAND_SEC = 30.0
+"""What a command may take beside its own time: to be started, and to be ended."""
+
 _TAIL = 4000
 NO_SKILL_EXCLUDES = ("skills",)
 """Left out of the build context when the agent is not to have the task's skills."""
@@ -97,8 +100,10 @@ async def run_step_setup(sandbox: Sandbox, step: Step, env: dict[str, str], time
 
 
 def health_limit(check: Healthcheck) -> float:
-    """The most seconds that a healthcheck can take before it is decided."""
-    return check.start_period_sec + (check.retries + 2) * (check.interval_sec + check.timeout_sec)
+    """The most seconds that a healthcheck can take before it is decided. With less, a machine that is slow to start
+    commands would begin it again for ever.
+    """
+    return check.start_period_sec + (check.retries + 2) * (check.interval_sec + check.timeout_sec + _COMMAND_SEC)
 
 
 async def check_health(sandbox: Sandbox, check: Healthcheck, env: dict[str, str]) -> None:

@@ -101,17 +101,19 @@ def check(
     from benchflow.cli.screen import console, print_json
     from benchflow.planes.agent.check import check_agent
     from benchflow.planes.agent.registry import find_agent
+    from benchflow.planes.sandbox.processes import probe_processes
 
     record = find_agent(name)
     found = run(check_agent(record, timeout=timeout))
+    process = probe_processes()
     if as_json:
-        print_json({"ok": found.ok, **found.model_dump(mode="json")})
+        print_json({"ok": found.ok, **found.model_dump(mode="json"), "process": process.model_dump(mode="json")})
     else:
-        console().print(*_findings(record, found), sep="\n", soft_wrap=True)
+        console().print(*_findings(record, found, process.summary), sep="\n", soft_wrap=True)
     raise typer.Exit(ALL_SCORED if found.ok else SOME_ERRORED)
 
 
-def _findings(record: AgentRecord, found: AgentCheck) -> list[str]:
+def _findings(record: AgentRecord, found: AgentCheck, process: str) -> list[str]:
     from rich.markup import escape
 
     sign = "[green]✓[/green]" if found.ok else "[red]✗[/red]"
@@ -126,6 +128,7 @@ def _findings(record: AgentRecord, found: AgentCheck) -> list[str]:
     lines.append(f"  offers    {escape(', '.join(_offered(found.capabilities)) or 'nothing beyond the protocol')}")
     if found.auth_methods:
         lines.append(f"  logins    {escape(', '.join(found.auth_methods))}")
+    lines.append(f"  rung      {record.session.rung}; process is refused: {escape(process)}")
     lines += [f"  [red]problem[/red]   {escape(problem)}" for problem in found.problems]
     return lines
 

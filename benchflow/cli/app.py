@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from benchflow import __version__
-from benchflow.cli import agent, env, job, question, rescore, results, stack, submit, tasks, worker
+from benchflow.cli import agent, env, job, question, rescore, results, stack, submit, tasks, tree, worker
 from benchflow.cli.command import Command, Verbose
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.command("results", cls=Command)(results.results)
 app.command("rescore", cls=Command)(rescore.rescore)
 app.add_typer(job.app, name="job")
 app.add_typer(question.app, name="rollout")
+app.add_typer(tree.app, name="tree")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(agent.app, name="agent")
 app.add_typer(env.app, name="env")

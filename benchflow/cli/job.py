@@ -141,6 +141,7 @@ async def engine_if_running() -> Engine | None:
 @app.command(cls=Command)
 def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     """What a job is, how far it is, and its results so far. Starts nothing."""
+    from benchflow.cli.modes import show_mode
     from benchflow.cli.report import document, show_errors, show_place, show_rows, show_totals
     from benchflow.cli.screen import console, print_json
     from benchflow.contracts import ids
@@ -156,7 +157,7 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     if as_json:
         facts: dict[str, Any] = {"id": job_id, "name": name, "directory": str(paths.root), "ui": ui, "state": state}
         facts |= {"total": spec.total, "progress": progress, "spec": spec.model_dump(mode="json")}
-        return print_json(document(facts, summary, results))
+        return print_json(document(facts, summary, results, spec.run.mode))
     screen = console()
     agents = ", ".join(agent.label for agent in spec.agents)
     screen.print(f"[bold]{name}[/bold]  {state}", soft_wrap=True)
@@ -169,6 +170,7 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
         about = f"{progress['open_count']} open, {progress['waiting']} waiting, {progress['concurrency']} at a time"
         show_place("now", about + (", paused" if progress["paused"] else ""), screen)
     show_rows(results, screen)
+    show_mode(paths, spec.run.mode, results, screen)
     show_errors(results, screen)
     show_totals(summary, screen)
 
@@ -188,10 +190,14 @@ async def _ask(job_id: str) -> tuple[bool, dict[str, Any] | None, str | None]:
     try:
         if (await handle.describe()).status != WorkflowExecutionStatus.RUNNING:
             return False, None, engine.ui_of(job_id)
-        progress = await handle.query(names.PROGRESS, result_type=JobProgress)
-        return True, progress.model_dump(mode="json", exclude={"recent"}), engine.ui_of(job_id)
     except RPCError:
         return False, None, None
+    try:
+        progress = await handle.query(names.PROGRESS, result_type=JobProgress)
+    except RPCError:
+        # It runs, but no worker answers now.
+        return True, None, engine.ui_of(job_id)
+    return True, progress.model_dump(mode="json", exclude={"recent"}), engine.ui_of(job_id)
 
 
 @app.command(cls=Command)

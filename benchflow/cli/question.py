@@ -1,5 +1,5 @@
-"""`bench rollout …`: answer what an agent asks of its user, see what the verifier would say meanwhile, and run a
-rollout again from its record.
+"""`bench rollout …`: answer what an agent asks of its user, see what the verifier would say meanwhile, put a rollout
+back to a state that it has been in, and run one again from its record.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from benchflow.cli.command import Command, Json
 
 if TYPE_CHECKING:
     from benchflow.cli.rollout import Chosen
+    from benchflow.contracts.activities import Restored
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rollout import Answer, Question
 
 app = typer.Typer(
-    help="Rollouts: answer their agents, look at their score meanwhile, run them again from their records.",
+    help="Rollouts: answer their agents, look at their score, put them back, run them again from their records.",
     no_args_is_help=True,
 )
 
@@ -101,6 +102,34 @@ def verify(
 
 
 @app.command(cls=Command)
+def rollback(
+    rollout: Annotated[
+        str, typer.Argument(metavar="ROLLOUT", help="JOB/TASK, JOB/TASK__ID, or its id.", show_default=False)
+    ],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="As bench tree show names it.", show_default=False)],
+    jobs_dir: Annotated[
+        Path, typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.")
+    ] = Path("jobs"),
+    as_json: Json = False,
+) -> None:
+    """Put a rollout that runs back to a node, and have it go on from there.
+
+    NODE must have a checkpoint (bench tree show marks them). What came of it
+    is undone; what models have used for that is still counted.
+    """
+    from benchflow.cli.rollout import choose
+    from benchflow.cli.screen import console, print_json
+
+    chosen = choose(rollout, jobs_dir)
+    said = command.run(_go_back(chosen, node))
+    if as_json:
+        return print_json(said.model_dump(mode="json"))
+    undone = f"; undone: {', '.join(said.undone)}" if said.undone else ""
+    console().print(f"{chosen.label} is at {said.node} again{undone}", markup=False, soft_wrap=True)
+    return None
+
+
+@app.command(cls=Command)
 def replay(
     rollout: Annotated[
         str, typer.Argument(metavar="ROLLOUT", help="JOB/TASK, JOB/TASK__ID, or its id.", show_default=False)
@@ -172,6 +201,17 @@ async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] 
     except RPCError as error:
         raise UsageError(f"{chosen.label} does not run: {error.message}", key="ROLLOUT") from error
     return question
+
+
+async def _go_back(chosen: Chosen, node: str) -> Restored:
+    from benchflow.cli.job import engine_if_running
+    from benchflow.errors import StackError
+    from benchflow.jobs.rollback import put_back
+
+    engine = await engine_if_running()
+    if engine is None:
+        raise StackError("no server runs, and so does no rollout", remedy="bench stack start")
+    return await put_back(engine.client, chosen.id, node)
 
 
 async def _look(chosen: Chosen) -> VerifyResult:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchflow.cli import command
+from benchflow.cli.modes import mode_document, mode_label, show_mode
 from benchflow.cli.screen import (
     STATUS_SIGNS,
     STATUS_STYLES,
+    cut,
     dollars,
+    earned,
+    one_line,
     plural,
     print_json,
     reward,
@@ -21,9 +26,9 @@ from benchflow.cli.screen import (
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     from benchflow.contracts.config import JobConfig
+    from benchflow.contracts.modes import JobMode
     from benchflow.contracts.rollout import Failure, RolloutResult
     from benchflow.jobs import Job
     from benchflow.results.summary import Interval, Summary
@@ -40,10 +45,13 @@ _TOKENS_COLUMN, _COST_COLUMN = 8, 9
 
 
 def describe(config: JobConfig, tasks: int) -> str:
-    """`9 tasks × oracle × 3 · docker · 4 at a time`."""
+    """`9 tasks × oracle × 3 · docker · 4 at a time`, and by which policy they branch, or what the job is for."""
     agents = " + ".join(agent.label for agent in config.agents)
     repeats = f" × {config.repeats}" if config.repeats > 1 else ""
-    return f"{plural(tasks, 'task')} × {agents}{repeats} · {config.sandbox} · {config.concurrency} at a time"
+    branch = f" · branch {config.branch.policy.kind}" if config.branch is not None else ""
+    if config.mode is not None:
+        branch = f" · {mode_label(config.mode)}"
+    return f"{plural(tasks, 'task')} × {agents}{repeats} · {config.sandbox} · {config.concurrency} at a time{branch}"
 
 
 def finish(job: Job, screen: Console, as_json: bool) -> int:
@@ -53,9 +61,10 @@ def finish(job: Job, screen: Console, as_json: bool) -> int:
     results = job.results()
     summary = summarize(job.name, job.spec.total, results)
     if as_json:
-        print_json(document(job_facts(job, state="finished"), summary, results))
+        print_json(document(job_facts(job, state="finished"), summary, results, job.spec.run.mode))
     else:
         show_rows(results, screen)
+        show_mode(job.directory, job.spec.run.mode, results, screen)
         show_errors(results, screen)
     show_totals(summary, screen)
     show_places(job, screen)
@@ -88,11 +97,14 @@ def job_facts(job: Job, *, state: str) -> dict[str, Any]:
     }
 
 
-def document(job: dict[str, Any], summary: Summary, results: Sequence[RolloutResult]) -> dict[str, Any]:
-    """The one object that `--json` prints."""
+def document(
+    job: dict[str, Any], summary: Summary, results: Sequence[RolloutResult], mode: JobMode | None = None
+) -> dict[str, Any]:
+    """The one object that `--json` prints; with `groups` or `values` where that is the job's mode."""
     from benchflow.results.write import result_row
 
-    return {"job": job, "summary": summary.model_dump(mode="json"), "rollouts": [result_row(r) for r in results]}
+    made = {"job": job, "summary": summary.model_dump(mode="json"), "rollouts": [result_row(r) for r in results]}
+    return made | (mode_document(mode, results) if mode is not None else {})
 
 
 # --- for people --------------------------------------------------------------------------------------------
@@ -113,14 +125,16 @@ def show_rows(results: Sequence[RolloutResult], screen: Console, limit: int = MA
 def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Table:
     from rich.text import Text
 
-    one_line: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
-    right = one_line | {"justify": "right"}
+    left: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
+    right = left | {"justify": "right"}
+    rewards = [reward_or_value(result) for result in results]
     has_tokens = any(_tokens(result) is not None for result in results)
     has_cost = any(result.cost_usd is not None for result in results)
     tasks = [f"{result.task_name} #{result.repeat}" if several else result.task_name for result in results]
     task_width = min(max(map(len, tasks)), max(16, width // 3))
     agent_width = min(max(len(agent_label(result)) for result in results), max(12, width // 5))
-    others = _OTHER_COLUMNS + has_tokens * _TOKENS_COLUMN + has_cost * _COST_COLUMN
+    wide = max(0, max(map(len, rewards)) - len("reward"))
+    others = _OTHER_COLUMNS + wide + has_tokens * _TOKENS_COLUMN + has_cost * _COST_COLUMN
     if others > _OTHER_COLUMNS:
         agent_width = min(agent_width, max(12, width - others - task_width))
         task_width = min(task_width, max(16, width - others - agent_width))
@@ -128,18 +142,18 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
     # The errors are told in full below the table.
     has_error = error_width >= MIN_ERROR_WIDTH or others == _OTHER_COLUMNS
     rows = table(
-        *(("task", one_line), ("agent", one_line), ("reward", right), "status", ("time", right)),
+        *(("task", left), ("agent", left), ("reward", right), "status", ("time", right)),
         *([("tokens", right)] if has_tokens else []),
         *([("cost", right)] if has_cost else []),
         *(["error"] if has_error else []),
     )
-    for task, result in zip(tasks, results, strict=True):
+    for task, result, worth in zip(tasks, results, rewards, strict=True):
         style = STATUS_STYLES[result.status]
-        error = _cut(_error_line(result), max(MIN_ERROR_WIDTH, error_width), "dim")
+        error = cut(_error_line(result), max(MIN_ERROR_WIDTH, error_width), "dim")
         rows.add_row(
-            _cut(task, task_width),
-            _cut(agent_label(result), agent_width),
-            Text(reward(result.reward), f"bold {style}"),
+            cut(task, task_width),
+            cut(agent_label(result), agent_width),
+            Text(worth, f"bold {style}"),
             Text(f"{STATUS_SIGNS[result.status]} {result.status}", style, no_wrap=True),
             seconds((result.finished_at - result.started_at).total_seconds()),
             *([short_number(_tokens(result))] if has_tokens else []),
@@ -149,12 +163,15 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
     return rows
 
 
-def _cut(text: str, width: int, style: str = "") -> Text:
-    from rich.text import Text
+def reward_or_value(result: RolloutResult) -> str:
+    """`0.5`, or what a state is worth: `V 0.42 ±0.2 n=4`."""
+    from benchflow.results.trees import value_of
 
-    made = Text(text, style, no_wrap=True)
-    made.truncate(width, overflow="ellipsis")
-    return made
+    node = value_of(result)
+    if node is None:
+        return earned(result.reward, result.reward_kind)
+    error = f" ±{reward(node.stderr)}" if node.stderr is not None else ""
+    return f"V {reward(node.value)}{error} n={node.n}"
 
 
 def _tokens(result: RolloutResult) -> int | None:
@@ -169,7 +186,7 @@ def agent_label(result: RolloutResult) -> str:
 
 def _error_line(result: RolloutResult) -> str:
     failure = result.error or result.verifier_error
-    return f"{failure.category}: {failure.message.partition(chr(10))[0]}" if failure else ""
+    return f"{failure.category}: {one_line(failure.message)}" if failure else ""
 
 
 def show_errors(results: Sequence[RolloutResult], screen: Console) -> None:
@@ -196,6 +213,26 @@ def show_errors(results: Sequence[RolloutResult], screen: Console) -> None:
         screen.print(Padding(text, (0, 0, 1, 2), expand=False))
     if len(kinds) > MAX_ERRORS:
         screen.print(f"[dim]and {plural(len(kinds) - MAX_ERRORS, 'other error')}: see each result.json[/dim]\n")
+    _show_branched(results, screen)
+
+
+def _show_branched(results: Sequence[RolloutResult], screen: Console) -> None:
+    """Children that a V(s) is not made of, which count nothing; and where trees are drawn."""
+    from rich.text import Text
+
+    from benchflow.results.trees import value_of
+
+    found = [(result, node) for result in results if (node := value_of(result)) is not None]
+    failed = [(result, node) for result, node in found if node.failed]
+    for result, node in failed[:MAX_ERRORS]:
+        chain, failure = next(iter(node.failed.items()))
+        told = f"of the {node.n + len(node.failed)} children of {node.id}, {len(node.failed)} have no return: "
+        first = f"{chain}: {failure.category}: {one_line(failure.message)}"
+        screen.print(Text.assemble((f"{result.task_name}: ", "bold"), told, (first, "dim")), soft_wrap=True)
+    if len(failed) > MAX_ERRORS:
+        screen.print(f"[dim]and children of {plural(len(failed) - MAX_ERRORS, 'other rollout')}[/dim]")
+    if found:
+        show_place("tree", f"bench tree show {shlex.quote(str(found[0][0].directory))}", screen)
 
 
 def show_totals(summary: Summary, screen: Console) -> None:
@@ -211,12 +248,19 @@ def show_totals(summary: Summary, screen: Console) -> None:
     if summary.not_run:
         parts.append(Text(f"{summary.not_run} without a result", "magenta"))
     if summary.mean_reward is not None:
-        parts.append(Text.assemble("mean reward ", (mean_and_interval(summary.reward_interval), "bold")))
+        parts.append(Text.assemble(mean_of(summary), " ", (mean_and_interval(summary.reward_interval), "bold")))
     if summary.n_input_tokens is not None:
         parts.append(Text(f"{short_number(summary.n_input_tokens + (summary.n_output_tokens or 0))} tokens"))
     if summary.cost_usd is not None:
         parts.append(Text(dollars(summary.cost_usd)))
     screen.print(text.append_text(Text(" · ").join(parts)))
+
+
+def mean_of(summary: Summary) -> str:
+    """What a job's mean is of: `mean reward`, `mean V(s)`, or some of each."""
+    if summary.n_values in (0, summary.reward_interval.n):
+        return "mean V(s)" if summary.n_values else "mean reward"
+    return f"mean reward ({summary.n_values} of {summary.reward_interval.n} are V(s))"
 
 
 def mean_and_interval(value: Interval) -> str:
@@ -251,7 +295,6 @@ def show_way_back(job: Job, screen: Console) -> None:
 
 def jobs_dir_option(job: Job) -> str:
     """` --jobs-dir DIR` where it is needed to find the job from here."""
-    import shlex
     from pathlib import Path
 
     directory = job.directory.root.parent

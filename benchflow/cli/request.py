@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from benchflow.contracts.branch import BranchConfig
     from benchflow.contracts.config import JobConfig
     from benchflow.contracts.job import AgentSpec
+    from benchflow.contracts.modes import GrpoMode, ValueMode
 
 _OPTION_OF = {
     "agents": "--agent",
@@ -29,12 +31,14 @@ def job_config(
     imported: list[str] | None = None,
     agent_env: list[str] | None = None,
     judge: dict[str, str | None] | None = None,
+    branch: str | None = None,
+    mode: str | None = None,
     **options: Any,
 ) -> JobConfig:
     """The job that is asked for. options: fields of `JobConfig`; None and empty mean that they were not given.
 
     imported: agents by import path. agent_env: `K=V`, or `K` for the variable of this name. judge: fields of
-    `JudgeSettings`, over those of the file.
+    `JudgeSettings`, over those of the file. branch: in short, or a file. mode: in short.
 
     Raises `ConfigError` that names the option, or the file and the key.
     """
@@ -45,6 +49,7 @@ def job_config(
     values: dict[str, Any] = read_job_file(config) if config else {}
     files = dict.fromkeys(values, str(config))
     given = {"paths": paths, **options, "agent_env": _variables(agent_env or [])}
+    given |= {"branch": _branch(branch), "mode": _mode(mode)}
     for path in imported or []:
         if ":" not in path:
             raise ConfigError(
@@ -58,6 +63,10 @@ def job_config(
     if "agents" in given:
         # A model of the file was meant for the file's own agents.
         values.pop("model", None)
+    if "branch" in given or "mode" in given:
+        # Each of them stands in place of the other, too.
+        for key in ("branch", "mode"):
+            values.pop(key, None)
     values |= given
     if max_retries is not None:
         retry = values.get("retry")
@@ -81,6 +90,29 @@ def job_config(
             error.key = _OPTION_OF.get(error.key, "--" + error.key.replace("_", "-"))
         raise
     return request.model_copy(update={"agents": _with_model(request.agents, model)}) if model else request
+
+
+def _branch(given: str | None) -> BranchConfig | None:
+    from benchflow.config_file import branch_config
+    from benchflow.errors import ConfigError
+
+    try:
+        return branch_config(given) if given is not None else None
+    except ConfigError as error:
+        if error.file is None:
+            error.key = "--branch"
+        raise
+
+
+def _mode(given: str | None) -> GrpoMode | ValueMode | None:
+    from benchflow.config_file import mode_config
+    from benchflow.errors import ConfigError
+
+    try:
+        return mode_config(given) if given is not None else None
+    except ConfigError as error:
+        error.key = "--mode"
+        raise
 
 
 def _variables(given: list[str]) -> dict[str, str]:

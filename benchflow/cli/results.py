@@ -30,6 +30,7 @@ def results(
 
     Computed from the rollouts' own files, so it is right while the job runs.
     """
+    from benchflow.cli.modes import show_mode
     from benchflow.cli.report import MAX_ROWS, document, show_errors, show_place, show_rows, show_totals
     from benchflow.cli.screen import console, print_json
     from benchflow.contracts import ids
@@ -41,7 +42,7 @@ def results(
     if as_json:
         job_id = ids.job_id(spec.name, str(paths.root.parent))
         facts = {"id": job_id, "name": spec.name, "directory": str(paths.root), "ui": None, "total": spec.total}
-        return print_json(document(facts, summary, found))
+        return print_json(document(facts, summary, found, spec.run.mode))
     screen = console()
     screen.print(f"[bold]{spec.name}[/bold]", soft_wrap=True)
     _show_agents(summary, found, screen)
@@ -49,6 +50,7 @@ def results(
     _show_errors_by_category(summary, screen)
     _show_phases(summary, screen)
     show_rows(found, screen, limit=len(found) if show_all else MAX_ROWS)
+    show_mode(paths, spec.run.mode, found, screen, limit=None if show_all else MAX_ROWS)
     show_errors(found, screen)
     show_totals(summary, screen)
     show_place("results", str(paths.root), screen)

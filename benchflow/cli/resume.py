@@ -82,6 +82,7 @@ def plan_replay(chosen: Chosen, *, until: str | None, strict: bool, job_name: st
             concurrency=1,
             context_root=Path(spec.context_root) if spec.context_root else None,
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
-            **{**spec.run.model_dump(), "replay": replay},
+            # What is replayed is one chain, which ends where the record does.
+            **{**spec.run.model_dump(), "replay": replay, "branch": None, "mode": None},
         )
     )

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from benchflow.cli import command
 from benchflow.cli.plain import plain
-from benchflow.cli.report import show_errors
+from benchflow.cli.report import reward_or_value, show_errors
 from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, console, reward, seconds
 from benchflow.cli.trajectory import Rendering, waiting
 from benchflow.contracts import ids, names
@@ -332,7 +332,7 @@ def _show_outcome(result: RolloutResult | None, screen: Console, over: bool) -> 
     took = seconds((result.finished_at - result.started_at).total_seconds())
     style = STATUS_STYLES[result.status]
     sign = f"{STATUS_SIGNS[result.status]} {result.status}"
-    screen.print(Text.assemble((sign, f"bold {style}"), f"  reward {reward(result.reward)}", (f"  {took}", "dim")))
+    screen.print(Text.assemble((sign, f"bold {style}"), f"  reward {reward_or_value(result)}", (f"  {took}", "dim")))
     metrics = {name: value for name, value in (result.rewards or {}).items() if name != "reward"}
     if metrics:
         told = "  ".join(f"{plain(name)} {reward(value)}" for name, value in metrics.items())

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    from benchflow.contracts.rollout import Failure
+    from benchflow.contracts.rollout import Failure, RewardKind
 
 PIPED_WIDTH = 1000
 """Columns where the output goes into a file or a pipe: so many that nothing is broken or cut for them."""
@@ -77,6 +78,26 @@ def seconds(value: float) -> str:
 def reward(value: float | None) -> str:
     """A reward with three decimals at most; a dash where nothing was measured."""
     return "–" if value is None else f"{value:.3f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.1f}"
+
+
+def earned(value: float | None, kind: RewardKind) -> str:
+    """A reward, told apart from what a state is worth: `0.5`, `V 0.5`."""
+    return f"V {reward(value)}" if kind == "value" and value is not None else reward(value)
+
+
+def one_line(text: str) -> str:
+    """The first line of a text that may come from a sandbox, which must not steer the terminal."""
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return "".join(char if char.isprintable() else " " for char in first)
+
+
+def cut(text: str, width: int, style: str = "") -> Text:
+    """A text in one line of at most so many columns."""
+    from rich.text import Text
+
+    made = Text(text, style, no_wrap=True)
+    made.truncate(width, overflow="ellipsis")
+    return made
 
 
 def plural(count: int, noun: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,6 @@ from benchflow.cli.command import Json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from benchflow.contracts.task import Task
     from benchflow.jobs import Job, JobPlan
 
 _JOB = "The job"
@@ -152,6 +151,24 @@ def submit(
             rich_help_panel=_RUN,
         ),
     ] = None,
+    branch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY:K=V,… | FILE",
+            help="Children go on from one state, whose value is what they earn: group:n=8, after_steps:steps=1+3,n=4, "
+            "or a file; see docs/branching.md.",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE:K=V,…",
+            help="What the job is for: grpo:n=8 (a group a task, in groups.jsonl) or value:depths=0+2,n=4 (V(s) at "
+            "these depths, in values.jsonl).",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
     agent_timeout: Annotated[
         float | None,
         typer.Option(metavar="SEC", help="Of a turn; overrides the tasks' own.", rich_help_panel=_AGENT),
@@ -267,12 +284,15 @@ def submit(
         context_root=context_root,
         environment_manifest=environment_manifest,
         sandbox_setup_timeout=sandbox_setup_timeout,
+        branch=branch,
+        mode=mode,
         agent_timeout_sec=agent_timeout,
         judge={"model": judge_model, "base_url": judge_base_url, "credential": judge_key},
         keep=keep,
         keep_max_mb=keep_max_mb,
         verify_in=verify_in,
     )
+    from benchflow.cli.plan import show_plan
     from benchflow.jobs import plan_job
 
     plan = plan_job(request)
@@ -320,6 +340,7 @@ def detach_from(job: Job, screen: Console) -> None:
 
 
 async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Console) -> Job:
+    from benchflow.cli.plan import show_warnings
     from benchflow.cli.report import describe
     from benchflow.cli.screen import plural
     from benchflow.jobs import submit as submit_plan
@@ -327,7 +348,7 @@ async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Console) -> Job
     screen.print(f"[bold]{plan.name}[/bold]  {describe(plan.config, len(plan.tasks))}", soft_wrap=True)
     if plan.sandbox_reason:
         screen.print(f"[dim]sandbox {plan.config.sandbox}: {plan.sandbox_reason}[/dim]", soft_wrap=True)
-    _warn(plan, screen)
+    show_warnings(plan, screen)
     if screen.is_terminal:
         with screen.status(f"[dim]submitting {plural(len(plan.tasks), 'task')} …"):
             job = await submit_plan(plan, again=again)
@@ -345,73 +366,3 @@ async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Console) -> Job
             f"{job.spec.total - job.started} of {plural(job.spec.total, 'rollout')} have their result already."
         )
     return job
-
-
-def _warn(plan: JobPlan, screen: Console) -> None:
-    from rich.text import Text
-
-    for warning in plan.warnings:
-        screen.print(Text.assemble(("warning: ", "yellow"), warning))
-
-
-def show_plan(plan: JobPlan, as_json: bool) -> None:
-    """What a submit would run."""
-    import os
-
-    from benchflow.cli.report import describe
-    from benchflow.cli.screen import console, plural, print_json, table
-
-    missing = sorted(name for name in plan.variables if name not in os.environ)
-    if as_json:
-        return print_json(_plan_document(plan, missing))
-    screen = console()
-    screen.print(f"[bold]{plan.name}[/bold]  {describe(plan.config, len(plan.tasks))}", soft_wrap=True)
-    if plan.sandbox_reason:
-        screen.print(f"[dim]sandbox {plan.config.sandbox}: {plan.sandbox_reason}[/dim]", soft_wrap=True)
-    worlds = ["world"] if plan.worlds else []
-    rows = table("task", "steps", "agent timeout", "image", *worlds, ("path", {"overflow": "fold"}))
-    for path, task in plan.tasks:
-        limit = plan.config.agent_timeout_sec or task.agent.timeout_sec
-        rows.add_row(
-            task.name,
-            str(len(task.steps) or 1),
-            f"{limit:g} s" if limit else "none",
-            _image(plan, task),
-            *([plan.worlds[task.name].manifest.name if task.name in plan.worlds else ""] if worlds else []),
-            str(path),
-        )
-    screen.print(rows)
-    _warn(plan, screen)
-    if missing:
-        screen.print(f"[yellow]not set here:[/yellow] {', '.join(missing)}", soft_wrap=True)
-    screen.print(f"{plural(plan.total, 'rollout')} would be run. Nothing was started.")
-
-
-def _image(plan: JobPlan, task: Task) -> str:
-    world = plan.worlds.get(task.name)
-    own = world.manifest.image if world else None
-    return own or task.sandbox.docker_image or task.dockerfile or ""
-
-
-def _plan_document(plan: JobPlan, missing: list[str]) -> dict[str, Any]:
-    return {
-        "job": {"id": plan.id, "name": plan.name, "directory": str(plan.directory.root)},
-        "tasks": [
-            {"name": task.name, "path": str(path.absolute())}
-            | ({"environment": str(plan.worlds[task.name].source.absolute())} if task.name in plan.worlds else {})
-            for path, task in plan.tasks
-        ],
-        "agents": [
-            {"name": agent.name, "model": agent.model}
-            | agent.model_dump(mode="json", exclude={"record"}, exclude_defaults=True)
-            for agent in plan.config.agents
-        ],
-        "sandbox": plan.config.sandbox,
-        "sandbox_reason": plan.sandbox_reason,
-        "concurrency": plan.config.concurrency,
-        "repeats": plan.config.repeats,
-        "total": plan.total,
-        "variables_not_set": missing,
-        "warnings": plan.warnings,
-        "dry_run": True,
-    }

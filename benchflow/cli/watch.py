@@ -16,7 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, reward, seconds
+from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, earned, reward, seconds
 from benchflow.contracts import ids
 from benchflow.contracts.job import JobProgress, JobSpec, RolloutProgress
 from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
@@ -82,20 +82,20 @@ async def _follow_plain(job: Job, screen: Console) -> None:
             for outcome in progress.recent:
                 if outcome.id not in shown:
                     shown.add(outcome.id)
-                    _print_line(screen, labels.of(outcome.id), outcome.status, _reward_of(outcome), _why(outcome))
+                    _print_line(screen, labels.of(outcome.id), outcome.status, _earned(outcome), _why(outcome))
     # More may have finished between two looks than a job remembers.
     for result in job.results():
         if (result.workflow_id, result.finished_at) not in before and result.workflow_id not in shown:
-            _print_line(screen, labels.of(result.workflow_id), result.status, result.reward, _why(result))
+            _print_line(screen, labels.of(result.workflow_id), result.status, _earned(result), _why(result))
 
 
-def _print_line(screen: Console, label: tuple[str, str], status: str, value: float | None, why: str) -> None:
-    parts = [f"{status:9}", f"{reward(value):>6}", " · ".join(label), why]
+def _print_line(screen: Console, label: tuple[str, str], status: str, value: str, why: str) -> None:
+    parts = [f"{status:9}", f"{value:>7}", " · ".join(label), why]
     screen.print("  ".join(part for part in parts if part), soft_wrap=True, markup=False)
 
 
-def _reward_of(outcome: RolloutOutcome) -> float | None:
-    return outcome.rewards.get("reward") if outcome.rewards else None
+def _earned(outcome: RolloutOutcome | RolloutResult) -> str:
+    return earned((outcome.rewards or {}).get("reward"), outcome.reward_kind)
 
 
 def _why(outcome: RolloutOutcome | RolloutResult) -> str:
@@ -151,7 +151,7 @@ class Board:
         rows.add_row(
             Text(STATUS_SIGNS[outcome.status], style),
             *self._who(outcome.id),
-            Text(reward(_reward_of(outcome)), style),
+            Text(_earned(outcome), style),
             seconds(outcome.seconds),
             Text(failure.category if failure else ""),
         )
@@ -187,7 +187,8 @@ class Board:
         if earlier > 0:
             words.append(f"{earlier} from before  ", "dim")
         if counts.rewarded:
-            words.append(f"mean {reward(counts.reward_sum / counts.rewarded)}  ", "bold")
+            of = "V " if counts.n_values == counts.rewarded else ""
+            words.append(f"mean {of}{reward(counts.reward_sum / counts.rewarded)}  ", "bold")
         words.append(self._elapsed(), "dim")
         line = Table.grid(padding=(0, 2))
         line.add_row(

@@ -5,9 +5,21 @@ from __future__ import annotations
 from typing import Literal
 
 from benchflow.contracts.base import ArtifactRef, Model
+from benchflow.contracts.branch import ChildSpec, CustomPolicy, StateValue
+from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionBegin, SessionLayer, WorldDigests
 from benchflow.contracts.environment import ReadyWorld, StateSnapshot
-from benchflow.contracts.job import Origin, RolloutSpec
-from benchflow.contracts.rollout import AgentSession, Answer, Failure, RolloutOutcome, Step, StepOutcome
+from benchflow.contracts.job import AgentSpec, Origin, RolloutSpec
+from benchflow.contracts.rollout import (
+    AgentSession,
+    Answer,
+    Failure,
+    Rollback,
+    RolloutOutcome,
+    RolloutTree,
+    Step,
+    StepOutcome,
+    Usage,
+)
 from benchflow.contracts.sandbox import SandboxRef
 
 
@@ -60,11 +72,15 @@ class RolloutPlan(Model):
 
 
 class ProvisionInput(Model):
-    """run_id: of the workflow's first execution; sandbox names derive from it, so that no run finds another's."""
+    """run_id: of the workflow's first execution; sandbox names derive from it, so that no run finds another's.
+    checkpoint: what it is to begin with, in place of the task's image; goes_on: of the same run, whose results stay.
+    """
 
     spec: RolloutSpec
     run_id: str
     generation: int = 0
+    checkpoint: Checkpoint | None = None
+    goes_on: bool = False
 
 
 class SandboxInput(Model):
@@ -75,9 +91,30 @@ class SandboxInput(Model):
 
 
 class ConnectInput(SandboxInput):
-    """session: which of the rollout's sessions is to be opened; `generation` of the sandbox is in its reference."""
+    """session: which of the rollout's sessions is to be opened; `generation` of the sandbox is in its reference. load:
+    what is known of it in the sandbox that this one is a copy of. may_replay: where it does not load, one is to be
+    driven there instead; not_replayed: why it could not.
+    """
 
     session: int = 0
+    load: SessionLayer | None = None
+    may_replay: bool = False
+    not_replayed: str | None = None
+
+
+class Connected(Model):
+    """An agent that is ready; session: None for one that does not talk. rung: how its session goes on, None for one
+    that is new. warnings: why it does not by a better way.
+
+    later: the best way to go on with it in a copy of its world. digests: of the world where no session was opened,
+    because one can be driven there.
+    """
+
+    session: AgentSession | None = None
+    rung: Rung | None = None
+    warnings: list[str] = []
+    later: Rung | None = None
+    digests: WorldDigests | None = None
 
 
 class Readied(Model):
@@ -87,20 +124,152 @@ class Readied(Model):
     baseline: StateSnapshot | None = None
 
 
+class ReadinessInput(SandboxInput):
+    """baseline: the state that the agent began with, where the sandbox began with a later one."""
+
+    baseline: StateSnapshot | None = None
+
+
+class CheckpointInput(SandboxInput):
+    """A state that is to be kept. run_id: of the root's first execution. node: of the tree; steps_done: that led to it.
+
+    baseline: the state that the agent began with. goes_on: something is about to be done in the sandbox again; else it
+    waits for its children. begun: where the session did.
+    """
+
+    run_id: str
+    goes_on: bool = False
+    node: str
+    steps_done: int
+    session: AgentSession | None = None
+    baseline: StateSnapshot | None = None
+    begun: SessionBegin | None = None
+
+
+class Resumed(SandboxInput):
+    """A sandbox in which something is about to be done again. session: of its agent, whose model may be called then."""
+
+    session: AgentSession | None = None
+
+
+class ReleaseInput(Model):
+    """Checkpoints that nobody needs any more, on one host. resumed: the sandbox there that has waited for its children,
+    and goes on.
+    """
+
+    checkpoints: list[Checkpoint]
+    resumed: Resumed | None = None
+
+
+class UndoInput(Model):
+    """What a rollout has done since a state that it is put back to. label: of this time.
+
+    node: that state; steps: those after it, the one under way included, and undone: where they led; chains: of the
+    children that began since, and untold: those of whose models nothing is known. interrupted: the step under way.
+    sandbox: where all this was, if there is anything of it.
+    """
+
+    spec: RolloutSpec
+    sandbox: SandboxRef | None
+    label: str
+    node: str
+    steps: list[Step]
+    undone: list[str]
+    chains: list[str] = []
+    untold: list[str] = []
+    interrupted: Step | None = None
+    session: AgentSession | None = None
+
+
+class Undone(Model):
+    """used: in the turn under way, and by children of whom nothing was known. directory: where what was written lies
+    now, in the rollout's own.
+    """
+
+    used: Usage | None = None
+    directory: str
+
+
+class Restore(Model):
+    """A wish to go back to the state of a node."""
+
+    node: str
+
+
+class Restored(Model):
+    """rollout: which of a tree's; node: where it is again; undone: the nodes that are not its own any more."""
+
+    rollout: str
+    node: str
+    undone: list[str]
+
+
+class DecideInput(Model):
+    """What a user's policy is asked at a node. tree: as far as the rollout knows it, from the root to below itself;
+    steps_left: that it may still run; most: children that the whole tree may have. agent: that is to run them.
+    """
+
+    policy: CustomPolicy
+    agent: AgentSpec
+    tree: RolloutTree
+    node: str
+    steps_left: int
+    most: int
+
+
+class Decision(Model):
+    children: list[ChildSpec]
+
+
+class AggregateInput(Model):
+    """What a user's aggregate is asked. returns: of children, in the order of their numbers."""
+
+    aggregate: str
+    returns: list[float]
+
+
+class Aggregated(Model):
+    value: float
+
+
+class TreeInput(Model):
+    """A rollout's tree as it has grown so far."""
+
+    spec: RolloutSpec
+    tree: RolloutTree
+
+
+class TakenBefore(Model):
+    """What came of a turn that is taken again, by a session that is driven to where another one was. digests: of the
+    world that it has led to, after the last of these turns.
+    """
+
+    stop_reason: str
+    is_last: bool = False
+    digests: WorldDigests | None = None
+
+
 class StepInput(Model):
-    """answers: to what the agent asked in this turn before."""
+    """answers: to what the agent asked in this turn before. goes_on: its session has had a turn, and nothing was done
+    to the sandbox since. before: the turn is one that is taken again.
+    """
 
     spec: RolloutSpec
     sandbox: SandboxRef
     step: Step
     session: AgentSession | None = None
     answers: list[Answer] = []
+    goes_on: bool = False
+    before: TakenBefore | None = None
 
 
 class ReportInput(Model):
     """All that is known of a rollout when it ends. sandbox: None when there never was one or it is lost.
 
-    readied: its world, if a manifest describes one and it became ready.
+    readied: its world, if a manifest describes one and it became ready. tree: of a root that branched; value: of where
+    the rollout itself branched, which is its reward. used_below: by its children's models; n_tool_calls: with theirs.
+    rung: how a child's session went on, None where there was none to go on with. rollbacks: what was undone.
+    packs: results of children, by their chain. record: of the last checkpoint that other hosts have, if there is one.
     """
 
     spec: RolloutSpec
@@ -112,6 +281,14 @@ class ReportInput(Model):
     verifier_error: Failure | None = None
     steps: list[StepOutcome] = []
     sessions: list[AgentSession] = []
+    tree: RolloutTree | None = None
+    value: StateValue | None = None
+    used_below: list[Usage] = []
+    n_tool_calls: int = 0
+    rung: Rung | None = None
+    rollbacks: list[Rollback] = []
+    packs: dict[str, ArtifactRef] = {}
+    record: ArtifactRef | None = None
     readied: Readied | None = None
     warnings: list[str] = []
     timing: dict[str, float] = {}

@@ -151,12 +151,14 @@ class SessionTraits(Model):
     """What is known of an agent's sessions.
 
     mode: to be set after `session/new`. rung: the best way known to go on with a session in a copy of its world.
+    resume: whether `session/resume` is known to give the same as `session/load`, without telling all of it again.
     client: what it needs of us while it works. hazards: what else whoever runs it should know.
     """
 
     protocol_version: int = 1
     mode: str | None = None
     rung: Literal["process", "load", "replay", "fresh"] = "fresh"
+    resume: bool = False
     client: tuple[Literal["fs", "terminal"], ...] = ()
     hazards: tuple[str, ...] = ()
 

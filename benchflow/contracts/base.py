@@ -6,6 +6,9 @@ ignored is a wrong result that nobody sees.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Protocol
+
 from pydantic import BaseModel, ConfigDict
 
 MAX_INLINE_BYTES = 64 * 1024
@@ -27,3 +30,21 @@ class ArtifactRef(Model):
     uri: str
     sha256: str
     size: int
+
+
+class BlobStore(Protocol):
+    """What a plane needs of the artifact store. Every host of a cluster sees the same one."""
+
+    async def put_file(self, path: Path) -> ArtifactRef: ...
+
+    async def put_bytes(self, data: bytes) -> ArtifactRef: ...
+
+    async def find(self, sha256: str) -> ArtifactRef | None:
+        """The blob of a digest, None where the store does not hold it."""
+        ...
+
+    async def fetch(self, ref: ArtifactRef, target: Path) -> None:
+        """Write a blob to a file. Raises `StoreError`, and `CorruptArtifactError` if it is not what it was."""
+        ...
+
+    async def read(self, ref: ArtifactRef) -> bytes: ...

@@ -13,8 +13,10 @@ from pydantic import ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.base import Model
+from benchflow.contracts.branch import BranchConfig
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.job import MAX_WINDOW, AgentSpec, Keep, RetryConfig
+from benchflow.contracts.modes import JobMode
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.task import VerifierMode
@@ -62,6 +64,7 @@ class RunOptions(Model):
     silent. permissions: who answers what an agent asks of its user. agent_env, base_url, effort: for every agent that
     says nothing else. limits, sampling: of its model's calls. replay: a record from which they are answered. judge:
     which model scores, where a model does. keep: what is kept of each sandbox to score it again, keep_max_mb at most.
+    branch: when rollouts branch.
     verify_in: `separate` runs every verifier in a clean room, `shared` every one where the agent worked; by default
     each task decides, because a verifier that reads more than the workspace and the declared artifacts (a file that its
     agent left in /var, a service that must still answer) scores something else in a clean room.
@@ -82,6 +85,7 @@ class RunOptions(Model):
     judge: JudgeSettings = JudgeSettings()
     keep: Keep = "evidence"
     keep_max_mb: int = Field(default=256, gt=0)
+    branch: BranchConfig | None = None
     verify_in: VerifierMode | None = None
     agent_env: dict[str, str] = Field(default={}, repr=False)
     base_url: str | None = None
@@ -98,7 +102,8 @@ class JobConfig(RunOptions):
     """A job as it is asked for: which tasks, by whom, how often, how.
 
     paths: tasks, directories of tasks, or packages. include, exclude: shell patterns over task names.
-    sandbox: the provider's name; `auto` is Docker when a daemon answers, else local.
+    sandbox: the provider's name; `auto` is Docker when a daemon answers, else local. mode: what the job is for, instead
+    of `branch`.
     """
 
     paths: list[Path] = Field(min_length=1)
@@ -108,6 +113,7 @@ class JobConfig(RunOptions):
     repeats: int = Field(default=1, ge=1, le=10_000)
     include: list[str] = []
     exclude: list[str] = []
+    mode: JobMode | None = None
 
     @field_validator("agents", mode="before")
     @classmethod

@@ -110,6 +110,10 @@ class ReplayStatus(Model):
     divergence: Divergence | None = None
 
 
+PrefixState = Literal["unchecked", "equal", "different"]
+"""Whether the first call of a session that goes on begins with the last one of its parent."""
+
+
 class Registration(Model):
     """One rollout's access to a model.
 
@@ -117,7 +121,9 @@ class Registration(Model):
     about agents. api, base_url, credentials: of the upstream endpoint, as in `contracts.agent.Endpoint`; of the
     credentials, which are names, the first one set counts; none at all is an endpoint without keys. model: as the
     endpoint spells it, where it is known. record: absolute path of the file that calls are appended to. stall_sec: how
-    long the upstream may send nothing.
+    long the upstream may send nothing. prefix: absolute path of the parent's record, where its session goes on; of its
+    requests, those of other models included, the first prefix_requests were made before. prefix_replayed: the session
+    was driven there, so that the first call to be compared is the first that is in no record.
     """
 
     id: str = Field(min_length=1)
@@ -134,6 +140,9 @@ class Registration(Model):
     retries: RetryPolicy = RetryPolicy()
     stall_sec: float = Field(default=600.0, gt=0)
     replay: Replay | None = None
+    prefix: str | None = Field(default=None, pattern=r"^/")
+    prefix_requests: int = Field(default=0, ge=0)
+    prefix_replayed: bool = False
 
     @field_validator("base_url")
     @classmethod
@@ -190,7 +199,8 @@ class GatewayStatus(Model):
 
     in_flight: calls that are under way; waiting: calls that are held back. held: whether new calls are held.
     requests: lines of requests in the record. budget_exhausted: the limit for which a call was refused. failure: why
-    calls could not be recorded.
+    calls could not be recorded. prefix: None where no parent's call is to be compared; prefix_divergence: where the
+    first call of the task begins otherwise.
     """
 
     id: str
@@ -202,6 +212,8 @@ class GatewayStatus(Model):
     usage: UsageTotals = UsageTotals()
     budget_exhausted: LimitName | None = None
     replay: ReplayStatus | None = None
+    prefix: PrefixState | None = None
+    prefix_divergence: Divergence | None = None
     failure: str | None = None
 
     @property

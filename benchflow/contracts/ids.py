@@ -49,9 +49,15 @@ def job_id(name: str, jobs_dir: str) -> str:
 
 def rollout_id(job: str, task: str, agent: str, repeat: int) -> str:
     """`<job>/r/<task>/<agent key>/<repeat>`."""
-    room = MAX_ID - len(job) - len(f"/r///{repeat}")
+    # A child of it is called by it, and more.
+    room = MAX_ID - len(job) - len(f"/r///{repeat}") - len("/b/") - 16
     agent_key = cut(slug(agent), min(40, room // 2))
     return f"{job}/r/{cut(slug(task), room - len(agent_key))}/{agent_key}/{repeat}"
+
+
+def child_id(root: str, chain: str) -> str:
+    """`<root rollout>/b/<hash16 of the chain>`: the workflow id of a child in a tree."""
+    return f"{root}/b/{short_hash(chain, 16)}"
 
 
 def rollout_name(task: str, rollout: str) -> str:

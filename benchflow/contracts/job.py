@@ -10,8 +10,10 @@ from pydantic import Field
 from benchflow.contracts import ids
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
+from benchflow.contracts.branch import BranchConfig, BranchOrigin
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
+from benchflow.contracts.modes import JobMode
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import (
     Permissions,
@@ -107,6 +109,7 @@ class RunConfig(Model):
     agent_idle_timeout_sec: how long an agent may be silent. permissions: who answers what an agent asks. limits: of the
     model's calls; sampling: what is put into each of them; replay: from which record they are answered. judge: which
     model scores, where a model does. keep: what is kept for scoring it again; keep_max_mb: MiB of it, of one rollout.
+    branch: when a rollout branches, and what comes of it; mode: of the job that says so, if one does.
     verify_in: where verifiers run, instead of where each task says.
     """
 
@@ -121,6 +124,8 @@ class RunConfig(Model):
     replay: Replay | None = None
     judge: JudgeSettings = JudgeSettings()
     keep: Keep = "evidence"
+    branch: BranchConfig | None = None
+    mode: JobMode | None = None
     keep_max_mb: int = Field(default=256, gt=0)
     verify_in: VerifierMode | None = None
 
@@ -177,7 +182,8 @@ class JobSpec(Model):
 class RolloutSpec(Model):
     """One rollout of a job. id: its workflow id. name: its directory's name.
 
-    job_run_id: of the first run of the job's workflow, where the job owns the sandbox and not the rollout.
+    job_run_id: of the first run of the job's workflow, where the job owns the sandbox and not the rollout. branch: what
+    it begins with, where it is a child of another.
     """
 
     id: str
@@ -192,6 +198,17 @@ class RolloutSpec(Model):
     run: RunConfig
     origin: Origin
     job_run_id: str | None = None
+    branch: BranchOrigin | None = None
+
+    @property
+    def chain(self) -> str:
+        """Its chain of nodes in its tree; empty for a root."""
+        return self.branch.chain if self.branch is not None else ""
+
+    @property
+    def begins_at(self) -> tuple[str, int]:
+        """The node where it begins, and how many steps led there."""
+        return (self.branch.node, self.branch.checkpoint.steps_done) if self.branch is not None else ("n0", 0)
 
 
 # --- what the job workflow exchanges ---------------------------------------------------------------------
@@ -215,12 +232,15 @@ class Retry(Model):
 
 
 class Counts(Model):
+    """n_values: how many of the rewards are a V(s)."""
+
     passed: int = 0
     failed: int = 0
     errored: int = 0
     cancelled: int = 0
     reward_sum: float = 0.0
     rewarded: int = 0
+    n_values: int = 0
 
     @property
     def finished(self) -> int:
@@ -231,6 +251,7 @@ class Counts(Model):
         if outcome.rewards is not None and math.isfinite(outcome.rewards.get("reward", math.nan)):
             update["reward_sum"] = self.reward_sum + outcome.rewards["reward"]
             update["rewarded"] = self.rewarded + 1
+            update["n_values"] = self.n_values + (outcome.reward_kind == "value")
         return self.model_copy(update=update)
 
 
@@ -277,12 +298,13 @@ class JobProgress(Model):
 class RolloutProgress(Model):
     """The answer to a rollout's `progress` query. since: seconds since the epoch, workflow time.
 
-    question: what its agent waits to be answered.
+    chain: its own in its tree. question: what its agent waits to be answered.
     """
 
     phase: Phase
     detail: str = ""
     since: float
+    chain: str = ""
     question: Question | None = None
 
 

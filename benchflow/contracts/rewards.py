@@ -11,7 +11,7 @@ from typing import Literal
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.rollout import Failure, StepOutcome
 
-UNMEASURED = frozenset({"sandbox_lost", "service", "cancelled", "deadline", "replay_diverged"})
+UNMEASURED = frozenset({"sandbox_lost", "service", "cancelled", "deadline", "replay_diverged", "usage"})
 """Errors after which no reward counts, even where an earlier step was scored."""
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import Field
 
 from benchflow.contracts.base import ArtifactRef, Model
-from benchflow.contracts.gateway import ReplayStatus
+from benchflow.contracts.gateway import PrefixState, ReplayStatus
 from benchflow.contracts.reward import RewardEvent, VerifyResult
 
-Phase = Literal["plan", "provision", "readiness", "connect", "execute", "verify", "report", "teardown", "done"]
+Phase = Literal[
+    "plan", "provision", "readiness", "connect", "execute", "branch", "verify", "report", "teardown", "done"
+]
 Status = Literal["passed", "failed", "errored", "cancelled"]
+
+RewardKind = Literal["measured", "value"]
+"""What a rollout's reward is: what its verifier has measured, or the V(s) of the state where it has branched."""
 
 Permissions = Literal["auto", "deny", "ask"]
 """Who answers what an agent asks of its user: `auto` allows, by the kind of the options and never by their order;
@@ -38,8 +44,9 @@ class Step(Model):
     """One turn of one role. name: of the task's step, None for a task without steps.
 
     session: which of the rollout's sessions it belongs to; a step of another session than the one before it begins that
-    session. timeout_sec: of the agent's turn; idle_timeout_sec: how long it may be silent; verify_timeout_sec: of the
-    verifier.
+    session. prompt: what is said, None for the task's own. scored: whether its state is verified; the agent goes on in
+    its session after one that is not. timeout_sec: of the agent's turn; idle_timeout_sec: how long it may be silent;
+    verify_timeout_sec: of the verifier.
     """
 
     index: int
@@ -48,6 +55,8 @@ class Step(Model):
     agent: str
     model: str | None = None
     session: int = 0
+    prompt: str | None = None
+    scored: bool = True
     timeout_sec: float | None = None
     idle_timeout_sec: float | None = None
     verify_timeout_sec: float = 600.0
@@ -58,7 +67,12 @@ class Step(Model):
 class Node(Model):
     """A state of the world: where a step led. events: [first, last) sequence numbers in the trajectory.
 
-    scores: the rewards of granularity `step` that belong to the step, without what they were found by.
+    scores: the rewards of granularity `step` that belong to the step, without what they were found by. chain: of a
+    child's node, None for the root's own. tree: which of the trees of Tree-GRPO it belongs to. checkpoint: its id,
+    where one was kept. given: which of its rewards nobody here has measured, but somebody gave it afterwards. rung: of
+    a child's first node, how its agent's session went on. returns: what the trajectory that ends here has earned.
+    advantages: by how they are estimated, of the trajectories that end at or below it. value, n, variance, stderr,
+    failed, pending: its V(s), where it branched (`benchflow.contracts.branch.StateValue`).
     """
 
     id: str
@@ -69,6 +83,18 @@ class Node(Model):
     rewards: dict[str, float] | None = None
     value: float | None = None
     scores: list[RewardEvent] = []
+    chain: str | None = None
+    tree: str | None = None
+    checkpoint: str | None = None
+    given: tuple[str, ...] = ()
+    rung: str | None = None
+    returns: float | None = None
+    advantages: dict[str, float] = {}
+    n: int = 0
+    variance: float | None = None
+    stderr: float | None = None
+    failed: dict[str, Failure] = {}
+    pending: tuple[str, ...] = ()
 
 
 class RolloutTree(Model):
@@ -85,6 +111,10 @@ class RolloutTree(Model):
         while path[-1].parent is not None:
             path.append(by_id[path[-1].parent])
         return path[::-1]
+
+    def without_checkpoints(self) -> RolloutTree:
+        """The same tree, when nothing is kept of its states any more."""
+        return self.model_copy(update={"nodes": [node.model_copy(update={"checkpoint": None}) for node in self.nodes]})
 
     @property
     def leaves(self) -> list[Node]:
@@ -112,6 +142,22 @@ class Usage(Model):
     reasoning_tokens: int = 0
     cost: float | None = None
     currency: str | None = None
+
+
+def total(used: Sequence[Usage]) -> Usage | None:
+    """What several turns used together; None where nothing is known. A sum is not known if a part of it is not."""
+    if not used:
+        return None
+    counts = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+    calls, costs = [each.calls for each in used], [each.cost for each in used]
+    currencies = {each.currency for each in used}
+    is_one = len(currencies) == 1 and None not in costs
+    return Usage(
+        calls=None if None in calls else sum(each or 0 for each in calls),
+        cost=sum(each or 0.0 for each in costs) if is_one else None,
+        currency=currencies.pop() if is_one else None,
+        **{name: sum(getattr(each, name) for each in used) for name in counts},
+    )
 
 
 class AgentSession(Model):
@@ -154,6 +200,15 @@ class Question(Model):
     form: dict[str, Any] | None = None
 
 
+class UserQuestion(Question):
+    """A question to a user's own handler. rollout: the workflow of whose agent asks; chain: its name in the tree, empty
+    for a root.
+    """
+
+    rollout: str
+    chain: str = ""
+
+
 class Answer(Model):
     """A user's answer to a question: the id of an option, or a form's content; neither of them is a refusal."""
 
@@ -167,7 +222,8 @@ class TurnResult(Model):
 
     turn_end: `observed` when no call of a model was under way any more; `inferred` when it was taken from the agent's
     silence that nothing more would come. question: the turn is not over, it waits for an answer. replay: how far its
-    calls were answered from a record.
+    calls were answered from a record. prefix: whether the first call of a session that was loaded had what was said
+    before in front of it.
     """
 
     stop_reason: str
@@ -177,6 +233,7 @@ class TurnResult(Model):
     turn_end: Literal["observed", "inferred"] | None = None
     question: Question | None = None
     replay: ReplayStatus | None = None
+    prefix: PrefixState | None = None
     failure: Failure | None = None
 
 
@@ -200,6 +257,7 @@ class RolloutOutcome(Model):
     attempt: int
     status: Status
     rewards: dict[str, float] | None = None
+    reward_kind: RewardKind = "measured"
     error: Failure | None = None
     verifier_error: Failure | None = None
     is_truncated: bool = False
@@ -209,12 +267,27 @@ class RolloutOutcome(Model):
     seconds: float = 0.0
 
 
+class Rollback(Model):
+    """That a rollout was put back. node: whose state it went on from. undone: the nodes that are its own no more, in
+    their order; the last may be one that it was on its way to. used: by models, on the way there.
+
+    directory: of what was written meanwhile, in the rollout's own; None where nothing of that is left.
+    """
+
+    node: str
+    undone: list[str] = []
+    used: Usage | None = None
+    directory: str | None = None
+
+
 class RolloutResult(Model):
     """One scored rollout, as `result.json` holds it and the Python API returns it. Alias: `RunResult`.
 
     rewards: `{"reward": x, …}`, None when nothing was measured (never a 0 that nobody measured). error: how the
     agent or the engine failed; verifier_error: how the verifier failed. timing: seconds a phase. environment: the
-    manifest's name, source and digest, and what its world was; empty for a task without one.
+    manifest's name, source and digest, and what its world was; empty for a task without one. rollbacks: that it was put
+    back to states that it had been in.
+    session_rung: how a child's agent went on with its parent's session.
     trajectory: the lines of `acp_trajectory.jsonl`; empty in the file itself.
     """
 
@@ -230,7 +303,7 @@ class RolloutResult(Model):
     attempt: int = 1
     status: Status
     rewards: dict[str, float] | None = None
-    reward_kind: Literal["measured", "value"] = "measured"
+    reward_kind: RewardKind = "measured"
     error: Failure | None = None
     error_category: str | None = None
     verifier_error: Failure | None = None
@@ -249,6 +322,8 @@ class RolloutResult(Model):
     n_output_tokens: int | None = None
     cost_usd: float | None = None
     tree: dict[str, Any] = {}
+    session_rung: Literal["process", "load", "replay", "fresh"] | None = None
+    rollbacks: list[Rollback] = []
     directory: str | None = None
     trajectory: list[dict[str, Any]] = Field(default_factory=list)
 

@@ -11,12 +11,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from benchflow.contracts.base import Model
+from benchflow.contracts.base import ArtifactRef, BlobStore, Model
 from benchflow.contracts.task import NetworkMode
 
 
 class Capabilities(Model):
-    """What a provider can do, as data. A task that asks for more is refused before it starts."""
+    """What a provider can do, as data. A task that asks for more is refused before it starts.
+
+    portable: other hosts can have its snapshots.
+    """
 
     provider: str
     os: tuple[str, ...] = ("linux",)
@@ -25,6 +28,7 @@ class Capabilities(Model):
     users: bool = True
     snapshot: bool = False
     fork: bool = False
+    portable: bool = False
     cpu_limit: bool = False
     memory_limit: bool = False
     storage_limit: bool = False
@@ -362,6 +366,25 @@ class SandboxProvider(ImageBuilder, Protocol):
 
     async def remove_image(self, image: ImageRef) -> None:
         """Remove an image that this provider made: a build or a snapshot. Missing is success."""
+        ...
+
+    async def remove_snapshots(self, prefix: str) -> None:
+        """Remove all snapshots on this host whose names begin with `prefix`. None is success."""
+        ...
+
+    async def pack_snapshot(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        """Bring a snapshot of this host to the store, for other hosts; what is there of it already is not sent again.
+
+        Raises `UnsupportedFeatureError` where the provider's capabilities say no, here and in `unpack_snapshot`.
+        """
+        ...
+
+    async def unpack_snapshot(self, pack: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        """Find the snapshot of a name, else make it of a pack, whole or not at all.
+
+        It is removed like one that was taken under this name. Raises `ForeignSnapshotError` on a host that it cannot
+        run on, and what the store raises.
+        """
         ...
 
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:

@@ -333,6 +333,11 @@ class Task(Model):
     extension: dict[str, Any] = {}
     compat_extra: dict[str, Any] = {}
 
+    @property
+    def n_turns(self) -> int:
+        """How many turns its agents have."""
+        return len(self.steps) or sum(len(scene.turns) for scene in self.scenes) or 1
+
     def verifier_build_of(self, step: str | None) -> str | None:
         """What makes the image of a step's clean room: in its own verifier's directory, or in that of all steps."""
         own = self.step_files[step].verifier_build if step in self.step_files else None

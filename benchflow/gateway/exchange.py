@@ -90,6 +90,7 @@ class Exchange:
     async def _carry_out(self, upstream: Upstream) -> web.StreamResponse:
         head = self._head()
         replayed = await self._replayed(head)
+        await self._compare(head, "replay" if isinstance(replayed, Recorded) else "live")
         refusal = self._refusal(replayed)
         body = self._sent
         if refusal is None and not isinstance(replayed, Recorded):
@@ -141,13 +142,23 @@ class Exchange:
         rollout = self._rollout
         if self._dialect is None or rollout.replayer is None or rollout.live:
             return None
-        text = self._redact.line(line(head, body_member(self._read, is_json=self._is_json)))
-        answer = await rollout.replayer.answer(read_json(text.encode("utf-8", "replace")), self._sent)
+        answer = await rollout.replayer.answer(self._recorded(head), self._sent)
         if answer is None:
             rollout.live = True
         settings = rollout.registration.replay
         strict = settings is not None and settings.strict
         return None if isinstance(answer, Diverged) and not strict else answer
+
+    async def _compare(self, head: Mapping[str, Any], source: str) -> None:
+        """Whether the first call of a session that goes on begins as it should: it is carried out in any case."""
+        prefix = self._rollout.prefix
+        if prefix is not None and prefix.wants(source) and self._dialect is not None and self._side is None:
+            await prefix.first(self._recorded(head))
+
+    def _recorded(self, head: Mapping[str, Any]) -> Any:
+        """The request line as it will be in the record."""
+        text = self._redact.line(line(head, body_member(self._read, is_json=self._is_json)))
+        return read_json(text.encode("utf-8", "replace"))
 
     def _refusal(self, replayed: Recorded | Diverged | None) -> CallError | None:
         """Why the call is not made; None when it is."""

@@ -10,12 +10,21 @@ import base64
 import contextlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchflow.contracts.gateway import TOKEN_NAME, CallError, CallTiming, CallUsage, Registration, ResponseLine
+from benchflow.contracts.gateway import (
+    TOKEN_NAME,
+    TOKEN_PREFIX,
+    CallError,
+    CallTiming,
+    CallUsage,
+    Registration,
+    ResponseLine,
+)
 from benchflow.gateway.budget import Meter
 from benchflow.gateway.dialects import read_json
 from benchflow.secrets import Redactor
@@ -25,19 +34,25 @@ from benchflow.trajectories.journal import timestamp
 NOT_SENT = frozenset({"budget_exhausted", "missing_secret", "unreadable", "replay_diverged"})
 """Errors of calls that never went to an upstream."""
 
+_TOKEN = re.compile(TOKEN_PREFIX + r"[0-9A-Za-z_-]{32,}")
 _REQUEST = b'{"type": "request"'
 _BODY = b', "request'
 """What the last part of a request line begins with: inside a text its quote would be escaped."""
 
 
 class CallRedactor(Redactor):
-    """Takes a rollout's token and key out of lines, fast where there is nothing to take out."""
+    """Takes a rollout's token and key out of lines, fast where there is nothing to take out.
+
+    And any other token: in a session that was loaded there may be that of the rollout in which it was held.
+    """
 
     def __init__(self, registration: Registration, key: tuple[str, str] | None) -> None:
         super().__init__({TOKEN_NAME: registration.token} | (dict([key]) if key else {}))
 
     def line(self, line: str) -> str:
         """A line without them, which stays one, and as it is otherwise."""
+        if TOKEN_PREFIX in line:
+            line = _TOKEN.sub(f"[{TOKEN_NAME}]", line)
         if not any(form in line for form in self._spelled):
             return line
         cleaned = self(line)
@@ -139,10 +154,18 @@ class Record:
                 file.truncate(end)
 
 
+def head_of(text: bytes) -> dict[str, Any] | None:
+    """A request line without what was asked; None for another line. Raises `ValueError`."""
+    if not text.startswith(_REQUEST):
+        return None
+    cut = text.find(_BODY)
+    head: dict[str, Any] = read_json(text[:cut] + b"}" if cut >= 0 else text)
+    return head
+
+
 def _take(text: bytes, past: Past, meter: Meter) -> None:
-    if text.startswith(_REQUEST):
-        cut = text.find(_BODY)
-        head = read_json(text[:cut] + b"}" if cut >= 0 else text)
+    head = head_of(text)
+    if head is not None:
         past.unanswered[head["id"]] = head
         past.requests += 1
         past.next_seq = max(past.next_seq, head["seq"] + 1)
@@ -150,9 +173,9 @@ def _take(text: bytes, past: Past, meter: Meter) -> None:
             past.calls.append(head)
         return
     response = read_json(text)
-    head = past.unanswered.pop(response.get("id"), None)
-    if head is not None:
-        _count(head, response, meter)
+    asked = past.unanswered.pop(response.get("id"), None)
+    if asked is not None:
+        _count(asked, response, meter)
 
 
 def _count(head: Mapping[str, Any], response: Mapping[str, Any], meter: Meter) -> None:

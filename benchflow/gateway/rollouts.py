@@ -18,6 +18,7 @@ from benchflow.contracts.gateway import Attribution, GatewayStatus, Registration
 from benchflow.errors import BenchFlowError, ConfigError, UnknownRolloutError
 from benchflow.gateway.budget import Meter
 from benchflow.gateway.hook import MakeReplayer, Replayer
+from benchflow.gateway.prefix import PrefixCheck
 from benchflow.gateway.prices import has_price
 from benchflow.gateway.record import Past, Record
 from benchflow.gateway.sampling import check_sampling
@@ -38,12 +39,15 @@ class Kept(Model):
 class Rollout:
     """One rollout's calls: how many are under way, whether new ones are held, what was used."""
 
-    def __init__(self, kept: Kept, meter: Meter, past: Past, replayer: Replayer | None) -> None:
+    def __init__(
+        self, kept: Kept, meter: Meter, past: Past, replayer: Replayer | None, prefix: PrefixCheck | None
+    ) -> None:
         self.registration = kept.registration
         self.attribution = kept.attribution
         self.meter = meter
         self.record = Record(Path(kept.registration.record))
         self.replayer = replayer
+        self.prefix = prefix
         self.live = replayer is None
         self.failure: str | None = None
         self._next_seq, self._requests = past.next_seq, past.requests
@@ -119,6 +123,8 @@ class Rollout:
             usage=self.meter.totals,
             budget_exhausted=self.meter.exhausted,
             replay=self.replayer.status() if self.replayer is not None else None,
+            prefix=self.prefix.state if self.prefix is not None else None,
+            prefix_divergence=self.prefix.divergence if self.prefix is not None else None,
             failure=self.failure,
         )
 
@@ -225,7 +231,7 @@ class Rollouts:
         replayer = None
         if registration.replay is not None and self._make_replayer is not None:
             replayer = self._make_replayer(registration, past.calls)
-        return Rollout(kept, meter, past, replayer)
+        return Rollout(kept, meter, past, replayer, PrefixCheck.open(registration))
 
     def _add(self, rollout: Rollout) -> None:
         self._by_id[rollout.registration.id] = rollout
@@ -240,7 +246,8 @@ class Rollouts:
 
 def _same_calls(old: Registration, new: Registration) -> bool:
     """Whether what was counted so far still counts."""
-    return (old.token, old.record, old.replay) == (new.token, new.record, new.replay)
+    same = ("token", "record", "replay", "prefix", "prefix_requests", "prefix_replayed")
+    return all(getattr(old, name) == getattr(new, name) for name in same)
 
 
 def _digest(token: str) -> str:

@@ -24,7 +24,7 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _FEW = 6
 """Digits of a value's hash in its name: enough to see a change, too few to tell which of all guesses was right."""
 
-_OURS = ("oracle", "none")
+OURS = ("oracle", "none")
 """Protocols of what the engine does itself: there is no process that could be given anything."""
 
 
@@ -32,7 +32,7 @@ def for_all(config: JobConfig) -> list[AgentSpec]:
     """The agents of a request, with what it says for all of them put in where they say nothing else."""
     agents = []
     for agent in config.agents:
-        if record_for(agent).protocol in _OURS:
+        if record_for(agent).protocol in OURS:
             agents.append(agent)
             continue
         common = {"base_url": agent.base_url or config.base_url, "effort": agent.effort or config.effort}
@@ -47,7 +47,7 @@ def prepare_agent(spec: AgentSpec, *, salt: str, cluster: bool) -> tuple[AgentSp
     on this host. Raises `ConfigError` for what this agent cannot be given.
     """
     record = record_for(spec)
-    if record.protocol in _OURS:
+    if record.protocol in OURS:
         for key in ("model", "base_url", "effort", "env"):
             if getattr(spec, key):
                 raise ConfigError(f"agent {record.name!r} uses no {key}", key=key, remedy="leave it away")

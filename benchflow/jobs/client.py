@@ -55,7 +55,8 @@ LOOK_EVERY_SEC = 1.0
 RESTART_SEC = 10.0
 """How long a client waits for the embedded server to be restarted."""
 
-_SOON = timedelta(seconds=5)
+SOON = timedelta(seconds=5)
+"""How long a look at a workflow may take."""
 
 
 @dataclass
@@ -161,14 +162,14 @@ class Job:
     async def progress(self) -> JobProgress | None:
         """What the job's workflow says of itself; None when it cannot answer now."""
         with contextlib.suppress(RPCError):
-            answer: JobProgress = await self.handle.query(names.PROGRESS, result_type=JobProgress, rpc_timeout=_SOON)
+            answer: JobProgress = await self.handle.query(names.PROGRESS, result_type=JobProgress, rpc_timeout=SOON)
             return answer
         return None
 
     async def rollout_progress(self, rollout: str) -> RolloutProgress | None:
         handle = self.engine.client.get_workflow_handle(rollout)
         with contextlib.suppress(RPCError):
-            answer: RolloutProgress = await handle.query(names.PROGRESS, result_type=RolloutProgress, rpc_timeout=_SOON)
+            answer: RolloutProgress = await handle.query(names.PROGRESS, result_type=RolloutProgress, rpc_timeout=SOON)
             return answer
         return None
 
@@ -247,7 +248,7 @@ class Job:
 
     def summarize(self) -> Summary:
         """Sum up what there is, and write it."""
-        return write_summary(self.directory, self.name, self.spec.total)
+        return write_summary(self.directory, self.name, self.spec.total, self.spec.run.mode)
 
 
 def _lay_out(pack: Path, target: Path) -> None:

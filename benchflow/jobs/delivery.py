@@ -13,21 +13,19 @@ from benchflow.contracts.rollout import RolloutOutcome
 
 
 async def find_pack(client: Client, rollout: str) -> ArtifactRef | None:
-    """The pack of a rollout that is over; None while it runs, and when it left none."""
+    """The pack of a rollout that has reported, though it may not be closed yet; None before, and when it left none."""
     handle: WorkflowHandle[object, RolloutOutcome] = client.get_workflow_handle(rollout, result_type=RolloutOutcome)
     try:
         status = (await handle.describe()).status
         if status == WorkflowExecutionStatus.COMPLETED:
             return (await handle.result()).pack
-        if status == WorkflowExecutionStatus.RUNNING:
-            return None
         return await _reported_pack(client, handle)
     except RPCError:
         return None
 
 
 async def _reported_pack(client: Client, handle: WorkflowHandle[object, RolloutOutcome]) -> ArtifactRef | None:
-    """What a report said before the workflow ended without a result: a cancelled one has none, but reports."""
+    """What a report said of a workflow without a result: a cancelled one has none, but reports."""
     reports: set[int] = set()
     async for event in handle.fetch_history_events():
         if _schedules_report(event):

@@ -20,6 +20,8 @@ from benchflow.contracts.job import AgentSpec, JobSpec, RunConfig, TaskRef
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, TaskError
 from benchflow.jobs.agents import for_all, prepare_agent, require_reachable
+from benchflow.jobs.branches import check_branch
+from benchflow.jobs.modes import lowered
 from benchflow.jobs.worlds import World, Worlds
 from benchflow.paths import JobPaths
 from benchflow.planes.reward.needs import check_scoring
@@ -87,8 +89,10 @@ def plan_job(config: JobConfig) -> JobPlan:
     for agent in agents:
         variables |= secrets.agent_references(agent)
         warnings += [] if provider.capabilities().mounts else _local_address(agent)
+    config = lowered(config, [task for _, task in tasks])
     checked = config.model_copy(update={"agents": agents, "sandbox": chosen.sandbox})
     shared = worlds.shared(agents)
+    check_branch(config, [task for _, task in tasks], agents, provider.capabilities(), shared)
     if shared is not None and config.concurrency > 1:
         checked = checked.model_copy(update={"concurrency": 1})
         warnings.append(f"{shared.manifest.name} is persistent: its rollouts share a sandbox, one after another")
@@ -202,6 +206,8 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             judge=config.judge,
             keep=config.keep,
             keep_max_mb=config.keep_max_mb,
+            branch=config.branch,
+            mode=config.mode,
             verify_in=config.verify_in,
         ),
         retry=config.retry,

@@ -7,6 +7,7 @@ import json
 import posixpath
 import tarfile
 import tempfile
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
@@ -47,6 +48,21 @@ def _plus(use: JudgeUse, answer: JudgeAnswer) -> JudgeUse:
             "output_tokens": use.output_tokens + answer.output_tokens,
             "cost_usd": (use.cost_usd or 0.0) + (answer.cost_usd or 0.0) if known else None,
         }
+    )
+
+
+def together(uses: Iterable[JudgeUse | None]) -> JudgeUse | None:
+    """What several scorings rest on; None where none has asked a judge."""
+    known = [use for use in uses if use is not None]
+    if not known:
+        return None
+    costs = [use.cost_usd for use in known if use.cost_usd is not None]
+    return JudgeUse(
+        asked=sum(use.asked for use in known),
+        recorded=sum(use.recorded for use in known),
+        input_tokens=sum(use.input_tokens for use in known),
+        output_tokens=sum(use.output_tokens for use in known),
+        cost_usd=sum(costs) if len(costs) == len(known) else None,
     )
 
 

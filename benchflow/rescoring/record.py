@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from benchflow.contracts.base import Model
+from benchflow.contracts.branch import StateValue
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.rollout import Failure
 from benchflow.paths import JobPaths, RolloutPaths
@@ -59,7 +60,8 @@ class RescoredRollout(Model):
     """A rollout's new score. scoring: names all that scored it. before, rewards: at first, and now.
 
     task_digest: of the task that it was scored by now, which came from `task_from`; recorded_digest: of the one
-    that the agent was given.
+    that the agent was given. value: of a rollout that branched, what its reward is made of now; its children's records
+    lie beside their own results.
     """
 
     rollout_name: str
@@ -76,6 +78,7 @@ class RescoredRollout(Model):
     rewards: dict[str, float] | None = None
     changes: dict[str, Change] = {}
     steps: list[StepScore] = []
+    value: StateValue | None = None
     judge: JudgeUse | None = None
     error: Failure | None = None
     warnings: list[str] = []

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchflow.branching.custom import load_aggregate
+from benchflow.contracts.branch import ChildOutcome, StateValue
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.reward import (
     Judge,
@@ -31,11 +33,11 @@ from benchflow.planes.reward.needs import table_of
 from benchflow.planes.reward.score import score
 from benchflow.planes.reward.strategy import verify
 from benchflow.planes.reward.verify import config_of
-from benchflow.rescoring.judging import CountingJudge, judge_stored
+from benchflow.rescoring.judging import CountingJudge, judge_stored, together
 from benchflow.rescoring.place import Place
 from benchflow.rescoring.record import Outcome, RescoredRollout, StepScore, changes, place_of, write_record
 from benchflow.rescoring.rubrics import GivenRubric
-from benchflow.rescoring.stored import StoredRollout
+from benchflow.rescoring.stored import StoredRollout, read_children
 from benchflow.rescoring.tasks import FoundTask, Tasks
 from benchflow.rescoring.workbench import opened
 from benchflow.results.write import without_events, write_rewards
@@ -43,6 +45,7 @@ from benchflow.secrets import Redactor, Secrets
 from benchflow.store import storage_errors
 from benchflow.trajectories.nodes import load_rollout
 from benchflow.trajectories.tree import node_id
+from benchflow.trajectories.values import state_value
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,12 @@ class Scoring:
     trust_workspace: bool = False
 
 
-async def score_rollout(rollout: StoredRollout, scoring: Scoring) -> RescoredRollout:
-    """Score it, and write what came of it beside its first score."""
-    work = _Rescored(rollout, scoring, place_of(rollout.paths, scoring.name))
+async def score_rollout(rollout: StoredRollout, scoring: Scoring, before: Sequence[StepScore] = ()) -> RescoredRollout:
+    """Score it, and write what came of it beside its first score. before: of a child, what its parent's steps have now.
+
+    Of one that branched, each child is scored, and its V(s) made anew.
+    """
+    work = _Rescored(rollout, scoring, place_of(rollout.paths, scoring.name), before)
     record = await work.record()
     await asyncio.to_thread(write_record, work.paths, record)
     return record
@@ -77,13 +83,16 @@ async def score_rollout(rollout: StoredRollout, scoring: Scoring) -> RescoredRol
 class _Rescored:
     """A rollout on its way to its new score. paths: where that is written."""
 
-    def __init__(self, rollout: StoredRollout, scoring: Scoring, paths: RolloutPaths) -> None:
+    def __init__(
+        self, rollout: StoredRollout, scoring: Scoring, paths: RolloutPaths, before: Sequence[StepScore]
+    ) -> None:
         self._rollout, self._scoring, self.paths = rollout, scoring, paths
         settings = rollout.spec.run.judge.model_dump() | dict(scoring.judge)
         self._settings = JudgeSettings.model_validate(settings)
         self._judge = CountingJudge()
+        self._records: list[RescoredRollout] = []
         self._found: FoundTask | None = None
-        self._steps: list[StepScore] = []
+        self._steps: list[StepScore] = list(before)
         self._warnings: list[str] = []
 
     async def record(self) -> RescoredRollout:
@@ -92,17 +101,53 @@ class _Rescored:
         try:
             self._found = await self._scoring.tasks.find(self._rollout.spec.task)
             await asyncio.to_thread(_clear, self.paths.rewards)
-            for outcome in self._rollout.result.steps:
+            for outcome in self._own_steps:
                 if not await self._score_step(outcome, self._found):
-                    break
+                    return self._summed_up(self._found.task)
+            if self._rollout.result.reward_kind == "value":
+                return self._valued(await self._children())
         except Exception as error:
             return self._record("failed", error=failure_of(error, "verify"))
         return self._summed_up(self._found.task)
 
+    async def _children(self) -> list[ChildOutcome]:
+        """What the children earn now, one after another: a rollout of several is one place in the window."""
+        outcomes = []
+        for child in await asyncio.to_thread(read_children, self._rollout):
+            record = await score_rollout(child, self._scoring, self._steps)
+            self._records.append(record)
+            number = int(child.spec.chain.rpartition(".")[2])
+            outcomes.append(
+                ChildOutcome(chain=child.spec.chain, number=number, reward=record.reward, failure=record.error)
+            )
+        return outcomes
+
+    def _valued(self, children: list[ChildOutcome]) -> RescoredRollout:
+        """V(s) of what the children have now. A child that had no return has none, and one that had needs one."""
+        had = [record for record in self._records if record.reward_before is not None]
+        lost = next((record for record in had if record.outcome == "failed"), None)
+        if lost is not None:
+            return self._record("failed", error=lost.error)
+        config = self._rollout.spec.run.branch
+        aggregate = config.aggregate if config is not None else "mean"
+        value = state_value(self._rollout.branched_at, aggregate, children, own=load_aggregate(aggregate))
+        if value.value is None:
+            return self._record("unmeasured")
+        rewards = {"reward": value.value}
+        is_same = rewards == self._rollout.result.rewards
+        return self._record("unchanged" if is_same else "changed", rewards=rewards, value=value)
+
+    @property
+    def _own_steps(self) -> list[StepOutcome]:
+        """Those that it has run itself; of a child, the ones before are its parent's."""
+        return self._rollout.result.steps[self._rollout.spec.begins_at[1] :]
+
     def _was_never_measured(self) -> bool:
         """Whether it has no reward because of how it ended, whatever a verifier would say."""
-        error, steps = self._rollout.result.error, self._rollout.result.steps
+        error, steps = self._rollout.result.error, self._own_steps
         cut_short = error is not None and error.category in UNMEASURED
+        if self._rollout.result.reward_kind == "value":
+            return self._rollout.result.reward is None
         return cut_short or not any(step.verify or step.verifier_error for step in steps)
 
     async def _score_step(self, outcome: StepOutcome, found: FoundTask) -> bool:
@@ -179,7 +224,9 @@ class _Rescored:
         place, run = names.index(outcome.step.name), self._rollout.result.steps
         is_last = outcome is run[-1]
         if reaches(result, task.steps[place].min_reward):
-            if is_last and place + 1 < len(names) and self._rollout.result.error is None:
+            has_stopped = is_last and place + 1 < len(names) and self._rollout.result.error is None
+            # Where it branches, its children run the others; or they are to end before the last.
+            if has_stopped and self._rollout.spec.run.branch is None:
                 self._warn(f"step {names[place]!r} is good enough now for the next one, which was not run")
             return True
         if not is_last:
@@ -207,7 +254,12 @@ class _Rescored:
         return self._record("unchanged" if is_same else "changed", rewards=rewards)
 
     def _record(
-        self, outcome: Outcome, *, rewards: dict[str, float] | None = None, error: Failure | None = None
+        self,
+        outcome: Outcome,
+        *,
+        rewards: dict[str, float] | None = None,
+        error: Failure | None = None,
+        value: StateValue | None = None,
     ) -> RescoredRollout:
         result, found = self._rollout.result, self._found
         notes = [note for step in self._steps if step.verify for note in step.verify.warnings]
@@ -226,7 +278,8 @@ class _Rescored:
             rewards=rewards,
             changes=changes(result.rewards, rewards) if rewards is not None else {},
             steps=self._steps,
-            judge=self._judge.use,
+            value=value,
+            judge=together([self._judge.use, *(record.judge for record in self._records)]),
             error=error or (result.error if outcome == "unmeasured" else None),
             warnings=self._warnings + notes,
             finished_at=datetime.now(UTC),
@@ -235,7 +288,7 @@ class _Rescored:
 
 def node_after(rollout: StoredRollout, outcome: StepOutcome, judge: Judge, workbench: Workbench) -> RolloutNode:
     """The node that a step led to, as it was when it was first scored: nothing had come of it or after it."""
-    reached = load_rollout(rollout.paths.root, judge=judge)[node_id(outcome.step.index)]
+    reached = load_rollout(rollout.paths.root, judge=judge)[node_id(outcome.step.index, rollout.spec.chain)]
     about = replace(reached.rollout, workbench=workbench)
     node: RolloutNode | None = None
     for each in reached.path:

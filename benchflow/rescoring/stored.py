@@ -16,6 +16,7 @@ from benchflow.errors import ConfigError, JobNotFoundError, ResultFileError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.reward.capture import WORKSPACE
 from benchflow.results.summary import read_results, read_spec
+from benchflow.trajectories.growth import node_in
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,13 @@ class StoredRollout:
     paths: RolloutPaths
     spec: RolloutSpec
     result: RolloutResult
+
+    @property
+    def branched_at(self) -> str:
+        """The node where its children begin, if it has any: the last of its own chain."""
+        start, begun = self.spec.begins_at
+        done = len(self.result.steps)
+        return start if done == begun else node_in(self.spec.chain, done)
 
     def workspace(self, step: str | None) -> Path | None:
         """The workspace that was kept after a step, if it was."""
@@ -51,6 +59,13 @@ def read_rollout(directory: Path) -> StoredRollout:
     except ValidationError as error:
         raise _spoilt(paths.result, error) from error
     return StoredRollout(paths, read_rollout_spec(paths), result.model_copy(update={"directory": str(directory)}))
+
+
+def read_children(rollout: StoredRollout) -> list[StoredRollout]:
+    """The children of a rollout that have a result, by their numbers."""
+    files = rollout.paths.root.glob("children/*/result.json")
+    found = [read_rollout(file.parent) for file in files]
+    return sorted(found, key=lambda child: int(child.spec.chain.rpartition(".")[2]))
 
 
 def read_rollouts(job: JobPaths, include: Sequence[str] = ()) -> list[StoredRollout]:

@@ -35,14 +35,16 @@ _OUTSIDE = (
 
 
 @asynccontextmanager
-async def stored_workbench(directory: Path) -> AsyncIterator[Workbench]:
+async def stored_workbench(directory: Path, *, step: int | None = None) -> AsyncIterator[Workbench]:
     """The workbench of a stored rollout, after its last step; its sandbox is removed at the end, if there was one.
 
-    directory: `<jobs_dir>/<job>/<task>__<id>`. Raises `JobNotFoundError` where no rollout has ended there. What is
-    missing for running something is said by `VerifierError` when it is asked for.
+    directory: `<jobs_dir>/<job>/<task>__<id>`. step: the index of another one, that it has run. Raises
+    `JobNotFoundError` where no rollout has ended there. What is missing for running something is said by
+    `VerifierError` when it is asked for.
     """
     rollout = read_rollout(directory)
-    if not rollout.result.steps:
+    steps = [one for one in rollout.result.steps if step in (None, one.step.index)]
+    if not steps:
         raise VerifierError("no step of this rollout was finished, so there is nothing to score", file=str(directory))
     tasks = Tasks()
 
@@ -50,7 +52,7 @@ async def stored_workbench(directory: Path) -> AsyncIterator[Workbench]:
         return await tasks.find(rollout.spec.task)
 
     with tempfile.TemporaryDirectory(prefix="benchflow-rescore-") as logs:
-        last, secrets = rollout.result.steps[-1], Secrets(os.environ, "here")
+        last, secrets = steps[-1], Secrets(os.environ, "here")
         async with opened(Place(rollout, last, find, find, Path(logs), secrets, StatePaths.default())) as bench:
             yield bench
 

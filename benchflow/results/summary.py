@@ -14,9 +14,11 @@ from pydantic import ValidationError
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.job import JobSpec
+from benchflow.contracts.modes import JobMode
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import JobNotFoundError, ResultFileError
 from benchflow.paths import JobPaths
+from benchflow.results.modes import write_rows
 from benchflow.results.write import result_row, write_json
 from benchflow.store import write_atomic
 
@@ -37,7 +39,8 @@ class Interval(Model):
 
 
 class Summary(Model):
-    """What `summary.json` holds. total: rollouts of the job; not_run: those without a result.
+    """What `summary.json` holds. total: rollouts of the job; not_run: those without a result. n_values: how many of the
+    rewards are the V(s) of a rollout that branched.
 
     pass_at_k: for each k up to the repeats, the probability that one of k attempts passes, averaged over task and
     agent (the unbiased estimator of Chen et al. 2021, arXiv 2107.03374). phase_seconds: median a phase.
@@ -52,6 +55,7 @@ class Summary(Model):
     cancelled: int
     not_run: int
     mean_reward: float | None
+    n_values: int = 0
     reward_interval: Interval
     pass_at_k: dict[str, float]
     errors: dict[str, int]
@@ -120,6 +124,7 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult]) -> Summar
         cancelled=status["cancelled"],
         not_run=total - len(results),
         mean_reward=statistics.fmean(rewards) if rewards else None,
+        n_values=sum(result.reward_kind == "value" and result.reward is not None for result in results),
         reward_interval=interval(rewards),
         pass_at_k=_pass_at_ks(results),
         errors=dict(Counter(r.error_category for r in results if r.error_category).most_common()),
@@ -174,11 +179,13 @@ def read_spec(paths: JobPaths) -> JobSpec:
         ) from error
 
 
-def write_summary(paths: JobPaths, name: str, total: int) -> Summary:
-    """Write `summary.json` and, once more and without repetitions, `results.jsonl`."""
+def write_summary(paths: JobPaths, name: str, total: int, mode: JobMode | None = None) -> Summary:
+    """Write `summary.json` and, once more and without repetitions, `results.jsonl` and the rows of the job's mode."""
     results = read_results(paths)
     summary = summarize(name, total, results)
     rows = "".join(json.dumps(result_row(result), ensure_ascii=False) + "\n" for result in results)
     write_atomic(paths.results, rows.encode())
+    if mode is not None:
+        write_rows(paths, mode, results)
     write_json(paths.summary, summary.model_dump(mode="json"))
     return summary

@@ -12,6 +12,7 @@ from typing import Any
 from benchflow.contracts.reward import RewardEvent, VerifyResult
 from benchflow.contracts.rollout import RolloutResult, RolloutTree
 from benchflow.paths import JobPaths, RolloutPaths
+from benchflow.results.trees import value_of, value_row
 from benchflow.store import storage_errors, write_all, write_atomic
 from benchflow.trajectories.journal import timestamp
 
@@ -100,10 +101,11 @@ def _reward_line(event: RewardEvent, step: int) -> dict[str, Any]:
 
 
 def result_row(result: RolloutResult) -> dict[str, Any]:
-    """A rollout as a line of `results.jsonl`."""
+    """A rollout as a line of `results.jsonl`. value: what its reward is made of, where that is a V(s)."""
     row = result.model_dump(mode="json", exclude={"trajectory", "steps", "tree", "sandbox", "warnings", "directory"})
     row["reward"] = result.reward
-    return row
+    node = value_of(result)
+    return row | {"value": value_row(node)} if node is not None else row
 
 
 def append_row(paths: JobPaths, result: RolloutResult) -> None:
@@ -111,9 +113,13 @@ def append_row(paths: JobPaths, result: RolloutResult) -> None:
 
     A row that is repeated after a crash is dropped when the job ends and the file is written anew.
     """
-    line = json.dumps(result_row(result), ensure_ascii=False) + "\n"
-    with storage_errors(paths.results):
-        fd = os.open(paths.results, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    append_line(paths.results, json.dumps(result_row(result), ensure_ascii=False) + "\n")
+
+
+def append_line(file: Path, line: str) -> None:
+    """Add a line to a file that several processes add to."""
+    with storage_errors(file):
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             write_all(fd, line.encode())

@@ -7,7 +7,7 @@ from benchflow.tasks.load import TaskReading, load_task, read_task
 from benchflow.tasks.migrate import MigrationReport, migrate_task
 from benchflow.tasks.pack import digest_tree, unpack, write_pack
 from benchflow.tasks.problems import Problem
-from benchflow.tasks.prompts import prompt_for
+from benchflow.tasks.prompts import prompt_for, prompt_of, turn_prompt
 from benchflow.tasks.scaffold import init_task
 from benchflow.tasks.support import require_supported, verified_in
 
@@ -23,8 +23,10 @@ __all__ = [
     "manifest_of",
     "migrate_task",
     "prompt_for",
+    "prompt_of",
     "read_task",
     "require_supported",
+    "turn_prompt",
     "unpack",
     "verified_in",
     "write_pack",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchflow.contracts.task import Task
+from benchflow.contracts.rollout import Step
+from benchflow.contracts.task import SceneSpec, Task, TurnSpec
 
 
 def prompt_for(task: Task, step_name: str | None = None) -> str:
@@ -16,3 +17,14 @@ def prompt_for(task: Task, step_name: str | None = None) -> str:
         instruction = task.step_files[step_name].instruction
         agent = next(step.agent for step in task.steps if step.name == step_name)
     return f"{agent.prompt_prefix}\n\n{instruction}" if agent.prompt_prefix else instruction
+
+
+def prompt_of(task: Task, step: Step) -> str:
+    """What the agent is told in a step."""
+    return step.prompt if step.prompt is not None else prompt_for(task, step.name)
+
+
+def turn_prompt(task: Task, scene: SceneSpec, turn: TurnSpec) -> str:
+    """What is said in a turn of a scene: its own words, else the scene's, the role's, the task's."""
+    said = turn.prompt or task.scene_prompts.get(scene.name) or task.role_prompts.get(turn.role) or task.instruction
+    return f"{task.agent.prompt_prefix}\n\n{said}" if task.agent.prompt_prefix else said

@@ -101,14 +101,36 @@ def _artifact_service(task: Task) -> str | None:
     return None
 
 
+def _role_settings(task: Task) -> str | None:
+    """The key of what an acting role, or a scene, asks for besides its agent."""
+    for scene in task.scenes:
+        if scene.skills_dir is not None:
+            return f"scenes.{scene.name}.skills_dir"
+    for name in dict.fromkeys(turn.role for scene in task.scenes for turn in scene.turns):
+        asked = task.roles[name].model_dump(exclude_defaults=True, exclude={"agent"})
+        if asked:
+            return f"agents.roles.{name}.{next(iter(asked))}"
+    return None
+
+
 _ONE_CONTAINER = "use one container: environment/Dockerfile, or docker_image"
 
 FEATURES: tuple[Feature, ...] = (
     Feature("containers beside the main one", _compose_file, _ONE_CONTAINER),
     Feature(
-        "scenes with roles and turns",
-        _when("scenes", lambda task: task.scenes),
-        "remove `scenes`: the agent is then given the base prompt",
+        "scenes of several roles",
+        _when("scenes", lambda task: len({turn.role for scene in task.scenes for turn in scene.turns}) > 1),
+        "have one role act in all scenes",
+    ),
+    Feature(
+        "roles with settings of their own",
+        _role_settings,
+        "leave the role's agent alone, and set the rest by the job's options",
+    ),
+    Feature(
+        "scenes in a task of several steps",
+        _when("scenes", lambda task: task.scenes and task.steps),
+        "use `scenes` or `[[steps]]`",
     ),
     Feature("a simulated user", _when("user", lambda task: task.user), "remove `user` and its persona"),
     Feature(

@@ -48,6 +48,7 @@ or of a copy of it, can load them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -641,7 +642,6 @@ class Agent:
 
     def prompt(self, params: Json) -> Json:
         session = self.find(params)
-        session.cancelled.clear()
         text = "\n".join(block.get("text", "") for block in params["prompt"])
         place = session.state("place", 0)
         actions, place = self.actions(text, place)
@@ -692,6 +692,9 @@ class Agent:
             elif "id" in message:
                 arguments = (message["id"], method, message.get("params") or {})
                 if method == "session/prompt":
+                    # Not in the turn's thread: a cancel that comes right behind is meant for this turn.
+                    with contextlib.suppress(Exception):  # Of what is wrong with it, the turn will tell.
+                        self.find(arguments[2]).cancelled.clear()
                     threading.Thread(target=self.answer, args=arguments, daemon=True).start()
                 else:
                     self.answer(*arguments)

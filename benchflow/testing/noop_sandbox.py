@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from benchflow.contracts.base import ArtifactRef, BlobStore
 from benchflow.contracts.sandbox import (
     Capabilities,
     EntrypointState,
@@ -195,6 +196,15 @@ class NoopProvider:
 
     async def remove_image(self, image: ImageRef) -> None:
         return None
+
+    async def remove_snapshots(self, prefix: str) -> None:
+        return None
+
+    async def pack_snapshot(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        raise UnsupportedFeatureError("the no-op sandbox has no snapshots to pack", key="portable")
+
+    async def unpack_snapshot(self, pack: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        raise UnsupportedFeatureError("the no-op sandbox has no files to begin with", key="portable")
 
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
         return []

@@ -12,15 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from benchflow.contracts.base import Model
 from benchflow.contracts.environment import StateDiff, WorldState
 from benchflow.contracts.reward import Evidence, Judge, RolloutNode, Workbench
 from benchflow.contracts.rollout import Node, RolloutResult, RolloutTree
 from benchflow.errors import ResultFileError, VerifierError
 from benchflow.paths import RolloutPaths
-from benchflow.trajectories.journal import read_journal
+from benchflow.trajectories.growth import chain_of, start_of
+from benchflow.trajectories.stored import StoredTree, chain_events, load_tree, read_model, spoilt
 
 M = TypeVar("M", bound=Model)
 
@@ -43,52 +42,99 @@ def load_rollout(
     workbench: Callable[[str | None], Workbench | None] = lambda step: None,
     whole: bool = False,
 ) -> dict[str, RolloutNode]:
-    """The nodes of a stored rollout, by their ids, root first. directory: `<jobs_dir>/<job>/<task>__<id>`.
+    """The nodes of a stored rollout, by their ids, root first; those of all its children among them.
 
-    Each node has the prompt and the evidence of its own step, and the world after it: workbench gives that for the name
-    of a step, None for the only one. States of the world are read when they are asked for. Raises `ResultFileError` for
-    a directory that holds no rollout or files that were changed; with `whole`, `VerifierError` for a rollout that ended
-    within a step.
+    directory: `<jobs_dir>/<job>/<task>__<id>`. A child's own directory gives the nodes from the root of its tree to
+    where it begins, its own, and those below it. Each node has the prompt and the evidence of its own step, in the
+    directory of its own chain, and the world after it: workbench gives that for the name of a step, None for the only
+    one. States of the world are read when they are asked for. Raises `ResultFileError` for a directory that holds no
+    rollout or files that were changed; with `whole`, `VerifierError` for a rollout that ended within a step.
     """
-    paths = RolloutPaths(directory)
-    _expect_rollout(paths)
-    result = _model(RolloutResult, paths.result)
-    tree = _model(RolloutTree, paths.tree)
-    names = {outcome.step.index: outcome.step.name for outcome in result.steps}
-    prompts = _prompts(paths)
-    # No step led to the root.
-    reached = {node.id: names.get(node.step) for node in tree.nodes if node.step is not None}
+    _expect_rollout(RolloutPaths(directory))
+    stored = load_tree(directory)
+    tree = _seen_from(stored)
+    chains = dict.fromkeys(chain_of(node.id) for node in tree.nodes)
+    made = {chain: _Chain(stored.chain_files(chain), judge, workbench) for chain in chains}
+    known = {node.id for node in tree.nodes}
+    mine: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    unfinished = 0
+    for chain, files in made.items():
+        for event in chain_events(files.paths):
+            node = _node_of(event, files.paths.trajectory)
+            mine[node].append(event)
+            unfinished += chain == stored.chain and node not in known
+    events = _numbered(tree, mine)
+    nodes = _linked(tree, events, lambda node: made[chain_of(node.id)].evidence(node), None)[0]
+    if whole and unfinished:
+        raise VerifierError(
+            f"the rollout ended within a step: the last {unfinished} lines lead to no state that it reached",
+            file=str(RolloutPaths(directory).trajectory),
+            remedy="run it again: bench job resume; or score the nodes that it did reach",
+        )
+    return nodes
 
-    @cache
-    def state(node: str) -> WorldState | None:
-        return world_after(paths, reached[node]) if node in reached else None
 
-    @cache
-    def diff(node: str) -> StateDiff | None:
-        return change_after(paths, reached[node]) if node in reached else None
+def _numbered(tree: RolloutTree, mine: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The events of all nodes, with a `seq` that counts along every path; each chain's own file begins with 0."""
+    shift: dict[str, int] = {"": 0}
+    ends: dict[str | None, int] = {}
+    events = []
+    for node in tree.nodes:
+        end = ends.get(node.parent, 0)
+        by = shift.setdefault(chain_of(node.id), end)
+        numbered = [event | {"seq": event["seq"] + by} if by else event for event in mine.get(node.id, ())]
+        ends[node.id] = numbered[-1]["seq"] + 1 if numbered else end
+        events += numbered
+    return events
 
-    def evidence(node: Node) -> Evidence:
-        name = reached.get(node.id)
+
+class _Chain:
+    """What the files of one chain say of its nodes."""
+
+    def __init__(
+        self, paths: RolloutPaths, judge: Judge | None, workbench: Callable[[str | None], Workbench | None]
+    ) -> None:
+        self.paths, self._judge, self._workbench = paths, judge, workbench
+        # A child that was ended from outside, or goes on, has no result.
+        self._result = read_model(RolloutResult, paths.result) if paths.result.is_file() else None
+        self._names = {outcome.step.index: outcome.step.name for outcome in self._result.steps} if self._result else {}
+        self._prompts = _prompts(paths)
+
+    def evidence(self, node: Node) -> Evidence:
+        paths, result = self.paths, self._result
+        # No step led to the root.
+        is_reached = node.step is not None and node.step in self._names
+        name = self._names.get(node.step) if node.step is not None else None
+
+        @cache
+        def state(asked: str) -> WorldState | None:
+            return world_after(paths, name) if is_reached and asked == node.id else None
+
+        @cache
+        def diff(asked: str) -> StateDiff | None:
+            return change_after(paths, name) if is_reached and asked == node.id else None
+
         return Evidence(
-            directory=directory,
+            directory=paths.root,
             evidence=paths.evidence(name),
-            task=result.task_name,
-            instruction=prompts.get(name, ""),
-            workspace=str(result.sandbox.get("workdir", "/")),
-            workbench=workbench(name) if node.id in reached else None,
-            judge=judge,
+            task=result.task_name if result is not None else "",
+            instruction=self._prompts.get(name, ""),
+            workspace=str(result.sandbox.get("workdir", "/")) if result is not None else "/",
+            workbench=self._workbench(name) if is_reached else None,
+            judge=self._judge,
             state=state,
             diff=diff,
         )
 
-    nodes, unfinished = _linked(tree, _events(paths.trajectory), evidence, paths.trajectory)
-    if whole and unfinished:
-        raise VerifierError(
-            f"the rollout ended within a step: the last {unfinished} lines lead to no state that it reached",
-            file=str(paths.trajectory),
-            remedy="run it again: bench job resume; or score the nodes that it did reach",
-        )
-    return nodes
+
+def _seen_from(stored: StoredTree) -> RolloutTree:
+    """The tree as the chain sees it whose directory was asked for: what leads to it, itself, and what is below it."""
+    chain, tree = stored.chain, stored.tree
+    if not chain:
+        return tree
+    above = {node.id for node in tree.path(stored.node(start_of(chain) or "").id)}
+    nodes = [node for node in tree.nodes if node.id in above or f"{chain_of(node.id)}/".startswith(f"{chain}/")]
+    return tree.model_copy(update={"nodes": nodes})
 
 
 def last_of(nodes: Mapping[str, RolloutNode]) -> RolloutNode:
@@ -123,7 +169,7 @@ def change_after(paths: RolloutPaths, step: str | None) -> StateDiff | None:
 
 def _stored(model: type[M], paths: RolloutPaths, step: str | None, name: str) -> M | None:
     file = paths.state(step) / name
-    return _model(model, file) if file.is_file() else None
+    return read_model(model, file) if file.is_file() else None
 
 
 # --- linking --------------------------------------------------------------------------------------------
@@ -153,24 +199,24 @@ def _linked(
         if parent is not None:
             parent.children.append(nodes[node.id])
     if tree.root not in nodes:
-        raise _spoilt(f"the root {tree.root} is not among the nodes", f"tree of {tree.rollout}")
+        raise spoilt(f"the root {tree.root} is not among the nodes", f"tree of {tree.rollout}")
     return nodes, sum(map(len, mine.values()))
 
 
 def _expect_place(node: Node, tree: RolloutTree, before: Mapping[str, RolloutNode]) -> None:
     """Root first, parents before children, each node once."""
     if node.id in before:
-        raise _spoilt(f"the node {node.id} is there twice", f"tree of {tree.rollout}")
+        raise spoilt(f"the node {node.id} is there twice", f"tree of {tree.rollout}")
     has_place = node.parent in before if node.parent is not None else node.id == tree.root and not before
     if not has_place:
-        raise _spoilt(f"the node {node.id} does not come after its parent {node.parent}", f"tree of {tree.rollout}")
+        raise spoilt(f"the node {node.id} does not come after its parent {node.parent}", f"tree of {tree.rollout}")
 
 
 def _node_of(event: Mapping[str, Any], file: Path | None) -> str:
     node = event.get("node")
     if isinstance(node, str) and isinstance(event.get("type"), str):
         return node
-    raise _spoilt(f"this is no event with a node and a type: {str(dict(event))[:80]}", str(file) if file else None)
+    raise spoilt(f"this is no event with a node and a type: {str(dict(event))[:80]}", str(file) if file else None)
 
 
 # --- files ----------------------------------------------------------------------------------------------
@@ -188,22 +234,6 @@ def _expect_rollout(paths: RolloutPaths) -> None:
     )
 
 
-def _model(model: type[M], file: Path) -> M:
-    try:
-        return model.model_validate_json(file.read_bytes())
-    except OSError as error:
-        raise _spoilt(f"cannot be read: {error.strerror}", str(file)) from error
-    except ValidationError as error:
-        raise _spoilt(f"this is not what BenchFlow wrote: {error.errors()[0]['msg']}", str(file)) from error
-
-
-def _events(file: Path) -> list[dict[str, Any]]:
-    try:
-        return read_journal(file)
-    except ValueError as error:
-        raise _spoilt(f"a line is no JSON: {error}", str(file)) from error
-
-
 def _prompts(paths: RolloutPaths) -> dict[str | None, str]:
     """What the agent was asked, by the names of the steps."""
     try:
@@ -211,8 +241,4 @@ def _prompts(paths: RolloutPaths) -> dict[str | None, str]:
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, KeyError) as error:
-        raise _spoilt(f"this is no list of prompts: {error!r}", str(paths.prompts)) from error
-
-
-def _spoilt(message: str, file: str | None) -> ResultFileError:
-    return ResultFileError(message, file=file, remedy="restore the file, or leave the rollout out")
+        raise spoilt(f"this is no list of prompts: {error!r}", str(paths.prompts)) from error

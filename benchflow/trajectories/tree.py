@@ -7,13 +7,14 @@ from typing import Any
 
 from benchflow.contracts.reward import RewardEvent
 from benchflow.contracts.rollout import Node, RolloutTree, StepOutcome
+from benchflow.trajectories.growth import node_in
 
 ROOT = "n0"
 
 
-def node_id(step_index: int) -> str:
-    """The node that a step of a linear rollout leads to."""
-    return f"n{step_index + 1}"
+def node_id(step_index: int, chain: str = "") -> str:
+    """The node that a step leads to. chain: of the rollout, in its tree."""
+    return node_in(chain, step_index + 1)
 
 
 def build_tree(
@@ -21,14 +22,18 @@ def build_tree(
     steps: Sequence[StepOutcome],
     events: Sequence[dict[str, Any]],
     rewards: Sequence[dict[str, Any]] = (),
+    *,
+    root: str = ROOT,
+    chain: str = "",
 ) -> RolloutTree:
     """The tree of a rollout whose steps were run one after another.
 
-    events: the lines of the trajectory; rewards: those of `rewards.jsonl`.
+    events: the lines of the trajectory; rewards: those of `rewards.jsonl`. root, chain: where it begins, and what its
+    own nodes are called after, where it is a child in a larger tree.
     """
-    nodes = [Node(id=ROOT)]
+    nodes = [Node(id=root)]
     for outcome in steps:
-        name = node_id(outcome.step.index)
+        name = node_id(outcome.step.index, chain)
         mine = [event["seq"] for event in events if event["node"] == name]
         nodes.append(
             Node(
@@ -41,7 +46,14 @@ def build_tree(
                 scores=[_score(line) for line in rewards if _is_of(line, outcome.step.index)],
             )
         )
-    return RolloutTree(rollout=rollout, root=ROOT, nodes=nodes)
+    return RolloutTree(rollout=rollout, root=root, nodes=nodes)
+
+
+def with_events(grown: RolloutTree, own: RolloutTree) -> RolloutTree:
+    """The same tree, with what only the files of its root's own chain tell: where events lie, and what they earned."""
+    known = {node.id: {"events": node.events, "scores": node.scores} for node in own.nodes}
+    nodes = [node.model_copy(update=known.get(node.id, {})) for node in grown.nodes]
+    return grown.model_copy(update={"nodes": nodes})
 
 
 def _is_of(line: dict[str, Any], step: int) -> bool:

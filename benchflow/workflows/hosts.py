@@ -6,12 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
-    from benchflow.contracts.activities import HostQuery, HostStatus
+    from benchflow.contracts.activities import HostQuery, HostStatus, ProvisionInput
+    from benchflow.contracts.checkpoint import Checkpoint
+    from benchflow.contracts.rollout import Failure
+    from benchflow.contracts.sandbox import SandboxRef
     from benchflow.workflows import options
 
 
@@ -46,6 +49,37 @@ async def on_host(
                 raise
             if not await _lives(queue):
                 raise HostLost from error
+
+
+async def provision(
+    wanted: ProvisionInput, near: Checkpoint | None, limit: float, *, before: Callable[[], None]
+) -> SandboxRef:
+    """A sandbox: on the host where `near` lies, if there is that, and on any other one where that host is lost.
+
+    before: as in `on_host`. Raises `ApplicationError` for a checkpoint that only a lost host has.
+    """
+    spec = wanted.spec
+    if near is not None:
+        try:
+            found: SandboxRef = await on_host(
+                near.queue, names.PROVISION, wanted, SandboxRef, limit, spec.run.sandbox, before=before
+            )
+            return found
+        except HostLost as error:
+            if wanted.checkpoint is not None and not wanted.checkpoint.is_portable:
+                message = f"the state of {near.node} lies on the host {near.host_id}, which is lost"
+                failure = Failure(
+                    type="HostLostError",
+                    category="sandbox_lost",
+                    message=message,
+                    key="branch.portable",
+                    remedy="with portable checkpoints other hosts go on",
+                )
+                raise ApplicationError(message, failure) from error
+    anywhere: SandboxRef = await workflow.execute_activity(
+        names.PROVISION, wanted, result_type=SandboxRef, summary=spec.run.sandbox, **options.shared(limit)
+    )
+    return anywhere
 
 
 async def _lives(queue: str) -> bool:

@@ -61,6 +61,7 @@ class JobWorkflow:
         self._paused = job.paused
         self._cancelled = job.cancelled
         self._named: deque[RolloutSpec] = deque()
+        self._coming = 0  # taken from the pending and from the retries, and being named
         self._recent: deque[RolloutOutcome] = deque(maxlen=RECENT)
         self._wake = 0
         self._to_cancel: list[str] = []
@@ -148,7 +149,7 @@ class JobWorkflow:
             counts=self._counts,
             open_count=len(self._open),
             open=[rollout.id for rollout in self._open.values()][:50],
-            waiting=self._unstarted() + len(self._retries),
+            waiting=self._unstarted() + len(self._retries) + self._coming,
             concurrency=self._concurrency,
             paused=self._paused,
             cancelled=self._cancelled,
@@ -235,13 +236,16 @@ class JobWorkflow:
         specs = []
         for retry in due:
             self._retries.remove(retry)
+            self._coming += 1
             named = await self._name([(retry.index, retry.index + 1)])
             specs.append(named[0].model_copy(update={"attempt": retry.attempt}))
         if len(specs) < count and not self._named and self._pending:
             taken = self._take(options.START_BATCH)
+            self._coming += sum(end - first for first, end in taken)
             named = await self._name(taken)
             self._named.extend(named)
             self._put_back(taken, len(named))
+        self._coming = 0
         while len(specs) < count and self._named:
             specs.append(self._named.popleft())
         return specs
@@ -398,6 +402,8 @@ class JobWorkflow:
         ]
         for outcome in self._recent:
             reward = f"{outcome.rewards['reward']:g}" if outcome.rewards else "–"
+            if outcome.rewards and outcome.reward_kind == "value":
+                reward = f"V {reward}"
             name = outcome.id.partition("/r/")[2]
             lines.append(f"| `{name}` | {outcome.status} | {reward} | {outcome.seconds:.1f} |")
         return "\n".join(lines)

@@ -1,59 +1,38 @@
 """RolloutWorkflow: one rollout from plan to teardown. It decides; the activities do.
 
-Whatever happens, what was provisioned is torn down, the result is reported, and the job is told once. A failure
-is data in the outcome; the workflow itself only fails when it was cancelled.
+Whatever happens, what was provisioned is torn down, the result is reported, and the job, or the parent in a tree, is
+told once. A failure is data in the outcome; the workflow itself only fails when it was cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import datetime
-from typing import Any, Literal
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeKey
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+from temporalio.exceptions import ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
-    from benchflow.contracts.activities import (
-        ConnectInput,
-        ProvisionInput,
-        Readied,
-        ReportInput,
-        ReportResult,
-        RolloutPlan,
-        SandboxInput,
-        SoftVerifyInput,
-        StepInput,
-        VerifyInput,
-    )
+    from benchflow.contracts.activities import ReportInput, ReportResult, Restore, Restored, RolloutPlan
+    from benchflow.contracts.branch import ChildOutcome
     from benchflow.contracts.job import RolloutProgress, RolloutSpec
     from benchflow.contracts.reward import VerifyResult
-    from benchflow.contracts.rewards import combine_steps, reaches
-    from benchflow.contracts.rollout import (
-        TRUNCATING,
-        AgentSession,
-        Answer,
-        Failure,
-        Phase,
-        Question,
-        RolloutOutcome,
-        Status,
-        Step,
-        StepOutcome,
-        TurnResult,
-    )
-    from benchflow.contracts.sandbox import SandboxRef
+    from benchflow.contracts.rewards import combine_steps
+    from benchflow.contracts.rollout import TRUNCATING, Answer, Failure, RolloutOutcome, Status
     from benchflow.workflows import options
+    from benchflow.workflows.branching import chain_nodes, child_outcome
     from benchflow.workflows.cancellation import to_the_end
+    from benchflow.workflows.children import failed
     from benchflow.workflows.ending import tear_down, tell_job, write_report
     from benchflow.workflows.failures import failure_from
-    from benchflow.workflows.hosts import HostLost, on_host
+    from benchflow.workflows.hosts import HostLost
+    from benchflow.workflows.in_sandbox import InSandbox
+    from benchflow.workflows.keeping import PutBack, release
     from benchflow.workflows.operator import rollout_details
-
-_PHASE = SearchAttributeKey.for_keyword(names.ATTR_PHASE)
-_REWARD = SearchAttributeKey.for_float(names.ATTR_REWARD)
+    from benchflow.workflows.phases import Phases
+    from benchflow.workflows.rollback import NOT_RESTORABLE, Rollbacks
 
 
 @workflow.defn(name=names.ROLLOUT_WORKFLOW)
@@ -61,33 +40,41 @@ class RolloutWorkflow:
     @workflow.init
     def __init__(self, spec: RolloutSpec) -> None:
         self._spec = spec
-        self._phase: Phase = "plan"
-        self._phase_since: datetime = workflow.now()
-        self._timing: dict[str, float] = {}
-        self._plan: RolloutPlan | None = None
-        self._sandbox: SandboxRef | None = None
+        self._phases = Phases()
+        self._plan = RolloutPlan(steps=[])
+        self._rollbacks = Rollbacks(spec)
+        # Of sandboxes beside those that lost hosts ask for.
+        self._more = itertools.count(options.MAX_PROVISIONS + 1)
+        self._here = self._in_sandbox()
+        self._in_work: asyncio.Task[None] | None = None
         self._provisions = 0
-        self._readied: Readied | None = None
-        self._steps: list[StepOutcome] = []
-        self._sessions: list[AgentSession] = []
-        self._connected: int | None = None
-        self._question: Question | None = None
-        self._answers: dict[str, Answer] = {}
         self._warnings: list[str] = []
+        self._answers: list[Answer] = []
         self._error: Failure | None = None
         self._stop: Failure | None = None
-        self._looked = 0
-        self._looks: list[asyncio.Task[Any]] = []
         self._cancelled = False
+        self._is_over = False
+        self._lost: set[str] = set()
+
+    def _in_sandbox(self, put_back: PutBack | None = None) -> InSandbox:
+        return InSandbox(
+            self._spec,
+            self._plan,
+            self._phases,
+            check_stop=self._check_stop,
+            tell=self._tell,
+            more=self._more,
+            put_back=put_back,
+        )
 
     @workflow.run
-    async def run(self, spec: RolloutSpec) -> RolloutOutcome:
+    async def run(self, spec: RolloutSpec) -> RolloutOutcome | ChildOutcome:
         started = workflow.now()
         try:
             await self._work_in_time()
         except (asyncio.CancelledError, FailureError) as error:
-            self._error = failure_from(error, self._phase)
-        self._error = self._stop or self._error
+            self._error = failure_from(error, self._phases.phase)
+        self._error = self._stop or self._error or self._here.error
         outcome = await to_the_end(self._end(started))
         if self._cancelled:
             raise asyncio.CancelledError
@@ -102,7 +89,7 @@ class RolloutWorkflow:
             if not done:
                 message = f"the rollout reached its deadline of {limit:g} s"
                 self._stop = Failure(
-                    type="RolloutDeadlineError", category="deadline", message=message, phase=self._phase
+                    type="RolloutDeadlineError", category="deadline", message=message, phase=self._phases.phase
                 )
         except asyncio.CancelledError:
             self._cancelled = True
@@ -110,87 +97,44 @@ class RolloutWorkflow:
                 type="RolloutCancelledError",
                 category="cancelled",
                 message="the rollout was cancelled",
-                phase=self._phase,
+                phase=self._phases.phase,
             )
         if self._stop is not None:
-            for task in (work, *self._looks):
+            for task in (work, *self._here.looks):
                 task.cancel()
-        await to_the_end(work)
-
-    def _begin(self, phase: Phase) -> None:
-        """Enter a phase of the work, unless it is to stop: an activity may end well although it was cancelled."""
-        self._check_stop()
-        self._enter(phase)
+        try:
+            await to_the_end(work)
+        finally:
+            self._is_over = True
 
     def _check_stop(self) -> None:
-        if self._stop is not None:
+        if self._stop is not None or self._rollbacks.wanted is not None:
             raise asyncio.CancelledError
-
-    @workflow.query(name=names.PROGRESS)
-    def progress(self) -> RolloutProgress:
-        since = self._phase_since.timestamp()
-        return RolloutProgress(phase=self._phase, detail=self._phase_detail(), since=since, question=self._question)
-
-    @workflow.signal(name=names.ANSWER)
-    def answer(self, answer: Answer) -> None:
-        """A user's answer to what the agent asked. Of two to one question the first counts."""
-        self._answers.setdefault(answer.question, answer)
-
-    @workflow.update(name=names.SOFT_VERIFY)
-    async def soft_verify(self) -> VerifyResult:
-        """What the verifier says of the world as it is, while the agent waits for an answer. Nothing is changed by it.
-
-        The agent goes on when it is told: an answer that comes meanwhile waits.
-        """
-        assert self._sandbox is not None and self._plan is not None
-        step = self._plan.steps[len(self._steps)]
-        self._looked += 1
-        work = SoftVerifyInput(
-            spec=self._spec,
-            sandbox=self._sandbox,
-            step=step,
-            run_id=workflow.info().first_execution_run_id,
-            number=self._looked,
-            baseline=self._readied.baseline if self._readied else None,
-        )
-        limit = step.verify_timeout_sec + 120
-        look = asyncio.create_task(self._on_host(names.SOFT_VERIFY, work, VerifyResult, limit, step.name))
-        self._looks.append(look)
-        try:
-            result: VerifyResult = await look
-        except ActivityError as error:
-            raise ApplicationError(failure_from(error, "verify").message, type="VerifierError") from error
-        except (asyncio.CancelledError, HostLost) as error:
-            # Anything else than an ApplicationError would fail the workflow's task, and not the update.
-            raise ApplicationError("the rollout has ended, or lost its host", type="NotWaiting") from error
-        finally:
-            self._looks.remove(look)
-        return result
-
-    @soft_verify.validator
-    def _check_soft_verify(self) -> None:
-        if self._question is None:
-            raise ApplicationError("the agent is in the middle of its turn, or there is none", type="NotWaiting")
-        if self._looks:
-            raise ApplicationError("somebody else is looking at it", type="NotWaiting")
-
-    # --- the phases ------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         self._plan = await workflow.execute_activity(
             names.PLAN, self._spec, result_type=RolloutPlan, summary=self._spec.task.name, **options.shared()
         )
         self._warnings += self._plan.warnings
+        back: PutBack | None = None
         for generation in range(options.MAX_PROVISIONS):
+            self._here = self._in_sandbox(back)
+            for answer in self._answers:
+                self._here.take_answer(answer)
+            self._provisions += 1
             try:
-                await self._run_in_sandbox(self._plan, generation)
+                await self._run_here(generation)
+                self._is_over = True
                 return
             except HostLost:
-                lost = self._sandbox
+                lost = self._here.sandbox
                 assert lost is not None
-                self._warnings.append(f"host {lost.host_id} was lost in {self._phase}; provisioned again")
-                self._sandbox = self._readied = None
-                self._steps, self._sessions, self._connected = [], [], None
+                self._warnings += self._here.warnings
+                back = self._rollbacks.after_loss(self._here, self._plan)
+                self._lost.add(lost.queue)
+                again = "provisioned again" if back is None else f"it went on from {back.node}"
+                self._warnings.append(f"host {lost.host_id} was lost in {self._phases.phase}; {again}")
+        self._here = self._in_sandbox()
         raise ApplicationError(
             "the host was lost too often",
             Failure(
@@ -200,106 +144,82 @@ class RolloutWorkflow:
             ),
         )
 
-    async def _run_in_sandbox(self, plan: RolloutPlan, generation: int) -> None:
-        spec = self._spec
-        self._begin("provision")
-        self._provisions += 1
-        run_id = workflow.info().first_execution_run_id
-        limit = plan.build_timeout_sec + plan.setup_timeout_sec + plan.install_timeout_sec
-        limit += 2 * spec.run.sandbox_setup_timeout
-        self._sandbox = await workflow.execute_activity(
-            names.PROVISION,
-            ProvisionInput(spec=spec, run_id=run_id, generation=generation),
-            result_type=SandboxRef,
-            summary=spec.run.sandbox,
-            **options.shared(limit),
-        )
-        self._warnings += self._sandbox.warnings
-        here = SandboxInput(spec=spec, sandbox=self._sandbox)
-        if plan.has_healthcheck or plan.readiness_timeout_sec:
-            self._begin("readiness")
-            limit = plan.healthcheck_timeout_sec + plan.readiness_timeout_sec
-            self._readied = await self._on_host(names.READINESS, here, Readied | None, limit)
-        for step in plan.steps:
-            if step.session != self._connected:
-                await self._connect(step.session)
-            outcome = await self._run_step(step, is_last=step is plan.steps[-1])
-            self._steps.append(outcome)
-            if outcome.verify is None or not reaches(outcome.verify, step.min_reward):
-                break
-
-    async def _connect(self, session: int) -> None:
-        """Make the agent ready for the steps of a session."""
-        assert self._sandbox is not None
-        self._begin("connect")
-        request = ConnectInput(spec=self._spec, sandbox=self._sandbox, session=session)
-        limit = self._spec.run.sandbox_setup_timeout + 60
-        opened = await self._on_host(names.CONNECT, request, AgentSession | None, limit)
-        self._connected = session
-        if opened is not None:
-            self._sessions.append(opened)
-
-    async def _take_turn(self, step: Step) -> TurnResult:
-        """A turn of the agent, to its end: where it asks what nobody has answered yet, that is waited for."""
-        assert self._sandbox is not None
-        session = self._sessions[-1] if self._sessions else None
-        work = StepInput(spec=self._spec, sandbox=self._sandbox, step=step, session=session)
-        limit = (step.timeout_sec or self._spec.run.deadline_sec) + 120
+    async def _run_here(self, generation: int) -> None:
+        """Run to the end, in as many sandboxes as it is put back. Raises as `InSandbox.run` does."""
         while True:
-            turn: TurnResult = await self._on_host(names.EXECUTE, work, TurnResult, limit, step.name)
-            if turn.question is None:
-                return turn
-            answer = await self._answer_to(turn.question)
-            work = work.model_copy(update={"answers": [*work.answers, answer]})
+            self._in_work = asyncio.create_task(self._here.run(generation))
+            try:
+                await self._in_work
+            except (asyncio.CancelledError, FailureError, HostLost):
+                if self._stop is not None or self._rollbacks.wanted is None:
+                    raise
+            if self._rollbacks.wanted is None:
+                return
+            await self._put_back()
+            generation = next(self._more)
 
-    async def _answer_to(self, question: Question) -> Answer:
-        self._question = question
-        workflow.set_current_details(self._details())
-        await workflow.wait_condition(lambda: question.id in self._answers and not self._looks)
-        self._question = None
-        workflow.set_current_details(self._details())
-        return self._answers[question.id]
+    async def _put_back(self) -> None:
+        """Undo what came of a state, and be about to go on from there."""
+        here = self._here
+        back = await self._rollbacks.carry_out(here, self._plan)
+        self._warnings += here.warnings
+        # What was asked since is asked anew.
+        self._answers.clear()
+        self._here = self._in_sandbox(back)
+        self._provisions += 1
 
-    async def _run_step(self, step: Step, *, is_last: bool) -> StepOutcome:
-        assert self._sandbox is not None
-        spec, sandbox = self._spec, self._sandbox
-        self._begin("execute")
-        turn = await self._take_turn(step)
-        if turn.failure is not None and self._error is None:
-            self._error = turn.failure
-        if turn.failure is not None and turn.failure.category == "service":
-            # What a verifier finds in a broken world is not what the agent did.
-            return StepOutcome(step=step, turn=turn)
-        self._begin("verify")
-        verify_input = VerifyInput(
-            spec=spec,
-            sandbox=sandbox,
-            step=step,
-            run_id=workflow.info().first_execution_run_id,
-            is_last=is_last,
-            session=self._sessions[-1] if self._sessions else None,
-            baseline=self._readied.baseline if self._readied else None,
-        )
-        limit = step.verify_timeout_sec + 120
-        try:
-            verify = await self._on_host(names.VERIFY, verify_input, VerifyResult, limit, step.name)
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise
-            failure = failure_from(error, "verify")
-            if failure.category.startswith(("verifier", "reward")):
-                return StepOutcome(step=step, turn=turn, verifier_error=failure)
-            raise
-        return StepOutcome(step=step, turn=turn, verify=verify)
+    # --- what others ask and say -----------------------------------------------------------------------
 
-    async def _on_host(self, name: str, arg: Any, result: Any, limit: float, summary: str | None = None) -> Any:
-        """Run an activity on the sandbox's host, unless the rollout is to stop."""
-        assert self._sandbox is not None
-        return await on_host(self._sandbox.queue, name, arg, result, limit, summary, before=self._check_stop)
+    @workflow.query(name=names.PROGRESS)
+    def progress(self) -> RolloutProgress:
+        since = self._phases.since.timestamp()
+        detail, question = self._phase_detail(), self._here.question
+        chain = self._spec.chain
+        return RolloutProgress(phase=self._phases.phase, detail=detail, since=since, chain=chain, question=question)
+
+    @workflow.signal(name=names.ANSWER)
+    def answer(self, answer: Answer) -> None:
+        """A user's answer to what the agent asked. Of two to one question the first counts."""
+        self._answers.append(answer)
+        self._here.take_answer(answer)
+
+    @workflow.update(name=names.SOFT_VERIFY)
+    async def soft_verify(self) -> VerifyResult:
+        """What the verifier says of the world as it is, while the agent waits for an answer. Nothing is changed by it.
+
+        The agent goes on when it is told: an answer that comes meanwhile waits.
+        """
+        return await self._here.look()
+
+    @soft_verify.validator
+    def _check_soft_verify(self) -> None:
+        if self._here.question is None:
+            raise ApplicationError("the agent is in the middle of its turn, or there is none", type="NotWaiting")
+        if self._here.looks:
+            raise ApplicationError("somebody else is looking at it", type="NotWaiting")
+
+    @workflow.update(name=names.RESTORE)
+    async def restore(self, wanted: Restore) -> Restored:
+        """Go back to the state of a node, and on from there. Returns once the world is as it was."""
+        number = self._rollbacks.ask(self._here, wanted.node)
+        assert self._in_work is not None
+        for task in (self._in_work, *self._here.looks):
+            task.cancel()
+        await workflow.wait_condition(lambda: self._is_over or self._is_back(number))
+        if not self._is_back(number):
+            raise ApplicationError("the rollout ended before it was back", type=NOT_RESTORABLE)
+        return self._rollbacks.told(number)
+
+    @restore.validator
+    def _check_restore(self, wanted: Restore) -> None:
+        self._rollbacks.check(self._here, wanted.node, is_over=self._is_over or self._stop is not None)
+
+    def _is_back(self, number: int) -> bool:
+        return len(self._rollbacks.done) >= number and self._here.sandbox is not None
 
     # --- the end ---------------------------------------------------------------------------------------
 
-    async def _end(self, started: datetime) -> RolloutOutcome:
+    async def _end(self, started: datetime) -> RolloutOutcome | ChildOutcome:
         rewards, verifier_error = self._measured()
         status: Status
         if self._cancelled:
@@ -308,58 +228,86 @@ class RolloutWorkflow:
             status = "errored"
         else:
             status = "passed" if rewards["reward"] >= 1.0 else "failed"
-        self._enter("report", rewards)
+        self._phases.enter("report", rewards)
+        self._tell()
         report = await self._report(status, rewards, verifier_error, started)
         await workflow.wait_condition(workflow.all_handlers_finished)
-        self._enter("teardown")
-        await tear_down(self._spec, self._sandbox)
-        self._enter("done")
+        self._phases.enter("teardown")
+        if self._spec.branch is None or self._cancelled:
+            # A child that was cancelled hands up nothing.
+            await release([*self._here.kept, *self._here.later, *self._here.branches.kept], lost=self._lost)
+        await tear_down(self._spec, self._here.sandbox)
+        self._phases.enter("done")
+        self._tell()
         outcome = RolloutOutcome(
             id=self._spec.id,
             index=self._spec.index,
             attempt=self._spec.attempt,
             status=status,
             rewards=rewards,
+            reward_kind="measured" if self._here.branches.value is None else "value",
             error=self._error,
             verifier_error=verifier_error,
-            is_truncated=self._truncated(),
-            n_tool_calls=sum(outcome.turn.n_tool_calls for outcome in self._steps),
+            is_truncated=self._error is not None and self._error.category in TRUNCATING,
+            n_tool_calls=self._n_tool_calls(),
             directory=report.directory,
             pack=report.pack,
             seconds=(workflow.now() - started).total_seconds(),
         )
+        if self._spec.branch is not None:
+            here = self._here
+            kept = [*here.later, *here.kept]
+            return child_outcome(self._spec.branch, here.branches, here.steps, outcome, here.rung, here.leaf, kept)
         await tell_job(self._spec, outcome)
         return outcome
 
     def _measured(self) -> tuple[dict[str, float] | None, Failure | None]:
         """The rewards, or how a verifier failed."""
-        if self._plan is None:
+        branches, steps = self._here.branches, self._here.steps
+        if branches.value is not None:
+            value = branches.value.value
+            if value is None and self._error is None:
+                self._error = failed(branches.outcomes)
+            return (None if value is None else {"reward": value}), None
+        if len(steps) == branches.begun:
+            # What led to where a child begins is its parent's.
             return None, None
-        return combine_steps(self._steps, self._plan.strategy, self._error)
+        return combine_steps(steps, self._plan.strategy, self._error)
 
-    def _truncated(self) -> bool:
-        return self._error is not None and self._error.category in TRUNCATING
+    def _n_tool_calls(self) -> int:
+        branches = self._here.branches
+        own = self._here.steps[branches.begun :]
+        return sum(outcome.turn.n_tool_calls for outcome in own) + branches.n_tool_calls
 
     async def _report(
-        self,
-        status: Literal["passed", "failed", "errored", "cancelled"],
-        rewards: dict[str, float] | None,
-        verifier_error: Failure | None,
-        started: datetime,
+        self, status: Status, rewards: dict[str, float] | None, verifier_error: Failure | None, started: datetime
     ) -> ReportResult:
+        here = self._here
+        is_root = self._spec.branch is None and bool(here.branches.outcomes)
+        # What its own chain has earned, where that went on to an end.
+        own = rewards["reward"] if rewards is not None and here.branches.value is None else None
+        tree = here.branches.tree(chain_nodes(here.branches, here.steps), own) if is_root else None
         report = ReportInput(
             spec=self._spec,
             run_id=workflow.info().first_execution_run_id,
-            sandbox=self._sandbox,
+            sandbox=here.sandbox,
             status=status,
             rewards=rewards,
             error=self._error,
             verifier_error=verifier_error,
-            steps=self._steps,
-            sessions=self._sessions,
-            readied=self._readied,
-            warnings=self._warnings,
-            timing=self._timing,
+            steps=here.steps,
+            sessions=here.sessions,
+            tree=tree.without_checkpoints() if tree is not None else None,
+            value=here.branches.value,
+            used_below=here.branches.used,
+            n_tool_calls=self._n_tool_calls(),
+            rollbacks=self._rollbacks.done,
+            record=next((one.record for one in reversed(here.kept) if one.record is not None), None),
+            packs={outcome.chain: outcome.pack for outcome in here.branches.outcomes if outcome.pack is not None},
+            rung=here.rung,
+            readied=here.readied,
+            warnings=self._warnings + here.warnings,
+            timing=self._phases.timing,
             started_at=started.timestamp(),
             generations=self._provisions,
         )
@@ -369,32 +317,26 @@ class RolloutWorkflow:
 
     # --- what an operator sees -------------------------------------------------------------------------
 
-    def _enter(self, phase: Phase, rewards: dict[str, float] | None = None) -> None:
-        now = workflow.now()
-        seconds = (now - self._phase_since).total_seconds()
-        self._timing[self._phase] = self._timing.get(self._phase, 0.0) + seconds
-        self._phase, self._phase_since = phase, now
-        updates: list[Any] = [_PHASE.value_set(phase)]
-        if rewards is not None:
-            updates.append(_REWARD.value_set(rewards["reward"]))
-        workflow.upsert_search_attributes(updates)
+    def _tell(self) -> None:
         workflow.set_current_details(self._details())
 
     def _phase_detail(self) -> str:
-        step = len(self._steps)
-        total = len(self._plan.steps) if self._plan else 1
-        if self._question is not None:
-            return f"asks: {self._question.text}"
-        return f"step {step + 1} of {total}" if total > 1 and self._phase in ("execute", "verify") else ""
+        step, total, branches = len(self._here.steps), len(self._plan.steps), self._here.branches
+        if self._here.question is not None:
+            return f"asks: {self._here.question.text}"
+        if self._phases.phase == "branch":
+            return f"{len(branches.outcomes)} of {len(branches.outcomes) + len(branches.pending)} children have ended"
+        return f"step {step + 1} of {total}" if total > 1 and self._phases.phase in ("execute", "verify") else ""
 
     def _details(self) -> str:
+        here = self._here
         return rollout_details(
             self._spec,
-            phase=f"**{self._phase}** {self._phase_detail()}",
-            sandbox=self._sandbox,
-            world=self._readied.world if self._readied else None,
-            steps=self._steps,
-            question=self._question,
-            error=self._error,
-            timing=self._timing,
+            phase=f"**{self._phases.phase}** {self._phase_detail()}",
+            sandbox=here.sandbox,
+            world=here.readied.world if here.readied else None,
+            steps=here.steps,
+            question=here.question,
+            error=self._error or here.error,
+            timing=self._phases.timing,
         )

@@ -188,12 +188,16 @@ def assert_nothing_is_left(*rollouts: Seen) -> None:
                 client.close()
 
 
-async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 40.0) -> T:
-    """The first true value of a condition. Raises `AssertionError` when it stays untrue."""
+async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 300.0) -> T:
+    """The first true value of a condition. Raises `AssertionError` when it stays untrue.
+
+    Before it comes true what the agent needs may have to be made: Node is fetched once in a run.
+    """
     deadline = time.monotonic() + seconds
     while not (value := await condition()):
         assert time.monotonic() < deadline, "the condition never came true"
-        await asyncio.sleep(0.03)
+        # Every look costs those something that are looked at.
+        await asyncio.sleep(0.1)
     return value
 
 

@@ -103,7 +103,7 @@ def write_task(root: Path) -> Path:
     digest = hashlib.sha256(before.replace(BEFORE, AFTER).encode()).hexdigest()
     (task / "environment" / "stock.txt").write_text(before)
     (task / "environment" / "Dockerfile").write_text(f"FROM {BASE_IMAGE}\nWORKDIR /app\nCOPY stock.txt {STOCK}\n")
-    (task / "task.toml").write_text("[agent]\ntimeout_sec = 240\n")
+    (task / "task.toml").write_text("[agent]\ntimeout_sec = 600\n")
     (task / "instruction.md").write_text(INSTRUCTION)
     test = task / "tests" / "test.sh"
     test.write_text(

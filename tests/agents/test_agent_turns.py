@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from agent_world import (
-    DOCKER,
     LOCAL,
     RECORD,
+    SELDOM_DOCKER,
     SOLVE,
     WORKDIR,
     Seen,
@@ -40,7 +40,7 @@ WHOLE_TURN = [
 ]
 
 
-@pytest.fixture(scope="module", params=[LOCAL, DOCKER])
+@pytest.fixture(scope="module", params=[LOCAL, SELDOM_DOCKER])
 def solved(
     request: pytest.FixtureRequest, module_jobs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Seen, JobPaths]:

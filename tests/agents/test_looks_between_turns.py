@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_world import (
     DOCKER,
     LOCAL,
+    SELDOM_DOCKER,
+    SELDOM_LOCAL,
     SOLVE,
     asked,
     assert_nothing_is_left,
@@ -46,8 +49,14 @@ async def answer(job: Job, task: str, question: str) -> None:
     await handle.signal(names.ANSWER, Answer(question=question, option="go-on"))
 
 
-@pytest.mark.parametrize("verify_in", ["shared", "separate"])
-@pytest.mark.parametrize("sandbox", [LOCAL, DOCKER])
+def where(verify_in: str, *sandboxes: Any) -> list[Any]:
+    return [pytest.param(*it.values, verify_in, marks=it.marks, id=f"{it.values[0]}-{verify_in}") for it in sandboxes]
+
+
+# Each sandbox and each place of the verifier in every run, all four in a long one.
+@pytest.mark.parametrize(
+    ("sandbox", "verify_in"), [*where("shared", LOCAL, SELDOM_DOCKER), *where("separate", SELDOM_LOCAL, DOCKER)]
+)
 async def test_a_look_scores_the_world_as_it_is_and_the_agent_goes_on(
     module_jobs: Path, tmp_path: Path, sandbox: str, verify_in: str
 ) -> None:

@@ -78,8 +78,13 @@ def told(seen: Seen) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "ts"} for line in seen.lines]
 
 
-def test_a_replay_asks_no_model_and_comes_to_the_same(house: House) -> None:
-    status, seen, asked = house.replay("whole", "--strict")
+@pytest.fixture(scope="module")
+def whole(house: House) -> tuple[int, Seen, int]:
+    return house.replay("whole", "--strict")
+
+
+def test_a_replay_asks_no_model_and_comes_to_the_same(house: House, whole: tuple[int, Seen, int]) -> None:
+    status, seen, asked = whole
     assert (status, seen.result.error, seen.result.rewards) == (0, None, {"reward": 1.0})
     assert asked == 0
     calls, recorded = calls_of(seen), calls_of(house.recorded)
@@ -91,8 +96,8 @@ def test_a_replay_asks_no_model_and_comes_to_the_same(house: House) -> None:
     assert (last.state, last.answered, last.left) == ("replaying", 4, 0)
 
 
-def test_a_replay_costs_nothing(house: House) -> None:
-    _, seen, _ = house.replay("free")
+def test_a_replay_costs_nothing(whole: tuple[int, Seen, int]) -> None:
+    _, seen, _ = whole
     for outcome in seen.result.steps:
         assert outcome.turn.usage is not None
         assert (outcome.turn.usage.calls, outcome.turn.usage.input_tokens) == (0, 0)

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 from agent_world import (
-    DOCKER,
     LOCAL,
     RECORD,
     SELDOM_DOCKER,
-    SELDOM_LOCAL,
     SOLVE,
     Seen,
     asked,
@@ -123,7 +121,7 @@ async def test_a_rollout_waits_for_its_answer_across_the_death_of_its_worker(
 
 @pytest.mark.local
 async def test_the_time_that_a_user_takes_is_not_the_agents(module_jobs: Path, tmp_path: Path) -> None:
-    limit = 3.0
+    limit = 8.0
     actions = [
         {"ask": "first?", "options": OPTIONS, "record": RECORD},
         {"ask": "second?", "options": OPTIONS, "record": RECORD},
@@ -182,7 +180,7 @@ async def test_forms_are_answered_with_their_content_or_declined(module_jobs: Pa
     assert [line["result"] for line in seen.of("elicitation_answer")] == seen.recorded()[:2]
 
 
-@pytest.mark.parametrize("sandbox", [SELDOM_LOCAL, DOCKER])
+@pytest.mark.parametrize("sandbox", [LOCAL, SELDOM_DOCKER])
 async def test_a_rollout_that_waits_can_be_cancelled(module_jobs: Path, tmp_path: Path, sandbox: str) -> None:
     task = write_task(tmp_path, "unheard", [{"say": "so far"}, {"daemon": "exec sleep 75001"}, {"ask": "may I?"}])
     job = await ask_job(module_jobs, task, name=f"unheard-{sandbox}", sandbox=sandbox)

@@ -141,11 +141,12 @@ def _by_what(lines: list[str]) -> dict[str, list[Json]]:
     found: dict[str, list[Json]] = {}
     for line in map(json.loads, lines):
         kind = line.pop("type")
-        if line.get("update", {}).get("sessionUpdate") == "available_commands_update":
-            # It is about the session, and may come before the first turn, too.
-            continue
         if kind in ("tool_call", "tool_call_update"):
-            (call,) = found.setdefault(f"tool call {line['tool_call_id']}", [{}])
+            (call,) = found.setdefault(f"tool call {line['tool_call_id']}", [{"meta": {}, "printed": ""}])
+            # What a command prints comes in pieces, before its end or with it.
+            meta = line.pop("meta", None) or {}
+            call["printed"] += (meta.pop("terminal_output_delta", None) or {}).get("data", "")
+            call["meta"].update(meta)
             call.update(line)
         else:
             found.setdefault(kind, []).append(line)
@@ -158,6 +159,9 @@ def told(seen: Seen) -> list[str]:
     lines: list[dict[str, Any]] = []
     for line in seen.lines:
         kept = {key: value for key, value in line.items() if key not in ("seq", "ts")}
+        if kept.get("update", {}).get("sessionUpdate") == "available_commands_update":
+            # It is about the session, and may come before the first turn, too.
+            continue
         if lines and kept["type"] in _TEXTS and lines[-1]["type"] == kept["type"]:
             lines[-1]["text"] += kept["text"]
         else:

@@ -24,14 +24,16 @@ ALLOWED: dict[str, set[str]] = {
     "secrets": {"contracts", "errors", "paths", "store"},
     "tasks": {"contracts", "errors", "store"},
     "trajectories": {"contracts", "errors", "paths", "store"},
+    "branching": {"contracts", "errors", "trajectories"},
     "gateway": {"contracts", "errors", "log", "paths", "secrets", "store", "trajectories"},
     "planes": {"contracts", "errors", "paths", "store", "trajectories"},
-    "testing": {"contracts", "errors"},
+    "checkpoints": {"contracts", "errors"},
+    "testing": {"contracts", "errors", "store"},
     "results": {"contracts", "errors", "paths", "store", "trajectories"},
-    "workflows": {"contracts", "errors"},
+    "workflows": {"branching.policies", "contracts", "errors", "trajectories.growth", "trajectories.values"},
     "activities": {
-        *("contracts", "errors", "gateway", "host", "paths", "planes", "results", "secrets", "store", "tasks"),
-        *("trajectories", "workflows.options"),
+        *("branching", "checkpoints", "contracts", "errors", "gateway", "host", "paths", "planes", "results"),
+        *("secrets", "store", "tasks", "trajectories", "workflows.options"),
     },
     "temporal": {"contracts", "errors", "workflows.options"},
     "stack": {"contracts", "errors", "host", "log", "paths", "store"},
@@ -44,19 +46,19 @@ ALLOWED: dict[str, set[str]] = {
         *("workflows",),
     },
     "jobs": {
-        *("contracts", "errors", "host", "paths", "planes", "results", "secrets", "stack", "store", "tasks"),
-        *("temporal", "workflows"),
+        *("branching", "contracts", "errors", "host", "paths", "planes", "results", "secrets", "stack", "store"),
+        *("tasks", "temporal", "workflows"),
     },
     "rescoring": {
-        *("activities.blueprint", "contracts", "errors", "paths", "planes", "results", "secrets", "store", "tasks"),
-        "trajectories",
+        *("activities.blueprint", "branching", "contracts", "errors", "paths", "planes", "results", "secrets"),
+        *("store", "tasks", "trajectories"),
     },
     "rubric": {"contracts", "errors", "planes", "rescoring", "tasks", "trajectories"},
-    "rollout": {"contracts", "errors", "jobs", "paths", "trajectories"},
+    "rollout": {"config_file", "contracts", "errors", "jobs", "paths", "trajectories"},
     "runtime": {"contracts", "errors", "rollout"},
     "config_file": {"contracts", "errors", "tasks"},
     "_utils": {"config_file"},
-    "__init__": {"contracts", "errors", "planes.reward", "rollout", "rubric", "runtime"},
+    "__init__": {"contracts", "errors", "planes.reward", "rollout", "rubric", "runtime", "trajectories.stored"},
 }
 """Which room may use which. A room that is not named here may not exist; `cli` may use all, and nothing uses it."""
 
@@ -94,7 +96,9 @@ def test_arrows_point_one_way(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("room", ["errors", "contracts", "planes", "tasks", "trajectories", "testing", "results"])
+@pytest.mark.parametrize(
+    "room", ["errors", "contracts", "planes", "tasks", "trajectories", "branching", "testing", "results"]
+)
 def test_these_rooms_know_nothing_of_temporal(room: str) -> None:
     for path in MODULES:
         if room_of(path) == room:

@@ -37,7 +37,7 @@ class Attack:
 
     @property
     def is_honest(self) -> bool:
-        return bool(self.task.metadata["family"] == "honest")
+        return self.family == "honest"
 
     @property
     def is_slow(self) -> bool:
@@ -46,6 +46,14 @@ class Attack:
     @property
     def stopped_by(self) -> list[str]:
         return list(self.task.metadata.get("stopped_by", []))
+
+    @property
+    def family(self) -> str:
+        return str(self.task.metadata["family"])
+
+    @property
+    def defences(self) -> list[str]:
+        return self.stopped_by or [NOTHING]
 
     @property
     def items(self) -> list[str]:
@@ -67,10 +75,21 @@ HONEST = [name for name, one in ALL.items() if one.is_honest]
 ATTACKS = [name for name, one in ALL.items() if not one.is_honest]
 QUICK = [name for name in ATTACKS if not ALL[name].is_slow]
 CLEAN_ROOM_ONLY = [name for name in QUICK if ALL[name].needs_clean_room]
-_BY_DEFENCE = {tuple(ALL[name].stopped_by): name for name in reversed(QUICK)}
-_BY_FAMILY = {ALL[name].task.metadata["family"]: name for name in reversed(QUICK)}
-OF_EACH_KIND = sorted({*_BY_DEFENCE.values(), *_BY_FAMILY.values()})
-"""An attack for each defence, and one of each family."""
+NOTHING = "nothing"
+"""What stops an attack for which there is no defence."""
+
+
+def _of_each_kind() -> list[str]:
+    """For each defence the attack that the fewest others stop, too; and of each family that has none yet the first."""
+    defences = {defence for name in QUICK for defence in ALL[name].defences}
+    ordered = sorted(QUICK, key=lambda name: len(ALL[name].defences))
+    chosen = {next(name for name in ordered if defence in ALL[name].defences) for defence in defences}
+    by_family = {ALL[name].family: name for name in reversed(QUICK)}
+    missing = by_family.keys() - {ALL[name].family for name in chosen}
+    return sorted({*chosen, *(by_family[family] for family in missing)})
+
+
+OF_EACH_KIND = _of_each_kind()
 
 
 def run(paths: list[Path], jobs_dir: Path, **options: Any) -> dict[str, RolloutResult]:

@@ -29,17 +29,17 @@ _VERIFY = "cd /tests && ./test.sh > /logs/verifier/test-stdout.txt 2>&1"
 
 @contextmanager
 def _container(environment: Path) -> Iterator[Container]:
-    client = docker.from_env()
+    client = docker.from_env(timeout=600)
     try:
-        # Removing an image by a name of its own leaves it alone where the engine has built upon it.
+        # An image of its own, of which nothing else goes with it: the engine may be building upon the same layers.
         name = f"benchflow-attack:{uuid.uuid4().hex}"
-        client.images.build(path=str(environment), tag=name, rm=True)
+        client.images.build(path=str(environment), tag=name, rm=True, labels={"benchflow.attack": name})
         running = client.containers.run(name, ["sleep", "600"], detach=True, init=True, network_mode="none")
         try:
             yield running
         finally:
             running.remove(force=True)
-            client.images.remove(name)
+            client.images.remove(name, noprune=True)
     finally:
         client.close()
 

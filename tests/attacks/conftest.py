@@ -10,7 +10,7 @@ from attack_package import AGENTS
 
 
 @pytest.fixture(scope="module")
-def module_jobs(shared_state: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def module_jobs(shared_state: Path, packages_layer: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Use the shared stack in all tests of a module; returns a jobs directory of the module's own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCHFLOW_STATE_DIR", str(shared_state))

@@ -10,9 +10,9 @@ from bare_engine import reward_of
 
 from benchflow.contracts.task import HardeningConfig
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("packages_layer")]
 
-A_FEW = ("conftest-in-the-workspace", "git-fsmonitor", "linked-key", "pytest-ini", "squatted-port")
+A_FEW = ("conftest-in-the-workspace", "linked-key", "squatted-port")
 HARDENED = [name for name in QUICK if ALL[name].items and "engine" not in ALL[name].stopped_by]
 """What nothing stops but items of hardening, and perhaps the clean room."""
 

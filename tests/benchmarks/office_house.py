@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,16 @@ ENVIRONMENT = {
 }
 
 
-def program(name: str, *arguments: str) -> list[str]:
-    """A console script, without an installation: `office-mail` and so on."""
+def program(name: str, *arguments: str, first: str = "pass") -> list[str]:
+    """A console script, without an installation: `office-mail` and so on. first: a statement that comes before it."""
     entry = {"office-seed": "office_core.seeding", "office-check": "office_check.command"}
     module = entry.get(name, name.replace("-", "_") + ".command")
-    code = f"import sys; sys.argv[0] = {name!r}; from {module} import main; sys.exit(main())"
+    code = f"import sys; sys.argv[0] = {name!r}; {first}; from {module} import main; sys.exit(main())"
     return [sys.executable, "-c", code, *arguments]
 
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(program(name, *arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(program(name, *arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
 
 
 def write_worlds(directory: Path, task: str, text: str = "") -> Path:
@@ -86,7 +86,7 @@ class Running:
         return self.request(method, path, body, headers)
 
     def request(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, quote(path, safe="/?&=%+"), body, headers or {})
             response = connection.getresponse()
@@ -117,7 +117,7 @@ class Running:
 
     def stop(self) -> int:
         self.process.terminate()
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 def _in_query(value: Any) -> str:
@@ -127,10 +127,10 @@ def _in_query(value: Any) -> str:
 
 
 @contextmanager
-def serving(name: str, database: Path, *arguments: str) -> Iterator[Running]:
-    """A service on a port of its own, until the block ends."""
+def serving(name: str, database: Path, *arguments: str, first: str = "pass") -> Iterator[Running]:
+    """A service on a port of its own, until the block ends. first: see `program`."""
     began = time.monotonic()
-    command = program(f"office-{name}", "--db", str(database), "serve", "--port", "0", *arguments)
+    command = program(f"office-{name}", "--db", str(database), "serve", "--port", "0", *arguments, first=first)
     log = database.with_suffix(".log")
     with log.open("w") as stderr:
         process = subprocess.Popen(command, env=ENVIRONMENT, stderr=stderr, text=True)
@@ -144,7 +144,7 @@ def serving(name: str, database: Path, *arguments: str) -> Iterator[Running]:
 
 def _announced_port(process: subprocess.Popen[str], log: Path) -> int:
     """The service prints its address when it listens."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         first, newline, _ = log.read_text().partition("\n")
         if newline:
@@ -152,6 +152,14 @@ def _announced_port(process: subprocess.Popen[str], log: Path) -> int:
             return int(first.partition("127.0.0.1:")[2].partition(",")[0])
         time.sleep(0.005)
     raise AssertionError(f"it does not listen: {log.read_text()}")
+
+
+def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until it does. Raises `AssertionError`."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.005)
 
 
 def cpu_of_children() -> float:

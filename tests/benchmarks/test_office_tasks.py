@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -145,34 +146,44 @@ def rewards(results: Results, agent: str) -> dict[str, float | None]:
     return {task: result.reward for (task, acted), result in results.items() if acted == agent}
 
 
-@pytest.mark.parametrize(
-    ("sandbox", "names"),
-    [
-        pytest.param("local", NAMES, marks=pytest.mark.local),
-        pytest.param("docker", NAMES[::4], marks=pytest.mark.docker),
-        pytest.param("docker", NAMES, marks=[pytest.mark.docker, pytest.mark.soak]),
-    ],
-    ids=["local", "some-in-docker", "docker"],
-)
-def test_oracles_earn_everything(jobs_dir: Path, sandbox: str, names: list[str]) -> None:
-    paths = [PACKAGE] if names == NAMES else [PACKAGE / "tasks" / name for name in names]
-    results = run(paths, jobs_dir, job_name=f"office-{sandbox}-{len(names)}", agents=["oracle"], sandbox=sandbox)
-    assert rewards(results, "oracle") == dict.fromkeys(names, 1.0)
+@pytest.fixture(scope="module")
+def locally(jobs_dir: Path) -> Results:
+    """What the oracles and who does nothing earned, each in every task."""
+    return run([PACKAGE], jobs_dir, job_name="office-local", agents=["oracle", "nop"], sandbox="local")
 
 
 @pytest.mark.local
-def test_who_does_nothing_earns_nothing(jobs_dir: Path) -> None:
-    results = run([PACKAGE], jobs_dir, job_name="office-nop", agents=["nop"], sandbox="local")
-    assert rewards(results, "nop") == dict.fromkeys(NAMES, 0.0)
+def test_oracles_earn_everything(locally: Results) -> None:
+    assert rewards(locally, "oracle") == dict.fromkeys(NAMES, 1.0)
+
+
+@pytest.mark.local
+def test_who_does_nothing_earns_nothing(locally: Results) -> None:
+    assert rewards(locally, "nop") == dict.fromkeys(NAMES, 0.0)
+
+
+SOME = ["archive-newsletters", "follow-up-an-outage"]
+"""A task of one service, and one of all of them."""
 
 
 @pytest.mark.docker
-def test_the_world_that_its_entrypoint_owns_is_the_same(jobs_dir: Path) -> None:
-    chosen = ["archive-newsletters", "book-a-review", "follow-up-an-outage"]
+@pytest.mark.parametrize("names", [SOME, pytest.param(NAMES, marks=pytest.mark.soak)], ids=["some", "all"])
+def test_oracles_earn_everything_in_docker_too(jobs_dir: Path, names: list[str]) -> None:
+    paths = [PACKAGE / "tasks" / name for name in names]
+    results = run(paths, jobs_dir, job_name=f"office-docker-{len(names)}", agents=["oracle"], sandbox="docker")
+    assert rewards(results, "oracle") == dict.fromkeys(names, 1.0)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    "names", [SOME[:1], pytest.param([*SOME, "book-a-review"], marks=pytest.mark.soak)], ids=["one", "some"]
+)
+def test_the_world_that_its_entrypoint_owns_is_the_same(jobs_dir: Path, names: list[str]) -> None:
     manifest = PACKAGE / "entrypoint.toml"
-    paths = [PACKAGE / "tasks" / name for name in chosen]
-    results = run(paths, jobs_dir, job_name="office-entrypoint", environment_manifest=manifest, sandbox="docker")
-    assert rewards(results, "oracle") == dict.fromkeys(chosen, 1.0)
+    paths = [PACKAGE / "tasks" / name for name in names]
+    job = f"office-entrypoint-{len(names)}"
+    results = run(paths, jobs_dir, job_name=job, environment_manifest=manifest, sandbox="docker")
+    assert rewards(results, "oracle") == dict.fromkeys(names, 1.0)
 
 
 # --- other agents than the oracle -----------------------------------------------------------------------
@@ -270,16 +281,33 @@ def orderly(request: ModelRequest) -> dict[str, Any] | str | None:
     return "Done." if {mail["folder"] for mail in results} == {"archive"} else None
 
 
-@pytest.mark.local
-def test_a_model_that_uses_the_mcp_tools_of_the_services_earns_everything(jobs_dir: Path) -> None:
+@dataclass(frozen=True)
+class Archived:
+    """What a model did with the newsletters. tools: the names of those that it was offered."""
+
+    result: RolloutResult
+    tools: list[str]
+
+
+def archived_by(script: Callable[[ModelRequest], Any], jobs_dir: Path) -> Archived:
     paths = [PACKAGE / "tasks" / "archive-newsletters"]
-    with ScriptedModel(orderly) as model:
-        results = run(paths, jobs_dir, job_name="office-mcp", sandbox="local", agents=[with_model(model)])
+    with ScriptedModel(script) as model:
+        name = f"office-{script.__name__}"
+        (result,) = run(paths, jobs_dir, job_name=name, sandbox="local", agents=[with_model(model)]).values()
         assert model.unanswered == []
-        names = [tool["function"]["name"] for tool in model.main_calls[0].body["tools"]]
-    assert {name.partition("__")[0] for name in names} == {"read", "write", "run", *PORTS}
-    assert {f"{service}__who_am_i" for service in PORTS} < set(names)
-    assert rewards(results, "policy") == {"archive-newsletters": 1.0}
+        return Archived(result, [tool["function"]["name"] for tool in model.main_calls[0].body["tools"]])
+
+
+@pytest.fixture(scope="module")
+def in_order(jobs_dir: Path) -> Archived:
+    return archived_by(orderly, jobs_dir)
+
+
+@pytest.mark.local
+def test_a_model_that_uses_the_mcp_tools_of_the_services_earns_everything(in_order: Archived) -> None:
+    assert {name.partition("__")[0] for name in in_order.tools} == {"read", "write", "run", *PORTS}
+    assert {f"{service}__who_am_i" for service in PORTS} < set(in_order.tools)
+    assert in_order.result.reward == 1.0
 
 
 NEWSLETTERS = ("m-0901", "m-0902", "m-0904", "m-0905", "m-0906", "m-0907")
@@ -294,14 +322,11 @@ def detour(request: ModelRequest) -> dict[str, Any] | str:
 
 
 @pytest.mark.local
-def test_a_goal_that_is_reached_by_a_forbidden_way_is_full_output_and_no_action(jobs_dir: Path) -> None:
-    paths = [PACKAGE / "tasks" / "archive-newsletters"]
-    for model_, action in ((detour, 0.0), (orderly, 1.0)):
-        with ScriptedModel(model_) as model:
-            name = f"office-{model_.__name__}"
-            results = run(paths, jobs_dir, job_name=name, sandbox="local", agents=[with_model(model)])
-            assert model.unanswered == []
-        (result,) = results.values()
+def test_a_goal_that_is_reached_by_a_forbidden_way_is_full_output_and_no_action(
+    jobs_dir: Path, in_order: Archived
+) -> None:
+    for archived, action in ((archived_by(detour, jobs_dir), 0.0), (in_order, 1.0)):
+        result = archived.result
         assert result.rewards is not None
         assert {key: result.rewards[key] for key in ("reward", "output", "action", "action.forbidden-tools")} == {
             "reward": 1.0,

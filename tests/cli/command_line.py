@@ -1,8 +1,9 @@
-"""The command line as tests see it: arguments in; exit status, output and errors out."""
+"""The command line as tests see it: arguments in; exit status, output and errors out. Conditions to wait for."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,3 +23,11 @@ class Ran:
 
 
 Bench = Callable[..., Ran]
+
+
+def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until it does. Raises `AssertionError`."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.1)

@@ -49,6 +49,7 @@ def test_an_agent_is_shown_by_its_alias_with_its_hazards(bench: Bench) -> None:
     assert "@agentclientprotocol/claude-agent-acp 0.100.0" in out
     assert "ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN" in out
     assert "elicitation/create" in out
+    assert [line.split() for line in out.splitlines() if line.lstrip().startswith("rung")] == [["rung", "load"]]
 
 
 def test_an_agent_of_the_users_own_is_listed_and_shown(bench: Bench, mine: Path) -> None:
@@ -61,6 +62,7 @@ def test_a_check_that_passes(bench: Bench, mine: Path) -> None:
     assert ran.status == 0, ran.err
     assert "mine 1.0, started in" in ran.out
     assert "loadSession" in ran.out
+    assert "rung      load; process is refused: " in ran.out
 
 
 def test_a_check_in_json(bench: Bench, mine: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +17,14 @@ JOB = "job/j-12345678"
 PACK = ArtifactRef(uri="file:///x", sha256="0" * 64, size=0)
 LONG = "a-task-with-quite-a-long-name-that-does-not-end-before-the-line-does-and-goes-on"
 AGENT = "claude-agent-acp:claude-haiku-4-5"
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def _still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time stands still, however long it takes to draw."""
+    clock = SimpleNamespace(time=lambda: NOW, monotonic=lambda: 1.0)
+    monkeypatch.setattr("benchflow.cli.watch.time", clock)
 
 
 def spec(repeats: int = 1) -> JobSpec:
@@ -51,7 +58,7 @@ def progress() -> JobProgress:
 def draw(width: int) -> list[str]:
     board = Board(SimpleNamespace(id=JOB, spec=spec()), width, 24)  # type: ignore[arg-type]
     heard = progress()
-    board.hear(heard, {heard.open[0]: RolloutProgress(phase="provision", since=time.time() - 7)})
+    board.hear(heard, {heard.open[0]: RolloutProgress(phase="provision", since=NOW - 7)})
     screen = Console(width=width, height=24, highlight=False)
     with screen.capture() as captured:
         screen.print(board)

@@ -21,7 +21,9 @@ from benchflow.errors import ConfigError
 from benchflow.planes.environment.writing import parse_post
 from benchflow.planes.sandbox import close_providers, get_provider
 
-WHERE = [pytest.param("docker", marks=pytest.mark.docker), pytest.param("local", marks=pytest.mark.local)]
+LOCAL = pytest.param("local", marks=pytest.mark.local)
+WHERE = [pytest.param("docker", marks=pytest.mark.docker), LOCAL]
+SELDOM_IN_DOCKER = [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak]), LOCAL]
 
 DESK = """#!/usr/bin/env python3
 import http.server, json, sqlite3, sys
@@ -66,7 +68,7 @@ name = "desk"
 base_image = "desk-base:1"
 owns_lifecycle = false
 task_selection = { mechanism = "image" }
-readiness = { timeout_sec = 20 }
+readiness = { timeout_sec = 120 }
 [[environment.services]]
 name = "desk"
 command = "desk 9001 /data/desk.db"
@@ -84,7 +86,7 @@ image = "desk:1"
 ports = [9001]
 [environment.readiness]
 http = ["http://localhost:9001/health"]
-timeout_sec = 20
+timeout_sec = 120
 """
 
 STATE = '[environment.state]\npaths = ["/data/desk.db", "/data/phone.db"]\n'
@@ -153,7 +155,7 @@ def test_all_that_a_stateful_world_declares_holds(bench: Bench, world: Path, san
     assert left(sandbox) == []
 
 
-@pytest.mark.parametrize("sandbox", WHERE)
+@pytest.mark.parametrize("sandbox", SELDOM_IN_DOCKER)
 def test_a_service_may_be_what_writes(bench: Bench, world: Path, sandbox: str) -> None:
     file = manifest(world, STARTED + STATE)
     ran = bench("env", "check", file, "--sandbox", sandbox, "--write", POST, "--json")
@@ -161,7 +163,7 @@ def test_a_service_may_be_what_writes(bench: Bench, world: Path, sandbox: str) -
     assert detail(ran.json, "write") == "POST http://localhost:9001/notes: HTTP 201; the state has changed"
 
 
-@pytest.mark.parametrize("sandbox", WHERE)
+@pytest.mark.parametrize("sandbox", SELDOM_IN_DOCKER)
 def test_a_world_whose_entrypoint_owns_the_services_is_rolled_back_while_it_runs(
     bench: Bench, world: Path, sandbox: str
 ) -> None:
@@ -188,9 +190,9 @@ def test_an_image_without_python_is_worked_on_by_node(bench: Bench, world: Path)
     assert "no answer: connect ECONNREFUSED" in detail(ran.json, "write")
 
 
-@pytest.mark.docker
+@pytest.mark.local
 def test_the_table_says_what_holds_and_what_is_not_declared(bench: Bench, world: Path) -> None:
-    ran = bench("env", "check", manifest(world, STARTED), "--sandbox", "docker")
+    ran = bench("env", "check", manifest(world, STARTED), "--sandbox", "local")
     assert ran.status == 0, ran.err
     lines = {line.split()[1]: line for line in ran.out.splitlines() if line.strip()[:1] in "✓✗–·" and line.strip()}
     assert list(lines) == DONE
@@ -200,28 +202,28 @@ def test_the_table_says_what_holds_and_what_is_not_declared(bench: Bench, world:
     assert "s" in lines["ready"].split()[3]
 
 
-@pytest.mark.docker
+@pytest.mark.local
 def test_a_world_that_does_not_get_ready_shows_its_log_and_leaves_nothing(bench: Bench, world: Path) -> None:
     text = STARTED.replace("/data/desk.db", "/missing/desk.db") + STATE
-    ran = bench("env", "check", manifest(world, text), "--sandbox", "docker", "--json")
+    ran = bench("env", "check", manifest(world, text), "--sandbox", "local", "--json")
     assert ran.status == 1
     expected = ["holds"] * 3 + ["fails"] + ["not tried"] * 5 + ["holds"]
     assert outcomes(ran.json) == dict(zip(DONE, expected, strict=True))
     assert "unable to open database file" in ran.json["failure"]["log_tail"]
-    assert left("docker") == []
+    assert left("local") == []
 
 
-@pytest.mark.docker
+@pytest.mark.local
 def test_a_restore_is_held_to_the_rows_of_the_snapshot(bench: Bench, world: Path) -> None:
     text = STARTED.replace("desk.db", "desk.db --restless") + STATE
-    ran = bench("env", "check", manifest(world, text), "--sandbox", "docker", "--json")
+    ran = bench("env", "check", manifest(world, text), "--sandbox", "local", "--json")
     assert ran.status == 1
     assert outcomes(ran.json)["restore"] == "fails"
     assert "/data/desk.db: notes: 1 added" in detail(ran.json, "restore")
     assert outcomes(ran.json)["teardown"] == "holds"
 
 
-@pytest.mark.docker
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("paths", "write", "said"),
     [
@@ -234,7 +236,7 @@ def test_a_write_that_does_not_arrive_in_the_state_fails(
     bench: Bench, world: Path, paths: str, write: str, said: str
 ) -> None:
     file = manifest(world, STARTED + f'[environment.state]\npaths = ["{paths}"]')
-    ran = bench("env", "check", file, "--sandbox", "docker", "--write", write, "--json")
+    ran = bench("env", "check", file, "--sandbox", "local", "--write", write, "--json")
     assert ran.status == 1
     assert outcomes(ran.json)["write"] == "fails"
     assert said in detail(ran.json, "write")
@@ -291,17 +293,17 @@ def test_a_variable_that_is_not_set_is_asked_for(bench: Bench, world: Path) -> N
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.soak)])
 def test_a_check_that_is_interrupted_removes_its_sandbox(world: Path, name: str) -> None:
     text = STARTED.replace("desk 9001", "desk 9003")
     command = [sys.executable, "-m", "benchflow.cli", "env", "check", manifest(world, text), "--sandbox", "docker"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not left("docker"):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
     os.kill(process.pid, getattr(signal, name))
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors.strip()) == (130, "interrupted")
     assert left("docker") == []
 

@@ -206,7 +206,7 @@ class Reader:
     def __init__(self, process: subprocess.Popen[bytes], fd: int) -> None:
         self.process, self._fd, self.text = process, fd, ""
 
-    def until(self, wanted: str, within: float = 30) -> None:
+    def until(self, wanted: str, within: float = 120) -> None:
         deadline = time.monotonic() + within
         while wanted not in self.text:
             assert time.monotonic() < deadline, f"{wanted!r} did not come, but {self.text!r}"
@@ -217,7 +217,7 @@ class Reader:
         """Read to the end. Returns the exit status."""
         while self._read():
             pass
-        return self.process.wait(30)
+        return self.process.wait(120)
 
     def _read(self) -> bool:
         try:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import Bench
+from command_line import Bench, until
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -118,14 +118,15 @@ def test_a_paused_job_starts_nothing_until_it_goes_on(bench: Bench, task: Path) 
     assert bench("job", "pause", "slow").status == 0
     shown = bench("job", "show", "slow", "--json").json["job"]
     assert (shown["state"], shown["progress"]["paused"]) == ("running", True)
-    assert re.search(r"^ ?slow .* running", bench("job", "list").out, re.MULTILINE)
+    # What the server lists lags behind what it has started.
+    until(lambda: re.search(r"^ ?slow .* running", bench("job", "list").out, re.MULTILINE))
     assert bench("job", "concurrency", "slow", "20").status == 0
     assert bench("job", "unpause", "slow").status == 0
     assert bench("job", "watch", "slow", "--json").json["summary"]["passed"] == 24
 
 
 def test_ctrl_c_detaches_and_the_job_can_be_cancelled_and_resumed(bench: Bench, task: Path) -> None:
-    command = [*BENCH, "submit", str(task), "-k", "24", "-n", "1", "--sandbox", "noop", "--job-name", "long"]
+    command = [*BENCH, "submit", str(task), "-k", "32", "-n", "1", "--sandbox", "noop", "--job-name", "long"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as submitting:
         assert submitting.stdout is not None
         while "passed" not in submitting.stdout.readline():
@@ -142,8 +143,8 @@ def test_ctrl_c_detaches_and_the_job_can_be_cancelled_and_resumed(bench: Bench, 
     assert "bench job resume long" in watched.err
     resumed = bench("job", "resume", "long", "-n", "20", "--json")
     assert resumed.status == 0
-    assert 0 < resumed.json["job"]["started"] < 24
-    assert resumed.json["summary"]["passed"] == 24
+    assert 0 < resumed.json["job"]["started"] < 32
+    assert resumed.json["summary"]["passed"] == 32
 
 
 def test_resume_notices_that_a_task_was_changed(bench: Bench, task: Path) -> None:
@@ -182,7 +183,8 @@ def test_a_terminal_shows_a_board_and_keeps_the_table(task: Path) -> None:
     os.close(screen)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert submitting.returncode == 0
-    assert "━" in text and "8/8" in text
+    # How far it was when it was last looked at is not known.
+    assert re.search(r"━ +[0-8]/8 ", text)
     assert "8 rollouts:  8 passed" in text
 
 

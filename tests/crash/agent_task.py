@@ -32,6 +32,9 @@ name = "{AGENT}"
 description = "Does what its script says."
 protocol = "acp"
 launch = ["python3", "/opt/agent.py", "/opt/script.json"]
+
+[session]
+rung = "load"
 """
 
 # The demo agent, which thinks for some seconds before it answers these methods.

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from agent_task import MARK, declare_agent
 from embedded import EmbeddedStack
 from local_world import free_subnet
 from packages import changed_package
-from worlds import DOCKER, LOCAL
+from worlds import DOCKER, LOCAL, make_world
 
 from benchflow import stack as stacks
+from benchflow.paths import StatePaths
+from benchflow.planes.agent.toolbox import Toolbox
 from benchflow.planes.sandbox import close_providers
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 
@@ -39,16 +42,44 @@ def sandbox(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
+OFTEN_SWEPT = (
+    ("SWEEP_EVERY = timedelta(seconds=60)", "SWEEP_EVERY = timedelta(seconds=1)"),
+    ("SWEEP_AFTER_SEC = 120.0", "SWEEP_AFTER_SEC = 1.0"),
+)
+SELDOM_REAPED = ("REAP_EVERY = 60.0", "REAP_EVERY = 600.0")
+
+
 @pytest.fixture
 def often_swept(state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stack whose jobs ask every second after rollouts that stay silent, which otherwise takes minutes."""
-    worker = changed_package(
-        tmp_path / "package",
-        "workflows/options.py",
-        ("SWEEP_EVERY = timedelta(seconds=60)", "SWEEP_EVERY = timedelta(seconds=1)"),
-        ("SWEEP_AFTER_SEC = 120.0", "SWEEP_AFTER_SEC = 1.0"),
-    )
+    worker = changed_package(tmp_path / "package", "workflows/options.py", *OFTEN_SWEPT)
     monkeypatch.setattr(stacks, "wanted_here", lambda: worker)
+
+
+@pytest.fixture
+def often_swept_seldom_reaped(state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, of whose terminated rollouts all is left until a worker starts: none reaps just while a test looks."""
+    worker = changed_package(tmp_path / "package", "workflows/options.py", *OFTEN_SWEPT, SELDOM_REAPED)
+    monkeypatch.setattr(stacks, "wanted_here", lambda: worker)
+
+
+@pytest.fixture
+def demo_agent(
+    kept: StatePaths, runtime: Toolbox, state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent of the user's own, and what holds its stdio."""
+    StatePaths(state_root).toolboxes.symlink_to(kept.toolboxes)
+    declare_agent(tmp_path / "agents")
+    monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", str(tmp_path / "agents"))
+
+
+@pytest.fixture
+def no_images_left(state_root: Path, sandbox: str) -> Iterator[None]:
+    """Set up before the stack, so that its sandboxes are gone when their images are removed."""
+    yield
+    world = make_world(sandbox, state_root)
+    world.remove_built(MARK)
+    world.close()
 
 
 @pytest_asyncio.fixture

@@ -13,8 +13,12 @@ from pathlib import Path
 
 BASE_IMAGE = os.environ.get("BENCHFLOW_TEST_IMAGE", "debian:bookworm-slim")
 SETUP, SOLVED, VERIFIED = "/root/set-up", "/root/solved", "/root/verified"
+ENOUGH = "/root/enough"
 SOLVE_SEC = "BENCHFLOW_TEST_SOLVE_SEC"
 """Set where a job is submitted, this variable says how long its solutions take: another run, but the same task."""
+
+IN_THE_MIDDLE = 8.0
+"""Seconds of a step in whose middle something is to happen: the tests must find it there, on however busy a machine."""
 
 _TEST = f"""#!/bin/sh
 echo verified >> {VERIFIED}
@@ -36,9 +40,10 @@ def write_counted_task(
     verify_sec: float = 0.5,
     build_sec: float | None = None,
     in_clean_room: bool = False,
+    held: bool = False,
 ) -> Path:
     """Write the task. The times are how long each step takes after it left its line; build_sec: that of an image.
-    in_clean_room: its verifier runs there.
+    in_clean_room: its verifier runs there. held: its solution takes until the file `ENOUGH` is there instead.
 
     sandbox: the provider to be. For the local one the host stands for the base image, which it takes from a Dockerfile.
     """
@@ -59,16 +64,18 @@ def write_counted_task(
         f'[solution]\nenv = {{ SOLVE_SEC = "${{{SOLVE_SEC}:-{solve_sec:g}}}" }}\n'
     )
     (task / "instruction.md").write_text("Leave one line.\n")
-    _script(task / "solution" / "solve.sh", f"#!/bin/sh\necho solved >> {SOLVED}\nsleep $SOLVE_SEC\n")
+    takes = f"until [ -e {ENOUGH} ]; do sleep 0.1; done" if held else "sleep $SOLVE_SEC"
+    _script(task / "solution" / "solve.sh", f"#!/bin/sh\necho solved >> {SOLVED}\n{takes}\n")
     _script(task / "tests" / "test.sh", _TEST.format(seconds=f"{verify_sec:g}"))
     return task
 
 
 def write_counted_tasks(
-    root: Path, count: int, sandbox: str, *, in_clean_room: bool = False, **times: float
+    root: Path, count: int, sandbox: str, *, in_clean_room: bool = False, held: bool = False, **times: float
 ) -> Sequence[Path]:
     names = [f"count-{number}" for number in range(count)]
-    return [write_counted_task(root, name, sandbox, in_clean_room=in_clean_room, **times) for name in names]
+    how = {"in_clean_room": in_clean_room, "held": held}
+    return [write_counted_task(root, name, sandbox, **how, **times) for name in names]
 
 
 def _script(path: Path, text: str) -> None:

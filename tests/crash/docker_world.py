@@ -49,6 +49,11 @@ class DockerWorld:
                     found.append(_seen(container))
         return found
 
+    def make_file(self, path: str) -> None:
+        for container in self._containers():
+            if container.status == "running":
+                assert container.exec_run(["touch", path]).exit_code == 0
+
     def commands(self, sandbox: Seen) -> list[str]:
         return [str(row[-1]) for row in self._docker.containers.get(sandbox.identity).top()["Processes"]]
 
@@ -74,11 +79,12 @@ class DockerWorld:
         return containers + [f"network {network.name}" for network in self._networks()]
 
     def remove_built(self, mark: str) -> None:
-        for image in self._docker.images.list(filters={"label": "benchflow.digest"}):
+        client = self._docker.api
+        for row in client.images(filters={"label": "benchflow.digest"}):
             # Whoever tests beside this removes images, too.
             with suppress(docker.errors.NotFound):
-                if any(mark in (layer["CreatedBy"] or "") for layer in image.history()):
-                    _remove(image)
+                if any(mark in (layer["CreatedBy"] or "") for layer in client.history(row["Id"])):
+                    _remove(client, row["Id"])
 
     def close(self) -> None:
         for container in self._containers():
@@ -105,12 +111,12 @@ def _seen(container: Container) -> Seen:
     return Seen(container.name, str(container.id), container.labels.get("benchflow.workflow", ""))
 
 
-def _remove(image: Any) -> None:
+def _remove(client: docker.APIClient, image: str) -> None:
     """As soon as no container that somebody looked into it with is left."""
     deadline = time.monotonic() + 20
     while True:
         try:
-            return image.remove(force=True)
+            return client.remove_image(image, force=True)
         except docker.errors.APIError as error:
             if error.status_code != 409 or time.monotonic() > deadline:
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -28,13 +29,21 @@ _COMMANDS: dict[Role, bytes] = {
 }
 
 
-async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 60.0) -> T:
+async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 180.0) -> T:
     """The first true value of a condition. Raises `AssertionError` when it stays untrue."""
     deadline = time.monotonic() + seconds
     while not (value := await condition()):
         assert time.monotonic() < deadline, "the condition never came true"
-        await asyncio.sleep(0.03)
+        # Every look costs those something that are looked at.
+        await asyncio.sleep(0.1)
     return value
+
+
+def chance_of_this_run() -> random.Random:
+    """What a failed test printed makes the same choices again."""
+    seed = int(os.environ.get("BENCHFLOW_TEST_SEED") or random.SystemRandom().randrange(10**6))
+    print(f"\nBENCHFLOW_TEST_SEED={seed}")
+    return random.Random(seed)
 
 
 class EmbeddedStack:

@@ -36,17 +36,36 @@ _GET_ADDRESS = 0x8915
 _HELPER = "helper.server"
 
 
-def free_subnet() -> str:
-    """A subnet that nothing on this machine uses, so that what is found in it is of the test that was given it."""
+_reserved: dict[ipaddress.IPv4Network, socket.socket] = {}
+
+
+def free_subnet(*but: str) -> str:
+    """A subnet that nothing on this machine uses, so that what is found in it is of the test that was given it.
+
+    but: not one of these.
+    """
     with netlink.open_socket() as sock:
         taken = {route.destination for route in netlink.routes(sock)} | {f"{it}/32" for it in _addresses().values()}
-    taken |= set(_subnets())
+    taken |= {*_subnets(), *but}
     networks = [ipaddress.ip_network(each) for each in taken]
     # Tests that run beside each other look at the same moment, and must not find the same.
     first = 100 + 20 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 5)
-    candidates = [ipaddress.ip_network(f"10.{second}.0.0/16") for second in range(first, first + 20)]
+    candidates = [ipaddress.IPv4Network(f"10.{second}.0.0/16") for second in range(first, first + 20)]
     free = [it for it in candidates if not any(it.overlaps(other) for other in networks)]
-    return str(random.SystemRandom().choice(free))
+    random.SystemRandom().shuffle(free)
+    return str(next(it for it in sorted(free, key=lambda it: it not in _reserved) if it in _reserved or _reserve(it)))
+
+
+def _reserve(network: ipaddress.IPv4Network) -> bool:
+    """Keep a subnet for this process, from others that run tests on this machine, too."""
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind(f"\0benchflow-test/{network}")
+    except OSError:
+        sock.close()
+        return False
+    _reserved[network] = sock
+    return True
 
 
 class LocalWorld:
@@ -65,8 +84,13 @@ class LocalWorld:
 
     def _look(self) -> None:
         known: set[Seen] = set()
+        stamps: dict[str, tuple[int, int]] = {}
         while not self._over.wait(0.02):
-            for seen in self.sandboxes():
+            # To read all of them each time would take half of a core from what is under test.
+            now = {place.name: _stamp(place / "running.json") for place in self._records()}
+            changed = now != stamps
+            stamps = now
+            for seen in self.sandboxes() if changed else ():
                 if seen.identity and seen not in known:
                     known.add(seen)
                     self.started.append(seen.name)
@@ -90,6 +114,11 @@ class LocalWorld:
     def with_file(self, path: str) -> list[Seen]:
         inits = {seen: self.init_of(seen.name) for seen in self.sandboxes()}
         return [seen for seen, init in inits.items() if init and Path(f"/proc/{init}/root{path}").exists()]
+
+    def make_file(self, path: str) -> None:
+        for seen in self.sandboxes():
+            if init := self.init_of(seen.name):
+                Path(f"/proc/{init}/root{path}").touch()
 
     def repeated(self, files: Sequence[str]) -> list[str]:
         """Those of these files, in running sandboxes, that have more than a line."""
@@ -204,6 +233,8 @@ class LocalWorld:
                 while True:
                     try:
                         Path(directory).rmdir()
+                        break
+                    except FileNotFoundError:
                         break
                     except OSError:
                         # Its processes have been killed and are about to end.
@@ -329,6 +360,14 @@ def _command(pid: int) -> str:
 
 def _shown(pid: int) -> str:
     return " ".join(_command(pid).split("\0"))[-80:]
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_mtime_ns
 
 
 def _text(file: Path) -> str:

@@ -14,7 +14,8 @@ from benchflow.stack import WorkerWanted
 def changed_package(root: Path, file: str, *edits: tuple[str, str]) -> WorkerWanted:
     """The worker of a copy of this package. edits: (old, new) in one of its files."""
     source = Path(benchflow.__file__).parent
-    shutil.copytree(source, root / "benchflow", ignore=shutil.ignore_patterns("__pycache__"))
+    # What was compiled is good for the copy, but for the file that is changed, and for what is being written just now.
+    shutil.copytree(source, root / "benchflow", ignore=shutil.ignore_patterns("*.pyc.*"))
     # Where the package was never installed, its providers are declared there.
     shutil.copy(source.parent / "pyproject.toml", root)
     changed = root / "benchflow" / file

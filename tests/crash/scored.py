@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import time
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from embedded import EmbeddedStack
+from embedded import EmbeddedStack, until
 
 from benchflow import stack as stacks
 from benchflow.contracts.config import JobConfig
@@ -32,15 +33,16 @@ async def submit_job(
 
 async def in_phase(job: Job, phase: Phase) -> list[str]:
     """The open rollouts that are in this phase now."""
-    progress = await job.progress()
-    if progress is None:
-        return []
-    states = {rollout: await job.rollout_progress(rollout) for rollout in progress.open}
+    # On a busy machine a look may take longer than it may, and then there is no answer.
+    progress = await until(job.progress)
+    assert progress is not None
+    states = {rollout: await until(functools.partial(job.rollout_progress, rollout)) for rollout in progress.open}
     return [rollout for rollout, state in states.items() if state is not None and state.phase == phase]
 
 
 def rows(job: Job) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in job.directory.results.read_text().splitlines()]
+    # The last line may just be written.
+    return [json.loads(line) for line in job.directory.results.read_text().split("\n")[:-1]]
 
 
 def assert_each_scored_once(job: Job, stack: EmbeddedStack, *, with_earlier_runs: int = 0) -> None:
@@ -69,11 +71,11 @@ def assert_each_scored_once(job: Job, stack: EmbeddedStack, *, with_earlier_runs
 def assert_recovered_soon(job: Job, phase: Phase, seconds: float, what: str) -> None:
     """`phase`, which takes `seconds` by itself, was not much longer in any rollout. Prints by how much.
 
-    A crash that nobody notices costs a heartbeat timeout; well below that it was noticed.
+    After a crash that nobody notices, what was under way begins again a heartbeat timeout after it began, or later.
     """
-    delay = max(row["timing"].get(phase, 0.0) for row in rows(job)) - seconds
-    print(f"\n[recovery] {what}: {phase} took {delay:.1f} s more than its work")
-    assert delay < HEARTBEAT_TIMEOUT.total_seconds() / 2
+    took = max(row["timing"].get(phase, 0.0) for row in rows(job))
+    print(f"\n[recovery] {what}: {phase} took {took - seconds:.1f} s more than its work")
+    assert took < HEARTBEAT_TIMEOUT.total_seconds()
 
 
 async def assert_second_submit_does_nothing(job: Job) -> None:

@@ -33,6 +33,9 @@ from benchflow.trajectories.journal import read_journal
 
 pytestmark = [pytest.mark.crash, on_local]
 
+PATIENCE = 180.0
+"""Seconds until an agent has called its model: from the submission of its job on, or after a crash."""
+
 TEST = "#!/bin/sh\n[ -e /app/answer ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
 
 
@@ -106,7 +109,7 @@ async def test_a_call_outlives_the_worker(
     stack: EmbeddedStack, task: Path, tmp_path: Path, model: ScriptedModel
 ) -> None:
     job = await start(stack, task, tmp_path / "jobs", model)
-    await model.arrived(1)
+    await model.arrived(1, timeout=PATIENCE)
     gateway = await ensure_gateway(stack.paths)
     await stack.worker(other_than=stack.kill("worker"))
     assert len(model.in_flight) == 1
@@ -138,9 +141,9 @@ async def test_a_call_that_dies_with_the_gateway_is_made_again(
     stack: EmbeddedStack, task: Path, tmp_path: Path, model: ScriptedModel
 ) -> None:
     job = await start(stack, task, tmp_path / "jobs", model)
-    await model.arrived(1)
+    await model.arrived(1, timeout=PATIENCE)
     await killed(stack)
-    await model.arrived(2)
+    await model.arrived(2, timeout=PATIENCE)
     model.release("first")
     await job.wait()
     result = result_of(job)
@@ -157,15 +160,17 @@ async def test_a_call_that_dies_with_the_gateway_is_made_again(
 
 
 async def test_the_gateway_goes_and_comes_with_the_stack(stack: EmbeddedStack, task: Path, tmp_path: Path) -> None:
-    # The agent is at work meanwhile, and asks the model again when it has done it.
-    with ScriptedModel(script(runs("touch started; sleep 6; echo 42 > answer"), "Done.")) as model:
+    # The agent is at work until the stack is there again, and asks the model again when it has done it.
+    work = "touch started; until [ -e go ]; do sleep 0.1; done; echo 42 > answer"
+    with ScriptedModel(script(runs(work), "Done.")) as model:
         job = await start(stack, task, tmp_path / "jobs", model)
-        await model.arrived(1)
+        await model.arrived(1, timeout=PATIENCE)
         await until(lambda: stack.marked("/app/started"))
         before = await ensure_gateway(stack.paths)
         await asyncio.to_thread(stacks.stop, stack.paths)
         assert not is_running(stack.paths)
         await stack.start()
+        stack.world.make_file("/app/go")
         job = await start(stack, task, tmp_path / "jobs", model)
         assert job.attached
         await job.wait()
@@ -184,11 +189,11 @@ async def test_a_stack_stops_although_a_model_does_not_answer(
 ) -> None:
     """The call is broken off, and made again when the stack is back."""
     job = await start(stack, task, tmp_path / "jobs", model)
-    await model.arrived(1)
+    await model.arrived(1, timeout=PATIENCE)
     await asyncio.to_thread(stacks.stop, stack.paths)
     assert not is_running(stack.paths)
     await stack.start()
-    await model.arrived(2)
+    await model.arrived(2, timeout=PATIENCE)
     model.release("first")
     job = await start(stack, task, tmp_path / "jobs", model)
     await job.wait()

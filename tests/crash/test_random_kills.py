@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from counted_task import SETUP, SOLVED, VERIFIED, write_counted_tasks
-from embedded import EmbeddedStack, Role
+from embedded import EmbeddedStack, Role, chance_of_this_run
 from scored import assert_each_scored_once, assert_nothing_is_left, assert_second_submit_does_nothing, rows, submit_job
 from worlds import on_local, seldom_on_docker
 
@@ -26,9 +25,9 @@ VICTIMS: dict[str, list[tuple[Role, ...]]] = {
 
 
 @seldom_on_docker
-@pytest.mark.parametrize("kills", [10, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.soak)])
 async def test_jobs_end_as_if_nothing_had_happened(stack: EmbeddedStack, tmp_path: Path, kills: int) -> None:
-    chance = _chance()
+    chance = chance_of_this_run()
     tasks = write_counted_tasks(tmp_path / "tasks", 8, stack.sandbox, setup_sec=0.5, solve_sec=1.5, verify_sec=0.5)
     jobs: list[Job] = []
     while kills > 0:
@@ -48,7 +47,7 @@ async def test_jobs_end_as_if_nothing_had_happened(stack: EmbeddedStack, tmp_pat
 
 
 @on_local
-@pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.soak)])
 async def test_a_command_whose_end_nobody_saw_is_not_run_again(
     stack: EmbeddedStack, tmp_path: Path, kills: int
 ) -> None:
@@ -56,7 +55,7 @@ async def test_a_command_whose_end_nobody_saw_is_not_run_again(
     its rollout ends, too, and says so (and would be run again from its root, did the job not forbid it here). What may
     be done again, as after the death of a worker, is done again.
     """
-    chance = _chance()
+    chance = chance_of_this_run()
     tasks = write_counted_tasks(tmp_path / "tasks", 8, stack.sandbox, setup_sec=0.5, solve_sec=1.5, verify_sec=0.5)
     options = {"concurrency": 4, "retry": {"max_retries": 0}}
     jobs: list[Job] = []
@@ -87,10 +86,3 @@ async def test_a_command_whose_end_nobody_saw_is_not_run_again(
     for job in jobs:
         await assert_second_submit_does_nothing(job)
     assert_nothing_is_left(stack)
-
-
-def _chance() -> random.Random:
-    """What a failed test printed makes the same choices again."""
-    seed = int(os.environ.get("BENCHFLOW_TEST_SEED") or random.SystemRandom().randrange(10**6))
-    print(f"\nBENCHFLOW_TEST_SEED={seed}")
-    return random.Random(seed)

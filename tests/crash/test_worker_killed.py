@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from counted_task import SETUP, SOLVED, VERIFIED, write_counted_task, write_counted_tasks
+from counted_task import IN_THE_MIDDLE, SETUP, SOLVED, VERIFIED, write_counted_task, write_counted_tasks
 from embedded import EmbeddedStack, until
 from scored import (
     assert_each_scored_once,
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.crash
 
 @seldom_on_docker
 async def test_killed_during_a_build(stack: EmbeddedStack, tmp_path: Path) -> None:
-    task = write_counted_task(tmp_path, "built", stack.sandbox, build_sec=3, solve_sec=0.2)
+    task = write_counted_task(tmp_path, "built", stack.sandbox, build_sec=IN_THE_MIDDLE, solve_sec=0.2)
     mark = (task / "environment" / "Dockerfile").read_text().split()[3]
     try:
         job = await submit_job(stack, [task], tmp_path / "jobs", repeats=2)
@@ -36,7 +36,7 @@ async def test_killed_during_a_build(stack: EmbeddedStack, tmp_path: Path) -> No
         stack.kill("worker")
         await job.wait()
         assert not {*abandoned} & {*stack.world.builds(mark)}
-        assert_recovered_soon(job, "provision", 3, "worker killed in a build")
+        assert_recovered_soon(job, "provision", IN_THE_MIDDLE, "worker killed in a build")
         assert_each_scored_once(job, stack)
         await assert_second_submit_does_nothing(job)
         assert_nothing_is_left(stack)
@@ -50,15 +50,15 @@ async def test_killed_during_a_build(stack: EmbeddedStack, tmp_path: Path) -> No
         stack.world.remove_built(mark)
 
 
-@seldom_on_local
+@seldom_on_docker
 async def test_killed_during_setup_commands(stack: EmbeddedStack, tmp_path: Path) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, setup_sec=3, solve_sec=0.2)
+    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, setup_sec=IN_THE_MIDDLE, solve_sec=0.2)
     job = await submit_job(stack, tasks, tmp_path / "jobs")
     await until(lambda: stack.marked(SETUP))
     assert await in_phase(job, "provision")
     stack.kill("worker")
     await job.wait()
-    assert_recovered_soon(job, "provision", 3, "worker killed in setup commands")
+    assert_recovered_soon(job, "provision", IN_THE_MIDDLE, "worker killed in setup commands")
     assert_each_scored_once(job, stack)
     await assert_second_submit_does_nothing(job)
     assert_nothing_is_left(stack)
@@ -66,8 +66,8 @@ async def test_killed_during_setup_commands(stack: EmbeddedStack, tmp_path: Path
 
 @seldom_on_docker
 async def test_killed_while_agents_act(stack: EmbeddedStack, tmp_path: Path) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox)
-    job = await submit_job(stack, tasks, tmp_path / "jobs", repeats=2, concurrency=4)
+    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox, solve_sec=IN_THE_MIDDLE)
+    job = await submit_job(stack, tasks, tmp_path / "jobs", concurrency=4)
     await until(lambda: stack.marked(SOLVED, at_least=3))
     assert await in_phase(job, "execute")
     victim = await stack.worker()
@@ -78,7 +78,7 @@ async def test_killed_while_agents_act(stack: EmbeddedStack, tmp_path: Path) -> 
     records[0].unlink()
     await job.wait()
     assert not any(stack.paths.running.glob(f"{victim}-*"))
-    assert_recovered_soon(job, "execute", 3, "worker killed in execute, 8 rollouts")
+    assert_recovered_soon(job, "execute", IN_THE_MIDDLE, "worker killed in execute, 4 rollouts")
     assert_each_scored_once(job, stack)
     await assert_second_submit_does_nothing(job)
     assert_nothing_is_left(stack)
@@ -86,19 +86,19 @@ async def test_killed_while_agents_act(stack: EmbeddedStack, tmp_path: Path) -> 
 
 @seldom_on_local
 async def test_killed_while_verifiers_run(stack: EmbeddedStack, tmp_path: Path) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox, solve_sec=0.2, verify_sec=3)
+    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, solve_sec=0.2, verify_sec=IN_THE_MIDDLE)
     job = await submit_job(stack, tasks, tmp_path / "jobs")
     await until(lambda: stack.marked(VERIFIED, at_least=2))
     assert await in_phase(job, "verify")
     stack.kill("worker")
     await job.wait()
-    assert_recovered_soon(job, "verify", 3, "worker killed in verify, 4 rollouts")
+    assert_recovered_soon(job, "verify", IN_THE_MIDDLE, "worker killed in verify, 2 rollouts")
     assert_each_scored_once(job, stack)
     await assert_second_submit_does_nothing(job)
     assert_nothing_is_left(stack)
 
 
-@seldom_on_local
+@seldom_on_docker
 async def test_told_to_stop_twice(stack: EmbeddedStack, tmp_path: Path) -> None:
     tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox)
     job = await submit_job(stack, tasks, tmp_path / "jobs")

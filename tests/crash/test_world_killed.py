@@ -81,9 +81,9 @@ def assert_one_world_each(results: list[Path]) -> None:
 
 
 @seldom_on_local
-@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("kills", "tasks"), [(4, 2), pytest.param(40, 4, marks=pytest.mark.soak)])
 async def test_a_world_is_started_once_and_ends_as_if_nothing_had_happened(
-    stack: EmbeddedStack, tmp_path: Path, kills: int
+    stack: EmbeddedStack, tmp_path: Path, kills: int, tasks: int
 ) -> None:
     seed = random.randrange(10**6)
     print(f"\nseed {seed}")
@@ -91,7 +91,7 @@ async def test_a_world_is_started_once_and_ends_as_if_nothing_had_happened(
     victims: list[tuple[Role, ...]] = [("worker",), ("worker", "server")]
     # Half of the kills in each way to end.
     halves = dict.fromkeys(("true", "false"), kills // 2)
-    packages = {kept: write_package(tmp_path / kept, 4, stack.sandbox, kept=kept) for kept in halves}
+    packages = {kept: write_package(tmp_path / kept, tasks, stack.sandbox, kept=kept) for kept in halves}
     number = 0
     while kept := next((kept for kept, left in halves.items() if left), None):
         job = await submit_job(stack, [packages[kept]], tmp_path / "jobs", f"crash-{number}", concurrency=4)

@@ -57,6 +57,10 @@ class World(Protocol):
         """The running ones in which this file exists."""
         ...
 
+    def make_file(self, path: str) -> None:
+        """Make this file, empty, in each that runs."""
+        ...
+
     def repeated(self, files: Sequence[str]) -> list[str]:
         """Those of these files, in running sandboxes, that have more than a line."""
         ...

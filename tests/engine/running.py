@@ -32,7 +32,7 @@ def run_tasks(tasks: Sequence[Path], jobs_dir: Path, **options: Any) -> dict[str
     return {result.task_name: result for result in job.results()}
 
 
-async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 30.0) -> T:
+async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 180.0) -> T:
     """The first true value of a condition. Raises `AssertionError` when it stays untrue."""
     deadline = time.monotonic() + seconds
     while not (value := await condition()):

@@ -257,13 +257,19 @@ async def test_a_workspace_that_is_too_large_to_travel_is_said_to_be(module_jobs
     assert caught.value.key == "verifier.sandbox_mode" and "keep the workspace small" in str(caught.value.remedy)
 
 
+FEW = ("planted", "own-table")
+MORE = (*FEW, "arrives", "two-steps", "own-dockerfile")
+
+
 @pytest.mark.docker
-def test_on_docker_it_is_the_same(module_jobs: Path, tmp_path: Path) -> None:
-    tasks = [task for task in tasks_of(tmp_path) if task.name in ("planted", "arrives", "two-steps", "own-dockerfile")]
+@pytest.mark.parametrize("names", [FEW, pytest.param(MORE, marks=pytest.mark.soak)], ids=["few", "more"])
+def test_on_docker_it_is_the_same(module_jobs: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
     table = OWN_TABLE.replace("{image}", BASE_IMAGE)
     solve = "echo 42 > answer; echo 1 > /etc/agents\n"
-    tasks.append(write_task(tmp_path, "own-table", config=table, solve=solve, test=OWN, dockerfile=DOCKERFILE))
-    found = run_tasks(tasks, module_jobs, job_name="rooms-on-docker", sandbox="docker", concurrency=4)
+    own = write_task(tmp_path, "own-table", config=table, solve=solve, test=OWN, dockerfile=DOCKERFILE)
+    tasks = [task for task in (*tasks_of(tmp_path), own) if task.name in names]
+    job = f"rooms-on-docker-{len(tasks)}"
+    found = run_tasks(tasks, module_jobs, job_name=job, sandbox="docker", concurrency=4)
     assert_rewarded(found.pop("planted"), 0.0)
     for result in found.values():
         assert_rewarded(result, 1.0)

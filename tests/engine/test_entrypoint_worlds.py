@@ -15,8 +15,10 @@ from world_package import GET, LEDGER, POST
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.jobs import plan_job, submit
 
-each_sandbox = pytest.mark.parametrize(
-    "sandbox", [pytest.param("docker", marks=pytest.mark.docker), pytest.param("local", marks=pytest.mark.local)]
+LOCAL = pytest.param("local", marks=pytest.mark.local)
+each_sandbox = pytest.mark.parametrize("sandbox", [pytest.param("docker", marks=pytest.mark.docker), LOCAL])
+seldom_in_docker = pytest.mark.parametrize(
+    "sandbox", [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak]), LOCAL]
 )
 
 IMAGE = f"""\
@@ -87,7 +89,7 @@ def test_the_entrypoint_owns_the_world_and_knows_its_task(engine: Path, tmp_path
     assert "9000" in result.environment["world"]["ports"]
 
 
-@each_sandbox
+@seldom_in_docker
 def test_what_is_injected_into_commands_does_not_reach_the_first_process(
     engine: Path, tmp_path: Path, sandbox: str
 ) -> None:
@@ -100,7 +102,7 @@ def test_what_is_injected_into_commands_does_not_reach_the_first_process(
     assert one(package, tmp_path / "jobs", sandbox).rewards == {"reward": 1.0}
 
 
-@each_sandbox
+@seldom_in_docker
 def test_an_entrypoint_that_ends_is_the_rollouts_failure(engine: Path, tmp_path: Path, sandbox: str) -> None:
     package = write_world(
         tmp_path / "package", solve=f"{POST}/die\nsleep 3600\n", test="echo 1 >/logs/verifier/reward.txt"
@@ -111,7 +113,7 @@ def test_an_entrypoint_that_ends_is_the_rollouts_failure(engine: Path, tmp_path:
     assert "exit status 7" in result.error.message and "wants me to die" in (result.error.log_tail or "")
 
 
-@each_sandbox
+@seldom_in_docker
 def test_an_entrypoint_world_that_is_not_kept_alive_ends_before_the_verifier(
     engine: Path, tmp_path: Path, sandbox: str
 ) -> None:
@@ -145,7 +147,7 @@ def test_what_an_entrypoint_is_given_by_name_is_in_no_configuration(
             found = client.containers.list(filters={"label": f"benchflow.job={job.name}"})
             return found[0] if found and found[0].exec_run(["test", "-e", "/root/answer"]).exit_code == 0 else None
 
-        container = await until(waiting, seconds=60)
+        container = await until(waiting)
         inspected = json.dumps(client.api.inspect_container(container.id))  # type: ignore[attr-defined]
         changed = "".join(str(change) for change in client.api.diff(container.id))  # type: ignore[attr-defined]
         container.exec_run(["touch", "/root/go"])  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ def test_a_hosts_id_is_made_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from benchflow.host import *; print(host_id(StatePaths.default()))"]
     env = os.environ | {"BENCHFLOW_STATE_DIR": str(tmp_path)}
     first = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    said = {process.communicate(timeout=30)[0].strip() for process in first}
+    said = {process.communicate(timeout=180)[0].strip() for process in first}
     assert said == {host_id(StatePaths(tmp_path))}
     assert host_id(StatePaths(tmp_path / "other")) not in said
 
@@ -68,9 +68,20 @@ async def test_slots_are_taken_once_a_sandbox_and_waited_for(tmp_path: Path) -> 
     await asyncio.sleep(0)
     assert not waiting.done()
     slots.free("a")
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)
     assert slots.taken() == ["b", "c"]
     slots.free("never taken")
+
+
+async def test_a_slot_that_was_lent_is_taken_again_when_there_is_room(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots", 1)
+    assert slots.take("parent")
+    slots.lend("parent")
+    assert slots.take("child")
+    assert not slots.take("parent")
+    slots.free("child")
+    assert slots.take("parent")
+    assert not slots.take("child")
 
 
 async def test_a_host_that_stays_full_says_so_retryably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 
 pytestmark = pytest.mark.local
 
-FEW = 6
+FEW = 3
 MANY = pytest.param(50, marks=pytest.mark.soak)
 """Repeats of each of four tasks."""
 

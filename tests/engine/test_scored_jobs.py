@@ -34,7 +34,7 @@ space = "action"
 
 [judge]
 model = "openai/gpt-judge"
-timeout = 2
+timeout = {timeout}
 """
 DOCUMENT = "---\nverifier:\n  strategies:\n    only: {strategy}\n---\n\n## role:critic\n\nBe strict.\n"
 KIT = """
@@ -81,12 +81,14 @@ def write_task(
 
 def judged(root: Path, name: str) -> Path:
     """A task that a rubric's judge scores; what it does is decided by the name that it reads in the report."""
+    # Only one takes longer than it may: the others may be late, on a busy machine.
+    rubric = RUBRIC.replace("{timeout}", "2" if name == "judged-slow" else "120")
     return write_task(
         root,
         name,
         "{type: llm-judge, rubric: rubrics/verifier.toml, input_dir: /app}",
         f"echo 'a report: {name}' > /app/report.md\n",
-        files={"rubrics/verifier.toml": RUBRIC},
+        files={"rubrics/verifier.toml": rubric},
     )
 
 
@@ -139,7 +141,7 @@ def results(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory, court: 
             "by-a-kit",
             "{type: reward-kit, root: kit, criteria: rubrics/verifier.toml}",
             report,
-            files={"kit/reward.py": KIT, "rubrics/verifier.toml": RUBRIC},
+            files={"kit/reward.py": KIT, "rubrics/verifier.toml": RUBRIC.replace("{timeout}", "120")},
         ),
         write_task(
             root,

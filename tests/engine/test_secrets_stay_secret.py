@@ -7,6 +7,7 @@ import base64
 import json
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -74,8 +75,10 @@ def files_with(root: Path, word: bytes) -> list[Path]:
         directories[:] = [name for name in directories if name not in ("local", "toolboxes")]
         for name in names:
             path = Path(folder) / name
-            if path.is_file() and word in path.read_bytes():
-                found.append(path)
+            # The stack works on meanwhile, and removes what it needs no more.
+            with suppress(FileNotFoundError):
+                if path.is_file() and word in path.read_bytes():
+                    found.append(path)
     return found
 
 

@@ -26,7 +26,7 @@ def own(state: Path) -> Iterator[StatePaths]:
     stack.stop(paths)
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not come about"
@@ -66,8 +66,8 @@ async def test_who_waits_for_a_job_is_told_when_the_stack_is_stopped_and_can_com
     waiting = asyncio.create_task(job.wait())
     await asyncio.to_thread(stack.stop, own)
     with pytest.raises(StackError, match="was stopped"):
-        await asyncio.wait_for(waiting, 60)
+        await asyncio.wait_for(waiting, 120)
     assert stack.running(own) is None
     again = await open_job("long", tmp_path / "jobs")
-    await asyncio.wait_for(again.wait(), 120)
+    await asyncio.wait_for(again.wait(), 300)
     assert [(result.reward, result.attempt) for result in again.results()] == [(1.0, 1)]

@@ -33,11 +33,33 @@ async def test_equal_content_is_one_blob(store: Store, tmp_path: Path) -> None:
     assert await store.read(first) == b"content"
 
 
+async def test_a_blob_is_found_by_its_digest(store: Store) -> None:
+    ref = await store.put_bytes(b"content")
+    assert await store.find(ref.sha256) == ref
+    assert await store.find("0" * 64) is None
+
+
 async def test_a_blob_is_fetched_whole_or_not_at_all(store: Store, tmp_path: Path) -> None:
     ref = await store.put_bytes(b"content")
     await store.fetch(ref, tmp_path / "deep" / "target")
     assert (tmp_path / "deep" / "target").read_bytes() == b"content"
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["target"]
+
+
+def test_of_a_writer_that_dies_in_the_middle_nothing_is_left(tmp_path: Path) -> None:
+    fifo = tmp_path / "source"
+    os.mkfifo(fifo)
+    script = (
+        "import sys; from pathlib import Path; from benchflow.store import DirectoryBackend;"
+        "DirectoryBackend(Path(sys.argv[1])).put('sha256/ab/ab', Path(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "store"), str(fifo)]
+    with subprocess.Popen(command) as writer, fifo.open("wb") as data:
+        data.write(b"half of it")
+        data.flush()
+        writer.kill()
+        writer.wait()
+    assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
 
 
 async def test_a_blob_that_is_not_its_digest_is_refused(store: Store, tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from running import run_tasks
-from task_writer import write_task
+from task_writer import BASE_IMAGE, write_task
 
 from benchflow.contracts.rollout import RolloutResult
 
-pytestmark = pytest.mark.docker
+pytestmark = pytest.mark.local
 
 TEXT, JSON = "/logs/verifier/reward.txt", "/logs/verifier/reward.json"
 
@@ -29,6 +29,7 @@ BROKEN = [
     ("planted", "true", "RewardMissingError", "wrote no reward"),
 ]
 
+DOCKERFILE = f"FROM {BASE_IMAGE}\n"
 HANGS = "sleep 600 & echo $! > /tmp/child; wait"
 
 
@@ -37,24 +38,22 @@ def results(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     root = tmp_path_factory.mktemp("tasks")
     short = "[verifier]\ntimeout_sec = 2\n"
     wins = f"echo 1 > {TEXT}\n"
-    tasks = [write_task(root, name, test=f"{script}\n") for name, script, _, _ in BROKEN if name != "planted"]
+
+    def task(name: str, test: str, **more: str) -> Path:
+        return write_task(root, name, test=test, dockerfile=DOCKERFILE, **more)
+
+    tasks = [task(name, f"{script}\n") for name, script, _, _ in BROKEN if name != "planted"]
     tasks += [
-        write_task(root, "planted", solve=f"mkdir -p /logs/verifier; echo 1 > {TEXT}\n", test="true\n"),
-        write_task(root, "hangs", test=f"{HANGS}\n", config=short),
-        write_task(root, "hangs-after-reward", test=f"echo 1 > {TEXT}; {HANGS}\n", config=short),
-        write_task(root, "agree", test=f'echo 0.5 > {TEXT}; echo \'{{"reward": 0.5, "speed": 3}}\' > {JSON}\n'),
-        write_task(root, "wider", test=f"echo -2 > {TEXT}\n", config="[verifier]\nreward_range = [-5, 1]\n"),
-        write_task(root, "exits-nonzero", test=f"echo 0.25 > {TEXT}; exit 4\n"),
-        write_task(
-            root,
-            "oracle-late",
-            solve=f"echo 1 > /root/half; {HANGS}\n",
-            test=wins,
-            config="[solution]\ntimeout_sec = 1\n",
-        ),
-        write_task(root, "oracle-fails", solve="echo no luck; exit 7\n", test=f"echo 0.5 > {TEXT}\n"),
+        task("planted", "true\n", solve=f"mkdir -p /logs/verifier; echo 1 > {TEXT}\n"),
+        task("hangs", f"{HANGS}\n", config=short),
+        task("hangs-after-reward", f"echo 1 > {TEXT}; {HANGS}\n", config=short),
+        task("agree", f'echo 0.5 > {TEXT}; echo \'{{"reward": 0.5, "speed": 3}}\' > {JSON}\n'),
+        task("wider", f"echo -2 > {TEXT}\n", config="[verifier]\nreward_range = [-5, 1]\n"),
+        task("exits-nonzero", f"echo 0.25 > {TEXT}; exit 4\n"),
+        task("oracle-late", wins, solve=f"echo 1 > /root/half; {HANGS}\n", config="[solution]\ntimeout_sec = 1\n"),
+        task("oracle-fails", f"echo 0.5 > {TEXT}\n", solve="echo no luck; exit 7\n"),
     ]
-    return run_tasks(tasks, module_jobs, job_name="outcomes", concurrency=6)
+    return run_tasks(tasks, module_jobs, job_name="outcomes", sandbox="local", concurrency=6)
 
 
 @pytest.mark.parametrize(("name", "error", "says"), [(name, error, says) for name, _, error, says in BROKEN])
@@ -83,7 +82,8 @@ def test_a_verifier_that_hangs_is_ended_and_measures_nothing(results: dict[str, 
     assert result.verifier_error is not None
     assert result.verifier_error.type == "VerifierTimeoutError"
     assert result.verifier_error.key == "verifier.timeout_sec"
-    assert result.timing["verify"] < 12
+    # What it waits for would take much longer.
+    assert result.timing["verify"] < 300
 
 
 def test_two_reward_files_that_agree_are_one_reward(results: dict[str, RolloutResult]) -> None:
@@ -107,7 +107,7 @@ def test_an_agent_that_ran_out_of_time_is_still_verified(results: dict[str, Roll
     assert result.error is not None and result.error.type == "AgentTimeoutError"
     assert result.error_category == "agent_timeout"
     assert result.is_truncated
-    assert result.timing["execute"] < 12
+    assert result.timing["execute"] < 300
     journal = Path(str(result.directory)) / "trajectory" / "acp_trajectory.jsonl"
     assert '"agent_timeout"' in journal.read_text()
 

@@ -186,7 +186,7 @@ def solved(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
                 [environment.healthcheck]
                 command = "test -e /srv/up"
                 interval_sec = 0.2
-                retries = 30
+                retries = 300
                 """),
             solve="test -e /srv/up\n",
         ),

@@ -200,7 +200,7 @@ async def end_gateway(paths: StatePaths) -> None:
         await until(lambda: not is_running(paths))
 
 
-async def until(question: Callable[[], object], within: float = 20.0) -> None:
+async def until(question: Callable[[], object], within: float = 120.0) -> None:
     """Look until it is so."""
     deadline = time.monotonic() + within
     while not question():

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -22,6 +24,21 @@ from benchflow.paths import StatePaths
 from benchflow.testing.scripted_model import Reply, ScriptedModel, Usage
 
 HI = Reply(text="Hi", usage=Usage(input=100, output=20), times="always")
+
+
+@asynccontextmanager
+async def house_of(grace: float, directory: Path) -> AsyncIterator[tuple[House, subprocess.Popen[bytes]]]:
+    """A house, and its gateway's process, which gives calls under way so many seconds when it is to end."""
+    paths = StatePaths(directory / "state")
+    command = [sys.executable, "-m", "benchflow.gateway", "--state", str(paths.root), "--grace", str(grace)]
+    process = await asyncio.to_thread(subprocess.Popen, command)
+    try:
+        assert (await GatewayClient(paths, patience=120).ping()).pid == process.pid
+        async with house_in(directory) as house:
+            yield house, process
+    finally:
+        process.kill()
+        process.wait()
 
 
 async def test_a_killed_gateways_calls_are_ended_in_the_record_by_the_next(house: House) -> None:
@@ -113,24 +130,16 @@ async def test_a_call_that_does_not_end_in_time_is_cut_off_and_recorded(tmp_path
         await visit.send(SSE_HEAD + event("one"))
         await visit.gone.wait()
 
-    paths = StatePaths(tmp_path / "state")
-    command = [sys.executable, "-m", "benchflow.gateway", "--state", str(paths.root), "--grace", "0.2"]
-    process = await asyncio.to_thread(subprocess.Popen, command)
-    try:
-        assert (await GatewayClient(paths).ping()).pid == process.pid
-        async with house_in(tmp_path) as house, raw_upstream(go_on) as upstream:
-            agent = await house.agent("openai-chat", upstream.base_url)
-            async with agent.open_call() as response:
-                await response.content.readany()
-                process.terminate()
-                with pytest.raises(aiohttp.ClientPayloadError):
-                    await response.read()
-            assert await asyncio.to_thread(process.wait, 20) == 0
-            [(_, recorded)] = await agent.answered()
-            assert recorded["error"]["kind"] == "gateway_stopped"
-    finally:
-        process.kill()
-        process.wait()
+    async with house_of(0.2, tmp_path) as (house, process), raw_upstream(go_on) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        async with agent.open_call() as response:
+            await response.content.readany()
+            process.terminate()
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+        assert await asyncio.to_thread(process.wait, 60) == 0
+        [(_, recorded)] = await agent.answered()
+        assert recorded["error"]["kind"] == "gateway_stopped"
 
 
 async def test_a_call_that_is_held_back_does_not_hold_up_the_end(house: House) -> None:
@@ -147,12 +156,14 @@ async def test_a_call_that_is_held_back_does_not_hold_up_the_end(house: House) -
     assert agent.lines() == []
 
 
-async def test_idle_connections_do_not_hold_up_the_end(house: House) -> None:
+async def test_idle_connections_do_not_hold_up_the_end(tmp_path: Path) -> None:
     with ScriptedModel([HI]) as model:
-        agent = await house.agent("openai-chat", model.openai_base_url)
-        await agent.call()
-        assert await asyncio.wait_for(stop_gateway(house.paths), 5)
-        assert not await stop_gateway(house.paths)
+        async with house_of(600, tmp_path) as (house, _):
+            agent = await house.agent("openai-chat", model.openai_base_url)
+            await agent.call()
+            # Sooner than a call under way might end: else this is an error.
+            assert await stop_gateway(house.paths)
+            assert not await stop_gateway(house.paths)
 
 
 async def test_there_is_one_however_many_start_it(tmp_path: Path) -> None:
@@ -161,7 +172,7 @@ async def test_there_is_one_however_many_start_it(tmp_path: Path) -> None:
         found = await asyncio.gather(*(ensure_gateway(paths) for _ in range(4)))
         assert len({info.pid for info in found}) == 1
         # Another one ends by itself, and does no harm.
-        assert await asyncio.to_thread(start_gateway(paths).wait, 20) == 0
+        assert await asyncio.to_thread(start_gateway(paths).wait, 60) == 0
         assert (await GatewayClient(paths).ping()).pid == found[0].pid
     finally:
         await stop_gateway(paths)
@@ -182,7 +193,7 @@ async def test_it_is_found_below_a_directory_with_a_long_name(tmp_path: Path) ->
 
 async def test_a_client_waits_while_the_gateway_is_started_again(house: House) -> None:
     await house.kill()
-    asked = asyncio.create_task(house.client.statuses())
+    asked = asyncio.create_task(GatewayClient(house.paths, patience=120).statuses())
     await asyncio.sleep(0)
     assert not asked.done()
     await house.start()

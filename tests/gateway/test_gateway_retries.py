@@ -50,7 +50,8 @@ async def test_the_upstream_says_how_long_to_wait(house: House) -> None:
         assert time.monotonic() - began >= 0.3
     [(_, response)] = await agent.answered()
     assert response["retries"] == [{"status": 429, "waited_sec": 0.3}]
-    assert response["timing"]["first_byte_ms"] >= 300 > response["timing"]["upstream_first_byte_ms"]
+    # The one counts from the call, the other from the last attempt.
+    assert response["timing"]["first_byte_ms"] - response["timing"]["upstream_first_byte_ms"] >= 299
 
 
 async def test_in_the_end_the_agent_gets_the_upstreams_own_answer(house: House) -> None:
@@ -83,10 +84,12 @@ async def test_an_upstream_that_says_not_to_ask_again_is_not(house: House) -> No
 
 
 async def test_no_connection_is_asked_for_again_and_then_said_in_the_dialects_shape(house: House) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.socket() as taken:
+        # Where nobody listens, nor can meanwhile.
+        taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    agent = await house.agent("anthropic-messages", f"http://127.0.0.1:{port}", retries=QUICK)
-    got = await agent.call()
+        agent = await house.agent("anthropic-messages", f"http://127.0.0.1:{port}", retries=QUICK)
+        got = await agent.call()
     assert (got.status, got.json["error"]["type"]) == (502, "api_error")
     assert f"127.0.0.1:{port}" in got.json["error"]["message"]
     [(_, response)] = await agent.answered()
@@ -127,7 +130,7 @@ async def test_an_agent_that_leaves_while_it_waits_ends_the_asking(house: House)
     async with raw_upstream(refuse) as upstream:
         agent = await house.agent("openai-chat", upstream.base_url)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(agent.call(), 0.5)
+            await asyncio.wait_for(agent.call(), 5)
         [(_, response)] = await agent.answered()
     assert response["error"]["kind"] == "client_closed"
     assert (response["status"], response["retries"]) == (None, [{"status": 429, "waited_sec": 30.0}])
@@ -145,6 +148,6 @@ def test_waits_grow_to_a_limit_in_number_and_time() -> None:
 def test_a_wait_is_given_in_seconds_milliseconds_or_as_a_date() -> None:
     assert wanted_wait({"retry-after": "2.5"}) == 2.5
     assert wanted_wait({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
-    assert 8 < (wanted_wait({"retry-after": formatdate(time.time() + 10, usegmt=True)}) or 0) <= 10
+    assert 80 < (wanted_wait({"retry-after": formatdate(time.time() + 100, usegmt=True)}) or 0) <= 100
     assert wanted_wait({"retry-after": "soon"}) is None
     assert wanted_wait({}) is None

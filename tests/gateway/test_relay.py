@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import random
 import signal
 import socket
 import uuid
@@ -56,7 +58,7 @@ async def relayed(house: House, runtime: Toolbox) -> AsyncIterator[tuple[House, 
     start = absolute(runtime.manifest.installed.commands[RELAY], str(runtime.root))
     process = await asyncio.create_subprocess_exec(*start, str(port), str(house.public / SOCKET_NAME))
     try:
-        await _listening(port)
+        await _listening(port, process)
         yield house, port, process
     finally:
         assert process.returncode is None, "the relay ended by itself"
@@ -65,12 +67,15 @@ async def relayed(house: House, runtime: Toolbox) -> AsyncIterator[tuple[House, 
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
-
-
-async def _listening(port: int) -> None:
+    """One below those that the kernel gives to whoever asks for any: nobody has it before the relay."""
     while True:
+        port = random.randrange(20_000, 32_768)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+async def _listening(port: int, process: asyncio.subprocess.Process) -> None:
+    while process.returncode is None:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
@@ -109,7 +114,7 @@ async def test_bytes_go_through_the_relay_as_they_are_and_when_they_are_there(re
         agent_at(house, port, upstream.base_url) as agent,
         agent.open_call() as response,
     ):
-        assert b"one" in await asyncio.wait_for(response.content.readany(), 10)
+        assert b"one" in await asyncio.wait_for(response.content.readany(), 60)
         seen.set()
         assert b"two" in await response.read()
 
@@ -148,7 +153,7 @@ async def test_an_agent_that_leaves_is_noticed_through_the_relay(relayed: Relaye
         call = asyncio.create_task(agent.call())
         await until(lambda: upstream.visits)
         call.cancel()
-        await asyncio.wait_for(upstream.visits[0].gone.wait(), 10)
+        await asyncio.wait_for(upstream.visits[0].gone.wait(), 60)
         [(_, response)] = await agent.answered()
     assert response["error"]["kind"] == "client_closed"
 
@@ -168,7 +173,7 @@ async def test_a_gateway_that_dies_in_a_call_breaks_it_off_for_the_agent(relayed
         await response.content.readany()
         await house.kill()
         with pytest.raises(aiohttp.ClientPayloadError):
-            await asyncio.wait_for(response.read(), 10)
+            await asyncio.wait_for(response.read(), 60)
 
 
 async def test_one_side_may_be_done_and_still_listen(relayed: Relayed) -> None:
@@ -185,7 +190,7 @@ async def test_one_side_may_be_done_and_still_listen(relayed: Relayed) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"x" * 3_000_000)
         writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), 10) == b"3000000"
+        assert await asyncio.wait_for(reader.read(), 60) == b"3000000"
         writer.close()
     process.send_signal(signal.SIGHUP)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tomllib
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -327,22 +327,32 @@ def with_value(data: Any, at: tuple[Any, ...], value: Any) -> Any:
     return changed
 
 
+some = pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.soak)], ids=["a-quarter", "all"])
+"""Of the places, each junk comes to so many in every run, and each place gets some of them."""
+
+
+def places_in(value: Any, junk: Any, share: int) -> Iterator[tuple[Any, ...]]:
+    return islice(paths_in(value), JUNK.index(junk) % share, None, share)
+
+
+@some
 @pytest.mark.parametrize("junk", JUNK, ids=label)
-def test_no_value_in_any_place_of_a_task_md_breaks_the_reader(native: Builder, junk: Any) -> None:
+def test_no_value_in_any_place_of_a_task_md_breaks_the_reader(native: Builder, junk: Any, share: int) -> None:
     root = native()
     complete = yaml.safe_load(COMPLETE_FRONTMATTER)
-    for at in paths_in(complete):
+    for at in places_in(complete, junk, share):
         text = yaml.safe_dump(with_value(complete, at, junk))
         (root / "task.md").write_text(f"---\n{text}---\n{COMPLETE_BODY}")
         reading = read_task(root)
         assert (reading.task is None) == any(problem.severity == "error" for problem in reading.problems), at
 
 
+@some
 @pytest.mark.parametrize("junk", [value for value in JUNK if value is not None], ids=label)
-def test_no_value_in_any_place_of_a_task_toml_breaks_the_reader(split: Builder, junk: Any) -> None:
+def test_no_value_in_any_place_of_a_task_toml_breaks_the_reader(split: Builder, junk: Any, share: int) -> None:
     root = split()
     complete = tomllib.loads(COMPLETE_TOML)
-    for at in paths_in(complete):
+    for at in places_in(complete, junk, share):
         (root / "task.toml").write_text(tomlkit.dumps(with_value(complete, at, junk)))
         reading = read_task(root)
         assert (reading.task is None) == any(problem.severity == "error" for problem in reading.problems), at

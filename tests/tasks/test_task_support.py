@@ -101,10 +101,10 @@ def test_a_feature_of_a_task_toml_is_refused_by_name(split: Builder, key: str, t
     assert [problem.key for problem in listed] == [key]
 
 
-ROLES = "agents: {roles: {a: {agent: x}}}\n"
+ROLES = "agents: {roles: {a: {agent: x}, b: {agent: x}}}\n"
 
 IN_DOCUMENT = [
-    ("scenes", ROLES + "scenes: [{turns: [a]}]\n"),
+    ("scenes", ROLES + "scenes: [{turns: [a, b]}]\n"),
     ("user", "user: {model: scripted}\n"),
     ("benchflow.nudges", "benchflow: {nudges: {mode: x}}\n"),
     ("benchflow.prompt", "benchflow: {prompt: {composition: append}}\n"),

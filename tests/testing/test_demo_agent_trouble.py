@@ -9,8 +9,9 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -230,6 +231,36 @@ def test_the_model_can_be_set_by_the_unstable_method(pipe: Any) -> None:
     assert "no such model" in agent.message()["error"]["message"]
     agent.request(5, "session/fly", sessionId=agent.session)
     assert agent.message()["error"]["code"] == -32601
+
+
+def test_a_cancel_right_behind_a_prompt_ends_its_turn_however_late_that_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    turns: list[Callable[[], None]] = []
+
+    class Late:
+        def __init__(self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> None:
+            turns.append(lambda: target(*args))
+
+        def start(self) -> None: ...
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    agent = demo_agent.Agent({"turns": [[{"wait": 60}]]})
+    session = agent.new({"cwd": "/"})["sessionId"]
+    prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]}
+    messages = [
+        {"jsonrpc": "2.0", "id": 2, "method": "session/prompt", "params": prompt},
+        {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}},
+    ]
+    lines = [json.dumps(message).encode() + b"\n" for message in messages]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", SimpleNamespace(buffer=lines))
+        patch.setattr(demo_agent.threading, "Thread", Late)
+        patch.setattr(demo_agent.os, "_exit", lambda status: None)
+        agent.serve()
+    [turn] = turns
+    turn()
+    assert json.loads(capsysbinary.readouterr().out)["result"] == {"stopReason": "cancelled"}
 
 
 def test_it_ends_with_its_input(pipe: Any) -> None:

@@ -234,15 +234,16 @@ def test_every_agent_of_the_table_can_run_write_and_read() -> None:
 
 def test_a_stalled_stream_stays_silent_until_the_client_gives_up() -> None:
     with ScriptedModel([{"text": "hello there", "fault": {"kind": "stall", "after": 2}}]) as model:
-        wire = Wire(model, timeout=0.3)
+        wire = Wire(model)
         response = wire.post(chat(stream=True))
         assert b"hello there" in response.readline() + response.readline() + response.readline()
+        wire.connection.sock.settimeout(0.3)
         with pytest.raises(TimeoutError):
             response.read()
         assert len(model.in_flight) == 1
         wire.connection.close()
         response.close()
-        model.wait_until_quiet(timeout=10)
+        model.wait_until_quiet()
         assert model.calls[0].client_left
 
 

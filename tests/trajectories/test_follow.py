@@ -37,7 +37,7 @@ def told(*texts: str) -> list[dict[str, Any]]:
 
 async def heard(path: Path, over: Callable[[], bool]) -> list[str]:
     """The texts of all events; of one without a text its type."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return [event.get("text", event["type"]) async for event in follow(path, over=over, every=0.002)]
 
 
@@ -59,7 +59,7 @@ class Listener:
             self.texts.append(event.get("text", event["type"]))
 
     async def hears(self, *texts: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.texts != list(texts):
                 if self._task.done():
                     self._task.result()
@@ -67,7 +67,7 @@ class Listener:
 
     async def stop(self) -> list[str]:
         self.over = True
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self._task
         return self.texts
 
@@ -77,7 +77,7 @@ async def test_every_event_of_a_process_that_writes_is_heard_once_in_order(paths
     seen_early = False
     texts = []
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             async for event in follow(paths.trajectory, over=paths.result.exists, every=0.002):
                 seen_early = seen_early or not paths.result.exists()
                 texts.append(event)

@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from hall import Hall
-from temporalio.client import Client
-from temporalio.service import RPCError
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
 from theatre import Theatre, until
 
 from benchflow.activities.boundary import RunningActivities
 from benchflow.contracts import names
 from benchflow.errors import ServerUnavailableError
+from benchflow.jobs import Job
 from benchflow.paths import StatePaths
 from benchflow.planes import sandbox
 from benchflow.store import Store
@@ -41,7 +42,7 @@ def server() -> Iterator[str]:
     asyncio.run(until(lambda: _answers(address)))
     yield address
     process.terminate()
-    process.wait(20)
+    process.wait(60)
 
 
 async def _answers(address: str) -> bool:
@@ -72,16 +73,30 @@ async def theatre(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     async with contextlib.AsyncExitStack() as running:
         for worker in make_workers(context, records):
             await running.enter_async_context(worker)
-        yield Theatre(hall, tmp_path, target, context, records)
+        made = Theatre(hall, tmp_path, target, context, records)
+        yield made
         hall.release_all()
-        await until(lambda: _terminate_all(client))
+        await until(lambda: _terminate_all(client, made.jobs))
 
 
-async def _terminate_all(client: Client) -> bool:
+async def _terminate_all(client: Client, jobs: Sequence[Job]) -> bool:
     """Whether nothing is open any more, so that the next test's worker has only its own work."""
     found = [execution.id async for execution in client.list_workflows('ExecutionStatus="Running"')]
+    # What has just begun may not be listed yet.
+    for job in jobs:
+        known = [job.id, *(job.spec.rollout_id(job.id, index) for index in range(job.spec.total))]
+        found += [workflow_id for workflow_id in known if await _is_open(client, workflow_id)]
     for workflow_id in found:
         # What is listed may have ended meanwhile.
         with contextlib.suppress(RPCError):
             await client.get_workflow_handle(workflow_id).terminate()
     return not found
+
+
+async def _is_open(client: Client, workflow_id: str) -> bool:
+    try:
+        return (await client.get_workflow_handle(workflow_id).describe()).status == WorkflowExecutionStatus.RUNNING
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return False

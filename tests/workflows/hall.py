@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchflow.contracts.sandbox import SandboxExecResult, SandboxRef, SandboxSpec
+from benchflow.checkpoints.capture import FENCE
+from benchflow.contracts.base import ArtifactRef, BlobStore
+from benchflow.contracts.sandbox import Capabilities, ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.testing.noop_sandbox import REWARD_FILE, NoopProvider, NoopSandbox
 
 
@@ -20,6 +22,7 @@ class Hall(NoopProvider):
 
     stubborn_start: while it is set to an event, sandboxes come up once that is set, whoever cancels meanwhile.
     elsewhere: per task, the queues that its sandboxes are said to be on, one after another, instead of this host's.
+    images: the fences of the snapshots that were taken or unpacked, by their names.
     reward: what verifiers write. turns: how often each rollout had one; most_open: sandboxes at a time.
     """
 
@@ -37,6 +40,7 @@ class Hall(NoopProvider):
         self.open: set[str] = set()
         self.most_open = 0
         self.removed: Counter[str] = Counter()
+        self.images: dict[str, str] = {}
         self._released: dict[str, asyncio.Event] = {}
         self._rollouts: dict[str, SandboxSpec] = {}
 
@@ -55,6 +59,22 @@ class Hall(NoopProvider):
         self.held = False
         self.release(*self.in_turn)
 
+    def capabilities(self) -> Capabilities:
+        return super().capabilities().model_copy(update={"snapshot": True, "portable": True})
+
+    async def pack_snapshot(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        return await store.put_bytes(self.images[image.reference].encode())
+
+    async def unpack_snapshot(self, pack: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        self.images[name] = (await store.read(pack)).decode()
+        return ImageRef(reference=name, workdir="/app")
+
+    async def remove_image(self, image: ImageRef) -> None:
+        self.images.pop(image.reference, None)
+
+    async def remove_snapshots(self, prefix: str) -> None:
+        self.images = {name: fence for name, fence in self.images.items() if not name.startswith(prefix)}
+
     async def start(
         self,
         spec: SandboxSpec,
@@ -72,11 +92,12 @@ class Hall(NoopProvider):
         self.most_open = max(self.most_open, len(self.open))
         if queues := self.elsewhere.get(spec.labels["benchflow.task"]):
             queue = queues.pop(0)
+            host_id = queue.rpartition("-")[2]
         started = await super().start(spec, host_id=host_id, queue=queue, generation=generation)
         return await self.attach(started.ref)
 
     async def attach(self, ref: SandboxRef) -> NoopSandbox:
-        return _Seat(ref, self, self._rollouts[ref.name].labels)
+        return _Seat(ref, self, self._rollouts[ref.name])
 
     async def remove(self, name: str) -> None:
         self.open.discard(name)
@@ -103,10 +124,20 @@ async def _despite_cancellation(event: asyncio.Event) -> None:
 
 
 class _Seat(NoopSandbox):
-    def __init__(self, ref: SandboxRef, hall: Hall, labels: dict[str, str]) -> None:
+    def __init__(self, ref: SandboxRef, hall: Hall, spec: SandboxSpec) -> None:
         super().__init__(ref)
         self._hall = hall
-        self._labels = labels
+        self._labels = spec.labels
+        self._fence = hall.images.get(spec.image.reference, "")
+
+    async def control(self, script: str, *args: str, timeout: float = 60.0) -> SandboxExecResult:
+        if FENCE in script and args[0]:
+            self._fence = args[0]
+        return await super().control(script, *args, timeout=timeout)
+
+    async def snapshot(self, name: str) -> ImageRef:
+        self._hall.images[name] = self._fence
+        return ImageRef(reference=name, workdir="/app")
 
     async def exec_once(self, key: str, cmd: Sequence[str], **options: Any) -> SandboxExecResult:
         if key.startswith("turn-"):
@@ -114,6 +145,8 @@ class _Seat(NoopSandbox):
         return await super().exec_once(key, cmd, **options)
 
     async def read_file(self, path: str) -> bytes:
+        if path == FENCE:
+            return self._fence.encode()
         return self._hall.reward if path == REWARD_FILE else await super().read_file(path)
 
     async def download(self, source: str, target: Any, *, exclude: Sequence[str] = ()) -> bool:

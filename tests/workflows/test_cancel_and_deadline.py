@@ -38,11 +38,13 @@ async def test_a_cancelled_rollout_goes_no_further_than_the_activity_that_it_is_
 
 async def test_a_rollout_that_reaches_its_deadline_is_an_error_and_measures_nothing(theatre: Theatre) -> None:
     theatre.hall.held = True
-    job = await theatre.submit(deadline_sec=0.5)
+    job = await theatre.submit(deadline_sec=3)
     (result,) = await theatre.results(job)
     assert (result.status, result.rewards, result.is_truncated) == ("errored", None, True)
     assert result.error is not None
-    assert (result.error.type, result.error.phase) == ("RolloutDeadlineError", "execute")
+    # It is in its turn by then, unless the machine is so busy that it has not come to that.
+    assert (result.error.type, result.error.phase) == ("RolloutDeadlineError", [*result.timing][-1])
+    assert [*result.timing] == ["plan", "provision", "connect", "execute"][: len(result.timing)]
     assert not theatre.hall.open
     assert job.summarize().errors == {"deadline": 1}
 

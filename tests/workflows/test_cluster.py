@@ -43,7 +43,7 @@ def start_host(cluster: Path, tmp_path: Path) -> Iterator[StartHost]:
             env = os.environ | {"BENCHFLOW_STATE_DIR": str(state)} | variables
             log = started.enter_context((tmp_path / f"{name}.log").open("wb"))
             process = subprocess.Popen([sys.executable, "-m", "benchflow.worker"], env=env, stdout=log, stderr=log)
-            started.callback(process.wait, 20)
+            started.callback(process.wait, 60)
             started.callback(process.terminate)
             return StatePaths(state)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from theatre import Theatre
+from theatre import Theatre, until
 
 from benchflow.contracts.job import JobOutcome
 
@@ -110,7 +110,8 @@ async def test_a_job_tells_an_operator_what_it_is_doing(theatre: Theatre) -> Non
     wanted = {"BenchflowJob": "show", "BenchflowTask": "play", "BenchflowAgent": "oracle", "BenchflowPhase": "execute"}
     assert attributes.items() >= wanted.items()
     assert await described.static_summary() == "play · oracle · repeat 0"
-    progress = await job.rollout_progress(rollout)
+    # On a busy machine a look may take longer than it may, and then there is no answer.
+    progress = await until(lambda: job.rollout_progress(rollout))
     assert progress is not None and progress.phase == "execute"
     theatre.hall.release_all()
     await job.wait()
@@ -121,8 +122,8 @@ async def test_a_job_tells_an_operator_what_it_is_doing(theatre: Theatre) -> Non
 
 async def test_rollouts_that_take_much_to_describe_are_named_as_many_as_fit(theatre: Theatre) -> None:
     """Twenty of them would be more than one payload may be."""
-    job = await theatre.submit(repeats=45, concurrency=30, judge={"base_url": "http://judge.example/" + "x" * 5000})
+    job = await theatre.submit(repeats=30, concurrency=30, judge={"base_url": "http://judge.example/" + "x" * 5000})
     results = await theatre.results(job)
-    assert sorted(result.repeat for result in results) == list(range(45))
+    assert sorted(result.repeat for result in results) == list(range(30))
     assert {result.status for result in results} == {"passed"}
     assert set(theatre.hall.turns.values()) == {1}

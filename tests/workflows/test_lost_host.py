@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 from temporalio.worker import Worker
-from theatre import Theatre, until
+from theatre import Theatre, be_impatient, until
 
 from benchflow.activities.job import JobActivities
 from benchflow.contracts.activities import HostQuery
 from benchflow.temporal import connect
 from benchflow.worker import make_workers
-from benchflow.workflows import options
 
 NOBODY = "benchflow-host-nobody"
 BUSY = "benchflow-host-busy"
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "HOST_START_TIMEOUT", timedelta(seconds=0.5))
-    # No worker of the test's own host is silent for so long that it counts as lost.
-    monkeypatch.setattr(options, "REPORT_TOTAL", timedelta(seconds=3))
-    monkeypatch.setattr(options, "TEARDOWN_TOTAL", timedelta(seconds=1))
+def absent(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The queues of hosts at which nobody works, for which a rollout waits half a second at a time."""
+    queues = {NOBODY, BUSY}
+    be_impatient(monkeypatch, queues, 0.5)
+    return queues
 
 
 async def test_a_sandbox_on_a_lost_host_is_provisioned_again(theatre: Theatre) -> None:
@@ -47,7 +45,7 @@ async def test_three_lost_hosts_are_enough(theatre: Theatre) -> None:
     assert not theatre.hall.turns
 
 
-async def test_a_host_that_is_only_busy_is_waited_for(theatre: Theatre) -> None:
+async def test_a_host_that_is_only_busy_is_waited_for(theatre: Theatre, absent: set[str]) -> None:
     """Nobody took the work in time, but the host asked for work a moment ago."""
     async with await busy_host(theatre):
         await until(lambda: asked_for_work(theatre))
@@ -58,6 +56,7 @@ async def test_a_host_that_is_only_busy_is_waited_for(theatre: Theatre) -> None:
         return "EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT" in await theatre.events(job, "/r/play/oracle/0")
 
     await until(gave_up_once)
+    absent.remove(BUSY)
     async with await busy_host(theatre):
         (result,) = await theatre.results(job)
     assert (result.status, result.sandbox["provisions"], result.warnings) == ("passed", 1, [])

@@ -77,12 +77,18 @@ async def test_a_fault_of_the_engine_is_named_as_such(theatre: Theatre) -> None:
 async def test_a_retry_does_not_hold_up_the_others(theatre: Theatre) -> None:
     """While one rollout waits for its next attempt, its place in the window is given to another."""
     theatre.hall.faults["play"] = [lost()]
+    theatre.hall.held = True
     job = await theatre.submit(repeats=4, concurrency=1, retry={"min_wait_sec": 1.5})
-    await theatre.progress(job, lambda p: p.waiting == 1 and p.counts.errored == 0)
+    (lost_one,) = await theatre.in_turn(1)
+    theatre.hall.release(lost_one)
+    await theatre.begun(2)
+    (next_one,) = theatre.hall.in_turn
+    progress = await theatre.progress(job, lambda p: p.open == [next_one])
+    assert (progress.waiting, progress.counts.errored) == (3, 0)
+    theatre.hall.release_all()
     results = await theatre.results(job)
     assert sorted(result.attempt for result in results) == [1, 1, 1, 2]
     assert theatre.hall.most_open == 1
-    lost_one, next_one = theatre.hall.order[:2]
     assert theatre.hall.turns[lost_one] == 2 and next_one != lost_one
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Container
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hall import Hall
 from temporalio.api.enums.v1 import EventType
 from temporalio.service import RPCError, RPCStatusCode
@@ -20,19 +22,21 @@ from benchflow.contracts.job import JobProgress
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.temporal import Target
+from benchflow.workflows import options
 
 T = TypeVar("T")
 
 
 @dataclass
 class Theatre:
-    """A worker in this process, and what it takes to run jobs on it."""
+    """A worker in this process, and what it takes to run jobs on it. jobs: that were submitted."""
 
     hall: Hall
     root: Path
     target: Target
     context: WorkerContext
     records: RunningActivities
+    jobs: list[Job] = field(default_factory=list)
 
     def task(self, name: str = "play", config: str = "") -> Path:
         """A task that any provider can be given."""
@@ -45,10 +49,30 @@ class Theatre:
             (task / script).write_text("#!/bin/sh\n")
         return task
 
+    def stepped(self, count: int = 3) -> Path:
+        """A task of several steps, `s0` and so on."""
+        task = self.task(config="".join(f'[[steps]]\nname = "s{number}"\n' for number in range(count)))
+        for number in range(count):
+            solution = task / "steps" / f"s{number}" / "solution"
+            solution.mkdir(parents=True)
+            (solution.parent / "instruction.md").write_text("Play on.\n")
+            (solution / "solve.sh").write_text("#!/bin/sh\n")
+        return task
+
+    async def begun(self, count: int) -> None:
+        """Until so many turns have begun, of all rollouts."""
+
+        async def are_begun() -> bool:
+            return sum(self.hall.turns.values()) >= count
+
+        await until(are_begun)
+
     async def submit(self, *tasks: Path, again: tuple[str, ...] = (), **options: Any) -> Job:
         values = {"paths": list(tasks or [self.task()]), "jobs_dir": self.root / "jobs", "sandbox": "hall"}
         values |= {"job_name": "show", "retry": {"min_wait_sec": 0.01}}
-        return await submit(plan_job(JobConfig.model_validate(values | options)), again=again)
+        job = await submit(plan_job(JobConfig.model_validate(values | options)), again=again)
+        self.jobs.append(job)
+        return job
 
     async def progress(self, job: Job, holds: Callable[[JobProgress], bool]) -> JobProgress:
         """The job's progress once it is as it should be."""
@@ -82,7 +106,20 @@ class Theatre:
         return job.results()
 
 
-async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 30.0) -> T:
+def be_impatient(monkeypatch: pytest.MonkeyPatch, queues: Container[str], seconds: float) -> None:
+    """Have the hosts of these queues asked after when they do not begin an activity within so many seconds. All others
+    may take their time, as a busy machine does.
+    """
+    on_host = options.on_host
+
+    def impatiently(queue: str, limit_sec: float, **more: Any) -> dict[str, Any]:
+        given = on_host(queue, limit_sec, **more)
+        return given | {"schedule_to_start_timeout": timedelta(seconds=seconds)} if queue in queues else given
+
+    monkeypatch.setattr(options, "on_host", impatiently)
+
+
+async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 180.0) -> T:
     """The first true value of a condition. Raises `AssertionError` when it stays untrue."""
     deadline = time.monotonic() + seconds
     while not (value := await condition()):

@@ -40,7 +40,7 @@ QUERY_BYTES = 8 * 2**30
 
 _TAIL = 4000
 _GLANCE_SEC = 3.0
-_LATE_SEC, _LOOK_EVERY = 3.0, 0.05
+_LATE_SEC, _LOOK_EVERY = 10.0, 0.05
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,6 @@ class ManifestEnvironment:
         """Return when all probes are healthy. Raises `ReadinessError` at the deadline, `ServiceDiedError` at once."""
         async with self._explaining_loss():
             statuses = await self._statuses()
-            age, asked = await self._age(), time.monotonic()
             probes = await wait_until_healthy(
                 self._place.keeper,
                 targets_of(self._manifest, self._started(statuses)),
@@ -117,11 +116,12 @@ class ManifestEnvironment:
                 look=self._look_while_starting,
                 logs=self.logs,
             )
+            age = await self._age()
             return ReadyWorld(
                 services=await self._statuses(),
                 probes=probes,
                 ports=await self._reachable(statuses),
-                seconds=age + time.monotonic() - asked,
+                seconds=age,
             )
 
     async def check(self) -> None:
@@ -129,6 +129,8 @@ class ManifestEnvironment:
         async with self._explaining_loss():
             if self._manifest.owns_lifecycle:
                 await self._check_entrypoint(starting=False)
+                # Who runs it may not yet know that it has ended, and its sandbox with it: the sandbox itself does.
+                await self._place.sandbox.control(":")
             else:
                 await (await self._services()).require_running()
 

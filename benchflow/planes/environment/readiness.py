@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from benchflow.contracts.environment import Manifest, ProbeAnswer, Service
 from benchflow.errors import ReadinessError
+from benchflow.planes.environment.helper.probe import SILENT, TRY, UNTRIED
 from benchflow.planes.environment.keeper import Keeper
 
 LOOK_EVERY = 2.0
@@ -18,8 +19,6 @@ LOOK_EVERY = 2.0
 
 PATIENT = 12.0
 """The same where an answer takes long, so that it is not always cut short."""
-
-SLOW = "timed out"
 
 _FIRST_LINES, _LAST_LINES = 5, 10
 
@@ -70,16 +69,17 @@ async def wait_until_healthy(
     done: dict[str, ProbeAnswer] = {}
     last: dict[str, ProbeAnswer] = {}
     watched = tuple(exits)
+    slow = False
     while True:
         spent = time.monotonic() - began
         left = targets.without(done)
-        slow = any(SLOW in last[name].answer for name in left.names if name in last)
         turn = max(0.05, min(PATIENT if slow else LOOK_EVERY, timeout_sec - spent))
         probed = await keeper.probe(http=left.http, tcp=left.tcp, deadline=turn, exits=watched)
         for answer in probed.answers:
-            last[answer.target] = answer
+            last[answer.target] = _telling(last.get(answer.target), answer, turn)
             if answer.healthy:
                 done[answer.target] = answer.model_copy(update={"seconds": spent + (answer.seconds or 0.0)})
+        slow = any(SILENT in answer.answer for answer in probed.answers)
         await look()
         if not targets.without(done).names:
             return tuple(done[name] for name in targets.names)
@@ -87,6 +87,15 @@ async def wait_until_healthy(
             raise await _gave_up(targets, timeout_sec, last, logs)
         # Whoever has looked at it knows why it is no reason to give up: it is not waited for again.
         watched = tuple(path for path in watched if path not in probed.ended)
+
+
+def _telling(before: ProbeAnswer | None, answer: ProbeAnswer, turn: float) -> ProbeAnswer:
+    """What is to be told of a target. That nothing was heard in a turn shorter than a whole try says less than what
+    was heard before.
+    """
+    if before is None or before.answer == UNTRIED:
+        return answer
+    return before if answer.answer == UNTRIED or (answer.answer == SILENT and turn < TRY) else answer
 
 
 async def _gave_up(

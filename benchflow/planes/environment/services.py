@@ -40,7 +40,8 @@ gone into the background.
 _TAIL = 4000
 _LAST_WORDS = 400
 _FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.25
-_REAPED_SEC = 1.0
+_REAPED_SEC = 10.0
+"""How long the supervisor, as long as it lives, may take to write down how a service has ended that is gone."""
 
 
 class Ports(Protocol):
@@ -174,7 +175,7 @@ class Services:
 
     async def age(self) -> float:
         """Seconds since the first of the services was started."""
-        return max((fate.ran or 0.0 for fate in (await self._look()).fates), default=0.0)
+        return max(((fate.ran or 0.0) + (fate.ended_ago or 0.0) for fate in (await self._look()).fates), default=0.0)
 
     async def require_running(self, *, starting: bool = False) -> None:
         """Raise `ServiceDiedError` if one that was started has ended. starting: it need not have been healthy yet.

@@ -62,7 +62,8 @@ serve() {
 trim() {
   for log in "$logs"/*; do
     [ "$(wc -c <"$log")" -gt "$cap" ] || continue
-    [ -e "$log.head" ] || head -c $((cap / 2)) "$log" >"$log.head"
+    # Whole, or not there: this may be stopped at any moment.
+    [ -e "$log.head" ] || { head -c $((cap / 2)) "$log" >"$log.begun" && mv "$log.begun" "$log.head"; }
     tail -c $((cap / 2)) "$log" >"$log.tail"
     cat "$log.tail" >"$log"
     rm -f "$log.tail"
@@ -80,9 +81,10 @@ waited=0
 while :; do
   sleep 1
   waited=$((waited + 1))
-  if [ $waited -eq "$patience" ]; then
+  # Not just this once: on a busy machine a probe may begin late. Its file goes, since its pid may be used again.
+  if [ $waited -ge "$patience" ]; then
     for probe in "$mine"/*.probing; do
-      { read -r pid <"$probe" && kill -9 "$pid"; } 2>/dev/null
+      { read -r pid <"$probe" && rm -f "$probe" && kill -9 "$pid"; } 2>/dev/null
     done
   fi
   [ $((waited % 2)) -eq 0 ] && trim

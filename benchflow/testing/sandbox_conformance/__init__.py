@@ -38,7 +38,7 @@ import pytest
 
 THEMES = (
     *("borders", "builds", "commands", "endings", "files", "fixtures", "lifecycle", "networks", "once", "others"),
-    *("processes", "snapshots", "transfers", "worlds"),
+    *("packs", "processes", "snapshots", "transfers", "worlds"),
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{theme}" for theme in THEMES))
 
@@ -51,6 +51,7 @@ from benchflow.testing.sandbox_conformance.files import Files  # noqa: E402
 from benchflow.testing.sandbox_conformance.lifecycle import Ending, Finding, Starting  # noqa: E402
 from benchflow.testing.sandbox_conformance.networks import Networks  # noqa: E402
 from benchflow.testing.sandbox_conformance.once import ExactlyOnce  # noqa: E402
+from benchflow.testing.sandbox_conformance.packs import Packs  # noqa: E402
 from benchflow.testing.sandbox_conformance.processes import Processes  # noqa: E402
 from benchflow.testing.sandbox_conformance.snapshots import Forks, Refusing, Snapshots  # noqa: E402
 from benchflow.testing.sandbox_conformance.transfers import Downloads, Uploads  # noqa: E402
@@ -58,7 +59,18 @@ from benchflow.testing.sandbox_conformance.worlds import Bases, Episodes, Ports,
 
 __all__ = [
     *("Bases", "Builds", "Commands", "Control", "Downloads", "Ending", "Endings", "Episodes", "ExactlyOnce", "Files"),
-    *("Finding", "Forks", "Limits", "Networks", "Ports", "Privacy", "Processes", "Refusing", "SandboxConformance"),
+    *(
+        "Finding",
+        "Forks",
+        "Limits",
+        "Networks",
+        "Packs",
+        "Ports",
+        "Privacy",
+        "Processes",
+        "Refusing",
+        "SandboxConformance",
+    ),
     *("Snapshots", "Starting", "Streams", "Uploads", "Worlds"),
 ]
 
@@ -84,6 +96,7 @@ class SandboxConformance(
     Refusing,
     Snapshots,
     Forks,
+    Packs,
     Bases,
     Worlds,
     Episodes,

@@ -40,7 +40,7 @@ async def files_with(sandbox: Sandbox, text: str, since: str) -> list[str]:
     # The pattern comes by file descriptor, since an argument or a file of its own would be found, too.
     half = len(text) // 2
     search = f'find / -xdev -type f -cnewer {since} -exec grep -laF "$1$2" {{}} +'
-    said = await sandbox.exec(["sh", "-c", search, "sh", text[:half], text[half:]], timeout=60)
+    said = await sandbox.exec(["sh", "-c", search, "sh", text[:half], text[half:]], timeout=600)
     return said.stdout.split()
 
 
@@ -72,7 +72,7 @@ class Limits(Fixtures):
         assert (await sandbox.exec(HOG)).stdout == "300000000\n"
 
     async def test_a_sandbox_cannot_use_up_this_hosts_processes(self, own: Sandbox) -> None:
-        said = await own.exec(["python3", "-c", THREADS], timeout=60)
+        said = await own.exec(["python3", "-c", THREADS], timeout=300)
         assert 500 < int(said.stdout) < 12000
         assert (await own.exec(["echo", "alive"])).stdout == "alive\n"
 

@@ -12,7 +12,7 @@ import pytest
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider
 from benchflow.errors import ConfigError, ImageBuildError, SandboxError, UnsupportedFeatureError
 from benchflow.testing.sandbox_conformance import others
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Start, nap
+from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, Start, nap
 from benchflow.testing.sandbox_conformance.lifecycle import on_this_host
 
 
@@ -40,14 +40,16 @@ class BuildContext:
         """Write the Dockerfile: FROM the base image, then the nonce, then these steps."""
         lines = [self._from, "COPY nonce /nonce", *steps]
         (self.root / "Dockerfile").write_text("\n".join(lines) + "\n")
-        return ImageConfig(context=str(self.root), timeout_sec=120, entrypoint=self._entrypoint)
+        return ImageConfig(context=str(self.root), timeout_sec=600, entrypoint=self._entrypoint)
 
     async def build(self, *steps: str, log: Path | None = None) -> ImageRef:
         return await self.build_config(self.write(*steps), log=log)
 
-    async def build_config(self, config: ImageConfig, log: Path | None = None) -> ImageRef:
+    async def build_config(self, config: ImageConfig, log: Path | None = None, *, to_keep: bool = False) -> ImageRef:
+        """to_keep: whoever asks for it removes it."""
         image = await self._provider.build(config, log=log)
-        self._discard.append(image)
+        if not to_keep:
+            self._discard.append(image)
         return image
 
 
@@ -153,7 +155,7 @@ class Builds(Fixtures):
         with pytest.raises(ImageBuildError, match="longer than 2 s") as caught:
             await context.build_config(config)
         assert caught.value.remedy and "build_timeout_sec" in caught.value.remedy
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while on_this_host([length]):
                 await asyncio.sleep(0.05)
 

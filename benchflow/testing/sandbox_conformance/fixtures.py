@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import secrets
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ Start = Callable[..., Awaitable[Sandbox]]
 Keep = Callable[[Sandbox], Awaitable[ImageRef]]
 
 STACK_LABEL = "benchflow.stack"
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds within which what must happen has happened, also on a busy machine."""
 
 
@@ -74,6 +75,15 @@ async def awake(sandbox: Sandbox, *naps: str) -> None:
     await until(none_is)
 
 
+async def is_told(sandbox: Sandbox, variable: str) -> None:
+    """Wait until the first process has this in its environment: seen in the middle of its exec, it has none."""
+
+    async def has_it() -> bool:
+        return (await sandbox.exec(["grep", "-c", variable, "/proc/1/environ"])).stdout == "1\n"
+
+    await until(has_it)
+
+
 async def leave(sandbox: Sandbox, length: str, user: str | None = None) -> None:
     """Leave a background process that has given up its session, its parent and its environment."""
     await sandbox.exec(["sh", "-c", f"(env -i setsid sleep {length} &) >/dev/null 2>&1"], user=user, cwd="/")
@@ -84,6 +94,28 @@ def elsewhere(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Carry out a coroutine on an event loop of its own."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work()).result()
+
+
+def left_mounted(provider_path: str, directory: Path) -> list[str]:
+    """What is mounted below a state directory and stays so, however often its provider sweeps.
+
+    What the kernel lets go of late goes with the next sweep.
+    """
+
+    def mounted() -> list[str]:
+        return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(directory) in line]
+
+    async def sweep() -> None:
+        provider = make_provider(provider_path)
+        await provider.sweep("")
+        await provider.close()
+
+    deadline = time.monotonic() + PATIENCE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCHFLOW_STATE_DIR", str(directory))
+        while mounted() and time.monotonic() < deadline:
+            elsewhere(sweep)
+    return mounted()
 
 
 class Fixtures:

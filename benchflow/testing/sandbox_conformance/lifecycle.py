@@ -15,6 +15,7 @@ from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxP
 from benchflow.errors import SandboxLostError, SandboxStartError
 from benchflow.testing.sandbox_conformance import others
 from benchflow.testing.sandbox_conformance.fixtures import (
+    PATIENCE,
     STACK_LABEL,
     Fixtures,
     Start,
@@ -26,7 +27,7 @@ from benchflow.testing.sandbox_conformance.fixtures import (
     napping,
 )
 
-KILLS = 6
+KILLS = 4
 """How many processes are killed while they start a sandbox."""
 
 
@@ -228,7 +229,7 @@ class Finding(Fixtures):
         ]
         await asleep(own, *lengths)
         await other.remove(own.ref.name)
-        ends = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+        ends = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE)
         assert [type(end) for end in ends] == [SandboxLostError] * 3
 
     async def test_each_stack_sees_its_own_sandboxes_only(

@@ -16,7 +16,7 @@ from typing import Any
 from benchflow.contracts.sandbox import ImageConfig, SandboxRef, SandboxSpec
 from benchflow.testing.sandbox_conformance.fixtures import make_provider
 
-WAIT = 60.0
+WAIT = 120.0
 
 
 class Caller:

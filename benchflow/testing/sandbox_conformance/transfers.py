@@ -13,9 +13,9 @@ import pytest
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxError
 from benchflow.testing.sandbox_conformance.files import BINARY, listing
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Start
+from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, Start
 
-MANY = 5000
+MANY = 2000
 HUGE = 200 * 1024 * 1024
 
 
@@ -222,7 +222,7 @@ class Downloads(Fixtures):
     ) -> None:
         await sandbox.exec(["mkfifo", f"{room}/pipe"])
         for source in (f"{room}/pipe", "/dev/zero"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 try:
                     await sandbox.download(source, tmp_path / "got")
                 except SandboxError:

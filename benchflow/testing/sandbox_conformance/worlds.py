@@ -5,21 +5,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
 from benchflow.errors import ImagePullError, SandboxError, SandboxLostError, SandboxStartError
 from benchflow.testing.sandbox_conformance import others
 from benchflow.testing.sandbox_conformance.builds import BuildContext
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Start, asleep, leave, nap, napping, until
+from benchflow.testing.sandbox_conformance.fixtures import (
+    Fixtures,
+    Start,
+    asleep,
+    elsewhere,
+    leave,
+    make_provider,
+    nap,
+    napping,
+    until,
+)
 
 Begin = Callable[..., Awaitable[Sandbox]]
 
 FORMS = ("first", "below")
+KILLS = 4
 # Says what it is, keeps a note of each beginning, starts a worker anew whenever it ends (in a session of its own, with
 # no parent and no environment), and stays.
 WORLD = """#!/bin/sh
@@ -60,25 +72,46 @@ class Worlds(Fixtures):
 
         return begin
 
-    async def image_of_a_world(self, plan: BuildContext) -> ImageRef:
-        return await plan.build(
-            "RUN useradd -m keeper && mkdir -m 1777 /world",
-            "COPY world.sh /usr/local/bin/world",
-            "WORKDIR /world",
-            "USER keeper",
-            'ENTRYPOINT ["world"]',
-            'CMD ["hello"]',
-        )
+    @pytest.fixture(scope="class")
+    @classmethod
+    def world_images(cls, class_stack: str) -> Iterator[list[ImageRef]]:
+        """The image that `world_image` has built, gone with the tests of the class."""
+        images: list[ImageRef] = []
+        yield images
+
+        async def clear() -> None:
+            provider = make_provider(cls.provider_path)
+            for image in images:
+                await provider.remove_image(image)
+            await provider.close()
+
+        elsewhere(clear)
+
+    @pytest_asyncio.fixture
+    async def world_image(self, plan: BuildContext, world_images: list[ImageRef]) -> ImageRef:
+        """The image of `WORLD`, built once a class."""
+        if not world_images:
+            config = plan.write(
+                *("RUN useradd -m keeper && mkdir -m 1777 /world", "COPY world.sh /usr/local/bin/world"),
+                *("WORKDIR /world", "USER keeper", 'ENTRYPOINT ["world"]', 'CMD ["hello"]'),
+            )
+            world_images.append(await plan.build_config(config, to_keep=True))
+        return world_images[0]
 
     @pytest.mark.parametrize("form", FORMS)
     async def test_an_entrypoint_runs_once_as_the_image_says_and_with_its_secrets(
-        self, plan: BuildContext, begin: Begin, provider: SandboxProvider, form: str
+        self, world_image: ImageRef, begin: Begin, provider: SandboxProvider, form: str
     ) -> None:
         worker, secret = nap(), 'it\'s\n"$HOME"\tend\n'
         wanted: dict[str, Any] = {"name": "benchflow-test-" + nap(), "entrypoint": form}
-        wanted |= {"image": await self.image_of_a_world(plan), "env": {"WORKER": worker, "PLAIN": "plain"}}
+        wanted |= {"image": world_image, "env": {"WORKER": worker, "PLAIN": "plain"}}
         sandbox = await begin({"SECRET": secret}, **wanted)
         await asleep(sandbox, worker)
+
+        async def is_heard() -> str:
+            return (await provider.entrypoint_state(sandbox.ref.name)).log
+
+        await until(is_heard)
         again = await begin({"SECRET": secret}, **wanted)
         assert again.ref.handle == sandbox.ref.handle
         said = (await sandbox.read_file("/world/begun")).decode()
@@ -92,22 +125,24 @@ class Worlds(Fixtures):
 
     @pytest.mark.parametrize("form", FORMS)
     async def test_what_an_entrypoint_starts_stays_and_what_the_agent_started_goes(
-        self, plan: BuildContext, begin: Begin, form: str
+        self, world_image: ImageRef, begin: Begin, form: str
     ) -> None:
         worker, mine, others_, alike = nap(), nap(), nap(), nap()
-        sandbox = await begin(image=await self.image_of_a_world(plan), entrypoint=form, env={"WORKER": worker})
+        sandbox = await begin(image=world_image, entrypoint=form, env={"WORKER": worker})
         await asleep(sandbox, worker)
         await sandbox.mark_baseline()
         await sandbox.exec(["pkill", "-xf", f"sleep {worker}"])
 
         async def anew() -> bool:
-            return await sandbox.read_file("/world/workers") == b"\n\n"
+            return (await sandbox.exec(["cat", "/world/workers"])).stdout == "\n\n"
 
         await until(anew)
         await asleep(sandbox, worker)
         await leave(sandbox, mine)
         await leave(sandbox, others_, user="keeper")
-        await sandbox.exec(["sh", "-c", f"setsid setsid sh -c 'sleep {alike} &' >/dev/null 2>&1 &"], user="nobody")
+        # Each waits for the next, so that in the end there is nobody but the last.
+        twice = f"setsid -w setsid -w sh -c 'sleep {alike} &' >/dev/null 2>&1"
+        await sandbox.exec(["sh", "-c", twice], user="nobody")
         await asleep(sandbox, alike)
         before = await sandbox.exec(["pgrep", "-xf", f"sleep {worker}"])
         assert await sandbox.kill_processes() == 3
@@ -136,10 +171,10 @@ class Worlds(Fixtures):
         assert (await sandbox.exec(["echo", "here"])).stdout == "here\n"
 
     async def test_an_entrypoint_below_can_be_ended_with_all_it_started(
-        self, plan: BuildContext, begin: Begin, provider: SandboxProvider
+        self, world_image: ImageRef, begin: Begin, provider: SandboxProvider
     ) -> None:
         worker = nap()
-        wanted = {"image": await self.image_of_a_world(plan), "entrypoint": "below", "env": {"WORKER": worker}}
+        wanted = {"image": world_image, "entrypoint": "below", "env": {"WORKER": worker}}
         sandbox = await begin(**wanted, name="benchflow-test-" + nap())
         await asleep(sandbox, worker)
         for _ in range(2):
@@ -173,11 +208,11 @@ class Worlds(Fixtures):
         told = {"SECRET": "canary"}
         whole = await _time_of(others.start(self.provider_path, spec, secrets=told))
         await provider.remove(spec.name)
-        for step in range(6):
+        for step in range(KILLS):
             wanted = spec.model_copy(update={"name": f"{spec.name}-{step}"})
             caller = others.start(self.provider_path, wanted, secrets=told)
             await caller.begun()
-            await asyncio.sleep(whole * step / 6)
+            await asyncio.sleep(whole * step / KILLS)
             await caller.kill()
             both = [provider.start(wanted, host_id="h", queue="q", secrets=told) for _ in range(2)]
             sandbox, _ = await asyncio.gather(*both)
@@ -242,7 +277,7 @@ class Bases(Fixtures):
 
     def upon(self, upper: BuildContext, base: ImageRef, *lines: str, name: str = "world") -> ImageConfig:
         (upper.root / "Dockerfile").write_text("\n".join(lines) + "\n")
-        return ImageConfig(context=str(upper.root), timeout_sec=120, bases={name: base.reference})
+        return ImageConfig(context=str(upper.root), timeout_sec=600, bases={name: base.reference})
 
     async def test_a_dockerfile_builds_upon_an_image_that_was_built_here(
         self, base: BuildContext, upper: BuildContext, start: Start

@@ -100,16 +100,16 @@ class ScriptedModel:
         """The requests that are not answered to the end yet."""
         return [call for call in self.calls if not call.ended]
 
-    def wait_for_calls(self, count: int, *, timeout: float = 30) -> list[Call]:
+    def wait_for_calls(self, count: int, *, timeout: float = 120) -> list[Call]:
         """Blocks until so many main calls have arrived. Raises `TimeoutError` saying what did."""
         self._log.wait_until(lambda calls: sum(c.dialect is not None and not c.side for c in calls) >= count, timeout)
         return self.main_calls
 
-    async def arrived(self, count: int, *, timeout: float = 30) -> list[Call]:
+    async def arrived(self, count: int, *, timeout: float = 120) -> list[Call]:
         """`wait_for_calls` for async tests."""
         return await asyncio.to_thread(self.wait_for_calls, count, timeout=timeout)
 
-    def wait_until_quiet(self, *, timeout: float = 30) -> None:
+    def wait_until_quiet(self, *, timeout: float = 120) -> None:
         """Blocks until no request is in flight."""
         self._log.wait_until(lambda calls: all(call.ended for call in calls), timeout)
 

@@ -46,7 +46,7 @@ LOG = "/tmp/received.jsonl"
 """What the agent received, as it tells."""
 
 KEY = "agent-0"
-PATIENT = Limits(wall=60, idle=30)
+PATIENT = Limits(wall=600, idle=300)
 
 
 @dataclass
@@ -106,6 +106,17 @@ class DemoSession:
 
     async def prompt(self, limits: Limits = PATIENT, request: str = "prompt-0") -> Turn:
         return await take_turn(self.session, request, self.id, self.lines.extend, limits, self.room.process)
+
+    async def begun(self) -> DemoSession:
+        """Begin the first turn, and leave it when the agent has said something; the session as its heir has it.
+
+        So that an heir's limit, however short, does not cut off what comes before.
+        """
+        turn = asyncio.create_task(self.prompt())
+        await until(lambda: self.lines or turn.done())
+        turn.cancel()
+        await asyncio.gather(turn, return_exceptions=True)
+        return DemoSession(self.room, self.room.session(), self.id)
 
     def texts(self) -> list[str]:
         return [line["text"] for line in self.lines if line["type"] == "agent_message"]
@@ -226,7 +237,7 @@ class Worker:
         (self.answers / title).touch()
 
 
-async def until(question: Callable[[], object], within: float = 30.0) -> None:
+async def until(question: Callable[[], object], within: float = 120.0) -> None:
     """Look until it is so."""
     deadline = time.monotonic() + within
     while not question():

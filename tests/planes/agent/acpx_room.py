@@ -115,6 +115,12 @@ class AcpxRoom:
         script = 'for p in /proc/[0-9]*; do tr "\\0" " " <$p/cmdline 2>/dev/null | grep -c -- "$1"; done | grep -c 1'
         return int((await self.sandbox.control(script, what)).stdout)
 
+    async def until_running(self, what: str, count: int) -> None:
+        """Wait until so many have it: what holds a turn's files names the agent, too, and goes just after the turn."""
+        async with asyncio.timeout(120):
+            while await self.running(what) != count:
+                await asyncio.sleep(0.02)
+
 
 @asynccontextmanager
 async def acpx_room_in(

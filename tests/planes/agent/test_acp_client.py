@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from benchflow.contracts.rollout import Answer
 from benchflow.contracts.sandbox import ImageRef, Sandbox
 from benchflow.planes.agent.acp.client import (
     INVALID_PARAMS,
@@ -21,6 +22,7 @@ from benchflow.planes.agent.acp.client import (
     answer_form,
     choose,
 )
+from benchflow.planes.agent.acp.questions import given_answer, question_of
 from benchflow.planes.agent.acp.session import METHOD_NOT_FOUND, Refused
 from benchflow.planes.agent.acp.wire import Message
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, awake, nap
@@ -92,6 +94,30 @@ def test_what_nothing_is_known_about_is_left_out_of_a_form() -> None:
 )
 def test_a_form_that_cannot_be_answered_is_declined(asked: Message, permissions: Permissions) -> None:
     assert answer_form(asked, permissions) == {"action": "decline"}
+
+
+CHOICE = {"type": "string", "oneOf": [{"const": "a", "title": "A"}, {"const": "b"}]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        (form("it", it=CHOICE), ["it:a", "it:b"]),
+        (form(it={"type": "string", "enum": ["a", "b"]}), ["it:a", "it:b"]),
+        # As agents ask who take a word of one's own in place of a choice.
+        (form(it=CHOICE, it_custom={"type": "string"}), ["it:a", "it:b"]),
+        (form("it_custom", it=CHOICE, it_custom={"type": "string"}), []),
+        (form(it=CHOICE, other=CHOICE), []),
+        (form(name={"type": "string"}), []),
+    ],
+)
+def test_what_can_be_chosen_is_offered_where_nothing_else_must_be_filled_in(asked: Message, options: list[str]) -> None:
+    question = question_of("q", "elicitation/create", {"message": "Which?", **asked})
+    assert [option.id for option in question.options] == options
+    for option in question.options:
+        answer = Answer(question="q", option=option.id)
+        content = {"it": option.id.partition(":")[2]}
+        assert given_answer("elicitation/create", answer) == {"action": "accept", "content": content}
 
 
 # --- files and terminals ---------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from acp_room import until
 from small_agents import agent
 
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError, ConfigError
@@ -46,7 +47,8 @@ async def test_an_agent_has_an_empty_home_and_no_secrets(acp_agent: Path, monkey
 
 async def test_what_an_agent_started_is_gone_afterwards(acp_agent: Path) -> None:
     assert (await check_agent(agent(launch=[str(acp_agent), "forks"]))).ok
-    assert not [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", "4711"]]
+    # It was killed, and goes as soon as it has its turn.
+    await until(lambda: ["sleep", "4711"] not in [row.info["cmdline"] for row in psutil.process_iter(["cmdline"])])
 
 
 async def test_an_agent_that_ends_is_shown_with_its_last_words(acp_agent: Path) -> None:

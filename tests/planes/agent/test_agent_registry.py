@@ -197,6 +197,8 @@ def test_an_import_path_that_gives_none_is_named(objects: str, path: str, says: 
 
 
 def test_an_installed_package_brings_agents(tmp_path: Path, objects: str) -> None:
+    # Installed while this process runs, and has looked already.
+    assert "mine" not in all_agents()
     info = tmp_path / "my_agents-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-agents\nVersion: 1.0\n")

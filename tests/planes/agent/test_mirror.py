@@ -11,11 +11,12 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 import pytest_asyncio
 from acp_room import CWD, PATIENT, USER, Room, take_turn
@@ -91,11 +92,22 @@ async def provider(elsewhere: Forwarder) -> AsyncIterator[DockerProvider]:
     await made.close()
 
 
+@pytest.fixture(scope="module")
+def built() -> Iterator[list[ImageRef]]:
+    """The image of all tests here, when one of them has built it; removed in the end."""
+    images: list[ImageRef] = []
+    yield images
+    client = docker.from_env()
+    for image in images:
+        client.images.remove(image.reference, force=True)
+    client.close()
+
+
 @pytest_asyncio.fixture
-async def image(provider: DockerProvider, runtime: Toolbox, base_image: str) -> AsyncIterator[ImageRef]:
-    made = await image_with_toolboxes(provider, ImageRef(reference=base_image), [runtime])
-    yield made
-    await provider.remove_image(made)
+async def image(provider: DockerProvider, runtime: Toolbox, base_image: str, built: list[ImageRef]) -> ImageRef:
+    if not built:
+        built.append(await image_with_toolboxes(provider, ImageRef(reference=base_image), [runtime]))
+    return built[0]
 
 
 @pytest_asyncio.fixture
@@ -255,7 +267,7 @@ async def test_a_turn_outlives_the_worker_that_followed_it(room: Room, tmp_path:
             await _until_said(room, word)
     async with worker(room, agent.id) as last:
         assert last.stdout is not None
-        said = json.loads(await asyncio.wait_for(last.stdout.readline(), 60))
+        said = json.loads(await asyncio.wait_for(last.stdout.readline(), 300))
     assert said["stop_reason"] == "end_turn"
     assert here(room, "out") == await there(room, "out")
     heard = [json.loads(raw) for raw in here(room, "out").splitlines()]
@@ -276,13 +288,13 @@ async def _until_said(room: Room, word: bytes) -> None:
     def is_there() -> bool:
         return word in here(room, "out")
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while not is_there():
             await asyncio.sleep(0.005)
 
 
 async def _until_there(room: Room, content: bytes) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(180):
         while await there(room, "in") != content:
             await asyncio.sleep(0.01)
 

@@ -63,11 +63,11 @@ async def test_a_session_goes_on_in_a_copy_of_its_world_as_it_would_have(start: 
 
 
 async def test_a_session_whose_agent_was_killed_goes_on(start: Start) -> None:
-    script = use(run_tool("echo 1"), run_tool(f"touch running; exec sleep {(length := nap())}"), run_tool("touch more"))
+    script = use(run_tool("echo 1"), run_tool(f"exec sleep {(length := nap())}"), run_tool("touch more"))
     async with ScriptedModel(script) as model:
         async with start(model) as agent:
             turn = agent.begin()
-            await until((agent.work / "running").exists)
+            await until(lambda: asleep(length))
             agent.process.kill()
             turn.cancel()
         (left,) = asleep(length)

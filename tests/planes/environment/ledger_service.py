@@ -2,9 +2,10 @@
 
     python3 ledger_service.py DIRECTORY
 
-One of its threads writes the same number to all three in turn, without a pause. The other does what it is told, a line
-of JSON through the pipe `in`, and answers through the pipe `out`: `run` an SQL script in one of them, `read` the notes
-and numbers through connections that are as old as the process, `pause` and `resume` the other thread.
+One of its threads writes the same number to all three in turn, again and again, and rests for moments, so that others
+have the core, too. The other does what it is told, a line of JSON through the pipe `in`, and answers through the pipe
+`out`: `run` an SQL script in one of them, `read` the notes and numbers through connections that are as old as the
+process, `pause` and `resume` the other thread.
 """
 
 import json
@@ -12,6 +13,7 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 from pathlib import Path
 
 NAMES = ("a", "b", "c")
@@ -47,6 +49,7 @@ def count(databases, stopped):
                     return
                 n = number(databases, "a") + 1 if n is None else n
                 write(databases, [name], n)
+            time.sleep(0.0002)
 
 
 def write(databases, names, n):

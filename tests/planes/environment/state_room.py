@@ -29,10 +29,12 @@ PROVIDERS = {
 SELDOM = (("local", "node"), ("docker", "python3"))
 """Each sandbox and each interpreter is in what remains."""
 
+IN_DOCKER = (("docker", "python3"), ("docker", "node"))
 
-def _rooms(*places: str) -> pytest.MarkDecorator:
+
+def _rooms(*places: str, seldom: tuple[tuple[str, str], ...] = SELDOM) -> pytest.MarkDecorator:
     def param(room: tuple[str, str]) -> Any:
-        marks = [getattr(pytest.mark, room[0]), *([pytest.mark.soak] if room in SELDOM else [])]
+        marks = [getattr(pytest.mark, room[0]), *([pytest.mark.soak] if room in seldom else [])]
         return pytest.param(room, marks=marks, id="-".join(room))
 
     rooms = [(place, kind) for place in places for kind in ("python3", "node")]
@@ -40,6 +42,9 @@ def _rooms(*places: str) -> pytest.MarkDecorator:
 
 
 everywhere = _rooms("local", "docker")
+by_both = _rooms("local", "docker", seldom=IN_DOCKER)
+"""What is about the helper alone, by either form of it. It is the same program wherever it runs."""
+
 locally = _rooms("local")
 by_python_locally = pytest.mark.parametrize(
     "room", [pytest.param(("local", "python3"), marks=pytest.mark.local, id="local-python3")], indirect=True

@@ -14,7 +14,6 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.planes.environment.incarnation import WORLD
 from benchflow.testing.sandbox_conformance.fixtures import until
 
-MOMENTS = 8
 STATE = StateTable(paths=(DATABASE, "/data/more.db"))
 
 
@@ -26,6 +25,8 @@ async def only_once(sandbox: Sandbox) -> None:
 
 
 class CrashesAtTheStart(Worlds):
+    moments = 4
+
     async def test_starting_a_world_may_be_interrupted_at_any_moment(self, place: Sandbox, world: MakeWorld) -> None:
         mine = world(notes(), notes("more", 9102))
         caller = call(self.provider_path, place.ref, mine.manifest, "provision")
@@ -33,21 +34,23 @@ class CrashesAtTheStart(Worlds):
         began = time.monotonic()
         await caller.answer()
         whole = time.monotonic() - began
-        for step in range(MOMENTS):
+        for step in range(self.moments):
             # Each incarnation is given the time to say that it began.
             await mine.readiness()
             await mine.teardown()
             caller = call(self.provider_path, place.ref, mine.manifest, "provision")
             await caller.begun()
-            await asyncio.sleep(whole * step / MOMENTS)
+            await asyncio.sleep(whole * step / self.moments)
             await caller.kill()
             await call(self.provider_path, place.ref, mine.manifest, "provision").answer()
             await mine.readiness()
             await only_once(place)
-        assert (await mine.logs())["notes"].count("notes begins") == MOMENTS + 1
+        assert (await mine.logs())["notes"].count("notes begins") == self.moments + 1
 
 
 class CrashesInARollback(Worlds):
+    moments = 4
+
     async def test_rolling_back_may_be_interrupted_at_any_moment(self, place: Sandbox, world: MakeWorld) -> None:
         mine = world(notes(), notes("more", 9102), state=STATE)
         await mine.provision()
@@ -59,12 +62,12 @@ class CrashesInARollback(Worlds):
         began = time.monotonic()
         await caller.answer()
         whole = time.monotonic() - began
-        for step in range(MOMENTS):
+        for step in range(self.moments):
             await ask(place, note="rolled back")
             await ask(place, port=9102, note="rolled back, too")
             caller = call(self.provider_path, place.ref, mine.manifest, "restore", snapshot)
             await caller.begun()
-            await asyncio.sleep(whole * step / MOMENTS)
+            await asyncio.sleep(whole * step / self.moments)
             await caller.kill()
             await call(self.provider_path, place.ref, mine.manifest, "restore", snapshot).answer()
             assert await ask(place) == ["kept"], f"killed at moment {step}"
@@ -81,6 +84,7 @@ class CrashesInARollback(Worlds):
         snapshot = await mine.snapshot("empty")
         await ask(place, note="rolled back")
         caller = call(self.provider_path, place.ref, mine.manifest, "restore", snapshot)
+        await caller.begun()
 
         async def stopped() -> bool:
             looked = await place.control(f"cd {WORLD}/* && {{ test -e 1/stopped || test -e 2; }}")
@@ -93,14 +97,14 @@ class CrashesInARollback(Worlds):
         await mine.check()
 
 
-# Each in one kind of sandbox in every run, and in both in a long one.
+# Each in one kind of sandbox in every run; in a long one in both, and at more moments.
 
 
 @pytest.mark.docker
 @pytest.mark.crash
 @pytest.mark.soak
 class TestCrashesAtTheStartOnDocker(OnDocker, CrashesAtTheStart):
-    pass
+    moments = 8
 
 
 @pytest.mark.local
@@ -111,12 +115,12 @@ class TestCrashesAtTheStartOnLocal(OnLocal, CrashesAtTheStart):
 
 @pytest.mark.docker
 @pytest.mark.crash
+@pytest.mark.soak
 class TestCrashesInARollbackOnDocker(OnDocker, CrashesInARollback):
-    pass
+    moments = 8
 
 
 @pytest.mark.local
 @pytest.mark.crash
-@pytest.mark.soak
 class TestCrashesInARollbackOnLocal(OnLocal, CrashesInARollback):
     pass

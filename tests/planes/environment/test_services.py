@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
+from pathlib import Path
 
 import pytest
 from small_worlds import PORT, MakeServices, OnDocker, OnLocal, Worlds, ask, notes, running
@@ -26,6 +29,29 @@ async def healthy(sandbox: Sandbox, port: int = PORT) -> None:
             return False
 
     await until(answers)
+
+
+async def test_a_probe_that_begins_late_and_hangs_is_ended_too(tmp_path: Path) -> None:
+    programs, boot = tmp_path / "bin", tmp_path / "world" / "1"
+    programs.mkdir()
+    late = '#!/bin/sh\ncase $2 in *.probing) sleep 3 ;; esac\nexec /bin/mv "$@"\n'
+    for name, text in (("hangs", "#!/bin/sh\nexec sleep 600\n"), ("mv", late)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    script = Path(module.__file__).with_name("supervisor.sh").read_text()
+    words = ["world", str(boot), "1", "/", "1", "1000000", "hangs", "ask", "hangs", "hangs"]
+    supervisor = await asyncio.create_subprocess_exec(
+        *("/bin/sh", "-c", script, *words),
+        env={"PATH": f"{programs}:{os.environ['PATH']}"},
+        start_new_session=True,
+    )
+    try:
+        await until(lambda: asyncio.to_thread((boot / "1" / "hangs.left_out").exists))
+    finally:
+        os.killpg(supervisor.pid, signal.SIGKILL)
+        await supervisor.wait()
+    assert (boot / "1" / "hangs.left_out").read_text() == f"{128 + signal.SIGKILL}\n"
+    assert not (boot / "1" / "hangs.probing").exists()
 
 
 class ServicesOfAWorld(Worlds):
@@ -101,7 +127,7 @@ class ServicesOfAWorld(Worlds):
     async def test_a_probe_that_hangs_means_that_the_image_has_no_such_service(
         self, place: Sandbox, services: MakeServices, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "PROBE_SEC", 1)
+        monkeypatch.setattr(module, "PROBE_SEC", 5)
         await place.write_file("/usr/local/bin/hangs", "#!/bin/sh\nexec sleep 600\n", mode=0o755)
         hangs = Service(name="hangs", command="hangs", port=9197)
         found = await services(notes(), hangs, probed={"notes": True}).start()
@@ -164,7 +190,10 @@ class ServicesOfAWorld(Worlds):
         mine = services(notes())
         await mine.start()
         await healthy(place)
-        await place.control("kill -9 $(cat $(ls -d /run/benchflow/world/*/1)/notes.pid | cut -d' ' -f1)")
+        await place.control(
+            "p=$(cut -d' ' -f1 /run/benchflow/world/*/1/notes.pid) && kill -9 $p\n"
+            'while grep -qs "^State:.[^ZX]" /proc/$p/status; do sleep 0.05; done'
+        )
         with pytest.raises(ServiceDiedError, match="'notes' ended with exit status 137"):
             await mine.require_running()
 
@@ -239,10 +268,11 @@ class ServicesOfAWorld(Worlds):
         self, place: Sandbox, services: MakeServices, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "GRACE_SEC", 1.0)
-        rude = "#!/bin/sh\n[ \"$1\" = --help ] && exit 0\ntrap '' TERM\nwhile :; do sleep 0.1; done\n"
+        rude = "#!/bin/sh\n[ \"$1\" = --help ] && exit 0\ntrap '' TERM\n: >/data/up\nwhile :; do sleep 0.1; done\n"
         await place.write_file("/usr/local/bin/rude", rude, mode=0o755)
         mine = services(Service(name="rude", command="rude", port=9195))
         await mine.start()
+        await until(lambda: _exists(place, "/data/up"))
         began = time.monotonic()
         await mine.stop()
         assert time.monotonic() - began >= module.GRACE_SEC
@@ -309,7 +339,11 @@ async def _exists(sandbox: Sandbox, path: str) -> bool:
     return (await sandbox.control(f"test -e {path}")).return_code == 0
 
 
+# In every run on local sandboxes; what Docker does to services, the tests of whole worlds show in every run, too.
+
+
 @pytest.mark.docker
+@pytest.mark.soak
 class TestServicesOnDocker(OnDocker, ServicesOfAWorld):
     pass
 

@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from state_room import Ledger, Room, everywhere, locally, untorn
+from state_room import Ledger, Room, by_both, everywhere, locally, untorn
 
 from benchflow.errors import StateBusyError, StateError
 from benchflow.planes.environment.state import FENCE_TABLE, SNAPSHOTS, diff_snapshots, read_state
+from benchflow.testing.sandbox_conformance.fixtures import until
 
 MAIL = "CREATE TABLE mail (id INTEGER PRIMARY KEY, subject TEXT);"
 COUNT = "SELECT count(*) FROM mail"
@@ -51,11 +52,22 @@ print(json.dumps(told))
 """
 
 
+# Each script in the database of its path.
+_RUN = """
+import json, os, sqlite3, sys
+os.makedirs("/data", exist_ok=True)
+for path, script in json.loads(sys.argv[1]).items():
+    database = sqlite3.connect(path, isolation_level=None)
+    database.executescript(script)
+    database.close()
+"""
+
+
 @everywhere
 async def test_every_kind_of_database_comes_back_as_it_was(room: Room) -> None:
-    paths = [f"/data/{name}.db" for name in KINDS]
-    for path, script in zip(paths, KINDS.values(), strict=True):
-        await room.sql(path, script, "SELECT 1")
+    scripts = {f"/data/{name}.db": script for name, script in KINDS.items()}
+    paths = list(scripts)
+    await room.python(_RUN, json.dumps(scripts))
     await room.sh("chown 1234:4321 /data/wal.db && chmod 640 /data/wal.db && chmod 600 /data/rollback.db")
     before = json.loads(await room.python(_DESCRIBE, *paths))
     assert {told[2] for told in before.values()} == {"ok"}
@@ -63,15 +75,15 @@ async def test_every_kind_of_database_comes_back_as_it_was(room: Room) -> None:
     assert [file.path for file in taken.files] == sorted(paths)
     assert json.loads(await room.python(_DESCRIBE, *paths)) == before, "taking it changed the world"
     for live in (False, True):
-        for path in paths:
-            await room.sql(path, "DELETE FROM t; CREATE TABLE other (x); PRAGMA user_version=9;", "SELECT 1")
+        spoil = "DELETE FROM t; CREATE TABLE other (x); PRAGMA user_version=9;"
+        await room.python(_RUN, json.dumps(dict.fromkeys(paths, spoil)))
         await room.store().restore(taken, live=live)
         assert json.loads(await room.python(_DESCRIBE, *paths)) == before, live
     left = {Path(path).name for path in paths}
     assert left <= await room.names("/data") <= left | {"persist.db-journal"}
 
 
-@everywhere
+@by_both
 async def test_rows_that_are_only_in_the_log_are_captured(room: Room, tmp_path: Path) -> None:
     await room.sql("/data/a.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
     insert = "INSERT INTO mail VALUES (1, 'in the log')"
@@ -81,7 +93,7 @@ async def test_rows_that_are_only_in_the_log_are_captured(room: Room, tmp_path: 
     assert read_state(tmp_path / "one", rows=1).table("/data/a.db", "mail").values == [[1, "in the log"]]
 
 
-@everywhere
+@by_both
 async def test_missing_empty_and_equally_named_files(room: Room, tmp_path: Path) -> None:
     await room.sql("/x/a.db", MAIL + "INSERT INTO mail VALUES (1, 'x');", COUNT)
     await room.sql("/y/a.db", MAIL + "INSERT INTO mail VALUES (1, 'y'), (2, 'y');", COUNT)
@@ -98,7 +110,7 @@ async def test_missing_empty_and_equally_named_files(room: Room, tmp_path: Path)
     assert await room.sql("/x/empty.db", "SELECT count(*) FROM sqlite_master") == [[0]]
 
 
-@everywhere
+@by_both
 async def test_paths_may_hold_what_means_something_elsewhere(room: Room) -> None:
     paths = ["/data/ö #1?%41.db", '/data/it\'s "quoted" $HOME `x`.db', "/data/a;b&c=d.db"]
     for path in paths:
@@ -112,7 +124,7 @@ async def test_paths_may_hold_what_means_something_elsewhere(room: Room) -> None
     assert len((await room.sh("ls -A /data")).splitlines()) == 3
 
 
-@everywhere
+@by_both
 async def test_a_name_is_taken_once(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     store = room.store()
@@ -125,7 +137,7 @@ async def test_a_name_is_taken_once(room: Room) -> None:
     assert await room.names(SNAPSHOTS) == {".lock", "one", "two"}
 
 
-@everywhere
+@by_both
 async def test_several_databases_are_captured_as_of_one_moment(room: Room, tmp_path: Path) -> None:
     ledger = Ledger(room)
     await ledger.start()
@@ -140,11 +152,16 @@ async def test_several_databases_are_captured_as_of_one_moment(room: Room, tmp_p
         assert len(ticks) == 3
         assert untorn(ticks), ticks
         seen.add(ticks[0])
+
+        async def went_on(before: int = ticks[0]) -> bool:
+            return (await ledger.read())[1][0] > before
+
+        await until(went_on)
     assert len(seen) == 12, "the writer went on"
     await ledger.stop()
 
 
-@everywhere
+@by_both
 async def test_paths_that_are_not_the_worlds_are_refused(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     await room.sh("ln -s /proc/self/environ /data/link.db; ln -s a.db /data/same.db; ln /data/a.db /data/hard.db")
@@ -177,7 +194,7 @@ async def test_paths_that_are_not_the_worlds_are_refused(room: Room) -> None:
     assert await room.names(SNAPSHOTS) == {".lock"}
 
 
-@everywhere
+@by_both
 async def test_a_link_is_followed_and_stays(room: Room) -> None:
     await room.sql("/real/a.db", MAIL, COUNT)
     await room.sh("mkdir /data; ln -s ../real/a.db /data/a.db; ln -s /dev/shm/b.db /data/b.db")
@@ -203,7 +220,7 @@ async def test_a_process_that_does_not_let_go_is_told_of(room: Room) -> None:
     assert (await store.snapshot("one", ["/data/a.db", "/data/b.db"])).size > 0
 
 
-@everywhere
+@by_both
 async def test_nothing_is_put_under_a_process_that_has_it_open(room: Room) -> None:
     store = room.store(patience=0.5)
     for name, journal in (("a", "WAL"), ("b", "DELETE")):
@@ -223,7 +240,7 @@ async def test_nothing_is_put_under_a_process_that_has_it_open(room: Room) -> No
         assert await room.sql(path, COUNT) == [[0]]
 
 
-@everywhere
+@by_both
 async def test_a_process_of_another_user_is_noticed_by_its_locks(room: Room) -> None:
     await room.sql("/data/a.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
     await room.sh("chown -R 1234 /data")
@@ -233,7 +250,7 @@ async def test_a_process_of_another_user_is_noticed_by_its_locks(room: Room) -> 
             await room.store().restore(taken, live=False)
 
 
-@everywhere
+@by_both
 async def test_a_snapshot_that_was_changed_is_not_put_back(room: Room, tmp_path: Path) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     store = room.store()
@@ -255,7 +272,7 @@ async def test_a_snapshot_that_was_changed_is_not_put_back(room: Room, tmp_path:
     assert await room.names("/data") == {"a.db"}
 
 
-@everywhere
+@by_both
 async def test_a_live_restore_says_what_it_cannot_do(room: Room) -> None:
     for path in ("/data/a.db", "/data/c.db"):
         await room.sql(path, "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
@@ -278,7 +295,7 @@ async def test_a_live_restore_says_what_it_cannot_do(room: Room) -> None:
     assert await room.sql("/data/c.db", COUNT) == [[0]]
 
 
-@everywhere
+@by_both
 async def test_a_log_that_a_killed_process_left_is_not_played_back(room: Room) -> None:
     await room.sql("/data/a.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
     taken = await room.store().snapshot("one", ["/data/a.db"])
@@ -357,7 +374,7 @@ async def test_one_who_is_locked_out_by_a_dying_helper_says_so(room: Room) -> No
     await room.sh('mkdir -p "$1"', SNAPSHOTS)
     async with room.holding(f"{SNAPSHOTS}/.lock", "BEGIN EXCLUSIVE"):
         with pytest.raises(StateBusyError, match="the snapshots are locked") as failed:
-            await room.store(timeout=2.0).snapshot("one", ["/data/a.db"])
+            await room.store(timeout=10.0).snapshot("one", ["/data/a.db"])
         assert failed.value.key == SNAPSHOTS
 
 

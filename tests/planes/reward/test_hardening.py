@@ -257,7 +257,13 @@ class Hardening:
 
 @pytest.mark.docker
 class TestHardeningInDocker(Hardening, InDocker):
-    pass
+    @pytest.mark.soak
+    async def test_very_much_is_put_right_and_the_report_stays_short(self, own: Sandbox) -> None:
+        await super().test_very_much_is_put_right_and_the_report_stays_short(own)
+
+    @pytest.mark.soak
+    async def test_each_item_lifts_its_own_protection_and_no_other(self, own: Sandbox) -> None:
+        await super().test_each_item_lifts_its_own_protection_and_no_other(own)
 
 
 @pytest.mark.local

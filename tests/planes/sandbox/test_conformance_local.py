@@ -11,6 +11,7 @@ from world_readiness import WorldReadiness
 
 from benchflow.contracts.sandbox import ImageConfig
 from benchflow.testing.sandbox_conformance import SandboxConformance
+from benchflow.testing.sandbox_conformance.fixtures import left_mounted
 
 
 @pytest.mark.local
@@ -25,7 +26,7 @@ class TestLocal(SandboxConformance, WorldReadiness):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("BENCHFLOW_STATE_DIR", str(directory))
             yield directory
-        left = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(directory) in line]
+        left = left_mounted(cls.provider_path, directory)
         for line in left:
             subprocess.run(["umount", "--lazy", line.split()[1]], check=True)
         assert left == []

@@ -178,7 +178,7 @@ def said(notes: Path) -> list[str]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -375,10 +375,15 @@ async def test_a_failing_step_shows_its_file_its_line_and_the_tail_of_the_log(bu
 
 
 async def test_a_build_that_takes_too_long_is_stopped(builder, workshop, task, notes):
-    with pytest.raises(ImageBuildError, match=r"line 2: .* longer than 0\.5 s") as caught:
-        await builder.build(task(f"RUN echo $$ >{notes}; echo waiting; sleep 300", timeout_sec=0.5))
-    assert "build_timeout_sec" in caught.value.remedy and "waiting" in caught.value.log_tail
-    assert list(workshop.rooms.iterdir()) == []
+    # On a busy machine it may be stopped before it has begun.
+    for limit in (0.5, 5.0, 60.0):
+        with pytest.raises(ImageBuildError, match=f"longer than {limit:g} s") as caught:
+            await builder.build(task(f"RUN echo $$ >{notes}; echo waiting; sleep 300", timeout_sec=limit))
+        assert "build_timeout_sec" in caught.value.remedy
+        assert list(workshop.rooms.iterdir()) == []
+        if "waiting" in (lines := (caught.value.log_tail or "").splitlines()):
+            break
+    assert "line 2: " in caught.value.message and "waiting" in lines
     await until(lambda: gone(int(notes.read_text())))
 
 
@@ -458,19 +463,23 @@ async def look(provider: Any, image: ImageRef, *cmd: str) -> str:
     return result.stdout
 
 
+INSTALLS = pytest.mark.soak
+"""The image has packages installed, which takes long."""
+
+
 @pytest.mark.local
 @pytest.mark.parametrize(
     ("name", "made"),
     [
         ("cut-a-release", ["/app/"]),
-        ("flatten-orders", ["/app/export", "/app/out/"]),
+        pytest.param("flatten-orders", ["/app/export", "/app/out/"], marks=INSTALLS),
         ("log-report", ["/app/access.log"]),
-        ("lost-commit", ["/app/repo/.git/"]),
-        ("pack-telemetry", ["/app/sample.csv", "/usr/bin/sqlite3"]),
+        pytest.param("lost-commit", ["/app/repo/.git/"], marks=INSTALLS),
+        pytest.param("pack-telemetry", ["/app/sample.csv", "/usr/bin/sqlite3"], marks=INSTALLS),
         ("redact-stream", ["/app/sample.txt"]),
-        ("revenue-sql", ["/app/shop.db"]),
-        ("ticket-desk", ["/srv/desk/seed.py", "/var/lib/desk/"]),
-        ("ttl-cache", ["/app/ttlcache.py", "/app/test_ttlcache.py"]),
+        pytest.param("revenue-sql", ["/app/shop.db"], marks=INSTALLS),
+        pytest.param("ticket-desk", ["/srv/desk/seed.py", "/var/lib/desk/"], marks=INSTALLS),
+        pytest.param("ttl-cache", ["/app/ttlcache.py", "/app/test_ttlcache.py"], marks=INSTALLS),
     ],
 )
 async def test_the_quickstart_images_are_built_and_found_again(local, tmp_path, name, made):

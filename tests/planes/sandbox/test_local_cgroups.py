@@ -74,7 +74,7 @@ def run() -> Iterator[Run]:
         process.wait()
 
 
-def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
+def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it never came"
@@ -92,7 +92,7 @@ def elsewhere(script: str, *code: str, **variables: str) -> subprocess.Completed
         capture_output=True,
         text=True,
         env=os.environ | variables | {"PYTHONPATH": str(Path(__file__).parents[3])},
-        timeout=60,
+        timeout=600,
     )
 
 
@@ -131,7 +131,7 @@ def test_a_memory_limit_kills_the_hog_and_nothing_else(groups: Cgroups, run: Run
     assert one.make(Limits(memory_mb=64)) == ()
     init = run(one, "sleep", "300", leaf="init")
     hog = run(one, *python("x = bytearray(256 << 20)"), leaf="hog")
-    assert hog.wait(30) == -signal.SIGKILL
+    assert hog.wait(60) == -signal.SIGKILL
     assert one.pids() == {init.pid}
 
 
@@ -214,7 +214,7 @@ def test_a_frozen_group_stands_still_and_goes_on(one: Cgroup, run: Run, tmp_path
     with shown.open("w") as out:
         run(one, *python(COUNT), stdout=out)
     until(lambda: shown.read_text())
-    one.freeze()
+    one.freeze(60)
     assert one.frozen
     still = shown.read_text()
     time.sleep(0.1)
@@ -227,7 +227,7 @@ def test_a_frozen_group_stands_still_and_goes_on(one: Cgroup, run: Run, tmp_path
 def test_freezing_catches_processes_that_multiply(one: Cgroup, run: Run) -> None:
     run(one, *python(CHURN))
     for _ in range(20):
-        one.freeze()
+        one.freeze(60)
         before = one.pids()
         assert before == one.pids() != set()
         one.thaw()
@@ -244,10 +244,10 @@ def test_an_empty_group_can_be_frozen_and_a_missing_one_cannot(one: Cgroup, grou
 
 def test_kill_ends_frozen_processes_too(one: Cgroup, run: Run) -> None:
     process = run(one, "sleep", "300")
-    one.freeze()
+    one.freeze(60)
     one.kill()
     one.wait_empty()
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
 
 
 def test_killing_a_leaf_leaves_the_others(one: Cgroup, run: Run) -> None:
@@ -255,7 +255,7 @@ def test_killing_a_leaf_leaves_the_others(one: Cgroup, run: Run) -> None:
     one.kill("command")
     one.wait_empty(leaf="command")
     assert one.pids() == {service.pid}
-    command.wait(5)
+    command.wait(60)
     one.drop_leaf("command")
     one.drop_leaf("service")
     one.drop_leaf("never-there")
@@ -272,9 +272,9 @@ def test_without_the_kernels_own_kill_processes_that_multiply_end_too(one: Cgrou
 
 def test_waiting_ends_when_the_last_process_does(one: Cgroup, run: Run) -> None:
     process = run(one, "sleep", "0.2")
-    one.wait_empty(10)
+    one.wait_empty()
     assert one.pids() == set()
-    process.wait(1)
+    process.wait(60)
 
 
 def test_waiting_gives_up_and_names_who_is_left(one: Cgroup, run: Run, groups: Cgroups) -> None:
@@ -287,9 +287,9 @@ def test_waiting_gives_up_and_names_who_is_left(one: Cgroup, run: Run, groups: C
 def test_remove_ends_what_runs_and_can_be_repeated(one: Cgroup, run: Run, groups: Cgroups) -> None:
     processes = [run(one, "sleep", "300", leaf=leaf) for leaf in ("a", "b")]
     run(one, *python(CHURN), leaf="c")
-    one.freeze()
+    one.freeze(60)
     one.remove()
-    assert [process.wait(5) for process in processes] == [-signal.SIGKILL] * 2
+    assert [process.wait(60) for process in processes] == [-signal.SIGKILL] * 2
     assert groups.names() == []
     one.remove()
 
@@ -303,7 +303,7 @@ def test_remove_finds_what_is_left_in_older_hierarchies_only(one: Cgroup, run: R
     (groups.v2 / "one").rmdir()
     assert groups.names() == ["one"]
     groups.sandbox("one").remove()
-    assert stray.wait(5) == -signal.SIGKILL
+    assert stray.wait(60) == -signal.SIGKILL
     assert groups.names() == []
 
 
@@ -348,7 +348,7 @@ def busy(tmp_path: Path, group: str, name: str, rounds: int) -> subprocess.Popen
 def test_processes_make_and_sweep_at_once(tmp_path: Path, groups: Cgroups, group: str) -> None:
     processes = [busy(tmp_path, group, name, 200) for name in "abc"]
     for process in processes:
-        assert process.communicate(timeout=60)[1] == ""
+        assert process.communicate(timeout=600)[1] == ""
         assert process.returncode == 0
     assert groups.names() == []
 

@@ -66,8 +66,10 @@ class TestEntrypoint(OverTheHost):
     async def test_secrets_are_in_no_record_and_in_no_file_of_the_sandbox(
         self, begin: Begin, keep: Keep, state_directory: Path
     ) -> None:
-        sandbox = await begin("CMD exec sleep 1000", secrets={"SECRET": CANARY})
-        said = await sandbox.exec(["sh", "-c", "tr '\\0' '\\n' </proc/$(pgrep -xf 'sleep 1000')/environ"])
+        length = nap()
+        sandbox = await begin(f"CMD exec sleep {length}", secrets={"SECRET": CANARY})
+        await asleep(sandbox, length)
+        said = await sandbox.exec(["sh", "-c", f"tr '\\0' '\\n' </proc/$(pgrep -xf 'sleep {length}')/environ"])
         assert f"SECRET={CANARY}" in said.stdout.splitlines()
         await keep(sandbox)
         records = [file for file in state_directory.rglob("*") if file.is_file() and file.name != "store.img"]

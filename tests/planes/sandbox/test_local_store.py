@@ -59,7 +59,11 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "state" / "local"
 
 
-@pytest.fixture(params=list(KINDS))
+EXT4 = pytest.param("ext4", marks=pytest.mark.soak)
+"""Copies, as tmpfs does in every run."""
+
+
+@pytest.fixture(params=["btrfs", "xfs", EXT4, "tmpfs"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -77,7 +81,7 @@ def place(kind: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={MIB_OF[kind]}m", "tmpfs", given], check=True)
     monkeypatch.setenv("BENCHFLOW_LOCAL_STORE", str(given))
     yield kind
-    subprocess.run(["umount", given], check=True)
+    unmount(given)
 
 
 @pytest.fixture
@@ -104,11 +108,16 @@ def image(file: Path, kind: str) -> None:
     subprocess.run([*MAKE[kind], file], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
+def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.005)
+
+
+def unmount(point: Path) -> None:
+    """As soon as the kernel has let go of what was used in it."""
+    until(lambda: subprocess.run(["umount", point], capture_output=True).returncode == 0)
 
 
 def acl(*entries: tuple[int, int, int]) -> bytes:
@@ -324,10 +333,10 @@ def test_volumes_inside_volumes_are_deleted_too(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ext4"], indirect=True)
-@pytest.mark.parametrize("name", ["", ".", "..", "a/../b", "/etc", ".partial/x", "a/.x"])
-def test_a_name_cannot_leave_the_store(store: Store, name: str) -> None:
-    with pytest.raises(StoreError, match="name of a volume"):
-        store.make(name)
+def test_a_name_cannot_leave_the_store(store: Store) -> None:
+    for name in ("", ".", "..", "a/../b", "/etc", ".partial/x", "a/.x"):
+        with pytest.raises(StoreError, match="name of a volume"):
+            store.make(name)
 
 
 def test_nobody_else_of_this_host_can_look_in(store: Store) -> None:
@@ -364,10 +373,10 @@ def test_a_full_store_says_so_and_can_be_emptied(store: Store, home: Path) -> No
             return file.write_bytes(bytes([1]) * 20 * MIB) > 0
         return False
 
-    until(fits, 5)
+    until(fits)
 
 
-@pytest.mark.parametrize("kind", ["xfs", "ext4", "tmpfs"], indirect=True)
+@pytest.mark.parametrize("kind", ["xfs", EXT4, "tmpfs"], indirect=True)
 def test_a_clone_that_does_not_fit_leaves_nothing(store: Store) -> None:
     volume = store.make("a")
     (volume / "file").write_bytes(bytes([1]) * 20 * MIB)
@@ -471,7 +480,7 @@ def test_a_store_in_use_stays_mounted(fresh: Store, home: Path, tmp_path: Path) 
 
 def _closes(store: Store) -> bool:
     """Whether it can be unmounted, soon: the kernel lets go of what was used in its own time."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not (closed := store.close()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return closed
@@ -495,7 +504,7 @@ sys.stdin.read()
 
 def close(store: Store) -> None:
     """Close a store that nobody uses. A sandbox that starts beside it, or a killed process's child, has it briefly."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not store.close():
         assert time.monotonic() < deadline, "the store stays in use"
         time.sleep(0.02)
@@ -540,8 +549,9 @@ while True:
 
 
 @pytest.mark.crash
-def test_a_process_killed_while_opening_leaves_a_store_that_opens(fresh: Store, home: Path) -> None:
-    for _ in range(15):
+@pytest.mark.parametrize("kills", [6, pytest.param(15, marks=pytest.mark.soak)])
+def test_a_process_killed_while_opening_leaves_a_store_that_opens(fresh: Store, home: Path, kills: int) -> None:
+    for _ in range(kills):
         process = python(OPEN_AND_CLOSE, home)
         assert process.stdout is not None
         process.stdout.readline()
@@ -573,15 +583,15 @@ while True:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("kind", ["btrfs", "xfs", pytest.param("ext4", marks=pytest.mark.soak), "tmpfs"], indirect=True)
-def test_a_killed_process_leaves_whole_volumes_only(store: Store, home: Path) -> None:
+@pytest.mark.parametrize("kills", [5, pytest.param(10, marks=pytest.mark.soak)])
+def test_a_killed_process_leaves_whole_volumes_only(store: Store, home: Path, kills: int) -> None:
     volume = store.make("images/one")
     furnish(volume)
     for number in range(200):
         (volume / "u" / f"file-{number}").write_text("x" * number)
     whole = describe(volume)
     seen = 0
-    for _ in range(10):
+    for _ in range(kills):
         process = python(CLONE, home)
         assert process.stdout is not None
         process.stdout.readline()
@@ -713,7 +723,7 @@ def test_two_state_directories_share_a_given_store(tmp_path: Path, monkeypatch: 
     other.make("sandboxes/a")
     close(one)
     close(other)
-    subprocess.run(["umount", given], check=True)
+    unmount(given)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 100_000, b"\0" * 0x10040 + b"_BHRfS_M" + b"\0" * MIB])
@@ -723,7 +733,7 @@ def test_a_damaged_image_is_told_with_its_remedy(content: bytes, home: Path) -> 
     with pytest.raises(SandboxUnavailableError) as refused:
         Store(home).open()
     assert "remove it: it holds only sandboxes" in str(refused.value)
-    assert loops() == [] or not [file for file in loops() if str(home) in file]
+    until(lambda: not [file for file in loops() if str(home) in file])
 
 
 def test_a_store_whose_disk_ran_full_works_again_once_there_is_space(tmp_path: Path) -> None:
@@ -738,6 +748,10 @@ def test_a_store_whose_disk_ran_full_works_again_once_there_is_space(tmp_path: P
         store.make("sandboxes/a")
         ballast = tmp_path / "disk" / "ballast"
         with contextlib.suppress(OSError), ballast.open("wb") as file:
+            # Most of it at once.
+            size = max(0, shutil.disk_usage(tmp_path / "disk").free - 16 * MIB)
+            os.posix_fallocate(file.fileno(), 0, size)
+            file.seek(size)
             while True:
                 file.write(bytes(MIB))
         with contextlib.suppress(OSError, BenchFlowError):
@@ -751,4 +765,4 @@ def test_a_store_whose_disk_ran_full_works_again_once_there_is_space(tmp_path: P
             store.delete(f"sandboxes/{name}")
         close(store)
     finally:
-        subprocess.run(["umount", tmp_path / "disk"], check=True)
+        unmount(tmp_path / "disk")

@@ -25,6 +25,9 @@ sleep 0.3
 [ -e {REWARD} ] || echo $stolen >{REWARD}
 """
 
+# Waits for what it looks for.
+CAUGHT = CHECK.replace("sleep 0.3", f"for n in $(seq 600); do [ -e {STOLEN} ] && break; sleep 0.05; done")
+
 STEAL = f"while :; do cp /tests/test.sh {STOLEN}; done"
 FORGE = f"while :; do echo 1 >{REWARD}; done"
 
@@ -41,7 +44,7 @@ def verifier(root: Path, script: str = CHECK, trusted: bool = False) -> ScriptVe
     root.mkdir()
     (root / "test.sh").write_text(script)
     (root / "test.sh").chmod(0o755)
-    config = VerifierConfig(timeout_sec=20)
+    config = VerifierConfig(timeout_sec=300)
     return ScriptVerifier(
         config=config, document=None, sources=[root], target="/tests", key="verify-0", env={}, trusted=trusted
     )
@@ -62,7 +65,7 @@ class TestVerifying(OverTheHost):
 
     async def test_only_what_the_oracle_leaves_running_goes_on(self, own: Sandbox, tmp_path: Path) -> None:
         await own.exec(CHEATS["steals"])
-        assert (await verifier(tmp_path / "tests", trusted=True).run(own, tmp_path / "logs")).reward == 1.0
+        assert (await verifier(tmp_path / "tests", CAUGHT, trusted=True).run(own, tmp_path / "logs")).reward == 1.0
 
     async def test_a_service_of_the_world_lives_through_it(self, own: Sandbox, tmp_path: Path) -> None:
         await leave(own, length := nap())

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import SandboxUnavailableError
+from benchflow.planes.sandbox import choice
 from benchflow.planes.sandbox.choice import choose, docker_problem
 from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
 
@@ -46,6 +47,8 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     with Daemon(str(tmp_path / "docker.sock"), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+        # This one shares its interpreter, and a busy machine, with who asks it.
+        monkeypatch.setattr(choice, "_PATIENCE", 60.0)
         yield server
         server.shutdown()
 

@@ -58,7 +58,7 @@ class WorldReadiness(Fixtures):
 
     async def test_a_world_is_healthy_as_soon_as_its_command_succeeds(self, own: Sandbox) -> None:
         await own.exec(["sh", "-c", "(sleep 0.5; touch /up) >/dev/null 2>&1 &"])
-        check = Healthcheck(command='test -e /up && test "$KEY" = k', interval_sec=0.1, retries=50)
+        check = Healthcheck(command='test -e /up && test "$KEY" = k', interval_sec=0.1, retries=600)
         await check_health(own, check, {"KEY": "k"})
         assert await own.read_file("/up") == b""
 

@@ -1,8 +1,11 @@
-"""Opening a session: the agent's process, `initialize`, `session/new`, its mode, model and effort.
+"""Opening a session: the agent's process, `initialize`, `session/new` or `session/load`, its mode, model and effort.
 
 Everything that is said goes out under ids that a second call would choose again, so that a worker that dies in the
 middle of it leaves nothing that the next one could not go on with. An agent that ends before it has a session is
 started again, in files of its own.
+
+A session is loaded in a copy of the world in which it was held: by a new process, told of the endpoint and the key of
+the rollout that it now belongs to, which finds the agent's own files where it has left them.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.checkpoint import Rung, is_enough
 from benchflow.contracts.rollout import AgentSession
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import McpServer
-from benchflow.errors import AgentExitError
+from benchflow.errors import AgentExitError, AgentTimeoutError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.client import Client
 from benchflow.planes.agent.acp.limits import Limits
 from benchflow.planes.agent.acp.mirror import Mirror
@@ -85,11 +89,17 @@ class Connection:
         async with Mirror(self._sandbox, self.wire(name), f"{RUN_DIRECTORY}/{name}") as mirror:
             yield lambda work: mirror.during(process.during(work, catch_up=mirror.catch_up))
 
-    async def open(self, index: int, start: Start, within: float) -> AgentSession:
+    async def open(self, index: int, start: Start, within: float, *, load: AgentSession | None = None) -> AgentSession:
         """The rollout's session of this number, opened now if it was not. within: seconds.
 
-        Raises `AgentExitError`, `AgentTimeoutError`, `ACPError`, `ConfigError`, `UnsupportedFeatureError`.
+        load: a session to go on with, as it was opened in the sandbox that this one is a copy of. Whoever cannot have
+        it may open a new one under the same number: it gets a process of its own.
+
+        Raises `AgentExitError`, `AgentTimeoutError`, `ACPError`, `ConfigError`, `UnsupportedFeatureError`; for `load`
+        also `SessionNotLoadedError`.
         """
+        if load is not None:
+            _require_loadable(start, load)
         deadline = time.monotonic() + within
         for attempt in range(STARTS):
             name = f"{self._sandbox.ref.episode}{index}.{attempt}"
@@ -98,7 +108,12 @@ class Connection:
             if wire.noted(_FAILED) and attempt + 1 < STARTS:
                 continue
             try:
-                return await self._open(name, index, start, max(1.0, deadline - time.monotonic()))
+                return await self._open(name, index, start, max(1.0, deadline - time.monotonic()), load)
+            except (SessionNotLoadedError, AgentTimeoutError):
+                if load is not None:
+                    await self.process(name).kill()
+                    wire.note(_FAILED, {})
+                raise
             except AgentExitError:
                 if wire.could_not_start or attempt + 1 == STARTS:
                     raise
@@ -106,7 +121,9 @@ class Connection:
                 await asyncio.sleep(_FIRST_WAIT * 2**attempt)
         raise AssertionError("the last start raises or returns")
 
-    async def _open(self, name: str, index: int, start: Start, within: float) -> AgentSession:
+    async def _open(
+        self, name: str, index: int, start: Start, within: float, load: AgentSession | None
+    ) -> AgentSession:
         wire, process = self.wire(name), self.process(name)
         opened = wire.noted(_OPENED)
         if opened is None:
@@ -114,10 +131,13 @@ class Connection:
             from benchflow.planes.agent.acp.opening import Opening
 
             await prepare_home(self._sandbox, start)
+            if self._mirrored and not await process.was_started():
+                # A copy of a world has the files of the sessions that were held there.
+                await self._sandbox.control('rm -rf -- "$1"', process.inside)
             client = Client(self._sandbox, user=start.account.name, cwd=start.cwd)
             async with self.reach(name) as during, aclosing(client):
                 await process.start(start.pump, start.argv, env=start.env, cwd=start.cwd, account=start.account)
-                talk = Opening(Session(wire, client), start, Limits(wall=within, idle=None))
+                talk = Opening(Session(wire, client), start, Limits(wall=within, idle=None), load)
                 opened = wire.note(_OPENED, await during(talk.run()))
         account = start.account
         return AgentSession(
@@ -130,6 +150,33 @@ class Connection:
             cwd=start.cwd,
             **opened,
         )
+
+
+def session_rung(record: AgentRecord, session: AgentSession, least: Rung = "fresh") -> Rung:
+    """The best way known to go on with a session in a copy of its world. least: a replay is tried where that is asked
+    for, also of an agent of which nobody knows how it does.
+    """
+    told, rung = session.capabilities, record.session.rung
+    if (is_enough(rung, "load") and told and not told.get("loadSession")) or (rung == "fresh" and least == "replay"):
+        rung = "replay"
+    # What no record was kept of is answered from none.
+    return "fresh" if rung == "replay" and session.model_access == "direct" else rung
+
+
+def _require_loadable(start: Start, load: AgentSession) -> None:
+    record = start.record
+    rung = session_rung(record, load)
+    if not is_enough(rung, "load"):
+        known = [hazard for hazard in record.session.hazards if "session/load" in hazard]
+        raise UnsupportedFeatureError(
+            f"agent {record.name!r} does not load sessions in a copy of their world"
+            + (f": {'; '.join(known)}" if known else ""),
+            key="min_session_rung",
+            remedy=f"allow the rung {rung!r}",
+        )
+    if (start.account.home, start.cwd) != (load.home, load.cwd):
+        held = f"the session was held in {load.cwd}, with {load.home} for a home"
+        raise SessionNotLoadedError(f"{held}, and agents keep absolute paths: not in {start.cwd}")
 
 
 # Files that the agent reads, made by itself: what it left in its home must not lead root anywhere else. $1: home, then

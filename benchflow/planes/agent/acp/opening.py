@@ -1,4 +1,8 @@
-"""What is said until there is a session: `initialize`, `session/new`, its mode, model and effort."""
+"""What is said until there is a session: `initialize`, `session/new` or `session/load`, its mode, model and effort.
+
+An agent that loads a session tells all of it again, unless it can resume it. That is history, which is on record where
+it happened: it is heard and belongs to no turn, whoever reads the journal and however often.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from acp.schema import (
     Implementation,
     InitializeRequest,
     InitializeResponse,
+    LoadSessionResponse,
     McpServerStdio,
     NewSessionResponse,
     SseMcpServer,
@@ -25,10 +30,11 @@ from pydantic import BaseModel, ValidationError
 
 from benchflow import __version__
 from benchflow.contracts.agent import AgentRecord, Choice, texts
+from benchflow.contracts.rollout import AgentSession
 from benchflow.contracts.task import McpServer
-from benchflow.errors import ACPError, ConfigError, UnsupportedFeatureError
+from benchflow.errors import ACPError, ConfigError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.limits import Limits
-from benchflow.planes.agent.acp.session import Session
+from benchflow.planes.agent.acp.session import SILENCE, Session
 from benchflow.planes.agent.acp.wire import Message
 
 if TYPE_CHECKING:
@@ -37,18 +43,20 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=BaseModel)
 
 _AUTH_REQUIRED = "(code -32000)"
+_LOWER = "go on from the record of its calls, or with a new session"
 
 _LONGEST_NAME, _MOST_CAPABILITIES = 200, 10_000
 """Characters of what an agent says that it is: a workflow has to carry them."""
 
 
 class Opening:
-    """What is said until there is a session."""
+    """What is said until there is a session. load: the one to go on with; None for a new one."""
 
-    def __init__(self, session: Session, start: Start, limits: Limits) -> None:
+    def __init__(self, session: Session, start: Start, limits: Limits, load: AgentSession | None = None) -> None:
         self._session = session
         self._start = start
         self._limits = limits
+        self._load = load
 
     async def run(self) -> dict[str, Any]:
         """What of the session is worth keeping, as fields of `AgentSession`."""
@@ -62,20 +70,45 @@ class Opening:
         for server in self._start.mcp_servers:
             _require_reached(server, capabilities, self._start.record.name)
         servers = [acp_server(server) for server in self._start.mcp_servers]
-        answer = await self._call("session/new", {"cwd": self._start.cwd, "mcpServers": servers})
-        new = _validated(NewSessionResponse, answer)
-        await self._choose(new.session_id, answer)
+        asked = {"cwd": self._start.cwd, "mcpServers": servers}
+        if self._load is None:
+            answer = await self._call("session/new", asked)
+            session = _validated(NewSessionResponse, answer).session_id
+        else:
+            session = self._load.id
+            answer = await self._go_on({"sessionId": session, **asked}, capabilities)
+        await self._choose(session, answer)
         told = _plain(capabilities)
         return {
-            "id": new.session_id,
+            "id": session,
             "agent": said.agent_info.name[:_LONGEST_NAME] if said.agent_info else None,
             "version": said.agent_info.version[:_LONGEST_NAME] if said.agent_info else None,
             "capabilities": told if len(str(told)) <= _MOST_CAPABILITIES else {},
         }
 
-    async def _call(self, method: str, params: Message, request: str | None = None) -> Message:
+    async def _go_on(self, asked: Message, capabilities: AgentCapabilities) -> Message:
+        """Have it load the session. Raises `SessionNotLoadedError`."""
+        record, can = self._start.record, capabilities.session_capabilities
+        if record.session.resume and can is not None and can.resume is not None:
+            method, quiet = "session/resume", 0.0
+        elif capabilities.load_session:
+            # The last of the history may come after the answer.
+            method, quiet = "session/load", SILENCE
+        else:
+            raise SessionNotLoadedError(f"agent {record.name!r} says that it loads no sessions", remedy=_LOWER)
         try:
-            return await self._session.call(request or method.replace("/", "-"), method, params, self._limits)
+            answer = await self._call(method, asked, quiet=quiet)
+        except ACPError as error:
+            raise SessionNotLoadedError(
+                error.message, remedy=error.remedy or _LOWER, log_tail=error.log_tail
+            ) from error
+        _validated(LoadSessionResponse, answer)
+        return answer
+
+    async def _call(self, method: str, params: Message, request: str | None = None, *, quiet: float = 0.0) -> Message:
+        try:
+            name = request or method.replace("/", "-")
+            return await self._session.call(name, method, params, self._limits, quiet=quiet)
         except ACPError as error:
             if _AUTH_REQUIRED in error.message and error.remedy is None:
                 error.remedy = f"give it what it logs in with: bench agent show {self._start.record.name}"

@@ -61,13 +61,13 @@ class AgentProcess:
         self._sandbox = sandbox
         self._wire = wire
         self._key = key
-        self._inside = inside
+        self.inside = inside
 
     async def start(
         self, pump: Sequence[str], argv: Sequence[str], *, env: Mapping[str, str], cwd: str, account: Account
     ) -> None:
         """Start it, unless it was. pump: what holds its stdio. Raises `AgentExitError` if that ends at once."""
-        command = [*pump, self._inside, str(account.uid), str(account.gid), cwd, *argv]
+        command = [*pump, self.inside, str(account.uid), str(account.gid), cwd, *argv]
         identity = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
         said = await start_once(self._sandbox, self._key, command, {**identity, **env})
         if said is not None and self._wire.ended() is None:
@@ -75,6 +75,10 @@ class AgentProcess:
                 f"the program that holds the agent's files ended with {said.return_code}",
                 log_tail=(said.stderr or said.stdout)[-4000:] or None,
             )
+
+    async def was_started(self) -> bool:
+        """Whether somebody has started it."""
+        return await self._sandbox.was_started(self._key)
 
     async def during(self, work: Coroutine[Any, Any, T], *, catch_up: Callable[[], Awaitable[None]] | None = None) -> T:
         """The result of work that needs the process to live. Raises `SandboxLostError` when the sandbox goes meanwhile.

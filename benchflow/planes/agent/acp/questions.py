@@ -85,13 +85,21 @@ def given_answer(method: str, answer: Answer) -> Message:
 
 
 def _choices(form: Message) -> list[Option]:
-    """The choices of a form of one field, as options `field:choice`: more fields need a content of their own."""
+    """The choices of a form in which nothing else has to be filled in, as options `field:choice`: any other form needs
+    a content of its own.
+    """
     fields = form.get("properties") or {}
-    if len(fields) != 1:
+    listed = {
+        name: field.get("oneOf") or [{"const": value} for value in field.get("enum") or []]
+        for name, field in fields.items()
+    }
+    chosen = [name for name, rows in listed.items() if rows]
+    if len(chosen) != 1 or set(form.get("required") or ()) - set(chosen):
         return []
-    ((name, field),) = fields.items()
-    rows = field.get("oneOf") or [{"const": value} for value in field.get("enum") or []]
-    return [Option(id=f"{name}:{row.get('const')}", name=str(row.get("title") or row.get("const"))) for row in rows]
+    (name,) = chosen
+    return [
+        Option(id=f"{name}:{row.get('const')}", name=str(row.get("title") or row.get("const"))) for row in listed[name]
+    ]
 
 
 def _small(form: Message | None) -> Message | None:

@@ -19,13 +19,13 @@ from benchflow.contracts.rollout import Question
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import Limits, Stop, note_stop, noted_stop
-from benchflow.planes.agent.acp.wire import Heard, Message, Wire
+from benchflow.planes.agent.acp.wire import SLOW, Heard, Message, Wire
 
 SILENCE = 0.25
 """Seconds without output after which a turn that has its answer is taken to be over."""
 
-LAST_LOG = 0.3
-"""Seconds that an agent's log is given to say why it wrote what it should not."""
+LAST_LOG = 2.0
+"""Seconds that an agent's log, as long as it is empty, is given to say why it wrote what it should not."""
 
 LAST_WORDS = 5.0
 """Seconds after its answer at which a turn is over, however much the agent goes on to say."""
@@ -109,14 +109,15 @@ class Session:
         self._wire = wire
         self._host = host
 
-    async def call(self, request: str, method: str, params: Message, limits: Limits) -> Message:
-        """Send a request, unless it was, and return its result.
+    async def call(self, request: str, method: str, params: Message, limits: Limits, *, quiet: float = 0.0) -> Message:
+        """Send a request, unless it was, and return its result. What is heard until then, and until nothing was for
+        `quiet` seconds, is part of no turn.
 
         Raises `ACPError`, `AgentExitError`, `AgentTimeoutError`.
         """
         exchange = _Exchange(request, lambda lines: None)
         started, offset = self._begin(request, method, params)
-        ended_by = await self._listen(exchange, offset, started, limits, quiet=0)
+        ended_by = await self._listen(exchange, offset, started, limits, quiet=quiet)
         if ended_by is not None:
             raise AgentTimeoutError(f"the agent did not answer {method} in time", log_tail=self._wire.log_tail())
         assert exchange.answer is not None
@@ -148,8 +149,10 @@ class Session:
             return await self._hear_turn(exchange, session, started, offset, limits, kill, skip)
         except ACPError as error:
             # What it says of its trouble may come a moment after it.
-            await asyncio.sleep(0 if error.log_tail else LAST_LOG)
-            error.log_tail = self._wire.log_tail()
+            give_up_at = time.monotonic() + LAST_LOG
+            while (tail := self._wire.log_tail()) is None and time.monotonic() < give_up_at:
+                await asyncio.sleep(SLOW)
+            error.log_tail = tail
             raise
 
     async def _hear_turn(

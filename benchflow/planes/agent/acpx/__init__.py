@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from benchflow.contracts.agent import AgentRecord, Choice, NodeInstall
+from benchflow.contracts.checkpoint import is_enough
 from benchflow.errors import UnsupportedFeatureError
 
 PREFIX = "acpx/"
@@ -59,7 +61,10 @@ def acpx_record(acpx: AgentRecord, inner: AgentRecord) -> AgentRecord:
     if not isinstance(theirs, NodeInstall) or inner.version is None:
         raise _not_behind(inner, "does not run on Node, as acpx does: the two have one toolbox")
     install = theirs.model_copy(update={"packages": {**theirs.packages, **ours.packages}})
-    hazards = (*inner.session.hazards, *acpx.session.hazards)
+    session: dict[str, Any] = {"hazards": (*inner.session.hazards, *acpx.session.hazards)}
+    if is_enough(inner.session.rung, "load"):
+        # The session is acpx's, which answers to a process that a copy of the world does not have.
+        session["rung"] = "replay"
     table = inner.model_dump() | {
         "name": f"{PREFIX}{inner.name}",
         "description": f"{inner.description.rstrip('.')}, behind acpx.",
@@ -69,7 +74,7 @@ def acpx_record(acpx: AgentRecord, inner: AgentRecord) -> AgentRecord:
         "install": install.model_dump(),
         "env": {**inner.env, **acpx.env},
         "home_dirs": (*inner.home_dirs, *acpx.home_dirs),
-        "session": inner.session.model_copy(update={"hazards": hazards}).model_dump(),
+        "session": inner.session.model_copy(update=session).model_dump(),
         "checked": (*(f"acpx: {text}" for text in acpx.checked), *(f"{inner.name}: {text}" for text in inner.checked)),
     }
     return AgentRecord.model_validate(table)

@@ -22,7 +22,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 import { misfitOf, post, toolsOf } from "./mcp.mjs";
 
-const VERSION = "1.1.0";
+const VERSION = "1.2.0";
 const PROTOCOL = 1;
 const FORMAT = 1;
 
@@ -121,7 +121,8 @@ class Session {
     return session;
   }
 
-  static load(id, cwd, settings, tools) {
+  /** retell: whether the client is to hear all of it again. */
+  static load(id, cwd, settings, tools, { retell }) {
     let stored;
     try {
       stored = JSON.parse(fs.readFileSync(fileOf(id), "utf8"));
@@ -131,7 +132,7 @@ class Session {
     }
     if (stored?.format !== FORMAT) throw new Refusal(INTERNAL_ERROR, `the session ${id} is of another format`);
     const session = new Session(id, cwd, settings, tools);
-    for (const entry of stored.entries) session.replay(entry);
+    for (const entry of stored.entries) session.recall(entry, retell);
     session.settle("interrupted: whether it was carried out is not known");
     return session;
   }
@@ -206,10 +207,11 @@ class Session {
     this.tell({ sessionUpdate: "tool_call_update", toolCallId: call.name, status, ...content, rawOutput });
   }
 
-  replay(entry) {
+  recall(entry, retell) {
     const [call] = this.pending;
     this.entries.push(entry);
     this.note(entry);
+    if (!retell) return;
     const { role, content } = entry.message;
     if (role === "user") this.say("user_message_chunk", content);
     if (role === "assistant") this.speak(entry.message);
@@ -624,6 +626,7 @@ const METHODS = new Map([
         loadSession: true,
         promptCapabilities: { image: false, audio: false, embeddedContext: false },
         mcpCapabilities: { http: true, sse: false },
+        sessionCapabilities: { resume: {} },
       },
       authMethods: [],
     }),
@@ -636,20 +639,20 @@ const METHODS = new Map([
       return { sessionId: session.id };
     },
   ],
-  [
-    "session/load",
-    async (params) => {
-      const id = String(params.sessionId);
-      // It becomes a part of a path.
-      if (!/^[0-9a-f-]{36}$/.test(id)) throw new Refusal(NOT_FOUND, `there is no session ${id}`);
-      const found = await world(params);
-      if (sessions.get(id)?.turn) throw new Refusal(INVALID_REQUEST, "the session is in a turn");
-      sessions.set(id, Session.load(id, ...found));
-      return {};
-    },
-  ],
+  ["session/load", (params) => load(params, { retell: true })],
+  ["session/resume", (params) => load(params, { retell: false })],
   ["session/prompt", prompt],
 ]);
+
+async function load(params, how) {
+  const id = String(params.sessionId);
+  // It becomes a part of a path.
+  if (!/^[0-9a-f-]{36}$/.test(id)) throw new Refusal(NOT_FOUND, `there is no session ${id}`);
+  const found = await world(params);
+  if (sessions.get(id)?.turn) throw new Refusal(INVALID_REQUEST, "the session is in a turn");
+  sessions.set(id, Session.load(id, ...found, how));
+  return {};
+}
 
 /** What a session has besides its file: [cwd, settings, tools]. */
 async function world({ cwd, mcpServers = [] }) {

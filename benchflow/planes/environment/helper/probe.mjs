@@ -11,15 +11,20 @@ const TRY = 5.0;
 const LAST_WORDS = 200;
 const SHOWN = 200;
 const READ = 4096;
+const UNTRIED = "was not tried";
+const SILENT = "timed out";
 const seconds = () => performance.now() / 1000;
 const isHealthy = (status) => status >= 200 && status < 400;
 
 async function tried(known, every, began, deadline, signal) {
   while (!known.healthy && seconds() < deadline && !signal.aborted) {
+    const patience = Math.min(TRY, Math.max(0.05, deadline - seconds()));
     try {
-      [known.healthy, known.answer] = await ask(known.target, Math.min(TRY, Math.max(0.05, deadline - seconds())));
+      [known.healthy, known.answer] = await ask(known.target, patience);
     } catch (error) {
-      known.answer = told(error);
+      const answer = told(error);
+      // That the deadline has cut a try short is told only of a target that has met nothing before.
+      if (patience === TRY || answer !== SILENT || known.answer === UNTRIED) known.answer = answer;
     }
     if (known.healthy) known.seconds = seconds() - began;
     else await sleep(every * 1000);
@@ -97,7 +102,7 @@ function statusOf(said) {
 
 function told(error) {
   const one = error.errors?.[0] ?? error;
-  if (one.name === "AbortError" || one.name === "TimeoutError" || one.code === "ETIMEDOUT") return "timed out";
+  if (one.name === "AbortError" || one.name === "TimeoutError" || one.code === "ETIMEDOUT") return SILENT;
   return { ECONNREFUSED: "connection refused", ECONNRESET: "connection reset" }[one.code] ?? one.message.toLowerCase();
 }
 
@@ -105,7 +110,7 @@ async function probe({ http, tcp, deadline: limit, exits, every }) {
   const began = seconds();
   const deadline = began + limit;
   const targets = [...http, ...tcp.map((port) => `tcp://localhost:${port}`)];
-  const answers = targets.map((target) => ({ target, healthy: false, answer: "was not tried", seconds: null }));
+  const answers = targets.map((target) => ({ target, healthy: false, answer: UNTRIED, seconds: null }));
   const stop = new AbortController();
   const tries = answers.map((known) => tried(known, every, began, deadline, stop.signal));
   let ended = [];

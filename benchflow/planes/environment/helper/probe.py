@@ -16,33 +16,41 @@ TRY = 5.0
 LAST_WORDS = 0.2
 SHOWN = 200
 READ = 4096
+UNTRIED = "was not tried"
+SILENT = "timed out"
 
 
 class Probe(threading.Thread):
-    """One target, tried until it is healthy. answer: the last thing that was met."""
+    """One target, tried until it is healthy. answer: the last thing that was met.
+
+    That the deadline has cut a try short is told only of a target that has met nothing before.
+    """
 
     def __init__(self, target: str, every: float, began: float, deadline: float) -> None:
         super().__init__(daemon=True)
         self.target, self.every, self.began, self.deadline = target, every, began, deadline
         self.healthy = False
-        self.answer = "was not tried"
+        self.answer = UNTRIED
         self.seconds: float | None = None
 
     def run(self) -> None:
         while not self.healthy and time.monotonic() < self.deadline:
+            patience = min(TRY, max(0.05, self.deadline - time.monotonic()))
             try:
-                self.healthy, self.answer = self.ask()
+                self.healthy, self.answer = self.ask(patience)
             except Exception as error:
-                self.answer = told(error)
+                answer = told(error)
+                if patience == TRY or answer != SILENT or self.answer == UNTRIED:
+                    self.answer = answer
             if self.healthy:
                 self.seconds = time.monotonic() - self.began
             else:
                 time.sleep(self.every)
 
-    def ask(self) -> tuple[bool, str]:
+    def ask(self, patience: float) -> tuple[bool, str]:
         url = urlsplit(self.target)
         port = url.port or {"http": 80, "https": 443}[url.scheme]
-        with connected(url.hostname or "", port, min(TRY, max(0.05, self.deadline - time.monotonic()))) as link:
+        with connected(url.hostname or "", port, patience) as link:
             if url.scheme == "tcp":
                 return True, "connected"
             if url.scheme == "https":
@@ -111,7 +119,7 @@ def healthy(status: int) -> bool:
 
 def told(error: Exception) -> str:
     if isinstance(error, (socket.timeout, TimeoutError)):
-        return "timed out"
+        return SILENT
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     if isinstance(error, ConnectionResetError):

@@ -27,16 +27,17 @@ from typing import Any
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound
+from benchflow.planes.sandbox.docker.launch import ROOM
 from benchflow.planes.sandbox.docker.output import Output
 from benchflow.planes.sandbox.docker.processes import MARKER, Processes
-from benchflow.planes.sandbox.docker.records import container_records
+from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.shell import MARK_AGENT, RootShell
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
 from benchflow.planes.sandbox.outcome import KILLED, NOT_STARTED, TIMED_OUT, WATCH_EVERY
 from benchflow.planes.sandbox.records import file_lock, write_record
 
-ROOM = "/run/benchflow"
-KILL_PATIENCE = 20.0
+KILL_PATIENCE = 60.0
+"""Seconds for a killed command to be gone: a process that waits for the disk does so first."""
 
 # $1: directory; the rest: the command. The wrapper's output stays the daemon's stream and carries nothing, not even
 # the shell's remark that its child was killed: what arrives there is the daemon's reason not to start.
@@ -61,8 +62,9 @@ class Command:
 class Executions:
     """The commands of one container."""
 
-    def __init__(self, engine: Engine, shell: RootShell, processes: Processes, container: str) -> None:
+    def __init__(self, engine: Engine, shell: RootShell, processes: Processes, container: str, records: Path) -> None:
         self._engine = engine
+        self._records = records
         self._shell = shell
         self._processes = processes
         self._container = container
@@ -74,9 +76,9 @@ class Executions:
         nonce = secrets.token_hex(8)
         room = f"{ROOM}/exec/{nonce}"
         await self._make_room(room, command.user)
-        exec_id = await self._create(command, room, nonce)
+        exec_id = await self._create(command, _wrapped(command, room), nonce)
         # A start under way cannot be called back, so ending it means to see it through first.
-        starting = asyncio.ensure_future(self._engine.open_exec(exec_id))
+        starting = asyncio.ensure_future(self._open(exec_id))
         try:
             async with asyncio.timeout(timeout):
                 said = await self._until_end(await asyncio.shield(starting), room)
@@ -162,16 +164,8 @@ class Executions:
     async def stream(self, command: Command) -> AsyncIterator[ExecChunk]:
         """Run and yield output as it comes. Leaving the iteration early kills what was started."""
         nonce = secrets.token_hex(8)
-        made = await self._engine.call(
-            lambda client: client.exec_create(
-                self._container,
-                ["/bin/sh", "-c", _STREAMED, "benchflow-exec", *command.argv],
-                user=command.user,
-                environment=command.env | {MARKER: nonce},
-                workdir=command.cwd,
-            )
-        )
-        stream = await self._engine.open_exec(made["Id"])
+        exec_id = await self._create(command, ["/bin/sh", "-c", _STREAMED, "benchflow-exec"], nonce)
+        stream = await self._open(exec_id)
         finished = False
         try:
             while (piece := await stream.read()) is not None:
@@ -180,8 +174,8 @@ class Executions:
         finally:
             stream.close()
             if not finished:
-                await asyncio.shield(self._later(self._end(made["Id"], nonce)))
-        yield ExecChunk(stream="exit", return_code=await self._exit_code(made["Id"]))
+                await asyncio.shield(self._later(self._end(exec_id, nonce)))
+        yield ExecChunk(stream="exit", return_code=await self._exit_code(exec_id))
 
     async def settle(self) -> None:
         """Wait for the kills that cancellations left to do."""
@@ -206,10 +200,10 @@ class Executions:
         else:
             await self._make_room(room, command.user)
             nonce = secrets.token_hex(8)
-            exec_id = await self._create(command, room, nonce)
+            exec_id = await self._create(command, _wrapped(command, room), nonce)
             record = {"exec_id": exec_id, "nonce": nonce, "user": command.user, "started_at": time.time()}
         write_record(file, record)
-        return record, await self._engine.open_exec(record["exec_id"])
+        return record, await self._open(record["exec_id"])
 
     async def _make_room(self, room: str, user: str) -> None:
         """A directory with output files that the command's user may write, and nothing else there."""
@@ -225,18 +219,23 @@ class Executions:
                 remedy="name a user that exists in the image, or add it in the Dockerfile",
             )
 
-    async def _create(self, command: Command, room: str, nonce: str) -> str:
-        wrapper = _WRAPPER.format(mark="" if command.world else MARK_AGENT)
-        made = await self._engine.call(
-            lambda client: client.exec_create(
-                self._container,
-                ["/bin/sh", "-c", wrapper, "benchflow-exec", room, *command.argv],
-                user=command.user,
-                environment=command.env | {MARKER: nonce},
-                workdir=command.cwd,
+    async def _create(self, command: Command, before: list[str], nonce: str) -> str:
+        """Make an execution. before: what the command's own words are put behind."""
+        async with entering(self._container):
+            made = await self._engine.call(
+                lambda client: client.exec_create(
+                    self._container,
+                    [*before, *command.argv],
+                    user=command.user,
+                    environment=command.env | {MARKER: nonce},
+                    workdir=command.cwd,
+                )
             )
-        )
         return str(made["Id"])
+
+    async def _open(self, exec_id: str) -> Stream:
+        async with entering(self._container):
+            return await self._engine.open_exec(exec_id)
 
     # --- waiting -------------------------------------------------------------------------------------
 
@@ -352,12 +351,21 @@ class Executions:
     # --- places --------------------------------------------------------------------------------------
 
     def _record_of(self, key: str) -> Path:
-        name = re.sub(r"[^A-Za-z0-9_-]+", "-", key)[-60:]
-        digest = hashlib.sha256(key.encode()).hexdigest()[:12]
-        return container_records(self._container) / f"{name}-{digest}.json"
+        return self._records / f"{record_name(key)}.json"
 
     def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+def record_name(key: str) -> str:
+    """What the record of a key is called."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", key)[-60:]
+    return f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+
+
+def _wrapped(command: Command, room: str) -> list[str]:
+    wrapper = _WRAPPER.format(mark="" if command.world else MARK_AGENT)
+    return ["/bin/sh", "-c", wrapper, "benchflow-exec", room]

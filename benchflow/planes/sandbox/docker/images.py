@@ -47,8 +47,8 @@ class Images:
     async def build(self, config: ImageConfig, log: Path | None) -> ImageRef:
         """A ready image for a configuration, pulled or built if it is not here."""
         if config.image is not None:
-            found = await self._find(config.image, built=False)
-            return found or await self._locked(config.image, lambda: self._pull(config, log))
+            found = await self.find(config.image, built=False)
+            return found or await self.locked(config.image, lambda: self._pull(config, log))
         context = await asyncio.to_thread(read_context, config)
         given = config.digest
         if given is None:
@@ -57,15 +57,11 @@ class Images:
         digest = resolved.digest(given.removeprefix("sha256:"))
         context = replace(context, sent=resolved.text if resolved.used else None)
         tag = f"{REPOSITORY}:{digest[:32]}"
-        found = await self._find(tag, built=True)
-        return found or await self._locked(tag, lambda: self._make(context, tag, digest, config, log))
+        found = await self.find(tag, built=True)
+        return found or await self.locked(tag, lambda: self._make(context, tag, digest, config, log))
 
-    async def remove(self, reference: str) -> None:
-        """Remove an image that was built here. Missing is success."""
-        with contextlib.suppress(NotFound):
-            await self._engine.call(lambda client: client.remove_image(reference))
-
-    async def _find(self, reference: str, built: bool) -> ImageRef | None:
+    async def find(self, reference: str, built: bool) -> ImageRef | None:
+        """The image of a name, if it is here. built: it was made by this engine."""
         try:
             image = await self._engine.call(
                 lambda client: client.inspect_image(reference)  # type: ignore[no-untyped-call]
@@ -75,7 +71,7 @@ class Images:
         workdir = (image.get("Config") or {}).get("WorkingDir") or None
         return ImageRef(reference=reference, workdir=None if workdir == "/" else workdir, built=built)
 
-    async def _locked(self, reference: str, make: Callable[[], Any]) -> ImageRef:
+    async def locked(self, reference: str, make: Callable[[], Any]) -> ImageRef:
         """One process at a time makes an image; those that waited find it."""
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", reference)[-100:]
         async with file_lock(state_dir() / "locks" / f"image-{name}.lock"):
@@ -86,7 +82,7 @@ class Images:
 
     async def _pull(self, config: ImageConfig, log: Path | None) -> ImageRef:
         reference = str(config.image)
-        if found := await self._find(reference, built=False):
+        if found := await self.find(reference, built=False):
             return found
         transcript = Progress(log)
         try:
@@ -107,14 +103,14 @@ class Images:
                 remedy="check the name, log in to its registry (`docker login`), or put the image on this "
                 "host (`docker pull`, `docker load`)",
             ) from error
-        if found := await self._find(reference, built=False):
+        if found := await self.find(reference, built=False):
             return found
         raise ImagePullError(f"the image {reference} was pulled but is not on this host", key="docker_image")
 
     # --- Dockerfiles ---------------------------------------------------------------------------------
 
     async def _make(self, context: Context, tag: str, digest: str, config: ImageConfig, log: Path | None) -> ImageRef:
-        if found := await self._find(tag, built=True):
+        if found := await self.find(tag, built=True):
             return found
         transcript = Progress(log)
         features = context.buildkit_features()
@@ -133,7 +129,7 @@ class Images:
             ) from error
         finally:
             archive.close()
-        if found := await self._find(tag, built=True):
+        if found := await self.find(tag, built=True):
             return found
         raise ImageBuildError("the build left no image", file=context.shown, log_tail=transcript.tail)
 

@@ -12,7 +12,11 @@ import docker.types
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError, SandboxUnavailableError
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound
+from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
+
+ROOM = "/run/benchflow"
+"""Where the engine's own files lie in a container. On a volume, so that no image of the container has them."""
 
 MAIN = "trap 'exit 0' TERM INT; while :; do sleep 2147483647 & wait $!; done"
 """A main process that does nothing and ends at once on SIGTERM, so that stopping costs no grace period."""
@@ -38,7 +42,8 @@ CAPABILITIES = (
 PIDS_LIMIT = 4096
 LOG_TAIL = 30
 NOT_FOUND = 127
-_LOOKS = 40
+_LOOKS = 200
+"""At a container that should have ended, 0.05 s apart: a busy daemon is late to note the end."""
 LOG = {"type": "json-file", "config": {"max-size": "16m", "max-file": "2"}}
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -87,8 +92,11 @@ async def create(
             cap_add=list(CAPABILITIES),
             security_opt=["no-new-privileges"],
             mounts=[
-                docker.types.Mount(mount.target, mount.source, type="bind", read_only=mount.read_only)
-                for mount in spec.mounts
+                _room(spec),
+                *(
+                    docker.types.Mount(mount.target, mount.source, type="bind", read_only=mount.read_only)
+                    for mount in spec.mounts
+                ),
             ],
         )
         made = client.create_container(
@@ -111,6 +119,11 @@ async def create(
         return await engine.call(make)
     except NotFound as error:
         raise no_image(spec.image.reference, error) from error
+
+
+def _room(spec: SandboxSpec) -> docker.types.Mount:
+    labels = {STACK_LABEL: spec.labels.get(STACK_LABEL, "")}
+    return docker.types.Mount(ROOM, None, type="volume", no_copy=True, labels=labels)
 
 
 def no_image(reference: str, error: NotFound) -> SandboxStartError:
@@ -138,12 +151,14 @@ async def start_error(
     if isinstance(cause, SandboxUnavailableError):
         return cause
     try:
-        state = await _state(engine, container)
+        # Where there is no shell, no end of the container's is to be waited for.
+        lacks_shell = '"/bin/sh"' in cause.message
+        state = await _state(engine, container, 1 if lacks_shell else _LOOKS)
         log = await engine.call(lambda client: client.logs(container, tail=LOG_TAIL, stdout=True, stderr=True))
     except (SandboxLostError, NotFound):
         return SandboxStartError("the container was removed while it started")
     if state["Running"] or state["Status"] == "created":
-        remedy = NO_SHELL if '"/bin/sh"' in cause.message else cause.remedy or (STAY if entrypoint == "first" else None)
+        remedy = NO_SHELL if lacks_shell else cause.remedy or (STAY if entrypoint == "first" else None)
         return SandboxStartError(f"the container did not come up: {cause.message}", remedy=remedy)
     return SandboxStartError(
         f"the container ended at once with exit status {state['ExitCode']}"
@@ -154,9 +169,9 @@ async def start_error(
     )
 
 
-async def _state(engine: Engine, container: str) -> dict[str, Any]:
-    """The daemon's word on a container that does not do what it should: it notes a moment later that one has ended."""
-    for _ in range(_LOOKS):
+async def _state(engine: Engine, container: str, looks: int) -> dict[str, Any]:
+    """The daemon's word on a container that does not do what it should: it notes some time later that one has ended."""
+    for _ in range(looks):
         state: dict[str, Any] = (await engine.call(lambda client: client.inspect_container(container)))["State"]
         if not state["Running"]:
             break

@@ -11,13 +11,16 @@ it again. Neither a double fork nor a new session nor a cleared environment hide
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
+from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.shell import RootShell
 from benchflow.planes.sandbox.records import write_record
 
@@ -32,7 +35,12 @@ INITS = (b"docker-init", b"tini", b"tini-static", b"catatonit", b"dumb-init")
 """What the daemon's init may be called; it is one of these only where we asked for it."""
 
 ROUNDS = 200
-"""Looks at the table before giving up on processes that multiply faster than they are killed."""
+"""Looks at the table that find new ones, before giving up on processes that multiply faster than they are killed."""
+
+DYING_SEC = 60.0
+"""How long what was killed may take to go: a process that waits for the disk does so first."""
+
+_LONGEST_PAUSE = 0.5
 
 # NUL-separated, four a process: stat line (its name may hold anything but NUL), uid:gid, marked (1, 0, or ? for
 # unreadable), hard limit of the resident set.
@@ -111,6 +119,39 @@ def closure(table: dict[int, Process], seeds: Iterable[int], spared: set[int]) -
         found |= more
 
 
+class Hunt:
+    """Rounds of looking for processes and killing them. whom: for a complaint; met: all that were found so far."""
+
+    def __init__(self, whom: str) -> None:
+        self.met: set[tuple[int, int]] = set()
+        self._whom = whom
+        self._rounds = self._idle = 0
+        self._give_up = 0.0
+
+    async def meet(self, found: set[tuple[int, int]]) -> int:
+        """Note whom a round has found. Returns for how many rounds nobody was new; after the second, each pauses first.
+
+        Raises `SandboxError` when new ones come again and again, or the others do not go.
+        """
+        if not found <= self.met:
+            self.met |= found
+            self._rounds += 1
+            self._idle, self._give_up = 0, time.monotonic() + DYING_SEC
+            if self._rounds == ROUNDS:
+                raise self._error("multiplies faster than it can be killed")
+            return 0
+        self._idle += 1
+        if time.monotonic() > self._give_up:
+            left = " ".join(str(pid) for pid, _ in sorted(found)[:10])
+            raise self._error(f"does not end (pids: {left})")
+        if self._idle > 1:
+            await asyncio.sleep(min(0.001 * 2**self._idle, _LONGEST_PAUSE))
+        return self._idle
+
+    def _error(self, what: str) -> SandboxError:
+        return SandboxError(f"{self._whom} {what}", remedy="run this rollout again in a fresh sandbox")
+
+
 class Processes:
     """The processes of one container."""
 
@@ -120,6 +161,7 @@ class Processes:
         self._container = container
         self._record = record
         self._form: str | None = None
+        self._shells: set[tuple[int, int]] = set()
 
     async def mark_baseline(self) -> None:
         """Remember what runs. The record is on the host: an agent that is root could edit one inside."""
@@ -142,9 +184,9 @@ class Processes:
         """
         baseline = self._baseline() if keep_services else set()
         world = keep_services and await self._entrypoint() in FORMS
-        killed: set[tuple[int, int]] = set()
-        for _ in range(ROUNDS):
-            shell, table = await self._table()
+        hunt, first = Hunt("what runs in the sandbox"), ""
+        while True:
+            shell, table = await self._table(first=first)
             main = await self._main(table)
             spared = closure(table, [shell], set()) | main
             spared |= {process.pid for process in table.values() if process.identity in baseline}
@@ -153,43 +195,47 @@ class Processes:
             spared |= closure(table, services - {1}, set())
             victims = {pid for pid, process in table.items() if pid not in spared and process.state != "Z"}
             if not victims:
-                return len(killed)
-            killed |= {table[pid].identity for pid in victims}
-            await self._kill(victims)
-        raise SandboxError(
-            "processes in the sandbox multiply faster than they can be killed",
-            remedy="run this rollout again in a fresh sandbox",
-        )
+                # A shell of this engine's own takes a moment to end after it was closed; nobody has left it.
+                return len(hunt.met - self._shells)
+            idle = await hunt.meet({table[pid].identity for pid in victims})
+            first = "" if idle else _signal("KILL", victims)
 
     async def kill_marked(self, nonce: str) -> None:
-        """Kill everything that the execution with this marker started."""
+        """Kill everything that the execution with this marker started.
+
+        All is stopped before any of it is killed: a stopped process has no more children, and those that it has are
+        known as its own by it alone, where they have left its session and changed their environment.
+        """
         marker = f"{MARKER}={nonce}"
-        for _ in range(ROUNDS):
-            shell, table = await self._table(marker)
+        hunt, first = Hunt("what a command has started"), ""
+        while True:
+            shell, table = await self._table(marker, first)
             spared = closure(table, [shell], set()) | await self._main(table)
             # Root without CAP_SYS_PTRACE may not read the environment of another user's process; one of the same
             # user and group can.
-            for user in {p.user for p in table.values() if p.marked is None and p.pid not in spared}:
+            known = spared | {process.pid for process in table.values() if process.identity in hunt.met}
+            for user in {p.user for p in table.values() if p.marked is None and p.pid not in known}:
                 theirs = await self._table_as(user, marker)
                 table |= {pid: row for pid, row in theirs.items() if row.marked is not None}
-            seeds = [pid for pid, process in table.items() if process.marked]
+            seeds = [pid for pid, process in table.items() if process.marked or process.identity in hunt.met]
             victims = {pid for pid in closure(table, seeds, spared) if table[pid].state != "Z"}
             if not victims:
                 return
-            await self._kill(victims)
-        raise SandboxError("a timed out command multiplies faster than it can be killed")
+            idle = await hunt.meet({table[pid].identity for pid in victims})
+            first = "" if idle > 1 else _signal("KILL" if idle else "STOP", victims)
 
     async def kill_world(self) -> None:
         """Kill all that no command but the entrypoint's has started, where that is not the first process."""
-        for _ in range(ROUNDS):
-            shell, table = await self._table()
+        hunt, first = Hunt("what the image's entrypoint has started"), ""
+        while True:
+            shell, table = await self._table(first=first)
             main = await self._main(table)
             spared = closure(table, [shell], set()) | main | closure(table, main - {1}, set())
-            world = {pid for pid, process in table.items() if not process.entered and process.state != "Z"}
-            if not world - spared:
+            world = {pid for pid, process in table.items() if not process.entered and process.state != "Z"} - spared
+            if not world:
                 return
-            await self._kill(world - spared)
-        raise SandboxError("the image's entrypoint multiplies faster than it can be killed")
+            idle = await hunt.meet({table[pid].identity for pid in world})
+            first = "" if idle else _signal("KILL", world)
 
     async def any_marked(self, nonce: str, user: str) -> bool:
         """Whether a process of this execution runs. user: whose it is, to look as."""
@@ -209,26 +255,32 @@ class Processes:
             self._form = (found["Config"]["Labels"] or {}).get(ENTRYPOINT_LABEL, "none")
         return self._form
 
-    async def _table(self, marker: str | None = None) -> tuple[int, dict[int, Process]]:
-        answer = await self._shell.run(f"printf '%s\\0' $$\n{list_script(marker)}")
+    async def _table(self, marker: str | None = None, first: str = "") -> tuple[int, dict[int, Process]]:
+        """The shell that looks, and what it sees. first: what it does just before."""
+        answer = await self._shell.run(f"{first}\nprintf '%s\\0' $$\n{list_script(marker)}")
         own, _, listing = answer.out.partition(b"\0")
-        return int(own), parse(listing)
+        shell, table = int(own), parse(listing)
+        if shell in table:
+            self._shells.add(table[shell].identity)
+        return shell, table
 
     async def _table_as(self, user: str, marker: str) -> dict[int, Process]:
         def listing(api: RecordingClient) -> bytes:
             made = api.exec_create(self._container, ["/bin/sh", "-c", list_script(marker)], user=user)
             return b"".join(out for out, _ in api.exec_start(made["Id"], stream=True, demux=True) if out)
 
-        return parse(await self._engine.call(listing))
-
-    async def _kill(self, pids: set[int]) -> None:
-        await self._shell.run("kill -9 " + " ".join(map(str, sorted(pids))) + " 2>/dev/null")
+        async with entering(self._container):
+            return parse(await self._engine.call(listing))
 
     def _baseline(self) -> set[tuple[int, int]]:
         if not self._record.exists():
             return set()
         rows = json.loads(self._record.read_text())["baseline"]
         return {(pid, start) for pid, start in rows}
+
+
+def _signal(name: str, pids: Iterable[int]) -> str:
+    return f"kill -{name} {' '.join(map(str, sorted(pids)))} 2>/dev/null"
 
 
 def main_processes(table: dict[int, Process]) -> set[int]:

@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchflow.contracts.base import ArtifactRef, BlobStore
 from benchflow.contracts.sandbox import (
     Capabilities,
     EntrypointState,
@@ -32,12 +33,18 @@ from benchflow.errors import (
     UnsupportedFeatureError,
 )
 from benchflow.planes.sandbox.docker import entrypoint, launch
-from benchflow.planes.sandbox.docker.engine import Conflict, Engine
+from benchflow.planes.sandbox.docker.captures import PART_LABEL, Captures
+from benchflow.planes.sandbox.docker.copies import handle_of, room_of
+from benchflow.planes.sandbox.docker.engine import Conflict, Engine, NotFound
+from benchflow.planes.sandbox.docker.forks import Forks
 from benchflow.planes.sandbox.docker.images import Images
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL, Networks
-from benchflow.planes.sandbox.docker.records import container_records, forget
+from benchflow.planes.sandbox.docker.packs import Packs
+from benchflow.planes.sandbox.docker.records import capturing, container_records, forget
+from benchflow.planes.sandbox.docker.restores import SUFFIX, Restores, forget_restores
 from benchflow.planes.sandbox.docker.sandbox import Connection, DockerSandbox
 from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.scratch import clear_scratch
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +71,10 @@ class DockerProvider:
         self._engine = Engine()
         self._images = Images(self._engine)
         self._networks = Networks(self._engine)
+        self._captures = Captures(self._engine, self._images, self._daemon)
+        self._restores = Restores(self._engine, self._discard)
+        self._forks = Forks(self._engine, self._captures, self.remove)
+        self._packs = Packs(self._engine, self._images)
         self._info: dict[str, Any] | None = None
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Held] = weakref.WeakKeyDictionary()
 
@@ -72,6 +83,9 @@ class DockerProvider:
             provider=self.name,
             network_modes=("public", "no-network"),
             users=True,
+            snapshot=True,
+            fork=True,
+            portable=True,
             cpu_limit=True,
             memory_limit=True,
             storage_limit=False,
@@ -111,16 +125,18 @@ class DockerProvider:
         info, told = await self._daemon(), dict(secrets or {})
         lock = self._held().starting.setdefault(spec.name, asyncio.Lock())
         async with lock:
-            handle = await self._find(spec) or await self._create(spec, info, told)
-            connection = self._connection(handle)
+            found = await self._find(spec)
+            container = found["Id"] if found else await self._create(spec, info, told)
+            handle = handle_of(found) if found else container
+            connection = self._connection(handle, container)
             try:
                 workdir = await connection.prepare(spec)
                 if spec.runs_entrypoint:
-                    await self._begin(spec, handle, told)
+                    await self._begin(spec, connection, told)
             except SandboxError as error:
-                found = await launch.start_error(self._engine, handle, error, spec.entrypoint)
-                await self.remove(handle)
-                raise found from error
+                wrong = await launch.start_error(self._engine, container, error, spec.entrypoint)
+                await self._remove(container)
+                raise wrong from error
         ref = SandboxRef(
             provider=self.name,
             name=spec.name,
@@ -131,11 +147,12 @@ class DockerProvider:
             workdir=workdir,
             warnings=launch.warnings_of(spec, info),
         )
-        return DockerSandbox(self._engine, connection, ref, self.remove)
+        return DockerSandbox(self._engine, connection, ref, self)
 
     async def entrypoint_state(self, name: str) -> EntrypointState:
         container = await self._engine.call(lambda client: client.inspect_container(name))
-        return await entrypoint.state_of(self._engine, self._connection(container["Id"]).executions, container)
+        connection = self._connection(handle_of(container), container["Id"])
+        return await entrypoint.state_of(self._engine, connection.executions, container)
 
     async def end_entrypoint(self, name: str) -> None:
         container = await self._engine.call(lambda client: client.inspect_container(name))
@@ -145,7 +162,7 @@ class DockerProvider:
                 key="entrypoint",
                 remedy="remove the sandbox, or run the entrypoint below",
             )
-        connection = self._connection(container["Id"])
+        connection = self._connection(handle_of(container), container["Id"])
         await connection.executions.kill_once(entrypoint.KEY)
         await connection.processes.kill_world()
 
@@ -153,47 +170,75 @@ class DockerProvider:
         held = self._held().connections.get(ref.handle)
         # A shell that answers proves that the container runs, sooner than the daemon could say so.
         if held is None or not await held.shell.alive():
-            state = await self._engine.call(lambda client: client.inspect_container(ref.handle))
-            if not state["State"]["Running"]:
-                raise SandboxLostError(
-                    f"the sandbox {ref.name} no longer runs (exit status {state['State']['ExitCode']})"
-                )
-        return DockerSandbox(self._engine, self._connection(ref.handle), ref, self.remove)
+            found = await self._require(ref)
+            held = self._connection(ref.handle, found["Id"])
+        return DockerSandbox(self._engine, held, ref, self)
 
     async def remove(self, name: str) -> None:
-        for attempt in range(REMOVE_TRIES):
-            try:
-                container = (await self._engine.call(lambda client: client.inspect_container(name)))["Id"]
-                self._drop(container)
-                forget(container)
-                await self._engine.call(
-                    lambda client, it=container: client.remove_container(it, force=True, v=True)  # type: ignore[misc]
-                )
-            except SandboxLostError:
-                return
-            except SandboxError:
-                # Another process is removing it, or a mount is still busy: either ends by itself.
-                if attempt == REMOVE_TRIES - 1:
-                    raise
-                await asyncio.sleep(0.1 * 2**attempt)
-            else:
-                return
+        # Whatever was to come after it goes first: alone it would come.
+        await self._remove(name + SUFFIX)
+        await self._remove(name)
+        forget_restores(name)
+
+    async def end(self, ref: SandboxRef) -> None:
+        """Remove the sandbox of a ref, unless another one has its name."""
+        if await self._restores.find(ref.name, ref.handle) is not None:
+            await self.remove(ref.name)
+
+    async def snapshot(self, ref: SandboxRef, name: str) -> ImageRef:
+        container = await self._require(ref)
+        async with self._captures.using(_stack_of(container)):
+            return await self._captures.keep(container, name)
+
+    async def restore(self, ref: SandboxRef, image: ImageRef) -> None:
+        found = await self._restores.find(ref.name, ref.handle)
+        stack = _stack_of(found) if found else ""
+        async with self._networks.hold(stack), self._captures.using(stack):
+            container = await self._restores.restore(ref.name, ref.handle, image)
+        self._connection(ref.handle, container["Id"])
+
+    async def fork(self, ref: SandboxRef, names: Sequence[str]) -> list[SandboxRef]:
+        parent = await self._require(ref)
+        stack = _stack_of(parent)
+        async with self._networks.hold(stack), self._captures.using(stack):
+            children = await self._forks.fork(parent, names)
+        return [
+            ref.model_copy(update={"name": name, "handle": child}) for name, child in zip(names, children, strict=True)
+        ]
 
     async def remove_image(self, image: ImageRef) -> None:
         if image.built:
-            await self._images.remove(image.reference)
+            await self._captures.remove(image.reference)
+
+    async def remove_snapshots(self, prefix: str) -> None:
+        await self._captures.remove_all(prefix)
+
+    async def pack_snapshot(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        return await self._packs.pack(image, store)
+
+    async def unpack_snapshot(self, pack: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        return await self._packs.unpack(pack, name, store)
 
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
         label = {"label": f"{STACK_LABEL}={stack_id}"}
         rows = await self._engine.call(lambda client: client.containers(all=True, filters=label))
-        await self._drop_dead({row["Id"] for row in rows})
-        return [
-            OwnedSandbox(name=row["Names"][0].lstrip("/"), handle=row["Id"], labels=row["Labels"])
-            for row in rows
-            if row["Names"]
-        ]
+        found: dict[str, OwnedSandbox] = {}
+        # Names with the suffix come last: they count only where there is none without it.
+        named = [row for row in rows if row["Names"] and PART_LABEL not in row["Labels"]]
+        for row in sorted(named, key=lambda row: str(row["Names"][0]).endswith(SUFFIX)):
+            name = row["Names"][0].lstrip("/").removesuffix(SUFFIX)
+            if row["State"] == "paused":
+                await self._go_on(row["Id"])
+            if name in found:
+                await self._restores.tidy(name)
+            found.setdefault(name, OwnedSandbox(name=name, handle=handle_of(row), labels=row["Labels"]))
+        await self._drop_dead({sandbox.handle for sandbox in found.values()})
+        await self._captures.tidy(stack_id)
+        await clear_scratch()
+        return list(found.values())
 
     async def sweep(self, stack_id: str) -> None:
+        await self._captures.tidy(stack_id)
         await self._networks.sweep(stack_id)
 
     async def close(self) -> None:
@@ -205,50 +250,66 @@ class DockerProvider:
 
     # --- starting ------------------------------------------------------------------------------------
 
-    async def _find(self, spec: SandboxSpec) -> str | None:
-        """The id of the running container of this name. One that stopped, or cannot start, is removed."""
-        try:
-            found = await self._engine.call(lambda client: client.inspect_container(spec.name))
-        except SandboxLostError:
+    async def _find(self, spec: SandboxSpec) -> dict[str, Any] | None:
+        """The running container of this name. One that stopped, or cannot start, is removed."""
+        found = await self._restores.find(spec.name)
+        if found is None:
             return None
-        labels = found["Config"]["Labels"] or {}
-        if labels.get(STACK_LABEL) != spec.labels.get(STACK_LABEL):
+        if _stack_of(found) != spec.labels.get(STACK_LABEL, ""):
             raise SandboxStartError(
                 f"a container named {spec.name} exists and does not belong to this stack",
                 remedy=f"remove it (`docker rm -f {spec.name}`) or choose another job name",
             )
         container = str(found["Id"])
         state = found["State"]
-        if state["Running"] and not state["Paused"]:
-            return container
         try:
-            if state["Paused"]:
-                await self._engine.call(lambda client: client.unpause(container))
-                return container
+            if state["Running"]:
+                if state["Paused"]:
+                    await self._go_on(container)
+                return found
             if state["Status"] == "created":
                 # Made by a process that died, or that is about to start it: starting twice is one start.
                 await self._engine.call(lambda client: client.start(container))
-                return container
+                return found
         except SandboxError as error:
             log.info("sandbox %s is made anew: %s", spec.name, error.message)
-        await self.remove(container)
+        await self._remove(container)
         return None
 
-    async def _begin(self, spec: SandboxSpec, handle: str, told: dict[str, str]) -> None:
+    async def _require(self, ref: SandboxRef) -> dict[str, Any]:
+        """The running container of a sandbox. Raises `SandboxLostError`."""
+        found = await self._restores.find(ref.name, ref.handle)
+        if found is None:
+            raise SandboxLostError(f"the sandbox {ref.name} is gone")
+        if not found["State"]["Running"]:
+            raise SandboxLostError(f"the sandbox {ref.name} no longer runs (exit status {found['State']['ExitCode']})")
+        if found["State"]["Paused"]:
+            await self._go_on(found["Id"])
+        return found
+
+    async def _go_on(self, container: str) -> None:
+        """Let a container go on that somebody who died has left paused; one that is being copied is left alone."""
+        async with capturing(container, wait=False) as held:
+            if held:
+                with contextlib.suppress(SandboxError):
+                    await self._engine.call(lambda client: client.unpause(container))
+
+    async def _begin(self, spec: SandboxSpec, connection: Connection, told: dict[str, str]) -> None:
         """Let the entrypoint go on with its secrets, or start it: once, whoever else does the same now."""
-        connection = self._connection(handle)
         if spec.entrypoint == "below":
             await entrypoint.begin_below(self._engine, connection.executions, spec, told)
             return
-        async with file_lock(container_records(handle) / "entrypoint.lock"):
-            await entrypoint.tell(self._engine, connection.shell, handle, told)
+        async with file_lock(container_records(connection.handle) / "entrypoint.lock"):
+            await entrypoint.tell(self._engine, connection.shell, connection.container, told)
 
     async def _create(self, spec: SandboxSpec, info: dict[str, Any], told: dict[str, str]) -> str:
         first = await entrypoint.first_process(self._engine, spec, told)
         stack = spec.labels.get(STACK_LABEL, "")
         init = True
         pause = 0.01
-        async with self._networks.hold(stack), asyncio.timeout(CREATE_PATIENCE):
+        async with self._networks.hold(stack), self._captures.using(stack), asyncio.timeout(CREATE_PATIENCE):
+            image = await self._captures.without_volumes(spec.image.reference, stack)
+            spec = spec.model_copy(update={"image": spec.image.model_copy(update={"reference": image})})
             while True:
                 public = spec.network_mode == "public"
                 network = await self._networks.ensure(stack) if public else "none"
@@ -257,7 +318,7 @@ class DockerProvider:
                 except Conflict:
                     # Another process was faster. A name is taken a moment before its container can be found.
                     if (found := await self._find(spec)) is not None:
-                        return found
+                        return str(found["Id"])
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 0.5)
                     continue
@@ -266,7 +327,7 @@ class DockerProvider:
                     return container
                 except BenchFlowError as error:
                     wrong = await launch.start_error(self._engine, container, error, spec.entrypoint)
-                    await self.remove(container)
+                    await self._remove(container)
                     if init and launch.no_init(error):
                         init = False
                     elif not launch.no_network(error):
@@ -283,22 +344,59 @@ class DockerProvider:
     def _held(self) -> _Held:
         return self._by_loop.setdefault(asyncio.get_running_loop(), _Held())
 
-    def _connection(self, container: str) -> Connection:
+    def _connection(self, handle: str, container: str) -> Connection:
+        """This process's hold on a sandbox, which is this container now."""
         held = self._held().connections
-        if container not in held:
-            held[container] = Connection(self._engine, container)
-        return held[container]
+        if handle not in held:
+            held[handle] = Connection(self._engine, handle, container)
+        elif held[handle].container != container:
+            held[handle].close()
+            held[handle].bind(container)
+        return held[handle]
 
-    def _drop(self, container: str) -> None:
-        connection = self._held().connections.pop(container, None)
+    def _drop(self, handle: str) -> None:
+        connection = self._held().connections.pop(handle, None)
         if connection is not None:
             connection.close()
 
     async def _drop_dead(self, living: set[str]) -> None:
-        """Let go of containers that another process has removed."""
-        for container in set(self._held().connections) - living:
+        """Let go of sandboxes that another process has removed."""
+        for handle in set(self._held().connections) - living:
+            container = self._held().connections[handle].container
             with contextlib.suppress(SandboxError):
                 await self._engine.call(lambda client, it=container: client.inspect_container(it))  # type: ignore[misc]
                 continue
-            self._drop(container)
-            forget(container)
+            self._drop(handle)
+            forget(handle, container)
+
+    # --- removing ------------------------------------------------------------------------------------
+
+    async def _remove(self, name: str) -> None:
+        """Remove one container, by its name or id, with all that is kept of its sandbox. Missing is success."""
+        for attempt in range(REMOVE_TRIES):
+            try:
+                found = await self._engine.call(lambda client: client.inspect_container(name))
+                self._drop(handle_of(found))
+                forget(handle_of(found), found["Id"])
+                await self._discard(found)
+            except SandboxLostError:
+                return
+            except SandboxError:
+                # Another process is removing it, or a mount is still busy: either ends by itself.
+                if attempt == REMOVE_TRIES - 1:
+                    raise
+                await asyncio.sleep(0.1 * 2**attempt)
+            else:
+                return
+
+    async def _discard(self, container: dict[str, Any]) -> None:
+        """Remove a container, and what was made for it and nothing else needs."""
+        await self._engine.call(lambda client: client.remove_container(container["Id"], force=True, v=True))
+        if (room := room_of(container)) is not None:
+            with contextlib.suppress(NotFound, Conflict):
+                await self._engine.call(lambda client: client.remove_volume(room))
+        await self._captures.release(container["Image"])
+
+
+def _stack_of(container: dict[str, Any]) -> str:
+    return str((container["Config"]["Labels"] or {}).get(STACK_LABEL, ""))

@@ -1,17 +1,64 @@
-"""Where a container's records lie: keyed by its id, gone when it is removed."""
+"""What this host keeps of a container: its records, gone when it is removed, and the lock on its being copied.
+
+Records are keyed by the sandbox's handle: the id of its first container, which those keep that a restore puts in its
+place.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+from benchflow.errors import SandboxLostError
 from benchflow.paths import state_dir
+from benchflow.planes.sandbox.outcome import KILLED
+from benchflow.planes.sandbox.records import file_lock, write_record
+
+BASELINE = "baseline.json"
 
 
-def container_records(container: str) -> Path:
-    """The directory of one container's records."""
-    return state_dir() / "exec" / container
+def container_records(handle: str) -> Path:
+    """The directory of one sandbox's records."""
+    return state_dir() / "exec" / handle
 
 
-def forget(container: str) -> None:
-    shutil.rmtree(container_records(container), ignore_errors=True)
+def forget(handle: str, container: str) -> None:
+    shutil.rmtree(container_records(handle), ignore_errors=True)
+    _capture_lock(container).unlink(missing_ok=True)
+
+
+def end_all(handle: str, *, but: str) -> None:
+    """Note that no process runs any more. What was done once counts as done, but not what is recorded as `but`."""
+    directory = container_records(handle)
+    (directory / BASELINE).unlink(missing_ok=True)
+    for file in directory.glob("*.json"):
+        record = json.loads(file.read_text())
+        if file.stem == but:
+            file.unlink()
+        elif "return_code" not in record:
+            write_record(file, record | {"return_code": KILLED})
+
+
+@contextlib.asynccontextmanager
+async def entering(container: str) -> AsyncIterator[None]:
+    """Held while a command is started: the daemon starts none in a container that is being copied."""
+    try:
+        async with file_lock(_capture_lock(container), shared=True):
+            yield
+    except SandboxLostError:
+        _capture_lock(container).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.asynccontextmanager
+async def capturing(container: str, *, wait: bool = True) -> AsyncIterator[bool]:
+    """Held while a container is copied; yields whether it is."""
+    async with file_lock(_capture_lock(container), wait=wait) as held:
+        yield held
+
+
+def _capture_lock(container: str) -> Path:
+    return state_dir() / "locks" / f"capture-{container[:16]}.lock"

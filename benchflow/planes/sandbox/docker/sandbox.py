@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from benchflow.contracts.sandbox import ExecChunk, ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
-from benchflow.errors import SandboxError, SandboxLostError, UnsupportedFeatureError
+from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine
-from benchflow.planes.sandbox.docker.executions import ROOM, Command, Executions
+from benchflow.planes.sandbox.docker.executions import Command, Executions
 from benchflow.planes.sandbox.docker.files import Files
-from benchflow.planes.sandbox.docker.launch import daemon_host
+from benchflow.planes.sandbox.docker.launch import ROOM, daemon_host
 from benchflow.planes.sandbox.docker.outside import read_original, read_outside, write_outside
 from benchflow.planes.sandbox.docker.processes import Processes
-from benchflow.planes.sandbox.docker.records import container_records
+from benchflow.planes.sandbox.docker.records import BASELINE, container_records
 from benchflow.planes.sandbox.docker.shell import RootShell
 from benchflow.planes.sandbox.outcome import TIMED_OUT
-
-NO_SNAPSHOTS = "docker snapshots are not available in this release"
 
 # The agent's and the artifacts' directories are for whichever user the agent is; the verifier's is root's.
 _PREPARE = f"""umask 022
@@ -34,14 +32,24 @@ chmod 0755 /logs /logs/verifier; chmod 0777 /logs/agent /logs/artifacts; chmod 0
 
 
 class Connection:
-    """This process's hold on one container. Made again at will; nothing in it is the only copy."""
+    """This process's hold on one sandbox. Made again at will; nothing in it is the only copy.
 
-    def __init__(self, engine: Engine, container: str) -> None:
-        self.shell = RootShell(engine, container)
-        self.files = Files(engine, self.shell, container)
-        records = container_records(container)
-        self.processes = Processes(engine, self.shell, container, records / "baseline.json")
-        self.executions = Executions(engine, self.shell, self.processes, container)
+    handle: what the sandbox's records are kept under, whichever container it is now.
+    """
+
+    def __init__(self, engine: Engine, handle: str, container: str) -> None:
+        self._engine = engine
+        self.handle = handle
+        self.bind(container)
+
+    def bind(self, container: str) -> None:
+        """Work with this container from now on."""
+        self.container = container
+        self.shell = RootShell(self._engine, container)
+        self.files = Files(self._engine, self.shell, container)
+        records = container_records(self.handle)
+        self.processes = Processes(self._engine, self.shell, container, records / BASELINE)
+        self.executions = Executions(self._engine, self.shell, self.processes, container, records)
 
     async def prepare(self, spec: SandboxSpec) -> str:
         """Make the directories that every sandbox has; the workspace. May be done again."""
@@ -56,20 +64,26 @@ class Connection:
         self.shell.close()
 
 
+class Lives(Protocol):
+    """What becomes of whole sandboxes, which is the provider's to say."""
+
+    async def end(self, ref: SandboxRef) -> None: ...
+
+    async def snapshot(self, ref: SandboxRef, name: str) -> ImageRef: ...
+
+    async def restore(self, ref: SandboxRef, image: ImageRef) -> None: ...
+
+    async def fork(self, ref: SandboxRef, names: Sequence[str]) -> list[SandboxRef]: ...
+
+
 class DockerSandbox:
     """A running container. Made by `DockerProvider.start` and `attach`."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        connection: Connection,
-        ref: SandboxRef,
-        remove: Callable[[str], Awaitable[None]],
-    ) -> None:
+    def __init__(self, engine: Engine, connection: Connection, ref: SandboxRef, lives: Lives) -> None:
         self._engine = engine
         self._connection = connection
         self._ref = ref
-        self._remove = remove
+        self._lives = lives
 
     @property
     def ref(self) -> SandboxRef:
@@ -145,13 +159,13 @@ class DockerSandbox:
         return await self._connection.files.download(source, target, exclude)
 
     async def read_outside(self, path: str) -> bytes | None:
-        return await read_outside(self._engine, self._ref.handle, path)
+        return await read_outside(self._engine, self._connection.container, path)
 
     async def write_outside(self, path: str, content: bytes, *, mode: int = 0o755) -> None:
-        await write_outside(self._engine, self._ref.handle, path, content, mode)
+        await write_outside(self._engine, self._connection.container, path, content, mode)
 
     async def read_original(self, path: str) -> bytes | None:
-        return await read_original(self._engine, self._ref.handle, path)
+        return await read_original(self._engine, self._connection.container, path)
 
     async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
         killed = await self._connection.processes.kill_unknown(keep_services=keep == "services")
@@ -166,7 +180,7 @@ class DockerSandbox:
             await self._connection.processes.add_to_baseline(nonce)
 
     async def expose_port(self, port: int) -> tuple[str, int]:
-        state = await self._engine.call(lambda client: client.inspect_container(self._ref.handle))
+        state = await self._engine.call(lambda client: client.inspect_container(self._connection.container))
         if not state["State"]["Running"]:
             raise SandboxLostError(f"the sandbox {self._ref.name} no longer runs")
         for published in state["NetworkSettings"]["Ports"].get(f"{port}/tcp") or ():
@@ -181,16 +195,16 @@ class DockerSandbox:
         )
 
     async def snapshot(self, name: str) -> ImageRef:
-        raise UnsupportedFeatureError(NO_SNAPSHOTS, key="snapshot")
+        return await self._lives.snapshot(self._ref, name)
 
     async def restore(self, image: ImageRef) -> None:
-        raise UnsupportedFeatureError(NO_SNAPSHOTS, key="restore")
+        await self._lives.restore(self._ref, image)
 
     async def fork(self, names: Sequence[str]) -> list[SandboxRef]:
-        raise UnsupportedFeatureError(NO_SNAPSHOTS, key="fork")
+        return await self._lives.fork(self._ref, names)
 
     async def stop(self) -> None:
-        await self._remove(self._ref.handle)
+        await self._lives.end(self._ref)
 
     def _key(self, key: str) -> str:
         return f"{self._ref.episode}/{key}" if self._ref.episode else key

@@ -11,11 +11,13 @@ import asyncio
 import contextlib
 import re
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine
+from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
 
 ENVIRONMENT = {
@@ -32,6 +34,9 @@ ENVIRONMENT = {
 
 MARK_AGENT = "ulimit -m 9007199254740991 2>/dev/null; "
 """What every shell begins with that enters a container, but not on the way to its entrypoint: see `processes`."""
+
+CROWDED_SEC = 10.0
+"""How long a shell that cannot fork is tried again: what was killed leaves its place a moment later."""
 
 HOLD_BACK = 64
 """Bytes at the end of standard output that may be the marker: longer than a marker line."""
@@ -83,18 +88,18 @@ class RootShell:
             if sink:
                 sink(data)
 
+        give_up_at = time.monotonic() + CROWDED_SEC
         async with self._turn:
-            fresh = self._stream is None
-            try:
-                return await self._converse(script, count if sink else None, timeout)
-            except _Broken as broken:
-                # What a sink has taken cannot be taken back, so there is no second try.
-                await self._explain(broken, fresh or given > 0)
-            try:
-                return await self._converse(script, sink, timeout)
-            except _Broken as broken:
-                await self._explain(broken, fresh=True)
-                raise
+            while True:
+                fresh = self._stream is None
+                try:
+                    return await self._converse(script, count if sink else None, timeout)
+                except _Broken as broken:
+                    crowded = "fork" in str(broken) and time.monotonic() < give_up_at
+                    # What a sink has taken cannot be taken back, so there is no second try.
+                    await self._explain(broken, given > 0 or (fresh and not crowded))
+                    if crowded:
+                        await asyncio.sleep(0.05)
 
     async def alive(self) -> bool:
         """Whether the open shell answers; False when none is open."""
@@ -133,12 +138,13 @@ class RootShell:
                 self.close()
 
     async def _open(self) -> Stream:
-        made = await self._engine.call(
-            lambda client: client.exec_create(
-                self._container, ["/bin/sh"], stdin=True, user="0", environment=ENVIRONMENT, workdir="/"
+        async with entering(self._container):
+            made = await self._engine.call(
+                lambda client: client.exec_create(
+                    self._container, ["/bin/sh"], stdin=True, user="0", environment=ENVIRONMENT, workdir="/"
+                )
             )
-        )
-        stream = await self._engine.open_exec(made["Id"])
+            stream = await self._engine.open_exec(made["Id"])
         with contextlib.suppress(OSError):
             # A shell that has ended by now is found out by what it is asked next.
             await stream.send(f"{MARK_AGENT}\n".encode())

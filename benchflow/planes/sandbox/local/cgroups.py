@@ -25,7 +25,8 @@ from benchflow.planes.sandbox.local.store.mounts import Mount, mounts
 TOP = "benchflow"
 """The directory of all groups in each hierarchy."""
 
-REMOVE_SEC = 20.0
+END_SEC = 60.0
+"""How long the kernel may take to end what is killed: a process that waits for the disk does so first."""
 
 _ATTEMPTS = 10
 """How often a directory is made again that another process, which saw it empty, removed."""
@@ -224,7 +225,7 @@ class Cgroup:
         elif directory.exists():
             kill_frozen(directory)
 
-    def wait_empty(self, timeout: float = 20.0, leaf: str | None = None) -> None:
+    def wait_empty(self, timeout: float = END_SEC, leaf: str | None = None) -> None:
         """Return when nothing runs in it any more. Raises `SandboxError` after `timeout` seconds. Missing is empty."""
         try:
             _wait(self._leaf(leaf) if leaf else self._v2, "populated", "0", timeout)
@@ -236,7 +237,7 @@ class Cgroup:
 
     def remove(self) -> None:
         """Thaw it, kill what runs in it, and remove it, everywhere. Missing is success."""
-        deadline = time.monotonic() + REMOVE_SEC
+        deadline = time.monotonic() + END_SEC
         while True:
             self.thaw()
             self.kill()

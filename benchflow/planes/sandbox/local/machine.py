@@ -30,6 +30,7 @@ from benchflow.planes.sandbox.local.images import Image, key_of, read_image, req
 from benchflow.planes.sandbox.local.limits import Limits
 from benchflow.planes.sandbox.local.mask.masks import Masks
 from benchflow.planes.sandbox.local.records import Records, Running, all_records, boot_id
+from benchflow.planes.sandbox.local.store.loop_image import is_open
 from benchflow.planes.sandbox.local.store.store import Store
 from benchflow.planes.sandbox.local.volumes import Volumes, place_of
 from benchflow.planes.sandbox.records import file_lock
@@ -47,8 +48,11 @@ _TRIES = 3
 _MOUNT_POINT = "mnt"
 """In the store: empty, and in each sandbox's own view the place where its root is put together."""
 
-_LINKS_SEC, _MOUNTS_SEC = 8.0, 2.0
+_LINKS_SEC, _MOUNTS_SEC = 8.0, 10.0
 """How long the kernel may take to take away the links and mounts of sandboxes that have ended."""
+
+_DYING_SEC = 2.0
+"""How long a process that has the store open may be one that is about to end."""
 
 
 class Machine:
@@ -200,7 +204,7 @@ class Machine:
 
     async def snapshot(self, name: str, key: str) -> ImageRef:
         """Keep the files of a sandbox as an image; one of this key that is there already is the one meant."""
-        async with self.using(), file_lock(self._lock(f"image-{key}")):
+        async with self.using(), self.at_image(key):
             found = await asyncio.to_thread(read_image, self.store.root, key)
             if found is None:
                 found = await asyncio.to_thread(self._volumes.image_of, self._spec(name))
@@ -349,7 +353,9 @@ class Machine:
         self.cgroups.sweep()
         if self.store.mounted:
             self._remove_stale_images()
-            _wait(self.store.close, _MOUNTS_SEC)
+            late = time.monotonic() + _DYING_SEC
+            # All wait meanwhile who want to start one: so not for a process that has it open and goes on.
+            _wait(lambda: self.store.close() or (time.monotonic() > late and is_open(self.store.root)), _MOUNTS_SEC)
 
     def _remove_stale_images(self) -> None:
         """Layers and snapshots over a host that is no more can never be used again."""
@@ -361,14 +367,25 @@ class Machine:
 
     async def remove_image(self, key: str) -> None:
         """Remove a layer or a snapshot. Missing is success."""
-        async with self.using(), file_lock(self._lock(f"image-{key}")):
+        async with self.using(), self.at_image(key):
             await asyncio.to_thread(self.store.open)
             await asyncio.to_thread(self.store.delete, f"images/{key}")
+
+    async def remove_images(self, prefix: str) -> None:
+        """Remove all whose key begins so."""
+        await asyncio.to_thread(self.store.open)
+        for key in await asyncio.to_thread(self.store.names, "images"):
+            if key.startswith(prefix):
+                await self.remove_image(key)
 
     # --- locks ---------------------------------------------------------------------------------------
 
     def _hold(self, name: str) -> AbstractAsyncContextManager[bool]:
         return file_lock(self._lock(name))
+
+    def at_image(self, key: str) -> AbstractAsyncContextManager[bool]:
+        """Held by whoever makes or removes an image."""
+        return file_lock(self._lock(f"image-{key}"))
 
     def _lock(self, name: str) -> Path:
         return self.home / "locks" / f"{name}.lock"

@@ -36,6 +36,9 @@ _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 # How long the rules are trusted to be there still, in seconds.
 _TRUST = 30.0
 
+# How long a sweep waits for whoever links or prepares just now, in seconds.
+_LOCK_SEC = 5.0
+
 # The first two are reserved for measurements within one machine's reach (RFC 2544): nobody's network is hidden by them.
 _CANDIDATES = (
     "198.18.0.0/16",
@@ -92,9 +95,7 @@ def sweep() -> None:
     file = _lock_file()
     lock = _open(file)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _lock_alone(lock):
             return
         with netlink.open_socket() as sock:
             if netlink.links(sock):
@@ -142,6 +143,20 @@ def _open(file: Path) -> int:
         raise SandboxUnavailableError(
             f"the network of sandboxes cannot be locked: {error.strerror}", file=str(file), remedy="run as root"
         ) from error
+
+
+def _lock_alone(lock: int) -> bool:
+    """Lock for writing, unless others hold it all the time: what they link is theirs to sweep."""
+    deadline = time.monotonic() + _LOCK_SEC
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
 
 
 def _listed(lock: int) -> list[str]:

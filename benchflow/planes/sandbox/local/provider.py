@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchflow.contracts.base import ArtifactRef, BlobStore
 from benchflow.contracts.sandbox import (
     Capabilities,
     EntrypointState,
@@ -21,6 +22,7 @@ from benchflow.errors import SandboxLostError, SandboxStartError, UnsupportedFea
 from benchflow.planes.sandbox.local.client import UnknownUserError
 from benchflow.planes.sandbox.local.images import key_of, read_image
 from benchflow.planes.sandbox.local.trial import require_machine
+from benchflow.planes.sandbox.scratch import clear_scratch
 
 if TYPE_CHECKING:
     from benchflow.planes.sandbox.local.build.builder import Builder
@@ -60,6 +62,7 @@ class LocalProvider:
             users=True,
             snapshot=True,
             fork=True,
+            portable=True,
             cpu_limit=True,
             memory_limit=True,
             storage_limit=False,
@@ -156,8 +159,22 @@ class LocalProvider:
         if key is not None:
             await self._machine.remove_image(key)
 
+    async def remove_snapshots(self, prefix: str) -> None:
+        await self._machine.remove_images(prefix)
+
+    async def pack_snapshot(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        from benchflow.planes.sandbox.local.packs import Packs
+
+        return await Packs(self._machine).pack(image, store)
+
+    async def unpack_snapshot(self, pack: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        from benchflow.planes.sandbox.local.packs import Packs
+
+        return await Packs(self._machine).unpack(pack, name, store)
+
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
         await self._machine.tidy()
+        await clear_scratch()
         found = []
         for name, records in self._machine.all():
             spec = await asyncio.to_thread(lambda it=records: it.spec)  # type: ignore[misc]

@@ -6,6 +6,7 @@ directory is the last step of removing the sandbox, so that a crash in between i
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,7 @@ def all_records(directory: Path) -> Iterator[tuple[str, Records]]:
             yield place.name, Records(place)
 
 
+@functools.cache
 def boot_id() -> str:
     return _BOOT_ID.read_text().strip()
 

@@ -9,10 +9,14 @@ from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.planes.sandbox.local.cgroups import Cgroup
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.images import Image, key_of, require_image
+from benchflow.planes.sandbox.local.single_flight import SingleFlight
 from benchflow.planes.sandbox.local.store.store import Store
 
 _WORK = "w-"
 """How the names of overlay work directories begin."""
+
+_FREEZE_SEC = 60.0
+"""A process that writes more than the disk takes stands still only once the disk has taken it."""
 
 
 class Volumes:
@@ -20,6 +24,7 @@ class Volumes:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._fingerprint = SingleFlight(host_fingerprint)
 
     def make_for(self, spec: SandboxSpec, copy: bool) -> Image:
         """Make the volume of a new sandbox. Returns its image; `base` is the layer to lie below it.
@@ -30,8 +35,8 @@ class Volumes:
         key = key_of(spec.image)
         if key is None:
             self._make(volume)
-            return Image(fingerprint=host_fingerprint())
-        image = require_image(self._store.root, key, host_fingerprint())
+            return Image(fingerprint=self._fingerprint())
+        image = require_image(self._store.root, key, self._fingerprint())
         if image.kind == "layer" and not copy:
             self._make(volume)
             return image.model_copy(update={"base": key})
@@ -59,7 +64,7 @@ class Volumes:
         image.write(self._store.root / place_of(name))
         # What is written now need not be written while the sandbox stands still.
         self._store.sync()
-        cgroup.freeze()
+        cgroup.freeze(_FREEZE_SEC)
         try:
             self._store.clone(place_of(name), target)
         finally:
@@ -68,7 +73,7 @@ class Volumes:
     def image_of(self, spec: SandboxSpec) -> Image:
         """What a snapshot of a sandbox would be."""
         key = key_of(spec.image)
-        fingerprint = host_fingerprint()
+        fingerprint = self._fingerprint()
         if key is None:
             return Image(kind="snapshot", fingerprint=fingerprint, workdir=spec.workdir)
         image = require_image(self._store.root, key, fingerprint)

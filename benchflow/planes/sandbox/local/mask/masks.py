@@ -15,6 +15,7 @@ from benchflow.paths import state_dir
 from benchflow.planes.sandbox.local import network
 from benchflow.planes.sandbox.local.mask.layer import Mask
 from benchflow.planes.sandbox.local.mask.plan import host_mask, run_mask
+from benchflow.planes.sandbox.local.single_flight import SingleFlight
 from benchflow.planes.sandbox.local.store.store import Store
 
 _LOOKED_AT = ("/", "/etc", "/var", "/var/lib", "/opt", "/etc/passwd", "/etc/group")
@@ -27,9 +28,13 @@ class Masks:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._host: tuple[object, Mask] | None = None
+        self._looked_up = SingleFlight(self._look)
 
     def layers(self, hidden: Sequence[str]) -> list[str]:
         """Directories, relative to the store and topmost first, that hide the host's secrets and `hidden` paths."""
+        return self._looked_up(tuple(hidden))
+
+    def _look(self, hidden: tuple[str, ...]) -> list[str]:
         host = self._of_host()
         always = [state_dir(), self._store.home, self._store.root, *_engine_paths()]
         run = run_mask([*map(Path, hidden), *always], host)

@@ -136,8 +136,8 @@ def _hide_var(draft: Draft) -> None:
     for entry in names_of(draft.whole("var")):
         if entry.name not in policy.VAR:
             draft.hide(f"var/{entry.name}")
-        elif entry.name in ("run", "lock") and not entry.is_symlink():
-            draft.empty(f"var/{entry.name}", entry.stat())
+        elif entry.name in ("run", "lock") and not entry.is_symlink() and (status := _status(entry.path)):
+            draft.empty(f"var/{entry.name}", status)
     for directory, allowed in (("var/cache", policy.VAR_CACHE), ("var/lib", policy.VAR_LIB)):
         for entry in names_of(draft.whole(directory)):
             if not allowed.match(entry.name):
@@ -147,8 +147,9 @@ def _hide_var(draft: Draft) -> None:
 def _hide_names(draft: Draft, needed: Container[str]) -> None:
     for path in policy.EMPTIED:
         place = places(draft.root, Path("/", path))[-1]
-        if stat.S_ISDIR(_mode(draft.whole(place))) and place not in needed:
-            draft.empty(place, os.lstat(draft.whole(place)))
+        status = _status(draft.whole(place))
+        if status and stat.S_ISDIR(status.st_mode) and place not in needed:
+            draft.empty(place, status)
     for path in policy.HIDDEN:
         for place in places(draft.root, Path("/", path)):
             if stat.S_ISDIR(_mode(draft.whole(place.rpartition("/")[0]))) and place not in needed:
@@ -163,7 +164,10 @@ def _hide_private(draft: Draft, directory: str, depth: int) -> None:
         path = f"{directory}/{entry.name}"
         if draft.hides(path):
             continue
-        mode = entry.stat(follow_symlinks=False).st_mode
+        mode = _mode(entry.path)
+        if not mode:
+            # It was removed meanwhile.
+            continue
         if _closed(mode) or named.match(entry.name):
             draft.hide(path)
         elif stat.S_ISDIR(mode):
@@ -227,7 +231,13 @@ def _file(path: str, text: str, mode: int = 0o644, gid: int = 0) -> Entry:
 
 def _mode(path: str) -> int:
     """0 when there is nothing. A link is not followed."""
+    status = _status(path)
+    return status.st_mode if status else 0
+
+
+def _status(path: str) -> os.stat_result | None:
+    """None when there is nothing. A link is not followed."""
     try:
-        return os.lstat(path).st_mode
+        return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return 0
+        return None

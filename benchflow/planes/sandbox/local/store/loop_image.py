@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import os
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ SHARE_OF_FREE_SPACE = 0.9
 
 SMALLEST_BYTES = 1 << 30
 
-DETACH_SEC = 1.0
+DETACH_SEC = 5.0
 """How long the kernel may take to let go of a loop device that nothing uses."""
 
 _PROGRAM_SEC = 300.0
@@ -179,6 +180,18 @@ class Image:
             file=str(self.file),
             remedy="remove it: it holds only sandboxes and cached layers",
         )
+
+
+def is_open(directory: Path) -> bool:
+    """Whether a process has a directory open, as far as this one sees them."""
+    wanted = os.path.realpath(directory)
+    for handle in glob.iglob("/proc/[0-9]*/fd/*"):  # noqa: PTH207
+        try:
+            if os.readlink(handle) == wanted:  # noqa: PTH115
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def _best_format(lock: int) -> tuple[Format, str]:

@@ -22,7 +22,8 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, cast
 
 from benchflow.errors import DiskFullError, SandboxUnavailableError, StoreError
-from benchflow.planes.sandbox.local.store import btrfs, trees
+from benchflow.planes.sandbox import trees
+from benchflow.planes.sandbox.local.store import btrfs
 from benchflow.planes.sandbox.local.store.loop_image import STOPPED, Image
 from benchflow.planes.sandbox.local.store.mounts import mount_of
 
@@ -137,11 +138,32 @@ class Store:
             new.parent.mkdir(parents=True, exist_ok=True)
             if self._kind == "snapshot":
                 return self._once_it_fits(lambda: btrfs.snapshot(old, new))
-            with self._draft() as draft:
+            with self._draft() as (draft, _):
                 trees.copy(old, draft / "volume", reflink=self._kind == "reflink")
                 # A name must not reach the disk before what it names.
                 self.sync()
                 self._publish(draft / "volume", new)
+
+    def fill(self, name: str, write: Callable[[Path, int], None]) -> None:
+        """A new volume with what `write` puts into it, whole or not there. Raises `FileExistsError`.
+
+        write: gets its directory, and a descriptor: a program that has this one open keeps what it writes from being
+        taken for something that a dead process has left.
+        """
+        self.open()
+        target = self._path(name)
+        with self._failures(target), self._draft() as (draft, lock):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            volume = draft / "volume"
+            if self._kind == "snapshot":
+                self._once_it_fits(lambda: btrfs.create(volume))
+            else:
+                volume.mkdir()
+            volume.chmod(0o755)
+            write(volume, lock)
+            # A name must not reach the disk before what it names.
+            self.sync()
+            self._publish(volume, target)
 
     def delete(self, name: str) -> None:
         """Remove a volume. Missing is success. Killed on the way, the rest goes when the store is next opened."""
@@ -250,8 +272,8 @@ class Store:
             raise StoreError(f"{error.filename or 'the sandbox store'}: {error.strerror}", file=str(path)) from error
 
     @contextlib.contextmanager
-    def _draft(self) -> Iterator[Path]:
-        """A directory for work in progress, locked while its maker lives, gone afterwards."""
+    def _draft(self) -> Iterator[tuple[Path, int]]:
+        """A directory for work in progress, locked by the descriptor while its maker lives, gone afterwards."""
         while True:
             draft = self.root / _DRAFTS / uuid.uuid4().hex
             draft.mkdir(mode=0o700)
@@ -263,7 +285,7 @@ class Store:
                 # Between the two steps a sweep may have taken it for a dead one.
                 os.close(fd)
         try:
-            yield draft
+            yield draft, fd
         finally:
             trees.remove(draft)
             os.close(fd)
@@ -305,7 +327,7 @@ class Store:
         return kind
 
     def _try_out(self) -> Kind:
-        with self._draft() as draft:
+        with self._draft() as (draft, _):
             try:
                 os.setxattr(draft, "trusted.overlay.opaque", b"y")
                 os.mknod(draft / "whiteout", 0o020000, 0)

@@ -17,8 +17,9 @@ from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.services import Services
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures
+from benchflow.testing.sandbox_conformance.fixtures import Fixtures, left_mounted
 
+SERVICE = Path(__file__).with_name("notes_service.py")
 PROGRAM = "/usr/local/bin/notes"
 DATABASE = "/data/notes.db"
 PORT = 9101
@@ -41,7 +42,7 @@ async def ask(sandbox: Sandbox, path: str = "/", port: int = PORT, note: str | N
     """What a service answers to somebody in the sandbox. note: is posted. Raises `AssertionError` without an answer."""
     script = (
         "import sys, urllib.request as r; "
-        "print(r.urlopen(sys.argv[1], sys.argv[2].encode() if sys.argv[2:] else None, 10).read().decode())"
+        "print(r.urlopen(sys.argv[1], sys.argv[2].encode() if sys.argv[2:] else None, 60).read().decode())"
     )
     words = [] if note is None else [note]
     said = await sandbox.exec(["python3", "-c", script, f"http://localhost:{port}{path}", *words], cwd="/")
@@ -103,8 +104,7 @@ class Worlds(Fixtures):
 
 async def equip(sandbox: Sandbox) -> None:
     """Install the service's program."""
-    text = Path(__file__).with_name("notes_service.py").read_text()
-    await sandbox.write_file(PROGRAM, text, mode=0o755)
+    await sandbox.write_file(PROGRAM, SERVICE.read_text(), mode=0o755)
     await sandbox.control("mkdir -p /data")
 
 
@@ -125,7 +125,7 @@ class OnLocal:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("BENCHFLOW_STATE_DIR", str(directory))
             yield directory
-        left = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(directory) in line]
+        left = left_mounted(cls.provider_path, directory)
         for line in left:
             subprocess.run(["umount", "--lazy", line.split()[1]], check=True)
         assert left == []

@@ -24,8 +24,8 @@ _WHOLE = 1 << 30
 def copy(source: Path, target: Path, *, reflink: bool) -> None:
     """Make the directory `target` what `source` is: owners, modes, times, links, nodes, extended attributes, ACLs.
 
-    reflink: files share their blocks until written. Nothing may change `source` meanwhile. A crash or an error
-    leaves part of `target`.
+    reflink: files must share their blocks until written; without it they do where the file system lets them. Nothing
+    may change `source` meanwhile. A crash or an error leaves part of `target`.
     """
     linked: dict[tuple[int, int], str] = {}
     found = []
@@ -102,8 +102,20 @@ def _copy_ranges(reader: int, writer: int, size: int) -> None:
         end = os.lseek(reader, start, os.SEEK_HOLE)
         os.lseek(writer, start, os.SEEK_SET)
         while start < end:
-            start += os.sendfile(writer, reader, start, min(end - start, _WHOLE))
+            if not (copied := _copy_range(reader, writer, start, min(end - start, _WHOLE))):
+                raise OSError(errno.EIO, "it is being made shorter while it is copied")
+            start += copied
     os.ftruncate(writer, size)
+
+
+def _copy_range(reader: int, writer: int, start: int, length: int) -> int:
+    try:
+        # Shares blocks where it can.
+        return os.copy_file_range(reader, writer, length, offset_src=start)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        return os.sendfile(writer, reader, start, length)
 
 
 def _dress(old: str, new: str, status: os.stat_result) -> None:

@@ -1,0 +1,154 @@
+"""What users bring: a policy of their own, and a function that makes one value of children's returns.
+
+Both are named in a job's data and found by import, on a host: when a job is submitted, so that a wrong name is refused
+there, and in the activity that asks them. Whatever they do wrong is a `ConfigError` that names them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+from pydantic import ValidationError
+
+from benchflow.branching.policies import BranchPolicy
+from benchflow.contracts.branch import ChildSpec, CustomPolicy
+from benchflow.contracts.rollout import RolloutTree
+from benchflow.errors import ConfigError
+from benchflow.trajectories.values import BUILT_IN, Aggregate, is_own
+
+GROUP = "benchflow.branch_policies"
+
+POLICY_KEY = "branch.policy.policy"
+AGGREGATE_KEY = "branch.aggregate"
+
+
+def load_policy(policy: CustomPolicy) -> BranchPolicy:
+    """The user's policy, made with its options. Raises `ConfigError`."""
+    declared = {point.name: point.value for point in entry_points(group=GROUP)}
+    if ":" not in policy.policy and policy.policy not in declared:
+        known = f"one of {', '.join(sorted(declared))}, or " if declared else ""
+        raise ConfigError(
+            f"no installed package declares a branch policy {policy.policy!r}",
+            key=POLICY_KEY,
+            remedy=f"write {known}package.module:Class, or declare it as an entry point of {GROUP}",
+        )
+    name = declared.get(policy.policy, policy.policy)
+    kind = _imported(name, POLICY_KEY)
+    try:
+        made = kind(**policy.options)
+    except Exception as error:
+        raise ConfigError(
+            f"cannot be made with the options {policy.options}: {type(error).__name__}: {error}",
+            file=name,
+            key="branch.policy.options",
+            remedy="give the keyword arguments that the class takes",
+        ) from error
+    if isinstance(made, BranchPolicy):
+        return made
+    raise ConfigError(
+        "is no branch policy: it has no `decide`",
+        file=name,
+        key=POLICY_KEY,
+        remedy="name a class with decide(tree, node, steps_left), which returns a list of ChildSpec or None",
+    )
+
+
+def load_aggregate(name: str) -> Aggregate | None:
+    """The user's function of this name; None for an aggregate that needs none. Raises `ConfigError`."""
+    if name in BUILT_IN:
+        return None
+    if not is_own(name):
+        raise ConfigError(
+            f"there is no aggregate {name!r}",
+            key=AGGREGATE_KEY,
+            remedy=f"use {' or '.join(BUILT_IN)}, or module:function",
+        )
+    found = _imported(name, AGGREGATE_KEY)
+    if not callable(found) or isinstance(found, type):
+        raise ConfigError(
+            "is no function",
+            file=name,
+            key=AGGREGATE_KEY,
+            remedy="name a function that is given a list of floats and returns one",
+        )
+    aggregate: Aggregate = found
+    return aggregate
+
+
+def decide(
+    policy: BranchPolicy, tree: RolloutTree, node: str, steps_left: int, *, most: int = 1000
+) -> tuple[ChildSpec, ...]:
+    """What a user's policy decides at a node, checked; empty: go on without branching. most: children that are left.
+
+    Raises `ConfigError` where it fails, and for what is no list of children.
+    """
+    name = f"{type(policy).__module__}:{type(policy).__qualname__}"
+    here = tree.path(node)[-1]
+    try:
+        decided = policy.decide(tree, here, steps_left)
+    except Exception as error:
+        raise ConfigError(
+            f"failed at the node {node}: {type(error).__name__}: {error}",
+            file=name,
+            key=POLICY_KEY,
+            remedy="mend its `decide`; `bench job resume` then goes on from there",
+        ) from error
+    children = _children(decided, name)
+    if len(children) > most:
+        raise ConfigError(
+            f"wants {len(children)} children at the node {node}, and {most} are left",
+            file=name,
+            key="branch.max_children",
+            remedy="let it decide on fewer, or raise max_children",
+        )
+    return children
+
+
+def _children(decided: Any, name: str) -> tuple[ChildSpec, ...]:
+    remedy = "return a list of ChildSpec, or None; `decide` may not be async"
+    if decided is None:
+        return ()
+    if not isinstance(decided, Sequence) or isinstance(decided, str | bytes):
+        if hasattr(decided, "close"):
+            decided.close()
+        raise ConfigError(
+            f"returned no list of children: {str(decided)[:80]}", file=name, key=POLICY_KEY, remedy=remedy
+        )
+    try:
+        children = tuple(ChildSpec.model_validate(child) for child in decided)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            f"returned what is no child: {where + ': ' if where else ''}{first['msg']}",
+            file=name,
+            key=POLICY_KEY,
+            remedy=remedy,
+        ) from error
+    if any(child.answer is not None for child in children):
+        raise ConfigError(
+            "gives a child an answer, where nothing was asked",
+            file=name,
+            key=POLICY_KEY,
+            remedy="leave it out: the policy ask_user branches at questions",
+        )
+    return children
+
+
+def _imported(name: str, key: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise ConfigError(
+            f"cannot be imported: {type(error).__name__}: {error}",
+            file=name,
+            key=key,
+            remedy="write package.module:name, of a package that is installed here and where it runs",
+        ) from error
+    return found

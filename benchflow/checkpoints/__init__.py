@@ -1,0 +1,7 @@
+"""Checkpoints: the layers of a rollout's world composed, as of one moment, and proved in every copy of it."""
+
+from benchflow.checkpoints.capture import Captured, capture, discard
+from benchflow.checkpoints.digests import difference, world_digests
+from benchflow.checkpoints.proof import prove
+
+__all__ = ["Captured", "capture", "difference", "discard", "prove", "world_digests"]

@@ -1,0 +1,163 @@
+"""Taking a checkpoint: all layers as of one moment, or none.
+
+First the state, then the files, which hold the state's copies; counters of all that may move are read before the one
+and after the other. Where one has moved, the layers are not of one moment: they are thrown away, and taken again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from benchflow.contracts.checkpoint import FilesLayer, StateLayer
+from benchflow.contracts.environment import Environment, StateSnapshot
+from benchflow.contracts.ids import short_hash
+from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
+from benchflow.errors import SandboxError, StateBusyError, TornCheckpointError
+
+FENCE = "/var/lib/benchflow/fence"
+"""Where a sandbox has the fence of the last checkpoint that was taken of it, for root alone."""
+
+ATTEMPTS = 5
+"""How often the layers are captured until they are of one moment."""
+
+Counters = Callable[[], Awaitable[Mapping[str, int | str]]]
+"""Reads what moves when somebody is at work beside the sandbox: journals, model calls."""
+
+# $1: the fence, empty to leave it. Then paths. What is there of them and of what SQLite keeps beside them, with its
+# inode, size and time: each commit changes one of these.
+_LOOK = f"""
+if [ -n "$1" ]; then umask 077; mkdir -p {FENCE.rpartition("/")[0]} && printf %s "$1" >{FENCE} || exit 1; fi
+shift
+for f; do
+  for g in "$f" "$f-wal" "$f-journal"; do if [ -e "$g" ]; then stat -c '%n %i %s %Y %y' "$g"; fi; done
+done
+:
+"""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """fence: in the files; the state has one of its own. by_layer: seconds, of all attempts."""
+
+    fence: str
+    files: FilesLayer
+    state: StateLayer | None = None
+    attempts: int = 1
+    by_layer: Mapping[str, float] = field(default_factory=dict)
+
+
+async def _nothing() -> Mapping[str, int | str]:
+    return {}
+
+
+async def capture(
+    name: str,
+    sandbox: Sandbox,
+    provider: SandboxProvider,
+    world: Environment | None = None,
+    *,
+    paths: Sequence[str] = (),
+    counters: Counters = _nothing,
+    attempts: int = ATTEMPTS,
+) -> Captured:
+    """Capture the files and the state under a name that nothing has been captured under before.
+
+    world: a stateful one, and paths: of its databases. Raises `TornCheckpointError` where something never stands still,
+    with nothing left behind.
+    """
+    spent = dict.fromkeys(("quiesce", "state", "files"), 0.0)
+    moved: dict[str, None] = {}
+    for attempt in range(1, attempts + 1):
+        taken = _Attempt(f"{name}-{attempt}", sandbox, provider, spent)
+        try:
+            before = await taken.look(secrets.token_hex(16), paths, counters)
+            await taken.take(world)
+            after = await taken.look("", paths, counters)
+        except StateBusyError as error:
+            await taken.discard()
+            moved[error.key or "a database"] = None
+            continue
+        except BaseException:
+            # What was cut short must not stay.
+            await asyncio.shield(taken.discard())
+            raise
+        if after == before:
+            return taken.captured(attempt)
+        await taken.discard()
+        moved |= dict.fromkeys(sorted(key for key in {*before, *after} if before.get(key) != after.get(key)))
+    raise TornCheckpointError(
+        f"the world did not stand still in {attempts} attempts to capture it: {', '.join(moved)}",
+        remedy="branch where nothing is at work, or stop what writes all the time",
+    )
+
+
+class _Attempt:
+    """One capture of the layers, under a name of its own. spent: seconds by layer, to which its own are added."""
+
+    def __init__(self, name: str, sandbox: Sandbox, provider: SandboxProvider, spent: dict[str, float]) -> None:
+        self._name = name
+        self._sandbox = sandbox
+        self._provider = provider
+        self._spent = spent
+        self._fence = ""
+        self._state: StateSnapshot | None = None
+        self._image: ImageRef | None = None
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def _timed(self, layer: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._seconds[layer] = time.monotonic() - began
+        self._spent[layer] += self._seconds[layer]
+
+    async def look(self, fence: str, paths: Sequence[str], counters: Counters) -> dict[str, int | str]:
+        """What may move, as it is now. fence: is written, unless it is empty."""
+        self._fence = fence or self._fence
+        with self._timed("quiesce"):
+            told = await self._sandbox.control(_LOOK, fence, *paths)
+            if told.return_code != 0:
+                raise SandboxError("the sandbox's fence could not be written", log_tail=told.stderr[-2000:])
+            found: dict[str, int | str] = {}
+            for line in told.stdout.splitlines():
+                path, *stamp = line.rsplit(" ", 6)
+                found[path] = " ".join(stamp)
+            return found | dict(await counters())
+
+    async def take(self, world: Environment | None) -> None:
+        if world is not None:
+            with self._timed("state"):
+                self._state = await world.snapshot(self._name)
+        with self._timed("files"):
+            self._image = await self._sandbox.snapshot(self._name)
+
+    async def discard(self) -> None:
+        await discard(self._provider, self._image, self._sandbox, self._state)
+
+    def captured(self, attempts: int) -> Captured:
+        assert self._image is not None
+        files = FilesLayer(image=self._image, digest=self._image.reference, seconds=self._seconds["files"])
+        state = None
+        if self._state is not None:
+            digest = short_hash("\n".join(f"{file.path} {file.sha256}" for file in self._state.files), 64)
+            seconds = self._seconds["state"]
+            state = StateLayer(snapshot=self._state, digest=digest, size_bytes=self._state.size, seconds=seconds)
+        return Captured(fence=self._fence, files=files, state=state, attempts=attempts, by_layer=dict(self._spent))
+
+
+async def discard(
+    provider: SandboxProvider,
+    image: ImageRef | None,
+    sandbox: Sandbox | None = None,
+    state: StateSnapshot | None = None,
+) -> None:
+    """Remove the layers of a checkpoint, and from a sandbox that goes on the copies that it holds."""
+    if image is not None:
+        await provider.remove_image(image)
+    if sandbox is not None and state is not None:
+        await sandbox.control('rm -rf -- "$1"', state.directory)

@@ -1,0 +1,82 @@
+"""What a submit would run, for `--dry-run`; and what is to be said of a plan before it starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from benchflow.contracts.task import Task
+    from benchflow.jobs import JobPlan
+
+
+def show_warnings(plan: JobPlan, screen: Console) -> None:
+    from rich.text import Text
+
+    for warning in plan.warnings:
+        screen.print(Text.assemble(("warning: ", "yellow"), warning))
+
+
+def show_plan(plan: JobPlan, as_json: bool) -> None:
+    """What a submit would run."""
+    import os
+
+    from benchflow.cli.report import describe
+    from benchflow.cli.screen import console, plural, print_json, table
+
+    missing = sorted(name for name in plan.variables if name not in os.environ)
+    if as_json:
+        return print_json(_plan_document(plan, missing))
+    screen = console()
+    screen.print(f"[bold]{plan.name}[/bold]  {describe(plan.config, len(plan.tasks))}", soft_wrap=True)
+    if plan.sandbox_reason:
+        screen.print(f"[dim]sandbox {plan.config.sandbox}: {plan.sandbox_reason}[/dim]", soft_wrap=True)
+    worlds = ["world"] if plan.worlds else []
+    rows = table("task", "steps", "agent timeout", "image", *worlds, ("path", {"overflow": "fold"}))
+    for path, task in plan.tasks:
+        limit = plan.config.agent_timeout_sec or task.agent.timeout_sec
+        rows.add_row(
+            task.name,
+            str(len(task.steps) or 1),
+            f"{limit:g} s" if limit else "none",
+            _image(plan, task),
+            *([plan.worlds[task.name].manifest.name if task.name in plan.worlds else ""] if worlds else []),
+            str(path),
+        )
+    screen.print(rows)
+    show_warnings(plan, screen)
+    if missing:
+        screen.print(f"[yellow]not set here:[/yellow] {', '.join(missing)}", soft_wrap=True)
+    screen.print(f"{plural(plan.total, 'rollout')} would be run. Nothing was started.")
+
+
+def _image(plan: JobPlan, task: Task) -> str:
+    world = plan.worlds.get(task.name)
+    own = world.manifest.image if world else None
+    return own or task.sandbox.docker_image or task.dockerfile or ""
+
+
+def _plan_document(plan: JobPlan, missing: list[str]) -> dict[str, Any]:
+    return {
+        "job": {"id": plan.id, "name": plan.name, "directory": str(plan.directory.root)},
+        "tasks": [
+            {"name": task.name, "path": str(path.absolute())}
+            | ({"environment": str(plan.worlds[task.name].source.absolute())} if task.name in plan.worlds else {})
+            for path, task in plan.tasks
+        ],
+        "agents": [
+            {"name": agent.name, "model": agent.model}
+            | agent.model_dump(mode="json", exclude={"record"}, exclude_defaults=True)
+            for agent in plan.config.agents
+        ],
+        "sandbox": plan.config.sandbox,
+        "sandbox_reason": plan.sandbox_reason,
+        "concurrency": plan.config.concurrency,
+        "repeats": plan.config.repeats,
+        "branch": plan.config.branch.model_dump(mode="json") if plan.config.branch is not None else None,
+        "total": plan.total,
+        "variables_not_set": missing,
+        "warnings": plan.warnings,
+        "dry_run": True,
+    }

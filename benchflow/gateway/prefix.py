@@ -1,0 +1,203 @@
+"""The proof that a session which was loaded is its parent's: its first call begins with the parent's last one.
+
+Compared are the conversations in their normal form, and the answer that the parent's call got with how the child
+repeats it. The call goes on whatever comes of it; who branches reads the outcome, and records it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchflow.contracts.gateway import Divergence, PrefixState, Registration
+from benchflow.errors import ConfigError
+from benchflow.gateway.dialects import Document, documents, read_json
+from benchflow.gateway.difference import is_prefix, short_diff
+from benchflow.gateway.normalise import Normaliser
+from benchflow.gateway.record import head_of
+from benchflow.gateway.said import repeated_in, said_in
+
+_SYSTEM = ("system", "developer")
+
+Body = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A call of a parent's. answer: as `documents` reads it."""
+
+    seq: int
+    api: str
+    body: Body
+    answer: Sequence[Document]
+
+
+def prefix_divergence(
+    api: str,
+    agent: str,
+    earlier_request: Body,
+    earlier_response: Sequence[Document],
+    later_request: Body,
+    *,
+    seq: int = 0,
+    recorded: int | None = None,
+) -> Divergence | None:
+    """Where the later call does not begin with the earlier one and its answer; None when it does.
+
+    earlier_response: as `documents` reads it, empty where it does not count. seq, recorded: numbers of the calls, for
+    the divergence. What speaks of the model itself (system prompts, tools) is compared where both have the same one.
+    """
+    rules = Normaliser.of(agent, api)
+    name = rules.conversation
+    if name is None:
+        raise ValueError("in this dialect there is no conversation")
+    if earlier_request.get("model") != later_request.get("model"):
+        earlier_request, later_request = ({name: _spoken(body.get(name))} for body in (earlier_request, later_request))
+    found = is_prefix(earlier_request, later_request, rules)
+    if not found:
+        message = f"the call begins otherwise than the parent's last: {found.shared} of {found.of} messages are equal"
+        return Divergence(seq=seq, recorded=recorded, message=message, diff=found.diff)
+    said = said_in(api, earlier_response).form
+    if not any(said.values()):
+        return None
+    rest = later_request.get(name)
+    heard = repeated_in(api, rest[found.of :] if isinstance(rest, list) else []).form
+    if heard == said:
+        return None
+    message = "the call does not repeat the answer to the parent's last"
+    return Divergence(seq=seq, recorded=recorded, message=message, diff=short_diff(said, heard))
+
+
+def _spoken(conversation: Any) -> Any:
+    """Without what an agent tells its model of itself."""
+    if not isinstance(conversation, list):
+        return conversation
+    return [item for item in conversation if not (isinstance(item, dict) and item.get("role") in _SYSTEM)]
+
+
+def last_answered(record: Path, requests: int) -> Earlier | None:
+    """The last call of the task with a whole answer, among the first `requests` of a record; None without one.
+
+    Raises `ConfigError` for a file that is no record, or has fewer.
+    """
+    try:
+        return _last_answered(record, requests)
+    except OSError as error:
+        raise _unfit(record, f"cannot be read: {error.strerror}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unfit(record, f"is no record: {error!r}") from error
+
+
+def _last_answered(record: Path, requests: int) -> Earlier | None:
+    waiting: dict[str, dict[str, Any]] = {}
+    found: dict[str, Any] | None = None
+    count = 0
+    for start, text in _lines(record):
+        head = head_of(text)
+        if head is not None:
+            count += 1
+            if count > requests:
+                break
+            if _is_main(head):
+                waiting[head["id"]] = head | {"start": start}
+            continue
+        answer = read_json(text)
+        asked = waiting.pop(answer["id"], None)
+        whole = answer.get("error") is None and (answer.get("status") or 500) < 300
+        if asked is not None and whole and (found is None or asked["seq"] > found["seq"]):
+            found = asked | {"answer": _documents(answer)}
+    if count < requests:
+        raise _unfit(record, f"has {count} requests, not {requests}")
+    if found is None:
+        return None
+    with record.open("rb") as file:
+        file.seek(found["start"])
+        body = read_json(file.readline()).get("request")
+    return Earlier(found["seq"], found["api"], body, found["answer"]) if isinstance(body, dict) else None
+
+
+class PrefixCheck:
+    """Looks at the first call of the task that a rollout makes, once."""
+
+    def __init__(self, agent: str, earlier: Earlier, *, replayed: bool = False) -> None:
+        self._agent, self._earlier = agent, earlier
+        self._replayed = replayed
+        self._taken = False
+        self.state: PrefixState = "unchecked"
+        self.divergence: Divergence | None = None
+
+    @classmethod
+    def open(cls, registration: Registration) -> PrefixCheck | None:
+        """Of a rollout whose registration asks for it; done already, where its record has the call.
+
+        None also where the parent had no answer yet: there is nothing to begin with. Raises `ConfigError`.
+        """
+        if registration.prefix is None or not registration.prefix_requests:
+            return None
+        earlier = last_answered(Path(registration.prefix), registration.prefix_requests)
+        if earlier is None:
+            return None
+        check = cls(registration.agent, earlier, replayed=registration.prefix_replayed)
+        own = Path(registration.record)
+        for _, text in _lines(own) if own.exists() else ():
+            head = head_of(text)
+            if head is not None and _is_main(head) and check.wants(head["source"]):
+                check.look(read_json(text))
+                break
+        return check
+
+    def wants(self, source: str) -> bool:
+        """Whether a call of the task is the one to look at. source: as in its request line."""
+        return not self._taken and not (self._replayed and source == "replay")
+
+    async def first(self, line: Mapping[str, Any]) -> None:
+        """Look at a call: its request line, without tokens and keys. Nothing that is wrong with it stops the call."""
+        self._taken = True
+        try:
+            await asyncio.to_thread(self.look, line)
+        except Exception as error:
+            why = f"the call cannot be compared with the parent's last: {type(error).__name__}: {error}"
+            self.state, self.divergence = "different", Divergence(seq=int(line["seq"]), message=why)
+
+    def look(self, line: Mapping[str, Any]) -> None:
+        """The same, at once."""
+        self._taken = True
+        earlier, seq = self._earlier, int(line["seq"])
+        body = line.get("request")
+        if line["api"] != earlier.api or not isinstance(body, dict):
+            message = f"the call is one of {line['api']}, and the parent's last one of {earlier.api}"
+            self.divergence = Divergence(seq=seq, recorded=earlier.seq, message=message)
+        else:
+            self.divergence = prefix_divergence(
+                *(earlier.api, self._agent, earlier.body, earlier.answer, body), seq=seq, recorded=earlier.seq
+            )
+        self.state = "equal" if self.divergence is None else "different"
+
+
+def _is_main(head: Mapping[str, Any]) -> bool:
+    return not head["side"] and head["api"] != "other"
+
+
+def _documents(answer: Mapping[str, Any]) -> list[Document]:
+    packed = answer.get("response_base64")
+    # What is packed may be so in any way: then only the request counts.
+    body = base64.b64decode(packed) if packed is not None else str(answer.get("response") or "").encode()
+    return documents(body, str((answer.get("headers") or {}).get("content-type", "")))
+
+
+def _lines(record: Path) -> Iterator[tuple[int, bytes]]:
+    """Every whole line and where it is."""
+    start = 0
+    with record.open("rb") as file:
+        for text in file:
+            if text.endswith(b"\n"):
+                yield start, text
+            start += len(text)
+
+
+def _unfit(record: Path, message: str) -> ConfigError:
+    return ConfigError(message, file=str(record), key="prefix", remedy="give the llm_trajectory.jsonl of the parent")

@@ -1,0 +1,168 @@
+"""What a model has said, read from its answer and from the conversation in which an agent repeats it.
+
+The two are written in different ways: an answer comes in pieces, an agent joins texts, renames calls, leaves thoughts
+away. What they have in common is what was said and which tools were called with what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchflow.gateway.dialects import Document
+from benchflow.gateway.dialects.reading import table, tables
+
+_MODELS = ("assistant", "model")
+_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
+
+
+@dataclass
+class Said:
+    """text: all of it. calls: names of tools, and what they were given."""
+
+    text: str = ""
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+
+    def call(self, name: Any, given: Any) -> None:
+        if isinstance(given, str):
+            with contextlib.suppress(ValueError):
+                given = json.loads(given or "{}")
+        self.calls.append((str(name), {} if given is None else given))
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """To be compared, and shown. Spaces around a text are not kept by every agent."""
+        return {"text": self.text.strip(), "calls": [{"tool": name, "input": given} for name, given in self.calls]}
+
+
+def said_in(api: str, answer: Sequence[Document]) -> Said:
+    """What an answer says: its events in their order, or the one document that it is."""
+    match api:
+        case "openai-chat":
+            return _chat_answer(answer)
+        case "openai-responses":
+            return _of_items(_responses_output(answer))
+        case "anthropic-messages":
+            return _of_blocks(_messages_content(answer))
+        case "gemini":
+            candidates = [one for document in answer for one in tables(document.get("candidates"))[:1]]
+            return _of_parts([part for one in candidates for part in tables(table(one.get("content")).get("parts"))])
+    return Said()
+
+
+def repeated_in(api: str, items: Sequence[Any]) -> Said:
+    """What the first items of a conversation say, as far as they are the model's."""
+    own: list[Mapping[str, Any]] = []
+    for item in items:
+        if not isinstance(item, dict) or not _is_models(item):
+            break
+        own.append(item)
+    match api:
+        case "openai-chat":
+            said = Said()
+            for message in own:
+                _add_message(said, message)
+            return said
+        case "openai-responses":
+            return _of_items(own)
+        case "anthropic-messages":
+            return _of_blocks([block for message in own for block in _blocks(message.get("content"))])
+        case "gemini":
+            return _of_parts([part for content in own for part in tables(content.get("parts"))])
+    return Said()
+
+
+def _is_models(item: Mapping[str, Any]) -> bool:
+    return item.get("role") in _MODELS or item.get("type") in (*_CALLS, "reasoning")
+
+
+def _blocks(content: Any) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else tables(content)
+
+
+# --- each dialect
+
+
+def _chat_answer(answer: Sequence[Document]) -> Said:
+    said, open_calls = Said(), dict[Any, dict[str, str]]()
+    for document in answer:
+        for choice in tables(document.get("choices"))[:1]:
+            message = table(choice.get("message"))
+            _add_message(said, message)
+            delta = table(choice.get("delta"))
+            said.text += delta.get("content") or ""
+            for piece in tables(delta.get("tool_calls")):
+                call = open_calls.setdefault(piece.get("index"), {"name": "", "arguments": ""})
+                for part in call:
+                    call[part] += table(piece.get("function")).get(part) or ""
+    for call in open_calls.values():
+        said.call(call["name"], call["arguments"])
+    return said
+
+
+def _add_message(said: Said, message: Mapping[str, Any]) -> None:
+    said.text += "".join(str(block.get("text") or "") for block in _blocks(message.get("content")))
+    for call in tables(message.get("tool_calls")):
+        function = table(call.get("function"))
+        said.call(function.get("name"), function.get("arguments"))
+
+
+def _responses_output(answer: Sequence[Document]) -> list[dict[str, Any]]:
+    """The items that are done; of one whole document, its output."""
+    done = [table(event.get("item")) for event in answer if event.get("type") == "response.output_item.done"]
+    if done:
+        return done
+    whole = [table(document.get("response")) or document for document in answer]
+    return next((output for document in reversed(whole) if (output := tables(document.get("output")))), [])
+
+
+def _of_items(items: Sequence[Mapping[str, Any]]) -> Said:
+    said = Said()
+    for item in items:
+        kind = item.get("type")
+        if kind in _CALLS:
+            said.call(item.get("name"), item.get(_CALLS[kind]))
+        elif item.get("role") in _MODELS:
+            said.text += "".join(str(block.get("text") or "") for block in _blocks(item.get("content")))
+    return said
+
+
+def _messages_content(answer: Sequence[Document]) -> list[dict[str, Any]]:
+    blocks: dict[Any, dict[str, Any]] = {}
+    for document in answer:
+        if document.get("type") == "message":
+            return tables(document.get("content"))
+        if document.get("type") == "content_block_start":
+            blocks[document.get("index")] = dict(table(document.get("content_block")))
+        block, delta = blocks.get(document.get("index")), table(document.get("delta"))
+        if block is None:
+            continue
+        if delta.get("type") == "text_delta":
+            block["text"] = str(block.get("text") or "") + str(delta.get("text") or "")
+        elif delta.get("type") == "input_json_delta":
+            block["json"] = str(block.get("json") or "") + str(delta.get("partial_json") or "")
+    return list(blocks.values())
+
+
+def _of_blocks(blocks: Sequence[Mapping[str, Any]]) -> Said:
+    said = Said()
+    for block in blocks:
+        if block.get("type") == "text":
+            said.text += str(block.get("text") or "")
+        elif block.get("type") == "tool_use":
+            said.call(block.get("name"), block.get("json") or block.get("input"))
+    return said
+
+
+def _of_parts(parts: Sequence[Mapping[str, Any]]) -> Said:
+    said = Said()
+    for part in parts:
+        call = table(part.get("functionCall"))
+        if call:
+            said.call(call.get("name"), call.get("args"))
+        elif not part.get("thought"):
+            said.text += str(part.get("text") or "")
+    return said

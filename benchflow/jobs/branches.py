@@ -1,0 +1,84 @@
+"""Whether what a job asks of its rollouts' branches can be: held against its tasks, agents and sandbox at submit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchflow.branching.checks import check
+from benchflow.contracts.checkpoint import RUNGS, Rung
+from benchflow.contracts.config import JobConfig
+from benchflow.contracts.job import AgentSpec
+from benchflow.contracts.sandbox import Capabilities
+from benchflow.contracts.task import Task
+from benchflow.errors import ConfigError, UnsupportedFeatureError
+from benchflow.jobs.agents import OURS
+from benchflow.jobs.worlds import World
+from benchflow.planes.agent.child import check_child
+from benchflow.planes.agent.registry import record_for
+from benchflow.planes.sandbox.processes import probe_processes, process_refusal
+
+
+def check_branch(
+    config: JobConfig,
+    tasks: Sequence[Task],
+    agents: Sequence[AgentSpec],
+    capabilities: Capabilities,
+    shared: World | None,
+) -> None:
+    """Raises `ConfigError` or `UnsupportedFeatureError`. shared: the world that all rollouts have together, if any."""
+    branch = config.branch
+    if branch is None:
+        return
+    if not capabilities.snapshot:
+        raise UnsupportedFeatureError(
+            f"the sandbox {capabilities.provider!r} takes no snapshots, and children begin from one",
+            key="branch",
+            remedy="use --sandbox docker or local",
+        )
+    if branch.portable and not capabilities.portable:
+        raise UnsupportedFeatureError(
+            f"snapshots of the sandbox {capabilities.provider!r} cannot be had by other hosts",
+            key="branch.portable",
+            remedy="leave it out, or use --sandbox docker or local",
+        )
+    if shared is not None:
+        raise UnsupportedFeatureError(
+            "a persistent world is one for the whole job, and each child needs its own",
+            file=str(shared.source),
+            key="environment.isolation",
+            remedy='write isolation = "per_task", or do not branch',
+        )
+    if config.replay is not None:
+        raise UnsupportedFeatureError(
+            "a rollout whose model answers from a record goes the one way that was recorded",
+            key="branch",
+            remedy="leave out `branch`, or `replay`",
+        )
+    for agent in agents:
+        if branch.min_session_rung == "process" and record_for(agent).protocol not in OURS:
+            raise process_refusal(agent.name, probe_processes())
+        for number, child in enumerate(branch.children):
+            check_child(agent, child, f"branch.children[{number}]")
+    for task in tasks:
+        for agent in agents:
+            try:
+                check(branch, total_steps=task.n_turns, rungs=_rungs(agent, mounted=capabilities.mounts))
+            except ConfigError as error:
+                error.file = error.file or f"{task.name} · {agent.label}"
+                raise
+
+
+def _rungs(agent: AgentSpec, *, mounted: bool) -> tuple[Rung, ...]:
+    """How a session of this agent can go on in a copy of its world; one that has none loses none.
+
+    mounted: whether its sandbox mounts directories of this host, without which the gateway is not reached.
+    """
+    record = record_for(agent)
+    if record.protocol in OURS:
+        return RUNGS
+    logs_in = any(name.startswith("~/") for name in agent.credentials)
+    # One without a model does the same again by itself; else there must be a record to answer from.
+    is_heard = mounted and not logs_in and bool(record.endpoints)
+    replay: tuple[Rung, ...] = ("replay",) if is_heard or not record.takes_model else ()
+    known: tuple[Rung, ...] = (record.session.rung,) if record.session.rung != "replay" else ()
+    return (*known, *replay, "fresh")

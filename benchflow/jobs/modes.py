@@ -1,0 +1,39 @@
+"""What a job is for, carried out: its mode becomes how its rollouts branch, if its tasks have the depths for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchflow.contracts.config import JobConfig
+from benchflow.contracts.modes import GrpoMode
+from benchflow.contracts.task import Task
+from benchflow.errors import ConfigError
+
+
+def lowered(config: JobConfig, tasks: Sequence[Task]) -> JobConfig:
+    """The configuration with the branches that its mode stands for; as it is without a mode.
+
+    Raises `ConfigError` where it says itself how to branch, and for a depth that a task does not have.
+    """
+    mode = config.mode
+    if mode is None:
+        return config
+    # A job that is planned again from what was written down has both.
+    if config.branch not in (None, mode.branch):
+        raise ConfigError(
+            f"the mode {mode.kind} says how rollouts branch, and so does `branch`",
+            key="mode",
+            remedy="give one of the two: a mode, or `branch` for all that can be said",
+        )
+    for task in tasks:
+        for depth in mode.depths:
+            if depth >= task.n_turns:
+                has = f"has {task.n_turns} steps" if task.n_turns > 1 else "has one step"
+                depths = f"are 0 to {task.n_turns - 1}" if task.n_turns > 1 else "is 0 alone"
+                raise ConfigError(
+                    f"nothing is left to do at depth {depth}: the task {has}",
+                    file=task.name,
+                    key="mode.at" if isinstance(mode, GrpoMode) else "mode.depths",
+                    remedy=f"its depth {depths}; --exclude {task.name} leaves the task out",
+                )
+    return config.model_copy(update={"branch": mode.branch})

@@ -1,0 +1,82 @@
+"""Forking: containers that begin with the files of another, all as of one moment."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from benchflow.errors import BenchFlowError, SandboxStartError
+from benchflow.paths import state_dir
+from benchflow.planes.sandbox.docker.captures import Captures
+from benchflow.planes.sandbox.docker.copies import create_child
+from benchflow.planes.sandbox.docker.engine import Conflict, Engine
+from benchflow.planes.sandbox.docker.launch import start_error
+from benchflow.planes.sandbox.docker.networks import STACK_LABEL
+from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
+from benchflow.planes.sandbox.records import file_lock
+
+
+class Forks:
+    """Forks of the containers of one daemon. remove: removes the container of a name."""
+
+    def __init__(self, engine: Engine, captures: Captures, remove: Callable[[str], Awaitable[None]]) -> None:
+        self._engine = engine
+        self._captures = captures
+        self._remove = remove
+
+    async def fork(self, parent: dict[str, Any], names: Sequence[str]) -> list[str]:
+        """The ids of running containers of these names. parent: as the daemon describes it.
+
+        Those that are all there are the ones meant, since whoever asked before may have died before it knew. Where some
+        are missing, the others are made anew with them: all are to be of one moment.
+        """
+        lock = state_dir() / "locks" / f"fork-{hashlib.sha256('/'.join(names).encode()).hexdigest()[:16]}.lock"
+        async with file_lock(lock):
+            found = await self._found(parent, names)
+            if all(name in found and found[name]["State"] == "running" for name in names):
+                children = [str(found[name]["Id"]) for name in names]
+            else:
+                await asyncio.gather(*(self._remove(name) for name in found))
+                children = await self._fork(parent, names)
+            lock.unlink(missing_ok=True)
+        return children
+
+    async def _found(self, parent: dict[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """What there is under these names. Raises `SandboxStartError` for what is another stack's."""
+        every = {"name": [f"^/{name}$" for name in names]}
+        rows = await self._engine.call(lambda client: client.containers(all=True, filters=every)) if names else []
+        found = {row["Names"][0].lstrip("/"): row for row in rows if row["Names"]}
+        stack = (parent["Config"]["Labels"] or {}).get(STACK_LABEL)
+        for name, row in found.items():
+            if row["Labels"].get(STACK_LABEL) != stack:
+                raise SandboxStartError(
+                    f"a container named {name} exists and does not belong to this stack",
+                    remedy=f"remove it (`docker rm -f {name}`) or choose another job name",
+                )
+        return {name: row for name, row in found.items() if name in names}
+
+    async def _fork(self, parent: dict[str, Any], names: Sequence[str]) -> list[str]:
+        image = await self._captures.take(parent)
+        try:
+            made = await asyncio.gather(*(self._create(parent, image, name) for name in names))
+            await asyncio.gather(*(self._start(parent, child) for child in made))
+        except BaseException:
+            await asyncio.gather(*(self._remove(name) for name in names), return_exceptions=True)
+            await self._captures.release(image)
+            raise
+        return list(made)
+
+    async def _create(self, parent: dict[str, Any], image: str, name: str) -> str:
+        try:
+            return await create_child(self._engine, parent, image, name)
+        except Conflict as error:
+            raise SandboxStartError(f"the name {name} is taken: {error.message}") from error
+
+    async def _start(self, parent: dict[str, Any], child: str) -> None:
+        try:
+            await self._engine.call(lambda client: client.start(child))
+        except BenchFlowError as error:
+            form = (parent["Config"]["Labels"] or {}).get(ENTRYPOINT_LABEL, "wraps")
+            raise await start_error(self._engine, child, error, form) from error

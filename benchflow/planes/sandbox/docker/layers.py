@@ -1,0 +1,151 @@
+"""The layers of the daemon's images, to and fro, as the archives that they are known by.
+
+A layer's name is the digest of its archive. Where this process may read the daemon's files, the archive is put together
+from them: the daemon keeps the headers of each, and the files lie below. Else the daemon is asked for the whole image.
+Either way what comes out has the layer's digest, or is not taken.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import os
+import stat
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from benchflow.planes.sandbox.archives import entry
+
+CHUNK = 1 << 20
+
+
+class Layers:
+    """What a daemon of this host keeps, in a storage driver like overlay2. info: what the daemon says of itself."""
+
+    def __init__(self, info: Mapping[str, Any]) -> None:
+        self._root = Path(info["DockerRootDir"])
+        self._driver = str(info["Driver"])
+
+    def copy(self, layers: list[str], number: int, target: Path) -> bool:
+        """Write the archive of a layer of an image; False where it cannot be had in this way. layers: from below."""
+        record = self._root / "image" / self._driver / "layerdb" / "sha256" / _chain(layers[: number + 1])
+        try:
+            files = self._root / self._driver / (record / "cache-id").read_text() / "diff"
+            with gzip.open(record / "tar-split.json.gz") as parts, target.open("wb") as archive:
+                digest = _join(parts, os.fsencode(files), archive)
+        except (OSError, EOFError, ValueError, KeyError):
+            digest = ""
+        if digest != layers[number]:
+            target.unlink(missing_ok=True)
+            return False
+        return True
+
+
+def split(image: Iterable[bytes], wanted: set[str], directory: Path) -> dict[str, Path]:
+    """Of an image as the daemon exports it, write the layers that are wanted. The rest is read and let go of."""
+    found: dict[str, Path] = {}
+    with tarfile.open(fileobj=_Reader(image), mode="r|", bufsize=CHUNK) as archive:
+        for number, member in enumerate(archive):
+            content = archive.extractfile(member) if member.isreg() else None
+            if content is None:
+                continue
+            file = directory / str(number)
+            digest = hashlib.sha256()
+            with file.open("wb") as copy:
+                while piece := content.read(CHUNK):
+                    digest.update(piece)
+                    copy.write(piece)
+            name = f"sha256:{digest.hexdigest()}"
+            if name in wanted and name not in found:
+                found[name] = file
+            else:
+                file.unlink()
+    return found
+
+
+def archived(description: bytes, reference: str, layers: int, files: Mapping[int, Path]) -> Iterator[bytes]:
+    """An image as the daemon loads it. files: of layers that it does not have; the others it finds among its own."""
+    config = f"{hashlib.sha256(description).hexdigest()}.json"
+    names = [f"{number}/layer.tar" for number in range(layers)]
+    manifest = json.dumps([{"Config": config, "RepoTags": [reference], "Layers": names}]).encode()
+    for name, content in ((config, description), ("manifest.json", manifest)):
+        yield from _member(name, len(content), io.BytesIO(content))
+    for number, file in files.items():
+        with file.open("rb") as archive:
+            yield from _member(names[number], file.stat().st_size, archive)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def missing_layer(said: str) -> int | None:
+    """Which layer the daemon has looked for in vain, when it says so."""
+    for word in said.replace(":", " ").split():
+        path = PurePosixPath(word)
+        if path.name == "layer.tar" and path.parent.name.isdecimal():
+            return int(path.parent.name)
+    return None
+
+
+def _chain(layers: list[str]) -> str:
+    """The digest by which the daemon knows a layer over those below it."""
+    chain = layers[0]
+    for layer in layers[1:]:
+        chain = f"sha256:{hashlib.sha256(f'{chain} {layer}'.encode()).hexdigest()}"
+    return chain.removeprefix("sha256:")
+
+
+def _join(parts: Iterable[bytes], files: bytes, archive: IO[bytes]) -> str:
+    """Put an archive together: of headers, that are kept as they were, and of files. Returns its digest."""
+    digest = hashlib.sha256()
+    for line in parts:
+        part = json.loads(line)
+        if part["type"] == 2:
+            pieces: Iterable[bytes] = [base64.b64decode(part["payload"])]
+        elif part.get("size"):
+            name = base64.b64decode(part["name_raw"]) if "name_raw" in part else os.fsencode(part["name"])
+            pieces = _content(files + b"/" + name)
+        else:
+            continue
+        for piece in pieces:
+            digest.update(piece)
+            archive.write(piece)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _content(path: bytes) -> Iterator[bytes]:
+    # A sandbox made these: whatever is no file any more must not hold anybody up.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("not a file")
+        while piece := file.read(CHUNK):
+            yield piece
+
+
+def _member(name: str, size: int, content: IO[bytes]) -> Iterator[bytes]:
+    info = entry(name, 0o644, (0, 0))
+    info.size = size
+    yield info.tobuf()
+    while piece := content.read(CHUNK):
+        yield piece
+    yield bytes(-size % tarfile.BLOCKSIZE)
+
+
+class _Reader(io.RawIOBase):
+    """Pieces, read as a file."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while len(self._left) < size and (piece := next(self._pieces, b"")):
+            self._left += piece
+        taken, self._left = self._left[:size], self._left[size:]
+        return taken

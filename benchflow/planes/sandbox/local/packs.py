@@ -1,0 +1,155 @@
+"""Snapshots for other hosts: the changed files of one, and of the layer below it, as an archive each in the store.
+
+The host itself is the root below them, so that only a machine with the same programs can have them. An archive is made
+by GNU tar, which knows the holes, nodes and extended attributes that an overlay's layers are made of, and of equal
+files it makes equal archives: a layer that many snapshots share is one blob.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from benchflow.contracts.base import ArtifactRef, BlobStore, Model
+from benchflow.contracts.sandbox import ImageRef
+from benchflow.errors import ForeignSnapshotError, SandboxError
+from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
+from benchflow.planes.sandbox.local.images import Image, key_of, require_image
+from benchflow.planes.sandbox.local.images import read_image as read
+from benchflow.planes.sandbox.local.machine import Machine
+from benchflow.planes.sandbox.scratch import scratch
+
+_NOTE = "packed.json"
+"""Beside the files of an image: where the store has them."""
+
+_EVERYTHING = ("--numeric-owner", "--acls", "--xattrs", "--xattrs-include=*")
+
+_REPEATABLE = (
+    *("--format=posix", "--sort=name", "--sparse"),
+    "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime",
+)
+"""What else would be of the one who packs: times of reading, the number of the process."""
+
+
+class PackedImage(Model):
+    """key: None where the name is given by who unpacks. files: what lies in `u`."""
+
+    key: str | None = None
+    image: Image
+    files: ArtifactRef
+
+
+class Pack(Model):
+    """A snapshot, and the layer below it."""
+
+    kind: Literal["local"] = "local"
+    snapshot: PackedImage
+    base: PackedImage | None = None
+
+
+class _Note(Model):
+    """key: of the image that it is about; copies of a volume have it, too."""
+
+    key: str
+    files: ArtifactRef
+
+
+class Packs:
+    """The snapshots that one machine gives and takes."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    async def pack(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        key = key_of(image)
+        if key is None:
+            raise SandboxError("the host itself cannot be packed", key="image", remedy="pack a snapshot of a sandbox")
+        async with self._machine.using():
+            await asyncio.to_thread(self._machine.store.open)
+            snapshot = await self._pack(key, store)
+            below = snapshot.image.base
+            base = await self._pack(below, store) if below is not None else None
+        pack = Pack(snapshot=snapshot.model_copy(update={"key": None}), base=base)
+        return await store.put_bytes(pack.model_dump_json().encode())
+
+    async def unpack(self, ref: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        try:
+            pack = Pack.model_validate_json(await store.read(ref))
+        except ValidationError as error:
+            raise ForeignSnapshotError(
+                "it is no snapshot of a local sandbox", file=ref.uri, remedy="unpack it with what packed it"
+            ) from error
+        image = pack.snapshot.image
+        if image.fingerprint != await asyncio.to_thread(host_fingerprint):
+            raise ForeignSnapshotError(
+                "it was taken over another machine's programs, which lie below its files",
+                remedy="let it be unpacked on a machine that was installed in the same way, or use --sandbox docker",
+            )
+        async with self._machine.using():
+            await asyncio.to_thread(self._machine.store.open)
+            if pack.base is not None:
+                await self._unpack(str(pack.base.key), pack.base, store)
+            await self._unpack(name, pack.snapshot, store)
+        return image.ref(name)
+
+    async def _pack(self, key: str, store: BlobStore) -> PackedImage:
+        async with self._machine.at_image(key):
+            fingerprint = await asyncio.to_thread(host_fingerprint)
+            image = await asyncio.to_thread(require_image, self._machine.store.root, key, fingerprint)
+            volume = self._machine.store.root / "images" / key
+            files = await self._noted(volume / _NOTE, key, store)
+            if files is None:
+                async with scratch() as directory:
+                    archive = directory / "files.tar"
+                    await asyncio.to_thread(
+                        _tar,
+                        [*_EVERYTHING, *_REPEATABLE, "--create", f"--file={archive}", f"--directory={volume}/u", "."],
+                    )
+                    files = await store.put_file(archive)
+                await asyncio.to_thread((volume / _NOTE).write_text, _Note(key=key, files=files).model_dump_json())
+            return PackedImage(key=key, image=image, files=files)
+
+    async def _noted(self, file: Path, key: str, store: BlobStore) -> ArtifactRef | None:
+        """The archive that this host has stored before, if the store still holds it."""
+        try:
+            note = _Note.model_validate_json(await asyncio.to_thread(file.read_bytes))
+        except (FileNotFoundError, ValidationError):
+            return None
+        return await store.find(note.files.sha256) if note.key == key else None
+
+    async def _unpack(self, key: str, packed: PackedImage, store: BlobStore) -> None:
+        async with self._machine.at_image(key):
+            if await asyncio.to_thread(read, self._machine.store.root, key) is not None:
+                return
+            async with scratch() as directory:
+                archive = directory / "files.tar"
+                await store.fetch(packed.files, archive)
+
+                def write(volume: Path, lock: int) -> None:
+                    (volume / "u").mkdir()
+                    options = [*_EVERYTHING, "--same-owner", "--preserve-permissions", "--extract"]
+                    _tar([*options, f"--file={archive}", f"--directory={volume}/u"], lock)
+                    packed.image.write(volume)
+
+                await asyncio.to_thread(self._machine.store.fill, f"images/{key}", write)
+
+
+def _tar(arguments: Sequence[str], *keep: int) -> None:
+    """Run GNU tar. keep: descriptors for it to hold."""
+    try:
+        done = subprocess.run(
+            ["tar", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, pass_fds=keep
+        )
+    except FileNotFoundError as error:
+        raise SandboxError("there is no tar on this machine", remedy="install GNU tar") from error
+    if done.returncode:
+        raise SandboxError(
+            "tar could not carry the files of a snapshot",
+            log_tail=done.stderr[-2000:],
+            remedy="it must be GNU tar, and have room; see what it says",
+        )

@@ -1,0 +1,321 @@
+"""A tree drawn in a terminal: its nodes, what they have earned, what they are worth, and what failed, in words.
+
+A chain is drawn straight down, its children to the right of it. Nodes of which there is nothing to tell share a line
+with the next of their chain; what does not fit into the width goes on in the next line. Of a large tree, children are
+folded into one line, which tells what they came to and which of them failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from benchflow.contracts.rollout import Failure, Node, RolloutTree
+from benchflow.trajectories.growth import chain_of, start_of
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.text import Text
+
+CHECKPOINT = "◆"
+
+_INDENT = 3
+_MIN_TEXT = 24
+"""Columns for what is told of a node: guides that leave fewer are cut."""
+_MOST_NAMES = 3
+"""Of children that failed, where they are folded."""
+
+
+class _Line(NamedTuple):
+    """A run of nodes, or a child that has none, or children that are folded. rest: in place of guide, where the line
+    goes on in the next.
+    """
+
+    guide: str
+    rest: str
+    nodes: Sequence[Node]
+    chain: str
+    is_running: bool = False
+    failure: Failure | None = None
+    folded: str = ""
+
+
+def draw(
+    tree: RolloutTree, *, width: int, depth: int | None = None, limit: int | None = None, most: int | None = None
+) -> Group:
+    """The tree as rich renders it, within `width` columns.
+
+    depth: of branches below each other that are drawn; limit: children of one node. Where neither is given, as many as
+    make no more than `most` lines. None: all.
+    """
+    from rich.console import Console, Group
+    from rich.text import Text
+
+    console = Console(width=width)
+    lines = list(_Shape(tree, depth, limit).lines())
+    if depth is None and limit is None and most is not None and len(lines) > most:
+        lines = _fewer(tree, most)
+    told = _Told(tree, has_full_names=_fit_with_full_names(lines, width))
+    leaves = f"{len(tree.leaves)} {'leaf' if len(tree.leaves) == 1 else 'leaves'}"
+    title = Text.assemble((tree.rollout, "bold"), f"  {len(tree.nodes)} nodes, {leaves}")
+    drawn = list(title.wrap(console, width))
+    for line in lines:
+        drawn += _fitted(line, told.text(line), console)
+    if legend := " · ".join(told.legend()):
+        drawn += Text(legend, style="dim").wrap(console, width)
+    for part in drawn:
+        part.rstrip()
+    return Group(*drawn)
+
+
+def _fewer(tree: RolloutTree, most: int) -> list[_Line]:
+    """The lines of a tree that is folded until it fits, or as far as it can be."""
+    lines: list[_Line] = []
+    for depth, limit in [*((None, limit) for limit in (16, 8, 4)), *((depth, 4) for depth in (4, 3, 2, 1))]:
+        lines = list(_Shape(tree, depth, limit).lines())
+        if len(lines) <= most:
+            break
+    return lines
+
+
+# --- shape ----------------------------------------------------------------------------------------------
+
+
+class _Shape:
+    """What is drawn below what. depth, limit: as in `draw`."""
+
+    def __init__(self, tree: RolloutTree, depth: int | None, limit: int | None) -> None:
+        self._depth, self._limit = depth, limit
+        self._root = next(node for node in tree.nodes if node.id == tree.root)
+        self._failed = {chain: failure for node in tree.nodes for chain, failure in node.failed.items()}
+        self._children: dict[str, list[Node]] = defaultdict(list)
+        for node in tree.nodes:
+            if node.parent is not None:
+                self._children[node.parent].append(node)
+
+    def lines(self) -> Iterator[_Line]:
+        # What is still to be drawn, the next at the end: of each the guide before it and the column of its chain.
+        waiting: list[tuple[str, str, int, Node | _Line]] = [("", "", 0, self._root)]
+        while waiting:
+            guide, column, depth, at = waiting.pop()
+            if isinstance(at, _Line):
+                yield at._replace(guide=guide, rest=column)
+                continue
+            run = self._run_from(at)
+            straight, branches = self._below(run[-1])
+            branches = self._drawn(branches, depth)
+            yield self._line(guide, column + ("│" if branches else " ").ljust(_INDENT), run)
+            if straight is not None:
+                waiting.append((column, column, depth, straight))
+            for number, branch in enumerate(reversed(branches)):
+                is_last = number == 0 and straight is None
+                edge, rest = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
+                waiting.append((column + edge, column + rest, depth + 1, branch))
+
+    def _drawn(self, branches: list[Node | _Line], depth: int) -> list[Node | _Line]:
+        """The children of a node at so many branches' depth; those that are too many, or too deep, as one line."""
+        limit = 0 if self._depth is not None and depth >= self._depth else self._limit
+        # One that is folded needs as many lines as one that is not.
+        if limit is None or len(branches) <= limit + (limit > 0):
+            return branches
+        shown, rest = branches[:limit], branches[limit:]
+        return [*shown, _Line("", "", (), "", folded=self._folded(rest, is_rest=limit > 0))] if rest else shown
+
+    def _folded(self, branches: Sequence[Node | _Line], *, is_rest: bool) -> str:
+        """What there is to tell of children that are not drawn."""
+        begun = [branch for branch in branches if not isinstance(branch, _Line)]
+        others = [branch for branch in branches if isinstance(branch, _Line)]
+        inside = [node for branch in begun for node in self._inside(branch)]
+        returns = [node.returns for node in inside if node.returns is not None]
+        leaves = sum(not self._children.get(node.id) for node in inside)
+        told = f"… {len(branches)} {'more ' if is_rest else ''}{'child' if len(branches) == 1 else 'children'}"
+        parts = [f"{told}, {leaves} leaves" if leaves > len(begun) else told]
+        if returns:
+            mean = _number(math.fsum(returns) / len(returns))
+            parts.append(f"return={_number(min(returns))} … {_number(max(returns))}, mean {mean}")
+        if running := sum(each.is_running for each in others) + sum(len(node.pending) for node in inside):
+            parts.append(f"{running} still running")
+        chains = [branch.chain if isinstance(branch, _Line) else chain_of(branch.id) for branch in branches]
+        failed = [chain for chain in chains if chain in self._failed]
+        failed += [chain for node in inside for chain in node.failed]
+        if failed:
+            names = ", ".join(failed[:_MOST_NAMES]) + (", …" if len(failed) > _MOST_NAMES else "")
+            parts.append(f"{len(failed)} failed: {names}")
+        return "  ".join(parts)
+
+    def _inside(self, node: Node) -> Iterator[Node]:
+        """A node and all below it."""
+        waiting = [node]
+        while waiting:
+            at = waiting.pop()
+            waiting += self._children.get(at.id, ())
+            yield at
+
+    def _line(self, guide: str, rest: str, run: Sequence[Node]) -> _Line:
+        chain = chain_of(run[0].id)
+        begins = run[0].parent is not None and start_of(chain) == run[0].parent
+        return _Line(guide, rest, run, chain, failure=self._failed.get(chain) if begins else None)
+
+    def _run_from(self, node: Node) -> list[Node]:
+        """It and those after it in its chain, up to the first of which there is something to tell."""
+        run = [node]
+        while _is_quiet(run[-1]):
+            straight, branches = self._below(run[-1])
+            if straight is None or branches or chain_of(straight.id) != chain_of(node.id):
+                break
+            if run[-1].role not in (None, straight.role):
+                break
+            run.append(straight)
+        return run
+
+    def _below(self, node: Node) -> tuple[Node | None, list[Node | _Line]]:
+        """The node by which its chain goes on, and its children: those that have no nodes are lines of their own."""
+        children = self._children[node.id]
+        straight = next((child for child in children if start_of(chain_of(child.id)) != node.id), None)
+        branches: dict[str, Node | _Line] = {
+            **{chain: _Line("", "", (), chain, is_running=True) for chain in node.pending},
+            **{chain: _Line("", "", (), chain, failure=failure) for chain, failure in node.failed.items()},
+        }
+        for child in children:
+            if child is not straight:
+                branches[chain_of(child.id) if start_of(chain_of(child.id)) == node.id else child.id] = child
+        return straight, [branches[chain] for chain in sorted(branches, key=_place)]
+
+
+def _place(chain: str) -> tuple[int, str]:
+    number = chain.rpartition(".")[2]
+    return (int(number) if number.isdecimal() else 0, chain)
+
+
+def _is_quiet(node: Node) -> bool:
+    """Whether there is nothing to tell of it."""
+    return not (node.rewards or node.checkpoint or node.n or node.failed or node.pending) and (
+        node.returns is None and node.value is None
+    )
+
+
+# --- words ----------------------------------------------------------------------------------------------
+
+
+def _fit_with_full_names(lines: Sequence[_Line], width: int) -> bool:
+    """Whether the full names of all nodes leave half of the width."""
+    return all(len(line.guide) + len(line.nodes[0].id if line.nodes else line.chain) <= width // 2 for line in lines)
+
+
+class _Told:
+    """What is told of a line."""
+
+    def __init__(self, tree: RolloutTree, *, has_full_names: bool) -> None:
+        self._has_full_names = has_full_names
+        self._nodes = tree.nodes
+        self._parents = {node.parent for node in tree.nodes}
+        self._has_roles = len({node.role for node in tree.nodes} - {None}) > 1
+        # Without sessions there is none to go on with, and no worse way of it.
+        self._has_rungs = bool({node.rung for node in tree.nodes} - {None, "process"})
+        self._advantage = ""  # which of them; alone a leaf has nothing to be compared with
+        if sum(node.returns is not None for node in tree.leaves) > 1:
+            self._advantage = "tree_grpo" if any(node.tree for node in tree.nodes) else "grpo"
+
+    def text(self, line: _Line) -> Text:
+        from rich.text import Text
+
+        if line.folded:
+            return Text(line.folded, style="dim")
+        text = Text(self._name(line), style="" if line.nodes else "dim")
+        if line.nodes:
+            node = line.nodes[-1]
+            if node.checkpoint:
+                text.append(f" {CHECKPOINT}", "cyan")
+            if self._has_rungs and line.nodes[0].rung:
+                text.append(f"  session={line.nodes[0].rung}", "dim")
+            for fact, style in self._facts(node):
+                text.append("  ").append(fact, style)
+        if line.failure is not None:
+            text.append("  ").append(f"failed: {_sentence(line.failure)}", "red")
+        elif line.is_running:
+            text.append("  ").append("still running", "dim")
+        return text
+
+    def _name(self, line: _Line) -> str:
+        if not line.nodes:
+            return line.chain if self._has_full_names else _relative(line.chain, start_of(line.chain) or "")
+        first, last = line.nodes[0], line.nodes[-1]
+        name = first.id
+        if not self._has_full_names:
+            is_first = start_of(line.chain) == first.parent
+            name = _relative(first.id, first.parent or "") if is_first else first.id.rpartition("/")[2]
+        return name if first is last else f"{name} – {last.id.rpartition('/')[2]}"
+
+    def _facts(self, node: Node) -> Iterator[tuple[str, str]]:
+        if self._has_roles and node.role:
+            yield node.role, "dim"
+        for name in node.given:
+            if name != "reward":
+                yield f"{name}={_number((node.rewards or {})[name])}", "cyan"
+        reward = (node.rewards or {}).get("reward")
+        if reward is not None:
+            yield f"reward={_number(reward)}", "green" if reward > 0 else ""
+        if node.returns is not None and node.returns != reward:
+            yield f"return={_number(node.returns)}", "green" if node.returns > 0 else ""
+        if node.n or node.failed or node.pending:
+            yield _value(node), "bold"
+        if self._advantage in node.advantages and (node.n or node.id not in self._parents):
+            yield f"A={_signed(node.advantages[self._advantage])}", "magenta"
+
+    def legend(self) -> Iterator[str]:
+        if any(node.checkpoint for node in self._nodes):
+            yield f"{CHECKPOINT} checkpoint"
+        if any(node.n for node in self._nodes):
+            yield "V of n children's returns ± standard error"
+        if any(self._advantage in node.advantages for node in self._nodes):
+            yield f"A: advantage, {self._advantage}"
+
+
+def _value(node: Node) -> str:
+    """Without spaces where no line may be broken."""
+    if node.value is None:
+        return "V=–"
+    error = "" if node.stderr is None else f"±{_number(node.stderr)}"
+    return f"V={_number(node.value)}{error} n={node.n}"
+
+
+def _relative(name: str, start: str) -> str:
+    return name.removeprefix(start)
+
+
+def _sentence(failure: Failure) -> str:
+    """What failed, in one line; it may come from a sandbox, which must not steer the terminal."""
+    first = next((line.strip() for line in failure.message.splitlines() if line.strip()), failure.type)
+    return "".join(char if char.isprintable() else " " for char in first)
+
+
+def _number(value: float) -> str:
+    if abs(value) < 1e-9:
+        return "0.0"  # what is left of sums that come to nothing
+    if not 0.001 <= abs(value) < 1e6:
+        return f"{value:.3g}"
+    text = f"{value:.3f}".rstrip("0")
+    return f"{text}0" if text.endswith(".") else text
+
+
+def _signed(value: float) -> str:
+    text = _number(value)
+    return text if text == "0.0" or value < 0 else f"+{text}"
+
+
+# --- width ----------------------------------------------------------------------------------------------
+
+
+def _fitted(line: _Line, text: Text, console: Console) -> Iterator[Text]:
+    from rich.text import Text
+
+    room = max(console.width - len(line.rest), min(_MIN_TEXT, console.width - _INDENT), 1)
+    rest = line.rest if len(line.rest) <= console.width - room else line.rest[:-_INDENT]
+    for number, part in enumerate(text.wrap(console, room)):
+        yield Text(_cut(rest if number else line.guide, console.width - room), style="dim").append_text(part)
+
+
+def _cut(guide: str, room: int) -> str:
+    return guide if len(guide) <= room else "…" + guide[len(guide) - room + 1 :]

@@ -1,0 +1,92 @@
+"""A child of a rollout: what it begins with, what it runs, and that it fails, which is an outcome too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from temporalio import workflow
+from temporalio.exceptions import ChildWorkflowError, is_cancelled_exception
+from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
+
+with workflow.unsafe.imports_passed_through():
+    from benchflow.contracts import ids, names
+    from benchflow.contracts.branch import BranchOrigin, ChildOutcome, ChildSpec
+    from benchflow.contracts.checkpoint import Checkpoint
+    from benchflow.contracts.job import RolloutSpec
+    from benchflow.contracts.rollout import Failure, StepOutcome
+    from benchflow.trajectories.growth import child_chain
+    from benchflow.workflows.failures import failure_from
+
+
+def origin_of(
+    parent: RolloutSpec,
+    checkpoint: Checkpoint,
+    node: str,
+    number: int,
+    child: ChildSpec,
+    before: Sequence[StepOutcome],
+    siblings: int,
+) -> BranchOrigin:
+    """What makes a rollout a child of another. siblings: how many begin with it."""
+    config, own = parent.run.branch, parent.branch
+    assert config is not None
+    budget = own.budget if own is not None else config.max_children
+    if child.role is None and own is not None:
+        child = child.model_copy(update={"role": own.child.role})
+    return BranchOrigin(
+        root=own.root if own is not None else parent.id,
+        run_id=own.run_id if own is not None else workflow.info().first_execution_run_id,
+        parent=parent.id,
+        chain=child_chain(node, number),
+        node=node,
+        number=number,
+        depth=(own.depth if own is not None else 0) + 1,
+        budget=(budget - siblings) // siblings,
+        checkpoint=checkpoint,
+        child=child,
+        before=list(before),
+    )
+
+
+def child_spec(parent: RolloutSpec, origin: BranchOrigin) -> RolloutSpec:
+    """What a child runs: what its parent runs, but for what it is told to do otherwise."""
+    child, run, agent = origin.child, parent.run, parent.agent
+    if child.seed is not None:
+        run = run.model_copy(update={"sampling": run.sampling.model_copy(update={"seed": child.seed})})
+    if child.model is not None:
+        agent = agent.model_copy(update={"model": child.model})
+    return parent.model_copy(
+        update={"id": ids.child_id(origin.root, origin.chain), "run": run, "agent": agent, "branch": origin}
+    )
+
+
+async def run_child(parent: RolloutSpec, origin: BranchOrigin) -> ChildOutcome:
+    """A child to its end; that it failed is an outcome, too."""
+    spec = child_spec(parent, origin)
+    try:
+        outcome: ChildOutcome = await workflow.execute_child_workflow(
+            names.ROLLOUT_WORKFLOW,
+            spec,
+            id=spec.id,
+            result_type=ChildOutcome,
+            parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+            cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+            static_summary=f"{spec.name} {origin.chain}",
+        )
+        return outcome
+    except ChildWorkflowError as error:
+        if is_cancelled_exception(error) and workflow.cancellation_reason() is not None:
+            raise
+        return ChildOutcome(chain=origin.chain, number=origin.number, failure=failure_from(error, "execute"))
+
+
+def failed(outcomes: Sequence[ChildOutcome]) -> Failure:
+    """Why a state has no value: none of its children has a return."""
+    said = next((outcome.failure for outcome in outcomes if outcome.failure is not None), None)
+    message = f"none of {len(outcomes)} children could be measured"
+    return Failure(
+        type="BranchError",
+        category=said.category if said is not None else "checkpoint",
+        message=f"{message}: {said.message}" if said is not None else message,
+        phase="execute",
+    )

@@ -1,0 +1,247 @@
+"""Copies of a world in which an agent has a session: what the tests of loaded sessions stand on.
+
+A world is a local sandbox with an agent whose calls go by the gateway to a scripted model. A copy is started from a
+snapshot of it, as a rollout of its own: with its own run directory, token and record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchflow import secrets
+from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.gateway import (
+    RELAY_MOUNT,
+    RELAY_PORT,
+    SOCKET_NAME,
+    GatewayStatus,
+    Registration,
+    agent_base_url,
+)
+from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.sandbox import ImageRef, Mount, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.gateway.client import GatewayClient, make_token
+from benchflow.gateway.process import ensure_gateway, is_running
+from benchflow.paths import StatePaths
+from benchflow.planes.agent.account import prepare_account
+from benchflow.planes.agent.acp.connect import Connection, Start
+from benchflow.planes.agent.acp.events import Reading
+from benchflow.planes.agent.acp.limits import Limits
+from benchflow.planes.agent.acp.process import find_account, run_mount
+from benchflow.planes.agent.acp.session import Turn
+from benchflow.planes.agent.acp.talk import AcpTalk
+from benchflow.planes.agent.registry import find_agent
+from benchflow.planes.agent.settings import settings_for
+from benchflow.planes.agent.toolbox import PUMP, RELAY, Toolbox, ensure_runtime, ensure_toolbox
+from benchflow.planes.sandbox.background import start_once
+from benchflow.testing.sandbox_conformance.fixtures import make_provider
+from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
+
+Json = dict[str, Any]
+
+LOCAL = "benchflow.planes.sandbox.local.provider:LocalProvider"
+JOB = "job/loaded"
+KEY_NAME, KEY = "MODEL_KEY", "k3y-of-the-upstream-loaded"
+NOTES = "/work/notes.txt"
+PATIENCE = 120.0
+
+
+def answer(request: ModelRequest) -> Mapping[str, Any] | str:
+    """To `note WORD`: a command that notes it, then `WORD is noted.` To anything else: `You said it.`"""
+    said = [message.text for message in request.messages if message.role == "user" and "note " in message.text]
+    word = said[-1].rpartition("note ")[2].split()[0] if said else ""
+    if request.tool_results:
+        return f"{word} is noted."
+    if not word:
+        return "You said it."
+    command = f"echo {word} >> {NOTES} && cat {NOTES}"
+    return {"text": f"I note {word}.", "tools": [{"tool": "shell", "arguments": {"command": command}}]}
+
+
+@dataclass
+class World:
+    """One sandbox and the rollout in it."""
+
+    room: Worlds
+    sandbox: Sandbox
+    directory: Path
+    start: Start
+    registration: Registration
+    session: AgentSession | None = None
+    lines: list[Json] = field(default_factory=list)
+
+    def connection(self) -> Connection:
+        return Connection(self.sandbox, self.directory / "sessions", mirrored=self.room.mirrored)
+
+    async def open(self, load: AgentSession | None = None, within: float = PATIENCE) -> AgentSession:
+        self.session = await self.connection().open(0, self.start, within, load=load)
+        return self.session
+
+    async def turn(self, number: int, prompt: str) -> Turn:
+        """A turn. Its lines come behind those of earlier ones."""
+        assert self.session is not None
+        nothing_twice: dict[str, Any] = {"permissions": "auto", "answers": (), "skip": lambda lines: False}
+        talk = AcpTalk(self.sandbox, self.connection(), self.session, **nothing_twice)
+        try:
+            limits = Limits(wall=PATIENCE, idle=PATIENCE)
+            turn = await talk.turn(number, prompt, self.lines.extend, Reading(), limits)
+        finally:
+            await talk.close()
+        assert await self.room.client.until_quiet(self.registration.id)
+        return turn
+
+    async def status(self) -> GatewayStatus:
+        return await self.room.client.status(self.registration.id)
+
+    def texts(self) -> str:
+        return "".join(line["text"] for line in self.lines if line["type"] == "agent_message")
+
+    def sent(self) -> list[Json]:
+        """The messages that the agent got, of all its processes."""
+        files = sorted((self.directory / "sessions").glob("*/in"))
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+    def record(self) -> list[Json]:
+        """The lines of its model calls."""
+        return [json.loads(line) for line in Path(self.registration.record).read_text().splitlines()]
+
+    def bodies(self) -> list[Json]:
+        """Of its calls that are part of the task."""
+        return [line["request"] for line in self.record() if line["type"] == "request" and not line["side"]]
+
+    async def notes(self) -> list[str]:
+        return (await self.sandbox.read_file(NOTES)).decode().split()
+
+
+@dataclass
+class Worlds:
+    """One agent's worlds, a gateway, and the model. mirrored: sandboxes do not mount the files of their sessions."""
+
+    paths: StatePaths
+    directory: Path
+    provider: SandboxProvider
+    model: ScriptedModel
+    record: AgentRecord
+    runtime: Toolbox
+    toolbox: Toolbox | None
+    stack: str = field(default_factory=lambda: uuid.uuid4().hex)
+    mirrored: bool = False
+    names: list[str] = field(default_factory=list)
+    images: list[ImageRef] = field(default_factory=list)
+
+    @property
+    def client(self) -> GatewayClient:
+        return GatewayClient(self.paths)
+
+    async def first(self, **options: Any) -> World:
+        """A world that is no copy."""
+        return await self._world("parent", ImageRef(reference="host"), **options)
+
+    async def copy(self, world: World, name: str, **options: Any) -> World:
+        """A world that begins with the files of another, and is to have its session."""
+        image = await world.sandbox.snapshot(f"{world.sandbox.ref.name}-{name}")
+        self.images.append(image)
+        before: Json = {"prefix": world.registration.record, "prefix_requests": (await world.status()).requests}
+        return await self._world(name, image, **(before | options))
+
+    async def _world(self, name: str, image: ImageRef, *, model: str = "scripted", **registration: Any) -> World:
+        directory = self.directory / name
+        (directory / "sessions").mkdir(parents=True)
+        mounts = [self.runtime.mount] if self.mirrored else [run_mount(directory / "sessions"), self.runtime.mount]
+        mounts += [self.toolbox.mount] if self.toolbox else []
+        mounts.append(Mount(source=str(self.paths.gateway.public), target=RELAY_MOUNT, read_only=True))
+        spec = SandboxSpec(
+            name=f"benchflow-loaded-{uuid.uuid4().hex[:10]}",
+            image=image,
+            labels={"benchflow.stack": self.stack},
+            network_mode="no-network",
+            workdir="/work",
+            mounts=tuple(mounts),
+        )
+        self.names.append(spec.name)
+        sandbox = await self.provider.start(spec, host_id="host", queue="queue")
+        await sandbox.control("mkdir -p /work")
+        registered = await self._register(name, directory, model, registration)
+        relay = [*self.runtime.program(RELAY), str(RELAY_PORT), f"{RELAY_MOUNT}/{SOCKET_NAME}"]
+        await start_once(sandbox, "relay", relay)
+        start = await self._start(sandbox, registered, model)
+        return World(self, sandbox, directory, start, registered)
+
+    async def _register(self, name: str, directory: Path, model: str, more: Json) -> Registration:
+        if not self.record.endpoints:
+            api, suffix = "openai-chat", "/v1"
+        else:
+            api = self.record.endpoints[0].api
+            suffix = "/v1" if api.startswith("openai") else ""
+        registration = Registration(
+            id=f"{JOB}/r/{name}-{uuid.uuid4().hex[:6]}",
+            token=make_token(),
+            job_id=JOB,
+            agent=self.record.name,
+            api=api,
+            base_url=f"{self.model.base_url}{suffix}",
+            credentials=(KEY_NAME,),
+            model=model,
+            record=str(directory / "llm_trajectory.jsonl"),
+            **more,
+        )
+        await self.client.register(registration)
+        return registration
+
+    async def _start(self, sandbox: Sandbox, registration: Registration, model: str) -> Start:
+        account = await find_account(sandbox, await prepare_account(sandbox, self.record, None, PATIENCE))
+        settings = settings_for(
+            self.record,
+            home=account.home,
+            workspace="/work",
+            model=model if self.record.takes_model else None,
+            base_url=agent_base_url(registration.api) if self.record.takes_model else None,
+            api_key=registration.token,
+        )
+        argv = self.toolbox.argv(self.record) if self.toolbox else self.record.launch
+        return Start(
+            record=self.record,
+            settings=settings,
+            pump=self.runtime.program(PUMP),
+            argv=(*argv, *settings.argv),
+            account=account,
+            cwd="/work",
+            env=settings.env,
+        )
+
+
+@asynccontextmanager
+async def worlds_of(agent: AgentRecord | str, paths: StatePaths, directory: Path) -> AsyncIterator[Worlds]:
+    """Worlds of an agent, and nothing left of them, but for the gateway of the state directory."""
+    record = find_agent(agent) if isinstance(agent, str) else agent
+    runtime, toolbox = await ensure_runtime(paths), await ensure_toolbox(record, paths)
+    secrets.leave(paths, JOB, set(), {KEY_NAME: KEY})
+    await ensure_gateway(paths)
+    provider = make_provider(LOCAL)
+    async with ScriptedModel(answer) as model:
+        worlds = Worlds(paths, directory, provider, model, record, runtime, toolbox)
+        try:
+            yield worlds
+        finally:
+            for name in worlds.names:
+                await provider.remove(name)
+            for image in worlds.images:
+                await provider.remove_image(image)
+            await provider.sweep(worlds.stack)
+            await provider.close()
+
+
+async def end_gateway(paths: StatePaths) -> None:
+    """End the gateway of a state directory."""
+    os.kill((await ensure_gateway(paths)).pid, signal.SIGKILL)
+    while is_running(paths):
+        await asyncio.sleep(0.01)

@@ -1,0 +1,147 @@
+"""Killing in a container: who is slow to die, who multiplies, and who leaves all that its kin are known by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from benchflow.errors import SandboxError
+from benchflow.planes.sandbox.docker import processes
+from benchflow.planes.sandbox.docker.engine import Engine
+from benchflow.planes.sandbox.docker.processes import Processes
+from benchflow.planes.sandbox.docker.shell import Answer, RootShell
+from benchflow.testing.sandbox_conformance.fixtures import nap, napping
+
+SHELL = 9
+
+
+@dataclass
+class Row:
+    parent: int = 1
+    session: int = 0
+    marked: bool = False
+    dies_after: int = 0
+    """How many looks it takes to go once it is killed."""
+    killed: bool = False
+
+
+@dataclass
+class Table:
+    """A container's processes, and the shell that shows them and sends signals. look: called before each look."""
+
+    rows: dict[int, Row]
+    shell: int = SHELL
+    sent: list[str] = field(default_factory=list)
+    look: Callable[[], None] = lambda: None
+
+    async def run(self, script: str) -> Answer:
+        first = script.partition("\n")[0].removesuffix(" 2>/dev/null")
+        if first:
+            self.sent.append(first)
+            _, signal, *pids = first.split()
+            for pid in map(int, pids):
+                self.rows[pid].killed |= signal == "-KILL"
+        self.look()
+        for pid in [pid for pid, row in self.rows.items() if row.killed and not row.dies_after]:
+            del self.rows[pid]
+            for row in self.rows.values():
+                row.parent = 1 if row.parent == pid else row.parent
+        for row in self.rows.values():
+            row.dies_after -= row.killed
+        listing = b"".join(self._line(pid, row) for pid, row in self.rows.items())
+        return Answer(0, b"%d\0" % self.shell + listing, b"")
+
+    @staticmethod
+    def _line(pid: int, row: Row) -> bytes:
+        zeros = "0 " * 15
+        stat = f"{pid} (it) S {row.parent} 0 {row.session or pid} {zeros}{100 + pid}\n"
+        return f"{stat}\0{0}:{0}\0{int(row.marked)}\0{1024}\0".encode()
+
+    async def call(self, ask: Any) -> Any:
+        return {"Config": {"Labels": {}}}
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table({1: Row(parent=0), 2: Row(), SHELL: Row(parent=0), 20: Row()})
+
+
+@pytest.fixture
+def killing(table: Table, tmp_path: Path) -> Processes:
+    return Processes(cast(Engine, table), cast(RootShell, table), "container", tmp_path / "baseline.json")
+
+
+async def test_who_is_slow_to_die_is_waited_for_and_does_not_count_as_many(table, killing, monkeypatch):
+    monkeypatch.setattr(processes, "ROUNDS", 2)
+    table.rows[20].dies_after = 8
+    assert await killing.kill_unknown(keep_services=False) == 2
+    assert sorted(table.rows) == [1, SHELL]
+    # Once is enough, and later the number could be another's.
+    assert table.sent == ["kill -KILL 2 20"]
+
+
+@pytest.mark.parametrize("kill", ["kill_unknown", "kill_marked"])
+async def test_who_does_not_die_is_named(table, killing, monkeypatch, kill):
+    monkeypatch.setattr(processes, "DYING_SEC", 0.2)
+    table.rows[20] = Row(marked=True, dies_after=10**9)
+    with pytest.raises(SandboxError, match=r"does not end \(pids: 20\)"):
+        await (killing.kill_unknown(False) if kill == "kill_unknown" else killing.kill_marked("nonce"))
+
+
+@pytest.mark.parametrize("kill", ["kill_unknown", "kill_marked"])
+async def test_who_multiplies_is_given_up_on(table, killing, monkeypatch, kill):
+    monkeypatch.setattr(processes, "ROUNDS", 5)
+    table.look = lambda: table.rows.update({max(table.rows) + 1: Row(marked=True)})
+    with pytest.raises(SandboxError, match="multiplies faster"):
+        await (killing.kill_unknown(False) if kill == "kill_unknown" else killing.kill_marked("nonce"))
+
+
+async def test_a_child_that_drops_all_it_is_known_by_is_known_by_its_stopped_parent(table, killing):
+    table.rows[20] = Row(marked=True)
+
+    def fork() -> None:
+        # After the first look, before the signal has come to its parent.
+        if table.sent == ["kill -STOP 20"]:
+            table.rows[21] = Row(parent=20)
+
+    table.look = fork
+    await killing.kill_marked("nonce")
+    assert table.sent == ["kill -STOP 20", "kill -STOP 20 21", "kill -KILL 20 21"]
+    assert sorted(table.rows) == [1, 2, SHELL]
+
+
+async def test_a_command_is_killed_in_three_looks(table, killing):
+    table.rows[20] = Row(marked=True)
+    looks = []
+    table.look = lambda: looks.append(1)
+    await killing.kill_marked("nonce")
+    assert table.sent == ["kill -STOP 20", "kill -KILL 20"]
+    assert len(looks) == 3
+
+
+async def test_a_shell_of_the_engine_that_ends_late_is_killed_and_not_counted(table, killing):
+    await killing.kill_unknown(keep_services=False)
+    # Another one is opened, and the former is not yet gone.
+    table.shell = 30
+    table.rows |= {30: Row(parent=0), 31: Row()}
+    assert await killing.kill_unknown(keep_services=False) == 1
+    assert sorted(table.rows) == [1, 30]
+
+
+@pytest.mark.docker
+async def test_nothing_is_left_to_kill_after_all_was_killed(sandbox):
+    await sandbox.exec(["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 &"])
+    assert [await sandbox.kill_processes() for _ in range(15)] == [1] + [0] * 14
+
+
+@pytest.mark.docker
+async def test_a_timeout_kills_those_that_are_forked_meanwhile_and_leave_everything(sandbox):
+    length = nap()
+    fork = f"while :; do env -i /usr/bin/setsid sleep {length} & sleep 0.005; done"
+    result = await sandbox.exec(["sh", "-c", f"({fork}) & ({fork}) & {fork}"], timeout=1.0)
+    assert result.timed_out
+    assert await napping(sandbox, length) == []
