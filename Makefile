@@ -1,14 +1,19 @@
 # Everything a contributor types. Each target sets up what it needs: .venv from the package index, and, where a Docker
 # daemon answers, the image that the tasks are built from.
 #
-#   make demo    score the quickstart tasks on the embedded stack      make lint    ruff: rules and format
-#   make test    the whole suite                                       make types   mypy, strict
-#   make clean   remove .venv, caches and build output
+#   make demo       score the quickstart tasks on the embedded stack
+#   make test       the suite; one of its lanes: test-unit, test-engine, test-provider, test-system, test-crash
+#   make test-all   the suite with all variants, the mutants, and a machine where nothing is installed
+#   make test-times the suite, and where its time goes (TESTS=tests/unit: of a part)
+#   make soak NAME=random_kills  one of the long ones
+#   make lint       ruff: rules and format          make types   mypy, strict
+#   make clean      remove .venv, caches and build output
 #
 # PYTHON=... chooses the interpreter that .venv is made with; it is looked for otherwise.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types clean base-image
+.PHONY: test-unit test-engine test-provider test-system test-crash
+.PHONY: help demo test test-all test-times soak lint types clean base-image
 
 NEWEST_PYTHON = $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
@@ -18,7 +23,7 @@ READY = .venv/.ready
 LINTED = benchflow tests tools $(wildcard benchmarks/perf)
 
 help:
-	@sed -n '4,6s/^# *//p' Makefile
+	@sed -n '4,10s/^# *//p' Makefile
 
 $(READY): pyproject.toml
 	@command -v "$(PYTHON)" >/dev/null 2>&1 || { \
@@ -38,8 +43,26 @@ base-image: $(READY)
 demo: base-image
 	.venv/bin/python -m benchflow.cli submit benchmarks/quickstart --agent oracle
 
+# Three processes on two cores: while one waits for a sandbox, the others compute.
+PYTEST = .venv/bin/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+PROCESSES ?= 3
+
 test: base-image
-	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+test-unit test-engine test-provider test-system test-crash: test-%: base-image
+	$(PYTEST) tests/$*
+
+test-all: base-image
+	$(PYTEST) -m 'not soak'
+	.venv/bin/python tools/mutants
+	tools/fresh-machine
+
+soak: base-image
+	.venv/bin/python -m pytest -m soak -k '$(NAME)'
+
+test-times: base-image
+	.venv/bin/python tools/test_times.py -- $(PYTEST) $(TESTS)
 
 lint: $(READY)
 	.venv/bin/python -m ruff check $(LINTED)

@@ -13,12 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchflow.errors import ConfigError, HostFullError
+from benchflow.contracts.options import CAPACITY_VARIABLE
+from benchflow.errors import HostFullError
 from benchflow.paths import StatePaths
 from benchflow.store import storage_errors
-
-CAPACITY_VARIABLE = "BENCHFLOW_HOST_CAPACITY"
-WAIT_FOR_SLOT_SEC = 20.0
 
 
 @contextmanager
@@ -61,22 +59,13 @@ def is_alive(pid: int, started: int | None) -> bool:
     return now is not None and (started is None or now == started)
 
 
-def capacity() -> int:
-    """How many sandboxes this host runs at a time: `$BENCHFLOW_HOST_CAPACITY`, else 4 a core, at least 8."""
-    text = os.environ.get(CAPACITY_VARIABLE)
-    if text is None:
-        return max(8, 4 * (os.cpu_count() or 1))
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"{text!r} is not a number of sandboxes", key=CAPACITY_VARIABLE, remedy="a number ≥ 1")
-    return int(text)
-
-
 class Slots:
     """The capacity of this host, counted in sandboxes: one file each, shared by all its worker processes."""
 
-    def __init__(self, directory: Path, limit: int) -> None:
+    def __init__(self, directory: Path, limit: int, wait_sec: float) -> None:
         self.directory = directory
         self.limit = limit
+        self.wait_sec = wait_sec
         self._freed = asyncio.Event()
 
     def take(self, name: str, attempt: int = 1) -> bool:
@@ -108,7 +97,7 @@ class Slots:
 
     async def wait(self, name: str, attempt: int = 1) -> None:
         """Take a slot as soon as one is free. Raises `HostFullError` in the end, so that another host may try."""
-        deadline = asyncio.get_running_loop().time() + WAIT_FOR_SLOT_SEC
+        deadline = asyncio.get_running_loop().time() + self.wait_sec
         while not self.take(name, attempt):
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import sys
 import time
@@ -34,24 +35,22 @@ from benchflow.activities.rollback import RollbackActivities
 from benchflow.activities.rollout import RolloutActivities
 from benchflow.activities.scoring import ScoringActivities
 from benchflow.activities.turns import TurnActivities
+from benchflow.contracts.options import WorkerOptions
 from benchflow.errors import BenchFlowError, ConfigError, ServerUnavailableError
-from benchflow.host import Slots, capacity, host_id
+from benchflow.host import Slots, host_id
 from benchflow.log import configure_logging
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox import close_providers
 from benchflow.store import Store, check_reach
 from benchflow.temporal import Target, cluster_target, connect, ensure_search_attributes, stack_id
 from benchflow.workflows.job import JobWorkflow
-from benchflow.workflows.options import HEARTBEAT_EVERY, SHARED_QUEUE, STICKY_TIMEOUT, host_queue
+from benchflow.workflows.options import SHARED_QUEUE, host_queue
 from benchflow.workflows.rollout import RolloutWorkflow
 
 log = structlog.get_logger("benchflow.worker")
 
-MAX_ACTIVITIES = 500
-SERVER_PATIENCE_SEC = 120.0
 
-
-async def make_context(client: Client, paths: StatePaths, store: Store) -> WorkerContext:
+async def make_context(client: Client, paths: StatePaths, store: Store, options: WorkerOptions) -> WorkerContext:
     host = host_id(paths)
     return WorkerContext(
         client=client,
@@ -60,7 +59,8 @@ async def make_context(client: Client, paths: StatePaths, store: Store) -> Worke
         host_id=host,
         queue=host_queue(host),
         stack=await stack_id(client),
-        slots=Slots(paths.slots, capacity()),
+        slots=Slots(paths.slots, options.capacity, options.slot_wait_sec),
+        options=options,
     )
 
 
@@ -81,12 +81,13 @@ def make_workers(context: WorkerContext, records: RunningActivities) -> list[Wor
     host_activities: list[Callable[..., Any]] = [rollout.provision, rollout.readiness, turns.connect, turns.execute]
     host_activities += [trees.checkpoint, trees.release, trees.write_tree, RollbackActivities(context).undo]
     host_activities += [scoring.verify, scoring.soft_verify, report.report, rollout.teardown]
+    options = context.options
     common: dict[str, Any] = {
         "identity": records.identity,
-        "interceptors": [BoundaryInterceptor(records)],
-        "max_heartbeat_throttle_interval": timedelta(seconds=HEARTBEAT_EVERY),
-        "default_heartbeat_throttle_interval": timedelta(seconds=HEARTBEAT_EVERY),
-        "max_concurrent_activities": MAX_ACTIVITIES,
+        "interceptors": [BoundaryInterceptor(records, options.heartbeat_every_sec)],
+        "max_heartbeat_throttle_interval": timedelta(seconds=options.heartbeat_every_sec),
+        "default_heartbeat_throttle_interval": timedelta(seconds=options.heartbeat_every_sec),
+        "max_concurrent_activities": options.max_activities,
         # Nothing is waited for: an activity hands its work over and the next worker goes on.
         "graceful_shutdown_timeout": timedelta(0),
     }
@@ -97,7 +98,7 @@ def make_workers(context: WorkerContext, records: RunningActivities) -> list[Wor
             workflows=[JobWorkflow, RolloutWorkflow],
             workflow_runner=workflow_runner(),
             workflow_failure_exception_types=[BenchFlowError],
-            sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
+            sticky_queue_schedule_to_start_timeout=timedelta(seconds=options.sticky_timeout_sec),
             activities=shared_activities,
             **common,
         ),
@@ -120,7 +121,7 @@ def workflow_runner() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=shared)
 
 
-async def serve(target: Target) -> None:
+async def serve(target: Target, options: WorkerOptions) -> None:
     """Work until SIGTERM or SIGINT."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -130,12 +131,12 @@ async def serve(target: Target) -> None:
     loop.set_default_executor(ThreadPoolExecutor(max_workers=16, thread_name_prefix="files"))
     paths, store = StatePaths.default(), Store.open()
     check_reach(store, target.embedded or target.is_loopback)
-    client = await _connect_patiently(target, stopping)
+    client = await _connect_patiently(target, stopping, options.server_wait_sec)
     if client is None:
         return
     if not target.embedded:
         await ensure_search_attributes(client)
-    context = await make_context(client, paths, store)
+    context = await make_context(client, paths, store, options)
     records = RunningActivities(paths.running, context.host_id)
     records.open()
     background = [asyncio.create_task(Reaper(context).run())]
@@ -144,7 +145,7 @@ async def serve(target: Target) -> None:
             for worker in make_workers(context, records):
                 await running.enter_async_context(worker)
             records.mark_ready()
-            background.append(asyncio.create_task(records.hand_over_forever(client)))
+            background.append(asyncio.create_task(records.hand_over_forever(client, options.dead_worker_poll_sec)))
             log.info("working", host=context.host_id, stack=context.stack)
             await stopping.wait()
             log.info("stopping")
@@ -154,9 +155,9 @@ async def serve(target: Target) -> None:
         await close_providers(context.stack)
 
 
-async def _connect_patiently(target: Target, stopping: asyncio.Event) -> Client | None:
+async def _connect_patiently(target: Target, stopping: asyncio.Event, seconds: float) -> Client | None:
     """A server may be restarting just now; None when we are told to stop meanwhile."""
-    deadline = time.monotonic() + SERVER_PATIENCE_SEC
+    deadline = time.monotonic() + seconds
     while not stopping.is_set():
         try:
             return await connect(target)
@@ -173,10 +174,10 @@ def main(arguments: list[str] | None = None) -> int:
     gc.freeze()
     parser = argparse.ArgumentParser(prog="benchflow.worker", description=__doc__)
     parser.add_argument("--embedded", action="store_true", help="serve the embedded stack of the state directory")
-    options = parser.parse_args(arguments)
+    arguments_given = parser.parse_args(arguments)
     paths = StatePaths.default()
     try:
-        if options.embedded:
+        if arguments_given.embedded:
             from benchflow.stack import read_record
 
             configure_logging(file=paths.logs / "worker.log")
@@ -194,7 +195,8 @@ def main(arguments: list[str] | None = None) -> int:
                     remedy="set TEMPORAL_ADDRESS=host:port; the embedded stack brings its own worker",
                 )
             target = found
-        asyncio.run(serve(target))
+        worker_options = WorkerOptions.from_environment(os.environ)
+        asyncio.run(serve(target, worker_options))
     except BenchFlowError as error:
         log.error("the worker cannot run", error=str(error))
         print(f"error: {error}", file=sys.stderr)

@@ -8,21 +8,25 @@ BENCHFLOW_TEST_AGENTS set to `require` they fail instead, so that a green run ca
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import io
 import os
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
+from support import run
+from support.paths import BENCHMARKS
 
-from benchflow import stack
 from benchflow.contracts.agent import NODE_VERSION
 from benchflow.errors import BenchFlowError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import Toolbox, ensure_runtime
-from benchflow.planes.agent.toolbox.directory import remove_tree
 from benchflow.planes.agent.toolbox.npm import NpmRegistry
 from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
 from benchflow.planes.sandbox.records import file_lock
@@ -64,66 +68,52 @@ def agents_problem() -> str | None:
     return None
 
 
-KEPT = "kept"
 PACKAGES = "benchflow-test/packages"
 
-LONG = (
-    "agents/test_real_agents.py",
-    "crash/test_office_trees_killed.py",
-    "planes/sandbox/test_conformance_docker.py",
-    "crash/test_agent_turn.py",
-    "benchmarks/test_office_tasks.py",
-    "planes/agent/test_acpx.py",
-    "attacks/test_attacks_score_nothing.py",
-    "planes/sandbox/test_conformance_local.py",
-    "crash/test_worker_killed.py",
-    "crash/test_gateway_killed.py",
-    "agents/test_real_replays.py",
-    "perf/test_perf_scripts.py",
-    "crash/test_clean_room_killed.py",
-    "engine/test_quickstart_scores.py",
-    "planes/environment/test_state_crashes.py",
-    "crash/test_server_killed.py",
-    "agents/test_misbehaving_agents.py",
-    "crash/test_local_debris.py",
-    "cli/test_cli_env.py",
-    "crash/test_world_killed.py",
-    "planes/sandbox/test_local_network.py",
-    "planes/sandbox/test_local_store.py",
-    "crash/test_over.py",
-    "agents/test_questions.py",
-    "engine/test_clean_room.py",
-    "engine/test_trees.py",
-    "crash/test_random_kills.py",
-    "workflows/test_continue_as_new.py",
-    "planes/environment/test_environment_crashes.py",
-    "crash/test_two_stacks.py",
-    "perf/test_perf_state.py",
-    "engine/test_stack.py",
-    "workflows/test_job_window.py",
-    "crash/test_worker_replaced.py",
-    "workflows/test_cluster.py",
-)
-"""Files of some half a minute and more. Where files are shared out among processes, these come first, so that none is
-left alone with one of them in the end. Those that wait and those that compute are mixed."""
+LANES = {"crash": 0, "provider": 1, "engine": 2, "system": 3, "unit": 4}
+"""The directories of tests, in the order in which a run of all of them begins with their files: those that mostly wait
+for processes first, so that none is left alone with one of them in the end; those whose job was submitted when the run
+began late."""
+
+RERUN = frozenset({"crash", "provider", "system", "agents"})
+"""Markers of tests that depend on what else the machine does: one that fails is run once more, from the start."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    here = Path(__file__).parent
-    places = {here / name: place for place, name in enumerate(LONG)}
-    assert all(path.is_file() for path in places), "LONG names a file that is not there"
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    for item in items:
+        lane = item.path.relative_to(Path(__file__).parent).parts[0]
+        if lane in RERUN:
+            item.add_marker(lane)
+        if RERUN & {marker.name for marker in item.iter_markers()}:
+            item.add_marker(pytest.mark.flaky(reruns=1))
+    items.sort(key=lambda item: LANES[item.path.relative_to(Path(__file__).parent).parts[0]])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remove the toolboxes, whose two gigabytes tell nobody why a test failed, when all processes have ended."""
+    """End what the run has shared, once all its processes are over."""
     # Of a session that made no directory there is none to be looked for.
     base = session.config._tmp_path_factory._basetemp  # type: ignore[attr-defined]
     if "PYTEST_XDIST_WORKER" not in os.environ and base is not None:
-        remove_tree(base / KEPT)
+        run.end(base / run.DIRECTORY)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Close with one line of counts and minutes, after the tests that needed a rerun and the reasons for skips."""
+    stats = terminalreporter.stats
+    reruns = sorted({report.nodeid for report in stats.get("rerun", [])})
+    for name in reruns:
+        terminalreporter.write_line(f"needed a rerun: {name}")
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in stats.get("skipped", []))
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason}")
+    counts = {name: len(stats.get(key, [])) for name, key in (("passed", "passed"), ("skipped", "skipped"))}
+    failed = len(stats.get("failed", [])) + len(stats.get("error", []))
+    minutes = (time.time() - terminalreporter._session_start.time) / 60
+    terminalreporter.write_line(
+        f"{counts['passed']} passed, {failed} failed, {counts['skipped']} skipped, "
+        f"{len(reruns)} rerun, {minutes:.1f} minutes"
+    )
 
 
 PROBLEMS = {"docker": docker_problem, "local": local_problem, "agents": agents_problem}
@@ -152,7 +142,7 @@ def packages_layer(kept: StatePaths) -> None:
 
     A daemon that is asked for several of them at once would carry out its commands once for each.
     """
-    dockerfile = Path(__file__).parents[1] / "benchmarks" / "quickstart/tasks/ttl-cache/environment/Dockerfile"
+    dockerfile = BENCHMARKS / "quickstart/tasks/ttl-cache/environment/Dockerfile"
     head, found, _ = dockerfile.read_text().partition("WORKDIR")
     assert found and head.count("RUN") == 1
 
@@ -174,15 +164,29 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> StatePaths:
-    """A state directory for toolboxes alone, in which all processes of this run build each once.
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of what all processes of this run share; see `support.run`."""
+    root = tmp_path_factory.getbasetemp()
+    directory = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / run.DIRECTORY
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def kept(run_directory: Path) -> StatePaths:
+    """A state directory for toolboxes alone, in which the processes of this run build each once.
 
     Other state directories share them by a link to them under the same name.
     """
-    root = tmp_path_factory.getbasetemp()
-    paths = StatePaths((root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / KEPT)
+    paths = StatePaths(run_directory / "kept")
     paths.toolboxes.mkdir(parents=True, exist_ok=True)
     return paths
+
+
+@pytest.fixture(scope="session")
+def server(run_directory: Path) -> str:
+    """The address of the run's one Temporal server, without any worker; see `support.run.namespace`."""
+    return str(run.once(run_directory, "server", run.start_server)["address"])
 
 
 @pytest.fixture(scope="session")
@@ -192,19 +196,48 @@ def runtime(kept: StatePaths) -> Toolbox:
 
 
 @pytest.fixture(scope="session")
-def shared_state(kept: StatePaths, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The state directory of one stack that all engine tests share; stopped when they are over."""
-    directory = tmp_path_factory.mktemp("stack")
-    StatePaths(directory).toolboxes.symlink_to(kept.toolboxes)
-    yield directory
-    stack.stop(StatePaths(directory))
+def shared_state(kept: StatePaths, run_directory: Path) -> Path:
+    """The state directory of the one embedded stack that all system tests of this run share."""
+    directory = run_directory / "stack"
+
+    def make() -> dict[str, object]:
+        directory.mkdir(mode=0o700)
+        StatePaths(directory).toolboxes.symlink_to(kept.toolboxes)
+        return {}
+
+    run.once(run_directory, "stack", make)
+    return directory
+
+
+@contextlib.contextmanager
+def on_stack(state: Path, **variables: str) -> Iterator[None]:
+    """Use the embedded stack of a state directory, and no other engine, with these environment variables."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE", "BENCHFLOW_STORE"):
+            patch.delenv(name, raising=False)
+        for name, value in ({"BENCHFLOW_STATE_DIR": str(state)} | variables).items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def stack_variables() -> dict[str, str]:
+    """Environment variables of a module's jobs; a directory's conftest, or a module, sets its own."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def module_jobs(
+    shared_state: Path, stack_variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """Use the shared stack in all tests of a module; returns a jobs directory of the module's own."""
+    with on_stack(shared_state, **stack_variables):
+        yield tmp_path_factory.mktemp("module") / "jobs"
 
 
 @pytest.fixture
-def engine(shared_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def engine(shared_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Run the test on the shared stack, in a directory of its own; returns its jobs directory."""
-    monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(shared_state))
-    for name in ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE", "BENCHFLOW_STORE"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-    return tmp_path / "jobs"
+    with on_stack(shared_state):
+        yield tmp_path / "jobs"

@@ -29,16 +29,12 @@ from benchflow.contracts.base import MAX_INLINE_BYTES, Model
 from benchflow.contracts.failures import failure_of
 from benchflow.errors import BenchFlowError, PayloadTooLargeError
 from benchflow.host import is_alive, start_time
-from benchflow.workflows.options import HEARTBEAT_EVERY
 
 log = structlog.get_logger("benchflow.activities")
 
 
 NEXT_WORKER = timedelta(milliseconds=50)
 """How long an activity waits that lost its worker: it did not fail, however many workers it has had."""
-
-LOOK_EVERY = 5.0
-"""Seconds between looks for worker processes that have died."""
 
 OPEN_WORKFLOWS = 1000
 """Most open workflows that are asked what they wait for when a worker process is found dead."""
@@ -92,8 +88,11 @@ class RunningActivities:
                 dead.append(directory)
         return dead
 
-    async def hand_over_forever(self, client: Client) -> None:
-        """Hand over what worker processes of this host leave when they end, whether killed or stopped."""
+    async def hand_over_forever(self, client: Client, every_sec: float) -> None:
+        """Hand over what worker processes of this host leave when they end, whether killed or stopped.
+
+        every_sec: seconds between polls for processes that have died.
+        """
         while True:
             if dead := self.of_the_dead():
                 try:
@@ -102,7 +101,7 @@ class RunningActivities:
                 except (RPCError, FileNotFoundError) as error:
                     # The server is restarting, and the records stay; or another worker was faster.
                     log.info("handing over will be tried again", error=str(error))
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(every_sec)
 
     async def _hand_over(self, client: Client, dead: Sequence[Path]) -> int:
         """Report the activities of dead processes as failed, retryably. Returns how many there were."""
@@ -149,22 +148,26 @@ async def _fail(activity_: AsyncActivityHandle) -> int:
 class BoundaryInterceptor(Interceptor):
     """Puts `_Boundary` around every activity of a worker."""
 
-    def __init__(self, records: RunningActivities) -> None:
+    def __init__(self, records: RunningActivities, heartbeat_every_sec: float) -> None:
         self.records = records
+        self.heartbeat_every_sec = heartbeat_every_sec
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _Boundary(next, self.records)
+        return _Boundary(next, self.records, self.heartbeat_every_sec)
 
 
 class _Boundary(ActivityInboundInterceptor):
-    def __init__(self, next: ActivityInboundInterceptor, records: RunningActivities) -> None:
+    def __init__(
+        self, next: ActivityInboundInterceptor, records: RunningActivities, heartbeat_every_sec: float
+    ) -> None:
         super().__init__(next)
         self.records = records
+        self.heartbeat_every_sec = heartbeat_every_sec
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         record = self.records.add(activity.info().task_token)
         try:
-            async with _heartbeat():
+            async with _heartbeat(self.heartbeat_every_sec):
                 result = await super().execute_activity(input)
             _check_size(result)
             return result
@@ -201,10 +204,10 @@ def _check_size(result: Any) -> None:
 
 
 @asynccontextmanager
-async def _heartbeat() -> AsyncIterator[None]:
+async def _heartbeat(every_sec: float) -> AsyncIterator[None]:
     async def beat() -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_EVERY)
+            await asyncio.sleep(every_sec)
             activity.heartbeat()
 
     task = asyncio.create_task(beat())

@@ -13,6 +13,7 @@ from temporalio.client import Client
 
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import JobSpec, Origin, RolloutSpec, TaskRef
+from benchflow.contracts.options import WorkerOptions
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import Task
 from benchflow.errors import StoreError
@@ -38,6 +39,7 @@ class WorkerContext:
     queue: str
     stack: str
     slots: Slots
+    options: WorkerOptions
     installed: dict[tuple[str, str], dict[str, bool]] = field(default_factory=dict)
     interpreters: dict[tuple[str, str], Kind] = field(default_factory=dict)
     _jobs: dict[str, JobSpec] = field(default_factory=dict)

@@ -44,6 +44,7 @@ def rollout_spec(spec: JobSpec, job_id: str, origin: Origin, index: int, *, run_
     task_index, agent_index, repeat = spec.coordinates(index)
     task, agent = spec.tasks[task_index], spec.agents[agent_index]
     return RolloutSpec(
+        options=spec.options,
         id=spec.rollout_id(job_id, index),
         job_id=job_id,
         job_name=spec.name,

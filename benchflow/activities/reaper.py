@@ -21,7 +21,6 @@ from benchflow.activities.sandboxes import release_sandbox
 from benchflow.contracts.sandbox import OwnedSandbox
 from benchflow.errors import BenchFlowError, GatewayError
 from benchflow.planes.sandbox import get_provider, provider_names
-from benchflow.workflows.options import REAP_EVERY, UNKNOWN_GRACE_SEC
 
 log = structlog.get_logger("benchflow.reaper")
 
@@ -29,12 +28,13 @@ log = structlog.get_logger("benchflow.reaper")
 class Reaper:
     def __init__(self, context: WorkerContext) -> None:
         self.context = context
+        self.options = context.options
 
     async def run(self) -> None:
         """Reap for ever."""
         while True:
             await self.reap()
-            await asyncio.sleep(REAP_EVERY)
+            await asyncio.sleep(self.options.reap_every_sec)
 
     async def reap(self) -> int:
         """One round over all providers of this host. Returns the number of sandboxes removed."""
@@ -71,7 +71,7 @@ class Reaper:
                 age = time.time() - slot.stat().st_mtime
             except FileNotFoundError:
                 continue
-            if name not in living and age > UNKNOWN_GRACE_SEC:
+            if name not in living and age > self.options.unknown_grace_sec:
                 self.context.slots.free(name)
 
     async def _forget_models(self) -> None:
@@ -110,7 +110,10 @@ class Reaper:
         root = self.context.paths.sessions
         for directory in root.iterdir() if root.is_dir() else ():
             with suppress(FileNotFoundError):
-                if directory.name not in living and time.time() - directory.stat().st_mtime > UNKNOWN_GRACE_SEC:
+                if (
+                    directory.name not in living
+                    and time.time() - directory.stat().st_mtime > self.options.unknown_grace_sec
+                ):
                     remove_sessions(self.context, directory.name)
 
     async def _is_over(self, sandbox: OwnedSandbox) -> bool:
@@ -124,6 +127,6 @@ class Reaper:
             if error.status != RPCStatusCode.NOT_FOUND:
                 return False
             deadline = float(labels.get("benchflow.deadline") or 0)
-            return time.time() > deadline + UNKNOWN_GRACE_SEC
+            return time.time() > deadline + self.options.unknown_grace_sec
         first_run = description.raw_description.workflow_execution_info.first_run_id
         return first_run != run or description.status != WorkflowExecutionStatus.RUNNING

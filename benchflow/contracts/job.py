@@ -14,6 +14,7 @@ from benchflow.contracts.branch import BranchConfig, BranchOrigin
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.modes import JobMode
+from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import (
     Permissions,
@@ -152,6 +153,8 @@ class JobSpec(Model):
     retry: RetryConfig = RetryConfig()
     context_root: str | None = None
     environment_manifest: str | None = None
+    options: WorkflowOptions = WorkflowOptions()
+    """Timing of its workflows, as the submitting environment had it. No part of the digest."""
 
     @property
     def total(self) -> int:
@@ -199,6 +202,8 @@ class RolloutSpec(Model):
     origin: Origin
     job_run_id: str | None = None
     branch: BranchOrigin | None = None
+    options: WorkflowOptions = WorkflowOptions()
+    """Timing of its workflow: the job's."""
 
     @property
     def chain(self) -> str:
@@ -277,6 +282,8 @@ class JobInput(Model):
     paused: bool = False
     cancelled: bool = False
     started: int = 0
+    options: WorkflowOptions = WorkflowOptions()
+    """Timing of the job's workflows, frozen at submit."""
 
 
 class JobProgress(Model):

@@ -321,6 +321,7 @@ async def _start(
         concurrency=concurrency,
         one_at_a_time=spec.is_persistent,
         retry=spec.retry,
+        options=spec.options,
     )
     agents = ", ".join(agent.label for agent in spec.agents)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.job import AgentSpec, JobSpec, RunConfig, TaskRef
+from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, TaskError
 from benchflow.jobs.agents import for_all, prepare_agent, require_reachable
@@ -49,6 +51,8 @@ class JobPlan:
     worlds: dict[str, World]
     warnings: list[str]
     variables: set[str]
+    options: WorkflowOptions
+    """Timing of its workflows, from this process's environment."""
     values: dict[str, str] = field(default_factory=dict, repr=False)
     sandbox_reason: str | None = None
 
@@ -65,6 +69,7 @@ def plan_job(config: JobConfig) -> JobPlan:
     """Read and check everything that a job needs. Raises the typed error of the first thing that is wrong."""
     name = ids.check_job_name(config.job_name) if config.job_name else _default_name(config.paths[0])
     directory = JobPaths(config.jobs_dir.expanduser().absolute() / name)
+    options = WorkflowOptions.from_environment(os.environ)
     agents, values = _prepare(for_all(config), str(directory.root))
     _refuse_twins([agent.label for agent in agents], "agent")
     chosen = _choose_sandbox(config, directory)
@@ -96,8 +101,18 @@ def plan_job(config: JobConfig) -> JobPlan:
     if shared is not None and config.concurrency > 1:
         checked = checked.model_copy(update={"concurrency": 1})
         warnings.append(f"{shared.manifest.name} is persistent: its rollouts share a sandbox, one after another")
-    names = variables - set(values)
-    return JobPlan(checked, name, directory, tasks, worlds.found, warnings, names, values, chosen.reason or None)
+    return JobPlan(
+        config=checked,
+        name=name,
+        directory=directory,
+        tasks=tasks,
+        worlds=worlds.found,
+        warnings=warnings,
+        variables=variables - set(values),
+        options=options,
+        values=values,
+        sandbox_reason=chosen.reason or None,
+    )
 
 
 def _prepare(agents: Sequence[AgentSpec], salt: str) -> tuple[list[AgentSpec], dict[str, str]]:
@@ -213,6 +228,7 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
         retry=config.retry,
         context_root=str(config.context_root.absolute()) if config.context_root else None,
         environment_manifest=str(config.environment_manifest.absolute()) if config.environment_manifest else None,
+        options=plan.options,
     )
 
 

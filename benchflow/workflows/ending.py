@@ -17,14 +17,14 @@ with workflow.unsafe.imports_passed_through():
 
 async def write_report(report: ReportInput) -> tuple[ReportResult, Failure | None]:
     """Where the results lie; with why they could not be written, if so: the outcome reaches the job all the same."""
-    limit, total = options.REPORT_TOTAL.total_seconds(), options.REPORT_TOTAL
+    total = options.current().report_total_sec
     try:
         if report.sandbox is not None:
             written: ReportResult = await workflow.execute_activity(
                 names.REPORT,
                 report,
                 result_type=ReportResult,
-                **options.on_host(report.sandbox.queue, limit, total=total),
+                **options.on_host(report.sandbox.queue, total, total_sec=total),
             )
             return written, None
     except ActivityError as error:
@@ -35,7 +35,7 @@ async def write_report(report: ReportInput) -> tuple[ReportResult, Failure | Non
             names.REPORT_WITHOUT_SANDBOX,
             report,
             result_type=ReportResult,
-            **options.shared(limit, total=total),
+            **options.shared(total, total_sec=total),
         )
         return written, None
     except ActivityError as error:
@@ -51,7 +51,7 @@ async def tear_down(spec: RolloutSpec, sandbox: SandboxRef | None) -> None:
         await workflow.execute_activity(
             names.TEARDOWN,
             SandboxInput(spec=spec, sandbox=sandbox),
-            **options.on_host(sandbox.queue, 120, total=options.TEARDOWN_TOTAL),
+            **options.on_host(sandbox.queue, 120, total_sec=options.current().teardown_total_sec),
         )
     except ActivityError as error:
         # A worker of that host reaps it by its labels once this workflow is over.

@@ -86,4 +86,4 @@ async def _lives(queue: str) -> bool:
     status = await workflow.execute_activity(
         names.HOST_STATUS, HostQuery(queue=queue), result_type=HostStatus, **options.shared()
     )
-    return status.last_poll_sec is not None and status.last_poll_sec < options.HOST_SILENT_SEC
+    return status.last_poll_sec is not None and status.last_poll_sec < options.current().host_silent_sec

@@ -53,6 +53,7 @@ class JobWorkflow:
     @workflow.init
     def __init__(self, job: JobInput) -> None:
         self._job = job
+        self.options = job.options
         self._pending = deque(tuple(span) for span in job.pending)
         self._open: dict[int, OpenRollout] = {rollout.index: rollout for rollout in job.open}
         self._retries: list[Retry] = list(job.retries)
@@ -92,14 +93,16 @@ class JobWorkflow:
         run = workflow.info().first_execution_run_id
         finish = FinishJob(job_id=job.id, job_name=job.name, spec=job.spec, origin=job.origin, run_id=run)
         try:
-            await workflow.execute_activity(names.FINISH_JOB, finish, **options.shared(total=options.REPORT_TOTAL))
+            await workflow.execute_activity(
+                names.FINISH_JOB, finish, **options.shared(total_sec=self.options.report_total_sec)
+            )
         except ActivityError as error:
             # Every rollout's own files are there; `bench results` computes the summary again.
             workflow.logger.error("the summary could not be written: %s", error.cause)
         if self._children:
             # The last ones have reported and are about to close. An event of theirs that arrives while the job
             # completes would make its last workflow task fail and run again.
-            await workflow.wait(list(self._children), timeout=options.CLOSING_SEC)
+            await workflow.wait(list(self._children), timeout=self.options.closing_sec)
 
     # --- signals and queries -----------------------------------------------------------------------------
 
@@ -164,7 +167,7 @@ class JobWorkflow:
             await self._cancel_named()
             # While rollouts end as fast as they are started, only the history's length ends this.
             while self._has_room() and not self._must_continue_as_new():
-                specs = await self._next_specs(min(self._room(), options.START_BATCH))
+                specs = await self._next_specs(min(self._room(), self.options.start_batch))
                 if not specs:
                     break
                 await asyncio.gather(*(self._start(spec) for spec in specs))
@@ -240,7 +243,7 @@ class JobWorkflow:
             named = await self._name([(retry.index, retry.index + 1)])
             specs.append(named[0].model_copy(update={"attempt": retry.attempt}))
         if len(specs) < count and not self._named and self._pending:
-            taken = self._take(options.START_BATCH)
+            taken = self._take(self.options.start_batch)
             self._coming += sum(end - first for first, end in taken)
             named = await self._name(taken)
             self._named.extend(named)
@@ -306,7 +309,7 @@ class JobWorkflow:
 
     def _must_continue_as_new(self) -> bool:
         info = workflow.info()
-        return info.is_continue_as_new_suggested() or info.get_current_history_length() > options.HISTORY_LIMIT
+        return info.is_continue_as_new_suggested() or info.get_current_history_length() > self.options.history_limit
 
     def _carry(self) -> JobInput:
         named = [(spec.index, spec.index + 1) for spec in self._named]
@@ -343,12 +346,12 @@ class JobWorkflow:
 
     async def _sweep_forever(self) -> None:
         while True:
-            await asyncio.sleep(options.SWEEP_EVERY.total_seconds())
-            old = workflow.time() - options.SWEEP_AFTER_SEC
+            await asyncio.sleep(self.options.sweep_every_sec)
+            old = workflow.time() - self.options.sweep_after_sec
             silent = [rollout for rollout in self._open.values() if rollout.since < old]
-            for start in range(0, len(silent), options.SWEEP_BATCH):
+            for start in range(0, len(silent), self.options.sweep_batch):
                 try:
-                    await self._sweep(silent[start : start + options.SWEEP_BATCH])
+                    await self._sweep(silent[start : start + self.options.sweep_batch])
                 except ActivityError as error:
                     workflow.logger.warning("the sweep will be tried again: %s", error.cause)
 

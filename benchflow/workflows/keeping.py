@@ -60,7 +60,8 @@ async def release(
                 workflow.logger.warning("checkpoints on a lost host are left to its reaper: %s", queue)
             if any(checkpoint.is_portable for checkpoint in those):
                 before()
-                await workflow.execute_activity(name, work, **options.shared(total=options.TEARDOWN_TOTAL))
+                total = options.current().teardown_total_sec
+                await workflow.execute_activity(name, work, **options.shared(total_sec=total))
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise

@@ -40,11 +40,12 @@ class RolloutWorkflow:
     @workflow.init
     def __init__(self, spec: RolloutSpec) -> None:
         self._spec = spec
+        self.options = spec.options
         self._phases = Phases()
         self._plan = RolloutPlan(steps=[])
         self._rollbacks = Rollbacks(spec)
         # Of sandboxes beside those that lost hosts ask for.
-        self._more = itertools.count(options.MAX_PROVISIONS + 1)
+        self._more = itertools.count(spec.options.max_provisions + 1)
         self._here = self._in_sandbox()
         self._in_work: asyncio.Task[None] | None = None
         self._provisions = 0
@@ -117,7 +118,7 @@ class RolloutWorkflow:
         )
         self._warnings += self._plan.warnings
         back: PutBack | None = None
-        for generation in range(options.MAX_PROVISIONS):
+        for generation in range(self.options.max_provisions):
             self._here = self._in_sandbox(back)
             for answer in self._answers:
                 self._here.take_answer(answer)
@@ -140,7 +141,7 @@ class RolloutWorkflow:
             Failure(
                 type="HostLostError",
                 category="sandbox_lost",
-                message=f"{options.MAX_PROVISIONS} hosts in a row stopped answering",
+                message=f"{self.options.max_provisions} hosts in a row stopped answering",
             ),
         )
 

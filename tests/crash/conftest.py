@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from agent_task import MARK, declare_agent
-from embedded import EmbeddedStack
-from local_world import free_subnet
-from packages import changed_package
-from worlds import DOCKER, LOCAL, make_world
+from support.agent_task import MARK, declare_agent
+from support.embedded import EmbeddedStack
+from support.local_world import free_subnet
+from support.worlds import DOCKER, LOCAL, make_world
 
-from benchflow import stack as stacks
+from benchflow.contracts.options import WorkerOptions, WorkflowOptions
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import Toolbox
 from benchflow.planes.sandbox import close_providers
@@ -27,7 +26,7 @@ from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 def state_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     root = Path(tempfile.mkdtemp(prefix="bf-", dir="/tmp"))
     for name in [*os.environ]:
-        if name.startswith(("TEMPORAL_", "BENCHFLOW_ST", "BENCHFLOW_UI", "BENCHFLOW_HOST")):
+        if name.startswith(("TEMPORAL_", "BENCHFLOW_ST", "BENCHFLOW_UI", "BENCHFLOW_HOST", "BENCHFLOW_WORK")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(root))
     yield root
@@ -42,25 +41,28 @@ def sandbox(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
-OFTEN_SWEPT = (
-    ("SWEEP_EVERY = timedelta(seconds=60)", "SWEEP_EVERY = timedelta(seconds=1)"),
-    ("SWEEP_AFTER_SEC = 120.0", "SWEEP_AFTER_SEC = 1.0"),
-)
-SELDOM_REAPED = ("REAP_EVERY = 60.0", "REAP_EVERY = 600.0")
+def set_options(patch: pytest.MonkeyPatch, options: WorkerOptions | WorkflowOptions) -> None:
+    """Put the options that were given into the environment, from which workers and `submit` read them."""
+    for name in options.model_fields_set:
+        patch.setenv(options.variables()[name], str(getattr(options, name)))
+
+
+@pytest.fixture(autouse=True)
+def quick(state_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that poll for the dead every half second: how soon it is noticed is not what these tests are about."""
+    set_options(monkeypatch, WorkerOptions(dead_worker_poll_sec=0.5, heartbeat_every_sec=1))
 
 
 @pytest.fixture
-def often_swept(state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stack whose jobs ask every second after rollouts that stay silent, which otherwise takes minutes."""
-    worker = changed_package(tmp_path / "package", "workflows/options.py", *OFTEN_SWEPT)
-    monkeypatch.setattr(stacks, "wanted_here", lambda: worker)
+def often_swept(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs ask every second after rollouts that stay silent, which otherwise takes minutes."""
+    set_options(monkeypatch, WorkflowOptions(sweep_every_sec=1, sweep_after_sec=1))
 
 
 @pytest.fixture
-def often_swept_seldom_reaped(state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, of whose terminated rollouts all is left until a worker starts: none reaps just while a test looks."""
-    worker = changed_package(tmp_path / "package", "workflows/options.py", *OFTEN_SWEPT, SELDOM_REAPED)
-    monkeypatch.setattr(stacks, "wanted_here", lambda: worker)
+def often_swept_seldom_reaped(often_swept: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, and of terminated rollouts all is left until a worker starts: none reaps just while a test looks."""
+    set_options(monkeypatch, WorkerOptions(reap_every_sec=600))
 
 
 @pytest.fixture

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_task import AGENT, Told, long_turn, texts_of, write_agent_task
-from embedded import EmbeddedStack, Role, until
-from scored import assert_nothing_is_left, rows, submit_job
-from worlds import Seen, seldom_on_docker, seldom_on_local
+from support.agent_task import AGENT, Told, long_turn, texts_of, write_agent_task
+from support.embedded import EmbeddedStack, Role
+from support.scored import assert_nothing_is_left, rows, submit_job
+from support.worlds import Seen, seldom_on_docker, seldom_on_local
 
 from benchflow.jobs import Job
 from benchflow.paths import RolloutPaths
+from benchflow.testing.waiting import until
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("demo_agent", "no_images_left")]
 

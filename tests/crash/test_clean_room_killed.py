@@ -10,9 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from counted_task import IN_THE_MIDDLE, VERIFIED, write_counted_tasks
-from embedded import EmbeddedStack, until
-from scored import (
+from support.counted_task import IN_THE_MIDDLE, VERIFIED, write_counted_tasks
+from support.embedded import EmbeddedStack
+from support.scored import (
     assert_nothing_is_left,
     assert_recovered_soon,
     assert_second_submit_does_nothing,
@@ -20,10 +20,11 @@ from scored import (
     rows,
     submit_job,
 )
-from worlds import seldom_on_docker
+from support.worlds import seldom_on_docker
 
 from benchflow.errors import JobNotFoundError
 from benchflow.jobs import Job
+from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.crash
 

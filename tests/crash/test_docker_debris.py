@@ -15,12 +15,12 @@ from typing import Any
 import docker
 import pytest
 import pytest_asyncio
-from docker_churn import churn, spec_of, stop_in_a_capture, turn
-from embedded import until
+from support.docker_churn import churn, spec_of, stop_in_a_capture, turn
 
 from benchflow.planes.sandbox.docker.captures import FORK, PART, SNAPSHOT, short_of
 from benchflow.planes.sandbox.docker.provider import DockerProvider
 from benchflow.planes.sandbox.docker.sandbox import DockerSandbox
+from benchflow.testing.waiting import until
 
 pytestmark = [pytest.mark.crash, pytest.mark.docker]
 

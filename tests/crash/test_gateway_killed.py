@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counted_task import BASE_IMAGE
-from embedded import EmbeddedStack, until
-from scored import assert_nothing_is_left, submit_job
-from worlds import on_local
+from support.counted_task import BASE_IMAGE
+from support.embedded import EmbeddedStack
+from support.scored import assert_nothing_is_left, submit_job
+from support.worlds import on_local
 
 from benchflow import stack as stacks
 from benchflow.contracts.job import AgentSpec
@@ -29,6 +29,7 @@ from benchflow.paths import RolloutPaths, StatePaths
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
 from benchflow.testing.scripted_model import ScriptedModel
+from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import read_journal
 
 pytestmark = [pytest.mark.crash, on_local]

@@ -14,9 +14,8 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import pytest
-from embedded import until
-from local_churn import KEPT, STACK, churn, live, spec_of, stop_in_a_capture
-from local_world import LocalWorld, free_subnet
+from support.local_churn import KEPT, STACK, churn, live, spec_of, stop_in_a_capture
+from support.local_world import LocalWorld, free_subnet
 
 from benchflow.contracts.sandbox import ImageRef
 from benchflow.errors import SandboxLostError
@@ -24,6 +23,7 @@ from benchflow.planes.sandbox.local.cgroups import Cgroup
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.planes.sandbox.local.provider import LocalProvider
 from benchflow.planes.sandbox.local.store.store import Store
+from benchflow.testing.waiting import until
 
 pytestmark = [pytest.mark.crash, pytest.mark.local]
 

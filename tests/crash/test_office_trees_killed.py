@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_task import AGENT
-from embedded import EmbeddedStack, Role, chance_of_this_run
-from office_task import DOCUMENT, TURNS, prompt_of, reward_of, write_office_package
-from scored import assert_nothing_is_left, submit_job
-from worlds import seldom_on_docker
+from support.agent_task import AGENT
+from support.embedded import EmbeddedStack, Role, chance_of_this_run
+from support.office_task import DOCUMENT, TURNS, prompt_of, reward_of, write_office_package
+from support.scored import assert_nothing_is_left, submit_job
+from support.worlds import seldom_on_docker
 
 from benchflow.paths import RolloutPaths
 from benchflow.trajectories.growth import chain_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from counted_task import ENOUGH, SOLVE_SEC, SOLVED, write_counted_tasks
-from embedded import EmbeddedStack, until
-from scored import (
+from support.counted_task import ENOUGH, SOLVE_SEC, SOLVED, write_counted_tasks
+from support.embedded import EmbeddedStack
+from support.scored import (
     assert_each_scored_once,
     assert_nothing_is_left,
     assert_second_submit_does_nothing,
@@ -15,7 +15,9 @@ from scored import (
     rows,
     submit_job,
 )
-from worlds import Seen, seldom_on_docker
+from support.worlds import Seen, seldom_on_docker
+
+from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.crash
 

@@ -9,10 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from counted_task import SETUP, SOLVED, VERIFIED, write_counted_tasks
-from embedded import EmbeddedStack, Role, chance_of_this_run
-from scored import assert_each_scored_once, assert_nothing_is_left, assert_second_submit_does_nothing, rows, submit_job
-from worlds import on_local, seldom_on_docker
+from support.counted_task import SETUP, SOLVED, VERIFIED, write_counted_tasks
+from support.embedded import EmbeddedStack, Role, chance_of_this_run
+from support.scored import (
+    assert_each_scored_once,
+    assert_nothing_is_left,
+    assert_second_submit_does_nothing,
+    rows,
+    submit_job,
+)
+from support.worlds import on_local, seldom_on_docker
 
 from benchflow.jobs import Job
 

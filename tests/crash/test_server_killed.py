@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from counted_task import IN_THE_MIDDLE, SOLVED, write_counted_tasks
-from embedded import EmbeddedStack, Role, until
-from scored import (
+from support.counted_task import IN_THE_MIDDLE, SOLVED, write_counted_tasks
+from support.embedded import EmbeddedStack, Role
+from support.scored import (
     assert_each_scored_once,
     assert_nothing_is_left,
     assert_recovered_soon,
@@ -16,9 +16,10 @@ from scored import (
     in_phase,
     submit_job,
 )
-from worlds import seldom_on_docker, seldom_on_local
+from support.worlds import seldom_on_docker, seldom_on_local
 
 from benchflow import stack as stacks
+from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.crash
 

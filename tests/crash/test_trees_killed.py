@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counted_task import BASE_IMAGE
-from embedded import EmbeddedStack, Role, chance_of_this_run
-from scored import assert_nothing_is_left, submit_job
+from support.counted_task import BASE_IMAGE
+from support.embedded import EmbeddedStack, Role, chance_of_this_run
+from support.scored import assert_nothing_is_left, submit_job
 
 from benchflow.paths import RolloutPaths
 from benchflow.trajectories.growth import chain_of

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from embedded import until
-from hosts import Host, cluster_server
-from local_world import free_subnet
-from packages import changed_package
-from second_daemon import second_daemon
+from support.hosts import Host, cluster_server
+from support.local_world import free_subnet
+from support.packages import changed_package
+from support.second_daemon import second_daemon
 from test_trees_killed import CHILDREN, assert_is_whole, write_growing_task
 
 from benchflow.contracts.config import JobConfig
@@ -22,6 +21,7 @@ from benchflow.jobs import plan_job, submit
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.temporal import stack_id
+from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.crash
 

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from counted_task import ENOUGH, SOLVED, write_counted_tasks
-from embedded import EmbeddedStack, until
-from local_world import free_subnet
-from scored import assert_each_scored_once, assert_nothing_is_left, in_phase, submit_job
-from worlds import Seen, seldom_on_docker
+from support.counted_task import ENOUGH, SOLVED, write_counted_tasks
+from support.embedded import EmbeddedStack
+from support.local_world import free_subnet
+from support.scored import assert_each_scored_once, assert_nothing_is_left, in_phase, submit_job
+from support.worlds import Seen, seldom_on_docker
 
 from benchflow.activities.reaper import Reaper
 from benchflow.planes.sandbox import close_providers
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.store import Store
+from benchflow.testing.waiting import until
 from benchflow.worker import make_context
 
 pytestmark = pytest.mark.crash

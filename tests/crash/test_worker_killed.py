@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from counted_task import IN_THE_MIDDLE, SETUP, SOLVED, VERIFIED, write_counted_task, write_counted_tasks
-from embedded import EmbeddedStack, until
-from scored import (
+from support.counted_task import IN_THE_MIDDLE, SETUP, SOLVED, VERIFIED, write_counted_task, write_counted_tasks
+from support.embedded import EmbeddedStack
+from support.scored import (
     assert_each_scored_once,
     assert_nothing_is_left,
     assert_recovered_soon,
@@ -16,7 +16,9 @@ from scored import (
     in_phase,
     submit_job,
 )
-from worlds import Seen, seldom_on_docker, seldom_on_local
+from support.worlds import Seen, seldom_on_docker, seldom_on_local
+
+from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.crash
 

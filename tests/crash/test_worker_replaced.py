@@ -6,19 +6,20 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from counted_task import SOLVED, write_counted_tasks
-from embedded import EmbeddedStack, until
-from packages import changed_package
-from scored import (
+from support.counted_task import SOLVED, write_counted_tasks
+from support.embedded import EmbeddedStack
+from support.packages import changed_package
+from support.scored import (
     assert_each_scored_once,
     assert_nothing_is_left,
     assert_recovered_soon,
     assert_second_submit_does_nothing,
     submit_job,
 )
-from worlds import seldom_on_docker
+from support.worlds import seldom_on_docker
 
 from benchflow import stack as stacks
+from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.crash
 

@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from counted_task import BASE_IMAGE, write_counted_task
-from embedded import EmbeddedStack, Role
-from scored import assert_each_scored_once, assert_nothing_is_left, submit_job
-from worlds import seldom_on_local
+from support.counted_task import BASE_IMAGE, write_counted_task
+from support.embedded import EmbeddedStack, Role
+from support.paths import SUPPORT
+from support.scored import assert_each_scored_once, assert_nothing_is_left, submit_job
+from support.worlds import seldom_on_local
 
 from benchflow.contracts.rollout import Phase
 
 pytestmark = pytest.mark.crash
 
-LEDGER = Path(__file__).parents[1] / "ledger.py"
+LEDGER = SUPPORT / "ledger.py"
 MANIFEST = f"""\
 [environment]
 name = "ledger"

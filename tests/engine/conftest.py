@@ -1,18 +1,74 @@
-"""The shared stack for a whole module, so that its tests can look at the results of one job."""
+"""A worker on the run's Temporal server, inside the test's own process, with a provider it controls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.hall import Hall
+from support.run import namespace
+from support.theatre import Theatre
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
+
+from benchflow.activities.boundary import RunningActivities
+from benchflow.contracts.options import WorkerOptions
+from benchflow.jobs import Job
+from benchflow.paths import StatePaths
+from benchflow.planes import sandbox
+from benchflow.store import Store
+from benchflow.temporal import Target, connect
+from benchflow.testing.waiting import until
+from benchflow.worker import make_context, make_workers
+
+OPTIONS = WorkerOptions(heartbeat_every_sec=0.1)
+"""A cancelled activity hears of it at its next heartbeat."""
 
 
-@pytest.fixture(scope="module")
-def module_jobs(shared_state: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Use the shared stack in all tests of a module; returns a jobs directory of the module's own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BENCHFLOW_STATE_DIR", str(shared_state))
-        for name in ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE", "BENCHFLOW_STORE"):
-            patch.delenv(name, raising=False)
-        yield tmp_path_factory.mktemp("module") / "jobs"
+@pytest.fixture
+async def theatre(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Theatre]:
+    """A worker on the server for the time of a test; what the test leaves open is terminated."""
+    monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("TEMPORAL_ADDRESS", server)
+    monkeypatch.setenv("TEMPORAL_NAMESPACE", namespace())
+    monkeypatch.delenv("BENCHFLOW_STORE", raising=False)
+    hall = Hall()
+    monkeypatch.setitem(sandbox._made, "hall", hall)
+    target = Target(server, namespace(), embedded=False)
+    client = await connect(target)
+    paths = StatePaths.default()
+    context = await make_context(client, paths, Store.open(), OPTIONS)
+    records = RunningActivities(paths.running, "host")
+    records.open()
+    async with contextlib.AsyncExitStack() as running:
+        for worker in make_workers(context, records):
+            await running.enter_async_context(worker)
+        made = Theatre(hall, tmp_path, target, context, records, monkeypatch)
+        yield made
+        hall.release_all()
+        await until(lambda: _terminate_all(client, made.jobs))
+
+
+async def _terminate_all(client: Client, jobs: Sequence[Job]) -> bool:
+    """Whether nothing is open any more, so that the next test's worker has only its own work."""
+    found = [execution.id async for execution in client.list_workflows('ExecutionStatus="Running"')]
+    # What has just begun may not be listed yet.
+    for job in jobs:
+        known = [job.id, *(job.spec.rollout_id(job.id, index) for index in range(job.spec.total))]
+        found += [workflow_id for workflow_id in known if await _is_open(client, workflow_id)]
+    for workflow_id in found:
+        # What is listed may have ended meanwhile.
+        with contextlib.suppress(RPCError):
+            await client.get_workflow_handle(workflow_id).terminate()
+    return not found
+
+
+async def _is_open(client: Client, workflow_id: str) -> bool:
+    try:
+        return (await client.get_workflow_handle(workflow_id).describe()).status == WorkflowExecutionStatus.RUNNING
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return False

@@ -20,6 +20,7 @@ import pytest
 import pytest_asyncio
 
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.testing.waiting import until
 
 T = TypeVar("T")
 Start = Callable[..., Awaitable[Sandbox]]
@@ -39,14 +40,6 @@ def make_provider(path: str) -> SandboxProvider:
 def nap() -> str:
     """A duration for `sleep` that no other process on this machine was given: its mark in every process table."""
     return f"9{secrets.randbelow(10**9):09d}"
-
-
-async def until(question: Callable[[], Awaitable[T]], within: float = PATIENCE) -> T:
-    """Ask until the answer is true, and return it. Raises `TimeoutError`."""
-    async with asyncio.timeout(within):
-        while not (answer := await question()):
-            await asyncio.sleep(0.02)
-        return answer
 
 
 async def napping(sandbox: Sandbox, *naps: str) -> list[str]:

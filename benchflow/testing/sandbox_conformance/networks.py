@@ -14,7 +14,8 @@ import pytest
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.contracts.task import NetworkMode
 from benchflow.errors import SandboxError, UnsupportedFeatureError
-from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, Start, until
+from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, Start
+from benchflow.testing.waiting import until
 
 PORT = 9001
 SERVE = "mkdir -p /page && cd /page && echo {} >index.html && (python3 -m http.server 9001 >/dev/null 2>&1 &)"

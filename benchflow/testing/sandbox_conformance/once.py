@@ -10,7 +10,8 @@ import pytest
 
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.testing.sandbox_conformance import others
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, awake, leave, nap, napping, until
+from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, awake, leave, nap, napping
+from benchflow.testing.waiting import until
 
 MOMENTS = 10
 """How many callers are killed, each a little later in its call than the one before."""

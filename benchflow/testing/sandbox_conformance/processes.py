@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, leave, nap, napping, until
+from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, leave, nap, napping
+from benchflow.testing.waiting import until
 
 FORGE = """
 import ctypes, os, time

@@ -18,7 +18,8 @@ import pytest_asyncio
 from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
 from benchflow.errors import SandboxLostError, SandboxStartError, UnsupportedFeatureError
 from benchflow.testing.sandbox_conformance.borders import HOG
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Keep, Start, is_told, leave, nap, napping, until
+from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Keep, Start, is_told, leave, nap, napping
+from benchflow.testing.waiting import until
 
 CHILDREN = 4
 GENERATIONS = 30

@@ -25,8 +25,8 @@ from benchflow.testing.sandbox_conformance.fixtures import (
     make_provider,
     nap,
     napping,
-    until,
 )
+from benchflow.testing.waiting import until
 
 Begin = Callable[..., Awaitable[Sandbox]]
 

@@ -1,0 +1,152 @@
+"""Timing as data: what an operator may set for a worker, and for the workflows of a job.
+
+`WorkerOptions` belong to a process: a worker reads them once from its environment. `WorkflowOptions` belong to a job:
+`submit` reads them from its own environment and freezes them into the job's specification, so that an open workflow
+keeps what it began with, whatever the workers that go on with it are given. The defaults suit production; tests and
+operators of slow or fast clusters change them without touching code. docs/operating.md lists the variables.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from benchflow.contracts.base import Model
+from benchflow.errors import ConfigError
+
+CAPACITY_VARIABLE = "BENCHFLOW_HOST_CAPACITY"
+"""Environment variable of `WorkerOptions.capacity`, which is older than the other variables."""
+
+
+class _FromEnvironment(Model):
+    """Options whose fields are read from environment variables: `<PREFIX><FIELD>` in capitals."""
+
+    PREFIX: ClassVar[str]
+
+    # Neither JSON nor a timeout can hold infinity.
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    @classmethod
+    def variables(cls) -> dict[str, str]:
+        """Return the environment variable of each field, by field name."""
+        return {name: f"{cls.PREFIX}{name.upper()}" for name in cls.model_fields}
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Self:
+        """Read the options from `environ`.
+
+        Raises:
+            ConfigError: a value is out of range, or a variable has the prefix but names no option.
+        """
+        variables = cls.variables()
+        unknown = sorted(name for name in environ if name.startswith(cls.PREFIX) and name not in variables.values())
+        if unknown:
+            known = ", ".join(sorted(variables.values()))
+            raise ConfigError(f"{unknown[0]} is not an option", key=unknown[0], remedy=f"the options are: {known}")
+        given = {field: environ[name] for field, name in variables.items() if name in environ}
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            name = variables[str(problem["loc"][0])]
+            raise ConfigError(
+                f"{environ[name]!r} is no value of this option: {problem['msg'].lower()}",
+                key=name,
+                remedy=f"unset {name}, or give another value",
+            ) from error
+
+
+class WorkerOptions(_FromEnvironment):
+    """How one worker process polls, reports and cleans up."""
+
+    PREFIX: ClassVar[str] = "BENCHFLOW_WORKER_"
+
+    capacity: int = Field(default_factory=lambda: max(8, 4 * (os.cpu_count() or 1)), ge=1)
+    """Sandboxes at a time on this host. Set by `BENCHFLOW_HOST_CAPACITY`; 4 a core, at least 8, by default."""
+
+    max_activities: int = Field(default=500, ge=1)
+    """Activities at a time, on each of the worker's two task queues."""
+
+    heartbeat_every_sec: float = Field(default=3.0, gt=0)
+    """Seconds between heartbeats of an activity. A cancellation is noticed this late at most."""
+
+    dead_worker_poll_sec: float = Field(default=5.0, gt=0)
+    """Seconds between polls for worker processes of this host that have died and left activities running."""
+
+    reap_every_sec: float = Field(default=60.0, gt=0)
+    """Seconds between rounds of the reaper."""
+
+    unknown_grace_sec: float = Field(default=3600.0, ge=0)
+    """Seconds past its deadline after which a sandbox is removed whose workflow the server does not know."""
+
+    slot_wait_sec: float = Field(default=20.0, ge=0)
+    """Seconds that `provision` waits for a free slot on this host before another host may try."""
+
+    sticky_timeout_sec: float = Field(default=2.0, gt=0)
+    """Seconds that a workflow task waits for the worker that has the workflow in its cache. After a kill -9 of that
+    worker, the next workflow task starts this late; the SDK's own default is 10."""
+
+    server_wait_sec: float = Field(default=120.0, ge=0)
+    """Seconds that a starting worker waits for a server that does not answer."""
+
+    @classmethod
+    def variables(cls) -> dict[str, str]:
+        return super().variables() | {"capacity": CAPACITY_VARIABLE}
+
+
+class WorkflowOptions(_FromEnvironment):
+    """Every timeout, retry and batch of a job's workflows, as they were when the job was submitted."""
+
+    PREFIX: ClassVar[str] = "BENCHFLOW_WORKFLOW_"
+
+    heartbeat_timeout_sec: float = Field(default=60.0, gt=0)
+    """Seconds without a heartbeat after which the server starts an activity again. Longer than a restart of the
+    server, or an activity that has finished meanwhile runs a second time."""
+
+    activity_total_sec: float = Field(default=6 * 3600.0, gt=0)
+    """Seconds that an activity may take with all its retries, where nothing else is said."""
+
+    retry_initial_sec: float = Field(default=0.2, gt=0)
+    """Seconds before an activity's first retry."""
+
+    retry_backoff: float = Field(default=2.0, ge=1)
+    """Factor by which each further retry of an activity waits longer."""
+
+    retry_max_sec: float = Field(default=10.0, gt=0)
+    """Most seconds between two retries of an activity."""
+
+    host_start_timeout_sec: float = Field(default=300.0, gt=0)
+    """Seconds that an activity waits on its host's queue before the server is asked whether that host lives."""
+
+    host_silent_sec: float = Field(default=120.0, gt=0)
+    """A host whose workers last polled longer ago than this is lost."""
+
+    max_provisions: int = Field(default=3, ge=1)
+    """Sandboxes that a rollout may have because of lost hosts, the first included."""
+
+    report_total_sec: float = Field(default=900.0, gt=0)
+    """Seconds that writing a result is tried for (a disk may be full) before the rollout ends without its files."""
+
+    teardown_total_sec: float = Field(default=600.0, gt=0)
+    """Seconds that a teardown is tried for before it is left to the reaper."""
+
+    closing_sec: float = Field(default=5.0, ge=0)
+    """Seconds that a job waits, at its end, for rollouts that have reported to close."""
+
+    sweep_every_sec: float = Field(default=60.0, gt=0)
+    """Seconds between sweeps, in which a job asks the server about rollouts that have not reported."""
+
+    sweep_after_sec: float = Field(default=120.0, ge=0)
+    """Age in seconds from which an open rollout is swept."""
+
+    sweep_batch: int = Field(default=50, ge=1)
+    """Rollouts that one activity of a sweep asks about."""
+
+    start_batch: int = Field(default=20, ge=1)
+    """Rollouts that a job starts in one workflow task."""
+
+    history_limit: int = Field(default=3000, ge=20)
+    """Events in its history after which a job continues as new. The server suggests it at 4,096."""

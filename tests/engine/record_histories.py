@@ -1,0 +1,183 @@
+"""Records the histories that `test_replay.py` replays, each a small story. Run it by name, after a deliberate change:
+
+    python -m pytest tests/engine/record_histories.py
+
+Before the first release a change of the workflows may record anew; afterwards histories are only added, because runs
+of that release are replayed by the workers of the next.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.theatre import Theatre
+
+from benchflow import errors
+from benchflow.jobs import Job
+
+HISTORIES = Path(__file__).parent / "histories"
+ROLLOUT = "/r/play/oracle/0"
+
+_BARE = {
+    "activityTaskScheduledEventAttributes": ("input", "taskQueue"),
+    "startChildWorkflowExecutionInitiatedEventAttributes": ("input", "taskQueue"),
+    "signalExternalWorkflowExecutionInitiatedEventAttributes": ("input",),
+    "workflowTaskScheduledEventAttributes": ("taskQueue",),
+    "workflowExecutionCompletedEventAttributes": ("result",),
+}
+"""What a workflow sends is computed again in a replay; only what it was sent decides what it does."""
+
+_DROPPED = frozenset(
+    """
+    heartbeatTimeout header headers historySizeBytes identity lastWorkerIdentity memo meteringMetadata priority
+    requestId retryPolicy scheduleToCloseTimeout scheduleToStartTimeout searchAttributes stackTrace startToCloseTimeout
+    taskId useWorkflowBuildId userMetadata workerVersion workflowTaskCompletedEventId
+    """.split()  # noqa: SIM905
+)
+_EMPTIED = ("indexedFields",)
+_TIMED = ("EVENT_TYPE_WORKFLOW_EXECUTION_STARTED", "EVENT_TYPE_WORKFLOW_TASK_STARTED")
+"""The events whose time a workflow can see."""
+
+
+@pytest.fixture(autouse=True)
+def recorded_options(theatre: Theatre) -> None:
+    """The options that the recorded jobs begin with; they are in the histories."""
+    theatre.options(history_limit=40, host_start_timeout_sec=0.5)
+
+
+def without_traces_of_this_machine(value: Any, root: str) -> Any:
+    """The history without what depends on who recorded it (identities, paths, stack traces), and without bulk."""
+    if isinstance(value, list):
+        return [without_traces_of_this_machine(item, root) for item in value]
+    if isinstance(value, str):
+        return value.replace(root, "/tmp/bench")
+    if not isinstance(value, dict):
+        return value
+    clean: dict[str, Any] = {}
+    for key, item in value.items():
+        if key in _EMPTIED:
+            clean[key] = {}
+        elif key == "data" and isinstance(item, str) and "metadata" in value:
+            text = base64.b64decode(item).decode().replace(root, "/tmp/bench")
+            clean[key] = base64.b64encode(text.encode()).decode()
+        elif key == "eventTime" and value["eventType"] not in _TIMED:
+            continue
+        elif key not in _DROPPED:
+            clean[key] = without_traces_of_this_machine(item, root)
+            for bulk in _BARE.get(key, ()):
+                clean[key].pop(bulk, None)
+    return clean
+
+
+class Recorder:
+    def __init__(self, theatre: Theatre) -> None:
+        self.theatre = theatre
+
+    async def keep(self, name: str, job: Job, rollout: str = "", *, run_id: str | None = None) -> str | None:
+        """Write the history of a run; the id of the run that it continued as."""
+        workflow_id = job.id + rollout
+        handle = job.engine.client.get_workflow_handle(workflow_id, run_id=run_id)
+        history = await handle.fetch_history()
+        raw = without_traces_of_this_machine(json.loads(history.to_json()), str(self.theatre.root))
+        text = json.dumps({"workflow_id": workflow_id, "history": raw}, indent=None, separators=(",", ":"))
+        assert not re.search(r"pytest|/root|/home|/work", text)
+        HISTORIES.mkdir(exist_ok=True)
+        (HISTORIES / f"{name}.json").write_text(text + "\n")
+        last = history.events[-1].workflow_execution_continued_as_new_event_attributes
+        return last.new_execution_run_id or None
+
+    async def keep_runs(self, name: str, job: Job) -> int:
+        """Write the history of every run of a job; their number."""
+        described = await job.engine.client.get_workflow_handle(job.id).describe()
+        run: str | None = described.raw_description.workflow_execution_info.first_run_id
+        number = 0
+        while run:
+            number += 1
+            run = await self.keep(f"{name}-{number}", job, run_id=run)
+        return number
+
+
+@pytest.fixture
+async def recorder(theatre: Theatre) -> AsyncIterator[Recorder]:
+    yield Recorder(theatre)
+
+
+async def test_a_rollout_that_passes(theatre: Theatre, recorder: Recorder) -> None:
+    job = await theatre.submit()
+    await job.wait()
+    await recorder.keep("rollout-passed", job, ROLLOUT)
+
+
+async def test_a_rollout_of_steps_that_stops_below_its_min_reward(theatre: Theatre, recorder: Recorder) -> None:
+    theatre.hall.reward = b"0.25"
+    steps = '[[steps]]\nname = "one"\n[[steps]]\nname = "two"\nmin_reward = 0.5\n[[steps]]\nname = "three"\n'
+    health = '[environment.healthcheck]\ncommand = "true"\n'
+    task = theatre.task(config=steps)
+    (task / "task.toml").write_text((task / "task.toml").read_text() + health)
+    for name in ("one", "two", "three"):
+        (task / "steps" / name / "solution").mkdir(parents=True)
+        (task / "steps" / name / "instruction.md").write_text("Play on.\n")
+        (task / "steps" / name / "solution" / "solve.sh").write_text("#!/bin/sh\n")
+    job = await theatre.submit(task)
+    await job.wait()
+    await recorder.keep("rollout-steps", job, ROLLOUT)
+
+
+async def test_a_rollout_that_cannot_be_scored(theatre: Theatre, recorder: Recorder) -> None:
+    theatre.hall.reward = b"NaN"
+    job = await theatre.submit()
+    await job.wait()
+    await recorder.keep("rollout-verifier-error", job, ROLLOUT)
+
+
+async def test_a_rollout_whose_sandbox_is_lost(theatre: Theatre, recorder: Recorder) -> None:
+    theatre.hall.faults["play"] = [errors.SandboxLostError("gone")]
+    job = await theatre.submit(retry={"max_retries": 0})
+    await job.wait()
+    await recorder.keep("rollout-sandbox-lost", job, ROLLOUT)
+
+
+async def test_a_rollout_that_is_cancelled(theatre: Theatre, recorder: Recorder) -> None:
+    theatre.hall.held = True
+    job = await theatre.submit()
+    await theatre.in_turn(1)
+    await job.cancel()
+    await job.wait()
+    await recorder.keep("rollout-cancelled", job, ROLLOUT)
+    await recorder.keep("job-cancelled", job)
+
+
+async def test_a_rollout_that_reaches_its_deadline(theatre: Theatre, recorder: Recorder) -> None:
+    theatre.hall.held = True
+    job = await theatre.submit(deadline_sec=0.5)
+    await job.wait()
+    await recorder.keep("rollout-deadline", job, ROLLOUT)
+
+
+async def test_a_rollout_whose_host_is_lost(theatre: Theatre, recorder: Recorder) -> None:
+    theatre.hall.elsewhere["play"] = ["benchflow-host-nobody"]
+    job = await theatre.submit()
+    await job.wait()
+    await recorder.keep("rollout-host-lost", job, ROLLOUT)
+
+
+async def test_a_job_with_a_retry_signals_and_several_runs(theatre: Theatre, recorder: Recorder) -> None:
+    theatre.hall.faults["play"] = [errors.SandboxLostError("gone")]
+    theatre.hall.held = True
+    job = await theatre.submit(repeats=5, concurrency=2)
+    await theatre.in_turn(2)
+    await job.pause()
+    await job.set_concurrency(3)
+    await job.unpause()
+    victim = (await theatre.in_turn(3))[2]
+    await job.cancel_rollout(victim)
+    await theatre.progress(job, lambda p: p.counts.cancelled == 1)
+    theatre.hall.release_all()
+    await job.wait()
+    assert await recorder.keep_runs("job-runs", job) > 1

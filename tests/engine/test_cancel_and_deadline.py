@@ -1,0 +1,61 @@
+"""A rollout that is to stop stops at once, wherever it is, tears down, and measures nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from support.theatre import Theatre
+
+from benchflow.testing.waiting import until
+
+
+async def starting(theatre: Theatre) -> bool:
+    return theatre.hall.starting > 0
+
+
+async def test_a_cancelled_rollout_goes_no_further_than_the_activity_that_it_is_in(theatre: Theatre) -> None:
+    """Also where the activity ends well all the same, as if nobody had asked."""
+    theatre.hall.stubborn_start = asyncio.Event()
+    job = await theatre.submit()
+    await until(lambda: starting(theatre))
+    await job.cancel()
+
+    async def asked() -> bool:
+        events = await theatre.events(job, "/r/play/oracle/0")
+        return "EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED" in events
+
+    await until(asked)
+    theatre.hall.stubborn_start.set()
+    (result,) = await theatre.results(job)
+    assert (result.status, result.rewards) == ("cancelled", None)
+    assert result.error is not None and result.error.phase == "provision"
+    assert not theatre.hall.turns
+    assert not theatre.hall.open
+    assert "connect" not in result.timing
+
+
+async def test_a_rollout_that_reaches_its_deadline_is_an_error_and_measures_nothing(theatre: Theatre) -> None:
+    theatre.hall.held = True
+    job = await theatre.submit(deadline_sec=3)
+    (result,) = await theatre.results(job)
+    assert (result.status, result.rewards, result.is_truncated) == ("errored", None, True)
+    assert result.error is not None
+    # It is in its turn by then, unless the machine is so busy that it has not come to that.
+    assert (result.error.type, result.error.phase) == ("RolloutDeadlineError", [*result.timing][-1])
+    assert [*result.timing] == ["plan", "provision", "connect", "execute"][: len(result.timing)]
+    assert not theatre.hall.open
+    assert job.summarize().errors == {"deadline": 1}
+
+
+async def test_a_terminated_rollout_still_has_a_row(theatre: Theatre) -> None:
+    theatre.options(sweep_every_sec=0.3, sweep_after_sec=0)
+    theatre.hall.held = True
+    job = await theatre.submit(repeats=2, concurrency=2)
+    victim, other = await theatre.in_turn(2)
+    await job.engine.client.get_workflow_handle(victim).terminate()
+    await theatre.progress(job, lambda p: p.counts.errored == 1)
+    theatre.hall.release_all()
+    results = {result.workflow_id: result for result in await theatre.results(job)}
+    assert results[other].status == "passed"
+    assert (results[victim].status, results[victim].rewards) == ("errored", None)
+    assert results[victim].error_category == "terminated"

@@ -1,0 +1,89 @@
+"""A job of bounded history: it continues as new again and again, hears everything, and runs each rollout once."""
+
+from __future__ import annotations
+
+import pytest
+from support.theatre import Theatre
+
+from benchflow import errors
+from benchflow.temporal import connect
+from benchflow.testing.waiting import until
+
+
+@pytest.fixture
+def short_histories(theatre: Theatre) -> None:
+    theatre.options(history_limit=50, start_batch=5)
+
+
+async def runs_of(theatre: Theatre, job_id: str) -> list[int]:
+    """How many events each run of the job's workflow has."""
+    client = await connect(theatre.target)
+    described = await client.get_workflow_handle(job_id).describe()
+    run: str | None = described.raw_description.workflow_execution_info.first_run_id
+    lengths = []
+    while run:
+        events = [event async for event in client.get_workflow_handle(job_id, run_id=run).fetch_history_events()]
+        lengths.append(len(events))
+        run = events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+    return lengths
+
+
+@pytest.mark.usefixtures("short_histories")
+async def test_every_rollout_runs_once_in_histories_of_bounded_length(theatre: Theatre) -> None:
+    theatre.hall.faults["play"] = [errors.SandboxLostError("gone") for _ in range(4)]
+    job = await theatre.submit(theatre.task(), theatre.task("other"), repeats=10, concurrency=6)
+    results = await theatre.results(job)
+    assert len(results) == 20
+    assert {result.status for result in results} == {"passed"}
+    assert sum(theatre.hall.turns.values()) == 24
+    assert sum(result.attempt for result in results) == 24
+    assert theatre.hall.most_open <= 6
+    lengths = await runs_of(theatre, job.id)
+    # How many events there are depends on how many of them a task of the workflow finds at once.
+    assert len(lengths) > 2
+    assert max(lengths) < 50 + 80
+    outcome = await job.handle.result()
+    assert (outcome.counts.passed, outcome.counts.reward_sum, outcome.not_started) == (20, 20.0, 0)
+
+
+@pytest.mark.usefixtures("short_histories")
+async def test_signals_are_heard_and_settings_kept_across_runs(theatre: Theatre) -> None:
+    theatre.hall.held = True
+    job = await theatre.submit(repeats=16, concurrency=2)
+    victim = (await theatre.in_turn(2))[0]
+
+    async def continued() -> bool:
+        # Signals fill the history, so that runs end while these two rollouts stay open.
+        await job.set_concurrency(3)
+        return len(await runs_of(theatre, job.id)) > 1
+
+    await until(continued)
+    await job.pause()
+    theatre.hall.release(*[rollout for rollout in await theatre.in_turn(3) if rollout != victim])
+    progress = await theatre.progress(job, lambda p: p.counts.passed == 2)
+    assert (progress.open, progress.paused, progress.concurrency) == ([victim], True, 3)
+    await job.unpause()
+    await theatre.in_turn(3)
+    await job.cancel_rollout(victim)
+    await theatre.progress(job, lambda p: p.counts.cancelled == 1)
+    theatre.hall.release_all()
+    results = await theatre.results(job)
+    assert len(results) == 16
+    assert {r.workflow_id for r in results if r.status != "passed"} == {victim}
+    assert set(theatre.hall.turns.values()) == {1}
+    assert theatre.hall.most_open == 3
+
+
+@pytest.mark.usefixtures("short_histories")
+async def test_a_job_is_cancelled_in_a_later_run(theatre: Theatre) -> None:
+    job = await theatre.submit(repeats=40, concurrency=2)
+    await theatre.begun(15)
+    theatre.hall.held = True
+    waiting = await theatre.in_turn(2)
+    await job.cancel()
+    results = await theatre.results(job)
+    assert sorted(r.workflow_id for r in results if r.status == "cancelled") == waiting
+    outcome = await job.handle.result()
+    assert outcome.counts.cancelled == 2
+    assert outcome.counts.passed + outcome.counts.cancelled + outcome.not_started == 40
+    assert len(await runs_of(theatre, job.id)) > 1

@@ -1,0 +1,71 @@
+"""A host that stops answering: its sandboxes are provisioned again elsewhere, so often and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.theatre import Theatre
+from temporalio.worker import Worker
+
+from benchflow.activities.job import JobActivities
+from benchflow.contracts.activities import HostQuery
+from benchflow.temporal import connect
+from benchflow.testing.waiting import until
+from benchflow.worker import make_workers
+
+NOBODY = "benchflow-host-nobody"
+BUSY = "benchflow-host-busy"
+
+
+@pytest.fixture(autouse=True)
+def impatient(theatre: Theatre) -> None:
+    """A rollout waits half a second at a time for a host; one that is only slow is found alive."""
+    theatre.options(host_start_timeout_sec=0.5)
+
+
+async def test_a_sandbox_on_a_lost_host_is_provisioned_again(theatre: Theatre) -> None:
+    theatre.hall.elsewhere["play"] = [NOBODY]
+    (result,) = await theatre.results(await theatre.submit())
+    assert (result.status, result.attempt, result.error) == ("passed", 1, None)
+    assert result.sandbox["provisions"] == 2
+    assert len(result.warnings) == 1 and "was lost in connect; provisioned again" in result.warnings[0]
+    assert sum(theatre.hall.turns.values()) == 1
+
+
+async def test_three_lost_hosts_are_enough(theatre: Theatre) -> None:
+    theatre.hall.elsewhere["play"] = [NOBODY] * 9
+    job = await theatre.submit(retry={"max_retries": 0})
+    (result,) = await theatre.results(job)
+    assert (result.status, result.rewards) == ("errored", None)
+    assert result.error is not None
+    assert (result.error.type, result.error.category) == ("HostLostError", "sandbox_lost")
+    assert result.sandbox["provisions"] == 3
+    assert not theatre.hall.turns
+
+
+async def test_a_host_that_is_only_busy_is_waited_for(theatre: Theatre) -> None:
+    """Nobody took the work in time, but the host asked for work a moment ago."""
+    async with await busy_host(theatre):
+        await until(lambda: asked_for_work(theatre))
+    theatre.hall.elsewhere["play"] = [BUSY]
+    job = await theatre.submit()
+
+    async def gave_up_once() -> bool:
+        return "EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT" in await theatre.events(job, "/r/play/oracle/0")
+
+    await until(gave_up_once)
+    async with await busy_host(theatre):
+        (result,) = await theatre.results(job)
+    assert (result.status, result.sandbox["provisions"], result.warnings) == ("passed", 1, [])
+
+
+async def busy_host(theatre: Theatre) -> Worker:
+    """A worker of another queue, which shares all else with the theatre's."""
+    context = replace(theatre.context, queue=BUSY, client=await connect(theatre.target))
+    return make_workers(context, theatre.records)[1]
+
+
+async def asked_for_work(theatre: Theatre) -> bool:
+    status = await JobActivities(theatre.context).host_status(HostQuery(queue=BUSY))
+    return status.last_poll_sec is not None

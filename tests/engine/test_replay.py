@@ -1,0 +1,67 @@
+"""Recorded histories replay against the workflows of today: a worker may take over what another version began."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from record_histories import HISTORIES
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer
+from temporalio.workflow import NondeterminismError
+
+from benchflow.contracts.options import WorkflowOptions
+from benchflow.errors import BenchFlowError
+from benchflow.temporal import CONVERTER
+from benchflow.worker import workflow_runner
+from benchflow.workflows.job import JobWorkflow
+from benchflow.workflows.rollout import RolloutWorkflow
+
+FILES = sorted(HISTORIES.glob("*.json"))
+
+
+@pytest.fixture(autouse=True)
+def another_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every option of this process is another one than the recorded workflows began with."""
+    for name, field in WorkflowOptions.model_fields.items():
+        monkeypatch.setenv(WorkflowOptions.variables()[name], str(field.default + 7))
+    assert WorkflowOptions.from_environment(os.environ) != WorkflowOptions()
+
+
+def replayer() -> Replayer:
+    return Replayer(
+        workflows=[JobWorkflow, RolloutWorkflow],
+        data_converter=CONVERTER,
+        workflow_runner=workflow_runner(),
+        workflow_failure_exception_types=[BenchFlowError],
+    )
+
+
+def read(file: Path) -> WorkflowHistory:
+    recorded = json.loads(file.read_text())
+    return WorkflowHistory.from_json(recorded["workflow_id"], recorded["history"])
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+async def test_a_recorded_history_replays(file: Path) -> None:
+    await replayer().replay_workflow(read(file))
+
+
+async def test_a_workflow_that_does_otherwise_would_be_noticed() -> None:
+    recorded = json.loads((HISTORIES / "rollout-passed.json").read_text())
+    for event in recorded["history"]["events"]:
+        scheduled = event.get("activityTaskScheduledEventAttributes", {})
+        if scheduled.get("activityType") == {"name": "verify"}:
+            scheduled["activityType"] = {"name": "connect"}
+    history = WorkflowHistory.from_json(recorded["workflow_id"], recorded["history"])
+    with pytest.raises(NondeterminismError):
+        await replayer().replay_workflow(history)
+
+
+def test_the_stories_are_there_and_small() -> None:
+    assert {"rollout-passed", "rollout-cancelled", "rollout-host-lost", "job-runs-1", "job-runs-2"} <= {
+        file.stem for file in FILES
+    }
+    assert sum(file.stat().st_size for file in FILES) < 150_000

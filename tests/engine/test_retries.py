@@ -1,0 +1,117 @@
+"""A rollout is run again because of how it failed, from its root, so often and no more; what it left is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.theatre import Theatre
+
+from benchflow import errors
+
+
+def lost() -> errors.SandboxLostError:
+    return errors.SandboxLostError("the sandbox is gone")
+
+
+async def test_a_lost_sandbox_is_a_second_attempt_and_the_first_is_kept(theatre: Theatre) -> None:
+    theatre.hall.faults["play"] = [lost()]
+    job = await theatre.submit()
+    (result,) = await theatre.results(job)
+    assert (result.status, result.attempt, result.error) == ("passed", 2, None)
+    root = Path(str(result.directory))
+    first = json.loads((root / "attempts" / "1" / "result.json").read_text())
+    assert (first["status"], first["attempt"], first["rewards"]) == ("errored", 1, None)
+    assert (first["error"]["type"], first["error"]["phase"]) == ("SandboxLostError", "execute")
+    assert json.loads((root / "attempts" / "1" / "config.json").read_text())["attempt"] == 1
+    assert json.loads((root / "config.json").read_text())["attempt"] == 2
+    assert len((root / "trajectory" / "acp_trajectory.jsonl").read_text().splitlines()) == 2
+    assert [path.name for path in (root / "attempts").iterdir()] == ["1"]
+    rows = job.directory.results.read_text().splitlines()
+    assert [json.loads(row)["attempt"] for row in rows] == [2]
+
+
+async def test_retries_end_and_the_last_error_stands(theatre: Theatre) -> None:
+    theatre.hall.faults["play"] = [lost() for _ in range(5)]
+    job = await theatre.submit(retry={"max_retries": 2, "min_wait_sec": 0.01})
+    (result,) = await theatre.results(job)
+    assert (result.status, result.attempt, result.rewards) == ("errored", 3, None)
+    assert result.error_category == "sandbox_lost"
+    assert sum(theatre.hall.turns.values()) == 3
+    outcome = await job.handle.result()
+    assert (outcome.counts.errored, outcome.counts.finished) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "retry", "turns"),
+    [
+        (errors.AgentError("lost its way"), {}, 1),
+        (errors.UnsupportedFeatureError("cannot"), {}, 1),
+        (lost(), {"max_retries": 0}, 1),
+        (lost(), {"categories": ["agent"]}, 1),
+        (errors.AgentError("lost its way"), {"categories": ["agent"]}, 2),
+        (RuntimeError("a bug"), {}, 1),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+async def test_the_category_of_the_error_decides_whether_it_is_worth_another_attempt(
+    theatre: Theatre, error: Exception, retry: dict[str, Any], turns: int
+) -> None:
+    theatre.hall.faults["play"] = [error]
+    job = await theatre.submit(retry={"min_wait_sec": 0.01} | retry)
+    (result,) = await theatre.results(job)
+    assert result.attempt == turns
+    assert sum(theatre.hall.turns.values()) == turns
+    assert result.status == ("errored" if turns == 1 else "passed")
+
+
+async def test_a_fault_of_the_engine_is_named_as_such(theatre: Theatre) -> None:
+    theatre.hall.faults["play"] = [RuntimeError("a bug")]
+    (result,) = await theatre.results(await theatre.submit())
+    assert result.error is not None
+    assert (result.error.category, result.error.message) == ("internal", "RuntimeError: a bug")
+
+
+async def test_a_retry_does_not_hold_up_the_others(theatre: Theatre) -> None:
+    """While one rollout waits for its next attempt, its place in the window is given to another."""
+    theatre.hall.faults["play"] = [lost()]
+    theatre.hall.held = True
+    job = await theatre.submit(repeats=4, concurrency=1, retry={"min_wait_sec": 1.5})
+    (lost_one,) = await theatre.in_turn(1)
+    theatre.hall.release(lost_one)
+    await theatre.begun(2)
+    (next_one,) = theatre.hall.in_turn
+    progress = await theatre.progress(job, lambda p: p.open == [next_one])
+    assert (progress.waiting, progress.counts.errored) == (3, 0)
+    theatre.hall.release_all()
+    results = await theatre.results(job)
+    assert sorted(result.attempt for result in results) == [1, 1, 1, 2]
+    assert theatre.hall.most_open == 1
+    assert theatre.hall.turns[lost_one] == 2 and next_one != lost_one
+
+
+async def test_an_attempt_that_still_ends_when_its_retry_is_due_is_waited_for(theatre: Theatre) -> None:
+    theatre.hall.faults["play"] = [lost(), lost()]
+    job = await theatre.submit(retry={"min_wait_sec": 0})
+    (result,) = await theatre.results(job)
+    assert (result.status, result.attempt) == ("passed", 3)
+    assert sum(theatre.hall.turns.values()) == 3
+
+
+async def test_a_job_started_anew_hears_of_attempts_that_run_from_before(theatre: Theatre) -> None:
+    """The job's own workflow was terminated while the second attempt of its rollout ran on."""
+    theatre.hall.faults["play"] = [lost()]
+    theatre.hall.held = True
+    job = await theatre.submit()
+    theatre.hall.release(*await theatre.in_turn(1))
+    await theatre.progress(job, lambda p: p.open_count == 0 or theatre.hall.turns.total() == 2)
+    await theatre.in_turn(1)
+    await job.handle.terminate()
+    again = await theatre.submit()
+    await theatre.progress(again, lambda p: p.open_count == 1)
+    theatre.hall.release_all()
+    (result,) = await theatre.results(again)
+    assert (result.status, result.attempt) == ("passed", 2)
+    assert sum(theatre.hall.turns.values()) == 2

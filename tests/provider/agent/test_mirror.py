@@ -1,0 +1,335 @@
+"""A session in a sandbox of a daemon elsewhere: nothing is mounted, and its files here are still the same as there.
+
+Run as a program it is a worker: it takes one turn over through a mirror, and prints how the turn ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+import pytest_asyncio
+from support.acp_room import CWD, PATIENT, USER, Room, take_turn
+
+from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxRef, SandboxSpec
+from benchflow.errors import SandboxLostError
+from benchflow.planes.agent.acp.client import Client
+from benchflow.planes.agent.acp.mirror import Mirror, _append
+from benchflow.planes.agent.acp.process import RUN_DIRECTORY
+from benchflow.planes.agent.acp.session import Session
+from benchflow.planes.agent.acp.wire import Message, Wire
+from benchflow.planes.agent.toolbox import PUMP, Toolbox, image_with_toolboxes
+from benchflow.planes.sandbox.docker import DockerProvider
+
+docker_only = pytest.mark.docker
+
+
+# --- a daemon elsewhere ----------------------------------------------------------------------------------
+
+
+class Forwarder:
+    """Takes TCP connections to the daemon's socket; `cut` breaks those that are open."""
+
+    def __init__(self) -> None:
+        self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_unix_connection("/var/run/docker.sock")
+        self._open |= {writer, there[1]}
+        with contextlib.suppress(OSError):
+            await asyncio.gather(_pass_on(reader, there[1]), _pass_on(there[0], writer))
+        for end in (writer, there[1]):
+            end.close()
+            self._open.discard(end)
+
+    async def close(self) -> None:
+        self.cut()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        for writer in list(self._open):
+            writer.transport.abort()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+@pytest_asyncio.fixture
+async def elsewhere(state: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Forwarder]:
+    forwarder = Forwarder()
+    server = await asyncio.start_server(forwarder.take, "127.0.0.1", 0)
+    monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    yield forwarder
+    server.close()
+    await forwarder.close()
+
+
+@pytest_asyncio.fixture
+async def provider(elsewhere: Forwarder) -> AsyncIterator[DockerProvider]:
+    made = DockerProvider()
+    yield made
+    await made.close()
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[list[ImageRef]]:
+    """The image of all tests here, when one of them has built it; removed in the end."""
+    images: list[ImageRef] = []
+    yield images
+    client = docker.from_env()
+    for image in images:
+        client.images.remove(image.reference, force=True)
+    client.close()
+
+
+@pytest_asyncio.fixture
+async def image(provider: DockerProvider, runtime: Toolbox, base_image: str, built: list[ImageRef]) -> ImageRef:
+    if not built:
+        built.append(await image_with_toolboxes(provider, ImageRef(reference=base_image), [runtime]))
+    return built[0]
+
+
+@pytest_asyncio.fixture
+async def room(provider: DockerProvider, image: ImageRef, runtime: Toolbox, tmp_path: Path) -> AsyncIterator[Room]:
+    stack = uuid.uuid4().hex
+    wire = Wire(tmp_path / "agent")
+    wire.make()
+    spec = SandboxSpec(
+        name=f"benchflow-test-{uuid.uuid4().hex[:12]}",
+        image=image,
+        labels={"benchflow.stack": stack},
+        network_mode="no-network",
+    )
+    try:
+        sandbox = await provider.start(spec, host_id="host", queue="queue")
+        await sandbox.control('mkdir -p "$1" && chown "$2" "$1"', CWD, USER)
+        yield Room(sandbox, wire, runtime.program(PUMP))
+    finally:
+        await provider.remove(spec.name)
+        await provider.sweep(stack)
+
+
+async def there(room: Room, name: str) -> bytes:
+    return await room.sandbox.read_file(f"{RUN_DIRECTORY}/{name}")
+
+
+def here(room: Room, name: str) -> bytes:
+    return (room.wire.directory / name).read_bytes()
+
+
+def mirror_of(room: Room) -> Mirror:
+    return Mirror(room.sandbox, room.wire)
+
+
+# --- the image -------------------------------------------------------------------------------------------
+
+
+@docker_only
+async def test_a_daemon_elsewhere_mounts_nothing_and_its_image_has_the_toolboxes(
+    provider: DockerProvider, image: ImageRef, room: Room, runtime: Toolbox
+) -> None:
+    assert not provider.capabilities().mounts
+    ran = await room.sandbox.exec([*runtime.program("node"), "--version"], user=USER)
+    assert ran.stdout.strip() == f"v{runtime.manifest.installed.runtime.split()[1]}"
+    written = await room.sandbox.exec(["touch", f"{runtime.mount_path}/bin/mine"], user=USER)
+    assert "Permission denied" in written.stderr
+
+
+@docker_only
+async def test_an_image_with_toolboxes_is_built_once_and_keeps_what_it_was(
+    provider: DockerProvider, runtime: Toolbox, base_image: str, tmp_path: Path
+) -> None:
+    (tmp_path / "Dockerfile").write_text(f'FROM {base_image}\nWORKDIR /some/where\nENTRYPOINT ["/bin/cat"]\n')
+    plain = await provider.build(ImageConfig(context=str(tmp_path), digest=uuid.uuid4().hex))
+    first, second = [await image_with_toolboxes(provider, plain, [runtime]) for _ in range(2)]
+    try:
+        assert first == second
+        assert first.reference != plain.reference
+        assert first.workdir == "/some/where"
+    finally:
+        await provider.remove_image(first)
+        await provider.remove_image(plain)
+
+
+async def test_without_toolboxes_an_image_is_what_it_was(state: Path) -> None:
+    image = ImageRef(reference="some:image")
+    assert await image_with_toolboxes(DockerProvider(), image, []) == image
+
+
+# --- a turn ----------------------------------------------------------------------------------------------
+
+
+@docker_only
+async def test_a_turn_goes_through_a_mirror_and_both_sides_are_equal(room: Room) -> None:
+    options = [["no", "reject_once"], ["yes", "allow_once"]]
+    async with mirror_of(room) as mirror:
+        agent = await mirror.during(
+            room.open(
+                {"ask": "may I?", "options": options, "record": "record"},
+                {"repeat": 300, "do": [{"say": "update {i}"}]},
+                {"flood": 3_000_000},
+                {"stderr": "a word", "times": 3},
+                {"exit": 3},
+            )
+        )
+        with pytest.raises(Exception, match="exit status 3") as caught:
+            await mirror.during(agent.prompt())
+    assert type(caught.value).__name__ == "AgentExitError"
+    assert "a word" in str(caught.value)
+    assert await room.recorded() == ["yes"]
+    assert agent.texts()[:300] == [f"update {number}" for number in range(300)]
+    for name in ("in", "out", "err", "exit"):
+        assert here(room, name) == await there(room, name)
+
+
+@docker_only
+async def test_what_breaks_is_taken_up_again(room: Room, elsewhere: Forwarder) -> None:
+    async with mirror_of(room) as mirror:
+        agent = await room.open(
+            {"say": "first"},
+            {"wait_for": "go"},
+            {"repeat": 200, "do": [{"say": "update {i}"}], "pace": 0.005},
+        )
+        turn = asyncio.create_task(mirror.during(agent.prompt()))
+        await _until_said(room, b"first")
+        elsewhere.cut()
+        await room.tell("go")
+        await _until_said(room, b"update 20")
+        elsewhere.cut()
+        assert (await turn).stop_reason == "end_turn"
+    assert agent.texts() == ["first", *(f"update {number}" for number in range(200))]
+
+
+@docker_only
+async def test_who_waits_hears_that_the_sandbox_is_gone(room: Room, provider: DockerProvider) -> None:
+    async with mirror_of(room) as mirror:
+        agent = await room.open({"say": "first"}, {"wait_for": "go"})
+        turn = asyncio.create_task(mirror.during(agent.prompt()))
+        await _until_said(room, b"first")
+        await provider.remove(room.sandbox.ref.name)
+        with pytest.raises(SandboxLostError):
+            await turn
+
+
+@docker_only
+async def test_two_mirrors_at_once_double_nothing(room: Room) -> None:
+    async with mirror_of(room) as mirror, mirror_of(room), mirror_of(room):
+        agent = await room.open({"repeat": 500, "do": [{"say": "update {i}"}]})
+        await mirror.during(agent.prompt())
+    assert agent.texts() == [f"update {number}" for number in range(500)]
+    assert here(room, "out") == (await there(room, "out"))[: len(here(room, "out"))]
+    assert [message["id"] for message in await room.received() if "method" in message] == [
+        "initialize",
+        "new",
+        "prompt-0",
+    ]
+
+
+@docker_only
+async def test_a_line_that_a_crash_cut_in_half_over_there_is_mended(room: Room) -> None:
+    line = json.dumps({"jsonrpc": "2.0", "id": "a", "method": "m", "params": {"text": "x" * 10_000}}).encode() + b"\n"
+    async with mirror_of(room):
+        pass
+    await room.sandbox.write_file(f"{RUN_DIRECTORY}/in", line[:6000], mode=0o600)
+    (room.wire.directory / "in").write_bytes(line + line + b'{"half')
+    async with mirror_of(room):
+        await _until_there(room, line + line)
+
+
+@docker_only
+@pytest.mark.crash
+async def test_a_turn_outlives_the_worker_that_followed_it(room: Room, tmp_path: Path) -> None:
+    async with mirror_of(room):
+        agent = await room.open({"repeat": 300, "do": [{"say": "update {i}"}], "pace": 0.01})
+    for word in (b"update 40", b"update 150"):
+        async with worker(room, agent.id):
+            await _until_said(room, word)
+    async with worker(room, agent.id) as last:
+        assert last.stdout is not None
+        said = json.loads(await asyncio.wait_for(last.stdout.readline(), 300))
+    assert said["stop_reason"] == "end_turn"
+    assert here(room, "out") == await there(room, "out")
+    heard = [json.loads(raw) for raw in here(room, "out").splitlines()]
+    texts = [line["params"]["update"]["content"]["text"] for line in heard if line.get("method") == "session/update"]
+    assert texts == [f"update {number}" for number in range(300)]
+    assert len([message for message in await room.received() if message.get("method") == "session/prompt"]) == 1
+
+
+async def test_what_is_here_already_is_not_appended_again(tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    file.write_bytes(b"0123")
+    _append(file, 2, b"2345")
+    _append(file, 0, b"012")
+    assert file.read_bytes() == b"012345"
+
+
+async def _until_said(room: Room, word: bytes) -> None:
+    def is_there() -> bool:
+        return word in here(room, "out")
+
+    async with asyncio.timeout(180):
+        while not is_there():
+            await asyncio.sleep(0.005)
+
+
+async def _until_there(room: Room, content: bytes) -> None:
+    async with asyncio.timeout(180):
+        while await there(room, "in") != content:
+            await asyncio.sleep(0.01)
+
+
+# --- the worker that is killed ---------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def worker(room: Room, session: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that drives the turn; killed at the end, wherever it is then."""
+    job = {"ref": room.sandbox.ref.model_dump(mode="json"), "wire": str(room.wire.directory), "session": session}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, __file__, json.dumps(job)),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _work(job: dict[str, Any]) -> None:
+    provider = DockerProvider()
+    sandbox = await provider.attach(SandboxRef.model_validate(job["ref"]))
+    room = Room(sandbox, Wire(Path(job["wire"])), ())
+    session = Session(room.wire, Client(sandbox, user=USER, cwd=CWD))
+    lines: list[Message] = []
+    async with mirror_of(room) as mirror:
+        turn = await mirror.during(take_turn(session, "prompt-0", job["session"], lines.extend, PATIENT, room.process))
+    print(json.dumps({"stop_reason": turn.stop_reason}), flush=True)
+    await provider.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_work(json.loads(sys.argv[1])))

@@ -1,0 +1,177 @@
+"""Toolboxes in an image that has musl: which libc an image has, and that agents answer there."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from support.acp_room import CWD, PATIENT, USER, Room
+from support.musl_image import musl_image
+from support.small_agents import node_agent, python_agent
+
+from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.sandbox import ImageRef, SandboxSpec
+from benchflow.errors import AgentInstallError, SandboxStartError, UnsupportedFeatureError
+from benchflow.paths import StatePaths
+from benchflow.planes.agent.acp.process import find_account, run_mount
+from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.registry import find_agent
+from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime, ensure_toolbox, libc_of, require_runs_in
+from benchflow.planes.agent.toolbox.musl import MUSL_NODE_VERSION
+from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.local.provider import LocalProvider
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture(scope="module")
+def alpine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImageRef]:
+    with musl_image(tmp_path_factory.mktemp("musl") / "image") as reference:
+        yield ImageRef(reference=reference)
+
+
+@pytest.fixture
+def stack() -> str:
+    return uuid.uuid4().hex
+
+
+@pytest_asyncio.fixture
+async def provider(state: Path, stack: str) -> AsyncIterator[DockerProvider]:
+    made = DockerProvider()
+    yield made
+    for owned in await made.owned(stack):
+        await made.remove(owned.name)
+    await made.sweep(stack)
+    await made.close()
+
+
+async def start(provider: DockerProvider, stack: str, image: ImageRef, wire: Wire, *toolboxes: Toolbox) -> Room:
+    spec = SandboxSpec(
+        name=f"benchflow-test-{uuid.uuid4().hex[:12]}",
+        image=image,
+        labels={"benchflow.stack": stack},
+        network_mode="no-network",
+        mounts=(run_mount(wire.directory), *(toolbox.mount for toolbox in toolboxes)),
+    )
+    sandbox = await provider.start(spec, host_id="host", queue="queue")
+    await sandbox.control('mkdir -p "$1" /tmp/home && chown "$2" "$1" /tmp/home', CWD, USER)
+    return Room(sandbox, wire, toolboxes[0].program(PUMP) if toolboxes else ())
+
+
+@pytest.fixture
+def wire(tmp_path: Path) -> Wire:
+    made = Wire(tmp_path / "agent")
+    made.make()
+    return made
+
+
+# --- which libc an image has -----------------------------------------------------------------------------
+
+
+async def test_an_image_is_asked_once(
+    provider: DockerProvider,
+    alpine: ImageRef,
+    base_image: str,
+    tmp_path: Path,
+    stack: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paths, labels = StatePaths(tmp_path), {"benchflow.stack": stack}
+    assert await libc_of(provider, alpine, paths, labels=labels) == "musl"
+    assert await libc_of(provider, ImageRef(reference=base_image), paths, labels=labels) == "glibc"
+    assert await provider.owned(stack) == []
+    # Where nothing can be started the answer is what was kept.
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    assert await libc_of(DockerProvider(), alpine, paths, labels=labels) == "musl"
+
+
+async def test_an_image_that_does_not_start_leaves_nothing(
+    provider: DockerProvider, tmp_path: Path, stack: str
+) -> None:
+    with pytest.raises(SandboxStartError):
+        await libc_of(provider, ImageRef(reference="not:here"), StatePaths(tmp_path), labels={"benchflow.stack": stack})
+    assert await provider.owned(stack) == []
+    assert not (tmp_path / "toolboxes" / "libc.json").exists()
+
+
+async def test_where_the_image_is_the_host_nothing_is_started(tmp_path: Path) -> None:
+    paths = StatePaths(tmp_path)
+    assert await libc_of(LocalProvider(), ImageRef(reference="host"), paths, labels={}) == "glibc"
+    assert not paths.toolboxes.exists()
+
+
+# --- what runs there -------------------------------------------------------------------------------------
+
+
+async def test_node_and_its_packages_run(
+    provider: DockerProvider, alpine: ImageRef, kept: StatePaths, wire: Wire, stack: str
+) -> None:
+    runtime, toolbox = await ensure_runtime(kept, "musl"), await ensure_toolbox(node_agent(), kept, "musl")
+    assert toolbox is not None
+    room = await start(provider, stack, alpine, wire, runtime, toolbox)
+    for needed in (runtime, toolbox):
+        await require_runs_in(room.sandbox, needed)
+    ran = await room.sandbox.exec([*runtime.program("node"), "--version"], user=USER)
+    assert ran.stdout.strip() == f"v{MUSL_NODE_VERSION}"
+    ran = await room.sandbox.exec([*toolbox.argv(node_agent()), "1.2.3", "-i"], user=USER, cwd="/tmp")
+    assert ran.stdout.strip() == "1.2.4", ran.stderr
+
+
+async def test_a_python_toolbox_brings_its_libc_and_is_one_for_all_images(
+    provider: DockerProvider, alpine: ImageRef, kept: StatePaths, python_toolbox: Toolbox, wire: Wire, stack: str
+) -> None:
+    toolbox = await ensure_toolbox(python_agent(), kept, "musl")
+    assert toolbox is not None and toolbox.root == python_toolbox.root
+    runtime = await ensure_runtime(kept, "musl")
+    room = await start(provider, stack, alpine, wire, runtime, toolbox)
+    await require_runs_in(room.sandbox, toolbox)
+    ran = await room.sandbox.exec(toolbox.argv(python_agent()), user=USER, cwd="/tmp")
+    assert "moo" in ran.stdout, ran.stderr
+
+
+async def test_a_toolbox_for_glibc_is_refused_by_name(
+    provider: DockerProvider, alpine: ImageRef, runtime: Toolbox, wire: Wire, stack: str
+) -> None:
+    room = await start(provider, stack, alpine, wire, runtime)
+    with pytest.raises(UnsupportedFeatureError, match="glibc"):
+        await require_runs_in(room.sandbox, runtime)
+
+
+async def test_a_package_that_musl_has_none_of_is_named(kept: StatePaths) -> None:
+    with pytest.raises(AgentInstallError, match=r"no-such-package-of-ours-musl 1\.0\.0: there is no such version"):
+        await ensure_toolbox(node_agent(packages={"no-such-package-of-ours{libc}": "1.0.0"}), kept, "musl")
+
+
+def version_with_musl(record: AgentRecord) -> AgentRecord:
+    """Of a program whose build for musl may come a little after the others: one that surely has it."""
+    if record.name != "opencode" or record.install is None:
+        return record
+    packages = dict.fromkeys(record.install.packages, "1.18.32")
+    return record.model_copy(
+        update={"version": "1.18.32", "install": record.install.model_copy(update={"packages": packages})}
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["opencode", "codex", "claude", "gemini", "pi", "openhands"])
+async def test_a_real_agent_initializes_through_the_pump(
+    provider: DockerProvider, alpine: ImageRef, kept: StatePaths, wire: Wire, stack: str, name: str
+) -> None:
+    record = version_with_musl(find_agent(name))
+    runtime, toolbox = await ensure_runtime(kept, "musl"), await ensure_toolbox(record, kept, "musl")
+    assert toolbox is not None
+    room = await start(provider, stack, alpine, wire, runtime, toolbox)
+    await require_runs_in(room.sandbox, toolbox)
+    account = await find_account(room.sandbox, USER)
+    env = {variable: str(value) for variable, value in record.env.items() if "{" not in str(value)}
+    await room.process.start(
+        room.pump, toolbox.argv(record), env={"HOME": "/tmp/home", **env}, cwd=CWD, account=account
+    )
+    asked = {"protocolVersion": 1, "clientCapabilities": {}}
+    answer = await room.session().call("initialize", "initialize", asked, PATIENT)
+    assert answer["agentInfo"]["version"] == record.version, json.dumps(answer)
+    await room.process.kill()

@@ -1,0 +1,35 @@
+"""Rooms to keep state in, and patience with those who look after worlds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from support.state_room import Room, attached, room_in
+
+from benchflow.planes.agent.toolbox import Toolbox
+from benchflow.planes.environment import environment, services
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it may take longer until it is known how a service, or the image's entrypoint, has ended."""
+    monkeypatch.setattr(services, "_REAPED_SEC", 60.0)
+    monkeypatch.setattr(environment, "_LATE_SEC", 60.0)
+
+
+@pytest_asyncio.fixture
+async def room(request: pytest.FixtureRequest, runtime: Toolbox, base_image: str, state: Path) -> AsyncIterator[Room]:
+    """A sandbox of the kind, and with the helper, that the test's parameter names."""
+    where, kind = request.param
+    async with room_in(where, kind, runtime, base_image) as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def other(room: Room) -> AsyncIterator[Room]:
+    """The same sandbox, as another process would reach it."""
+    async with attached(room) as made:
+        yield made

@@ -1,0 +1,251 @@
+"""The keeper inside a sandbox: what runs it, what it tells of services and ports, and how it fails."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from support.state_room import PROVIDERS, Room, by_both
+
+from benchflow.contracts.sandbox import ImageConfig, ImageRef
+from benchflow.errors import StateError, WorldError
+from benchflow.paths import StatePaths
+from benchflow.planes.environment.helper import probe
+from benchflow.planes.environment.interpreter import interpreter_of, program_of
+from benchflow.planes.environment.keeper import Keeper
+from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.testing.sandbox_conformance.fixtures import make_provider
+
+_SERVE = r"""
+import socket, sys, threading, time
+answers = {
+    "healthy": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "moved": b"HTTP/1.1 302 Found\r\nLocation: http://localhost:1/\r\n\r\n",
+    "starting": b"HTTP/1.1 503 No\r\nContent-Length: 12\r\n\r\nnot\nyet  up\n",
+    "chunked": b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n5\r\noh no\r\n0\r\n\r\n",
+    "fading": b"HTTP/1.1 503 No\r\n\r\nnot yet up\n",
+    "rude": b"220 mail.example ESMTP\r\n",
+    "shut": b"",
+    "silent": None,
+}
+def serve(server, how):
+    while True:
+        link, _ = server.accept()
+        threading.Thread(target=answer, args=(link, how), daemon=True).start()
+        how = "silent" if how == "fading" else how
+def answer(link, how):
+    link.recv(4096)
+    said = answers[how]
+    if said is None:
+        time.sleep(600)
+    link.sendall(said)
+    if how != "starting":
+        link.close()
+    else:
+        time.sleep(600)
+for word in sys.argv[1:]:
+    host, port, how = word.split(",")
+    server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((host, int(port)))
+    server.listen()
+    threading.Thread(target=serve, args=(server, how), daemon=True).start()
+print("serving", flush=True)
+time.sleep(600)
+"""
+
+
+async def second_address(room: Room) -> str:
+    """The other address of localhost, where the sandbox has one."""
+    return "::1" if await room.sh("cat /proc/net/if_inet6 2>/dev/null || true") else "127.0.0.1"
+
+
+@asynccontextmanager
+async def serving(room: Room, *words: str) -> AsyncIterator[None]:
+    """Services in the sandbox, each `host,port,how it answers`."""
+    chunks = room.sandbox.exec_stream(["python3", "-c", _SERVE, *words], cwd="/")
+    said = await anext(chunks)
+    assert said.data == b"serving\n", said
+    try:
+        yield
+    finally:
+        await chunks.aclose()  # type: ignore[attr-defined]
+
+
+@by_both
+async def test_all_targets_are_asked_until_they_are_healthy(room: Room) -> None:
+    other = await second_address(room)
+    words = ["127.0.0.1,9001,healthy", f"{other},9002,healthy", "127.0.0.1,9003,moved", f"{other},9004,silent"]
+    async with serving(room, *words):
+        probed = await room.keeper.probe(
+            http=["http://localhost:9001/health?x=1", "http://localhost:9002", "http://127.0.0.1:9003/"],
+            tcp=[9001, 9004],
+            deadline=20,
+        )
+    assert probed.healthy
+    assert [(each.target, each.answer) for each in probed.answers] == [
+        ("http://localhost:9001/health?x=1", "HTTP 204"),
+        ("http://localhost:9002", "HTTP 204"),
+        ("http://127.0.0.1:9003/", "HTTP 302"),
+        ("tcp://localhost:9001", "connected"),
+        ("tcp://localhost:9004", "connected"),
+    ]
+    assert all(each.seconds is not None and each.seconds < 20 for each in probed.answers)
+
+
+@by_both
+async def test_the_last_answer_of_each_target_is_told(room: Room) -> None:
+    hows = ["starting", "chunked", "rude", "shut", "silent"]
+    async with serving(room, *(f"127.0.0.1,{9001 + n},{how}" for n, how in enumerate(hows))):
+        urls = [f"http://localhost:{9001 + n}/health" for n in range(len(hows) + 1)]
+        said: list[set[str]] = [set() for _ in urls]
+        for _ in range(10):
+            probed = await room.keeper.probe(http=[*urls, "http://no.such.host.invalid/"], tcp=[9007], deadline=2.0)
+            assert not probed.healthy
+            *known, unknown, port = (each.answer for each in probed.answers)
+            for those, answer in zip(said, known, strict=True):
+                those.add(answer)
+            # On a busy machine one may not be heard before the deadline: then the answer is that of another probe.
+            if all(those != {"timed out"} for how, those in zip(hows, said, strict=False) if how != "silent"):
+                break
+    assert [those - {"timed out"} or those for those in said] == [
+        *({"HTTP 503: not yet up"}, {"HTTP 500: oh no"}, {"no HTTP answer: 220 mail.example ESMTP\r\n"}),
+        *({"closed without an answer"}, {"timed out"}, {"connection refused"}),
+    ]
+    assert unknown and unknown not in ("was not tried", "connected")
+    assert port == "connection refused"
+    assert {each.seconds for each in probed.answers} == {None}
+
+
+@by_both
+async def test_a_try_that_the_deadline_cuts_short_leaves_the_answer_before_it(room: Room) -> None:
+    async with serving(room, "127.0.0.1,9001,fading"):
+        # Less than a whole try, so that there is only the one that is cut short.
+        probed = await room.keeper.probe(http=["http://localhost:9001/"], deadline=4.0)
+    assert [each.answer for each in probed.answers] == ["HTTP 503: not yet up"]
+
+
+def test_a_whole_try_without_an_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "TRY", 0.2)
+    tries = iter([(False, "HTTP 503"), TimeoutError(), TimeoutError()])
+
+    def ask(self: probe.Probe, patience: float) -> tuple[bool, str]:
+        met = next(tries)
+        if isinstance(met, tuple):
+            return met
+        self.deadline = 0.0
+        raise met
+
+    monkeypatch.setattr(probe.Probe, "ask", ask)
+    began = time.monotonic()
+    tried = probe.Probe("http://localhost:1/", 0.0, began, began + 600)
+    tried.run()
+    assert (tried.healthy, tried.answer) == (False, "timed out")
+
+
+@by_both
+async def test_a_service_that_comes_late_is_met_at_once(room: Room) -> None:
+    probing = asyncio.create_task(room.keeper.probe(http=["http://localhost:9001/"], deadline=60))
+    async with serving(room, "127.0.0.1,9001,healthy"):
+        probed = await probing
+    assert probed.healthy
+
+
+@by_both
+async def test_the_wait_is_over_when_a_service_has_ended(room: Room) -> None:
+    await room.sh("mkdir /w && touch /w/two.exit")
+    probed = await room.keeper.probe(tcp=[9001], deadline=600, exits=["/w/one.exit", "/w/two.exit"])
+    assert not probed.healthy
+    assert probed.ended == ("/w/two.exit",)
+
+
+@by_both
+async def test_who_listens_on_a_port_is_told(room: Room) -> None:
+    async with serving(room, "127.0.0.1,9001,healthy", f"{await second_address(room)},9002,healthy"):
+        taken = await room.keeper.ports_in_use([9001, 9002, 9003])
+    assert set(taken) == {9001, 9002}
+    assert all(who.startswith("python3 -c") and "pid" in who for who in taken.values())
+    assert await room.keeper.ports_in_use([9003]) == {}
+
+
+@by_both
+async def test_a_request_may_be_larger_than_one_argument(room: Room) -> None:
+    await room.sh("mkdir /w && touch /w/exit")
+    exits = [f"/w/{'é' * 50}{number}" for number in range(1500)]
+    assert (await room.keeper.probe(tcp=[9], deadline=60, exits=[*exits, "/w/exit"])).ended == ("/w/exit",)
+
+
+@by_both
+async def test_a_helper_that_cannot_run_is_an_error_that_says_so(room: Room) -> None:
+    broken = Keeper(room.sandbox, ("/no/such/program",), "python3")
+    with pytest.raises(WorldError, match="ended with status 127") as failed:
+        await broken.ports_in_use([1])
+    assert "not found" in str(failed.value.log_tail)
+    with pytest.raises(StateError, match="ended with status 127"):
+        await broken.ask("snapshot", {}, 5)
+
+
+@by_both
+async def test_a_helper_that_does_not_end_is_given_up(room: Room) -> None:
+    async with serving(room, "127.0.0.1,9001,silent"):
+        request = {"http": [], "tcp": [1], "deadline": 60, "exits": [], "every": 0.02}
+        with pytest.raises(WorldError, match="did not end in 1 s"):
+            await room.keeper.ask("probe", request, 1)
+
+
+@pytest.mark.parametrize(
+    "where", [pytest.param("local", marks=pytest.mark.local), pytest.param("docker", marks=pytest.mark.docker)]
+)
+async def test_the_images_python_is_found_once(where: str, state: Path, base_image: str, tmp_path: Path) -> None:
+    provider, paths = make_provider(PROVIDERS[where]), StatePaths(tmp_path / "kept")
+    labels = {"benchflow.stack": uuid.uuid4().hex}
+    image = ImageRef(reference="host" if where == "local" else base_image)
+    try:
+        assert await interpreter_of(provider, image, paths, labels=labels) == "python3"
+        file = paths.toolboxes / "interpreter.json"
+        (key,) = json.loads(file.read_text())
+        file.write_text(json.dumps({key: "node"}))
+        assert await interpreter_of(provider, image, paths, labels=labels) == "node", "it is known, and not asked again"
+        assert await provider.owned(labels["benchflow.stack"]) == []
+    finally:
+        await provider.sweep(labels["benchflow.stack"])
+        await provider.close()
+    assert program_of("python3") == ("python3",)
+
+
+@pytest.mark.docker
+async def test_an_image_without_python_or_its_sqlite_is_left_to_node(
+    state: Path, base_image: str, tmp_path: Path
+) -> None:
+    provider = DockerProvider()
+    labels = {"benchflow.stack": uuid.uuid4().hex}
+    steps = ["rm -f /usr/bin/python3*", "find / -name '_sqlite3*.so' -delete"]
+    try:
+        for number, step in enumerate(steps):
+            context = tmp_path / str(number)
+            context.mkdir()
+            (context / "Dockerfile").write_text(f"FROM {base_image}\nRUN {step}\n")
+            image = await provider.build(
+                ImageConfig(context=str(context), dockerfile=str(context / "Dockerfile"), digest=uuid.uuid4().hex)
+            )
+            try:
+                assert await interpreter_of(provider, image, StatePaths(tmp_path), labels=labels) == "node"
+            finally:
+                await provider.remove_image(image)
+    finally:
+        await provider.close()
+
+
+@pytest.mark.parametrize("name", ["shared", "snapshot", "restore", "probe", "ports"])
+def test_what_is_sent_holds_to_an_old_python(name: str) -> None:
+    text = (resources.files("benchflow.planes.environment.helper") / f"{name}.py").read_text()
+    ast.parse(text, feature_version=(3, 7))
+    assert "from __future__ import annotations" in text

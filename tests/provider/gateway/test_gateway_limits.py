@@ -1,0 +1,171 @@
+"""Budgets: what a rollout may use, what it has used, and how an agent hears that it is over."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.gateway_house import APIS, House
+from support.raw_upstream import DONE, Visit, answer, raw_upstream
+
+from benchflow.contracts.gateway import Api, CallUsage, ModelLimits
+from benchflow.errors import ConfigError
+from benchflow.gateway.prices import cost, has_price, prices
+from benchflow.testing.scripted_model import Reply, ScriptedModel, Usage
+
+HI = Reply(text="Hi", usage=Usage(input=100, output=20, cached=60), times="always")
+
+
+@pytest.fixture
+def house(shared_house: House) -> House:
+    return shared_house
+
+
+def base_url(model: ScriptedModel, api: Api) -> str:
+    return model.openai_base_url if api.startswith("openai") else model.base_url
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_call_beyond_the_limit_gets_an_error_that_clients_do_not_repeat(house: House, api: Api) -> None:
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent(api, base_url(model, api), limits={"calls": 2})
+        assert [(await agent.call()).status for _ in range(2)] == [200, 200]
+        refused = [await agent.call(), await agent.call()][1]
+    # Real clients of each kind were seen to make no further attempt.
+    assert refused.status == (400 if api == "openai-responses" else 402)
+    assert refused.headers["x-should-retry"] == "false"
+    inner = refused.json["error"]
+    told = {
+        "openai-chat": ("type", "insufficient_quota"),
+        "openai-responses": ("type", "invalid_request_error"),
+        "anthropic-messages": ("type", "billing_error"),
+        "gemini": ("status", "RESOURCE_EXHAUSTED"),
+    }
+    name, value = told[api]
+    assert inner[name] == value
+    assert "calls" in inner["message"]
+    assert len(model.calls) == 2
+    status = await house.client.status(agent.id)
+    assert (status.budget_exhausted, status.usage.calls) == ("calls", 2)
+    errors = [response["error"] for _, response in await agent.answered(4)]
+    assert [error and error["kind"] for error in errors] == [None, None, "budget_exhausted", "budget_exhausted"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "name", "calls"),
+    [
+        ({"input_tokens": 150}, "input_tokens", 2),
+        ({"output_tokens": 20}, "output_tokens", 1),
+        ({"total_tokens": 300}, "total_tokens", 3),
+        ({"cost_usd": 0.0005}, "cost_usd", 2),
+        ({"total_tokens": 300, "calls": 1}, "calls", 1),
+    ],
+)
+async def test_tokens_and_money_count_when_a_call_has_ended(
+    house: House, limits: dict[str, float], name: str, calls: int
+) -> None:
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url, limits=limits, model="gpt-4.1")
+        statuses = [(await agent.call(model="gpt-4.1")).status for _ in range(4)]
+    assert statuses == [200] * calls + [402] * (4 - calls)
+    status = await house.client.status(agent.id)
+    assert status.budget_exhausted == name
+    assert status.usage.total_tokens == 120 * calls
+    # 40 fresh at 2 $, 60 cached at 0.5 $, 20 out at 8 $ a million.
+    assert status.usage.cost_usd == pytest.approx(calls * (80 + 30 + 160) / 1e6)
+
+
+async def test_a_limit_that_is_reached_is_no_trouble_until_another_call_comes(house: House) -> None:
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url, limits={"calls": 1})
+        assert (await agent.call()).status == 200
+        assert (await house.client.status(agent.id)).budget_exhausted is None
+        await agent.call()
+        assert (await house.client.status(agent.id)).budget_exhausted == "calls"
+
+
+async def test_main_and_side_calls_both_count(house: House) -> None:
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url, limits={"calls": 2})
+        assert [(await agent.call(tools=[])).status, (await agent.call()).status] == [200, 200]
+        assert (await agent.call()).status == 402
+    usage = (await house.client.status(agent.id)).usage
+    assert (usage.calls, usage.side_calls) == (2, 1)
+
+
+async def test_calls_at_the_same_time_do_not_pass_the_limit_of_calls(house: House) -> None:
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url, limits={"calls": 5})
+        got = await asyncio.gather(*(agent.call() for _ in range(12)))
+    assert sorted(one.status for one in got) == [200] * 5 + [402] * 7
+
+
+async def test_a_stream_is_asked_for_its_usage_where_tokens_are_limited(house: House) -> None:
+    with ScriptedModel([HI]) as model:
+        free = await house.agent("openai-chat", model.openai_base_url, id="free", limits={"calls": 10})
+        await free.call(stream_options=None)
+        limited = await house.agent("openai-chat", model.openai_base_url, id="limited", limits={"total_tokens": 100})
+        await limited.call(stream_options=None)
+        assert (await limited.call()).status == 402
+    assert model.calls[0].body["stream_options"] is None
+    assert model.calls[1].body["stream_options"] == {"include_usage": True}
+    assert (await limited.answered())[0][0]["sampling_applied"] == {"stream_options.include_usage": True}
+    assert (await house.client.status("free")).usage.unmetered == 1
+
+
+async def test_limits_may_be_raised_and_what_was_used_is_not_forgotten(house: House) -> None:
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url, limits={"calls": 1})
+        assert [(await agent.call()).status for _ in range(2)] == [200, 402]
+        raised = agent.registration.model_copy(update={"limits": ModelLimits(calls=2)})
+        assert (await house.client.register(raised)).usage.calls == 1
+        assert [(await agent.call()).status for _ in range(2)] == [200, 402]
+
+
+async def test_an_unknown_price_is_no_price_and_a_limit_on_it_is_refused(house: House) -> None:
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url)
+        await agent.call()
+        usage = (await house.client.status(agent.id)).usage
+        assert (usage.cost_usd, usage.unpriced, usage.input_tokens) == (None, 1, 100)
+        with pytest.raises(ConfigError, match=r"limits\.cost_usd.*scripted") as caught:
+            await house.agent("openai-chat", model.openai_base_url, id="other", limits={"cost_usd": 1.0})
+    assert caught.value.remedy is not None
+    assert [status.id for status in await house.client.statuses()] == [agent.id]
+
+
+async def test_what_failed_is_counted_as_a_call_and_not_as_unmetered(house: House) -> None:
+    async def fail(visit: Visit) -> None:
+        await visit.send(answer(b"{}", "400 Bad Request") if b"bad" in visit.body else answer(DONE))
+
+    async with raw_upstream(fail) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        assert [(await agent.call("bad")).status, (await agent.call(stream=False)).status] == [400, 200]
+    usage = (await house.client.status(agent.id)).usage
+    assert (usage.calls, usage.unmetered, usage.input_tokens) == (2, 0, 10)
+
+
+def test_every_price_is_of_a_model_that_no_earlier_row_hides() -> None:
+    rows = prices()
+    for number, row in enumerate(rows):
+        earlier = {pattern for other in rows[:number] if other.above is None for pattern in other.models}
+        assert not earlier & set(row.models)
+        assert 0 < row.cached < row.input < row.output
+
+
+def test_dated_names_have_the_price_of_their_model_and_others_have_none() -> None:
+    usage = CallUsage(input_tokens=1_000_000, output_tokens=1_000_000)
+    assert cost("claude-sonnet-4-5-20250929", usage) == cost("claude-sonnet-4-5", usage) == 18.0
+    assert cost("claude-opus-4-1-20250805", usage) == 90.0
+    assert cost("gpt-4o-mini-2024-07-18", usage) == pytest.approx(0.75)
+    assert not has_price("gpt-4o-audio-preview")
+    assert cost(None, usage) is None
+
+
+def test_long_prompts_have_their_own_price_and_cache_writes_theirs() -> None:
+    short = CallUsage(input_tokens=200_000, output_tokens=0)
+    long = CallUsage(input_tokens=200_001, output_tokens=0)
+    assert cost("gemini-2.5-pro", short) == pytest.approx(0.25)
+    assert cost("gemini-2.5-pro", long) == pytest.approx(0.5, rel=1e-4)
+    written = CallUsage(input_tokens=1000, cached_tokens=300, cache_write_tokens=600)
+    assert cost("claude-haiku-4-5", written) == pytest.approx((100 * 1.0 + 300 * 0.1 + 600 * 1.25) / 1e6)

@@ -1,0 +1,230 @@
+"""The process: one of them, killed in the middle of calls, ended with grace, started again with all that it knew."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from support.gateway_house import House, house_in
+from support.raw_upstream import SSE_HEAD, Visit, chunk, event, raw_upstream
+
+from benchflow.contracts.gateway import Attribution
+from benchflow.errors import GatewayUnavailableError
+from benchflow.gateway.client import GatewayClient
+from benchflow.gateway.process import ensure_gateway, is_running, start_gateway, stop_gateway
+from benchflow.paths import StatePaths
+from benchflow.testing.scripted_model import Reply, ScriptedModel, Usage
+from benchflow.testing.waiting import until
+
+HI = Reply(text="Hi", usage=Usage(input=100, output=20), times="always")
+
+
+@asynccontextmanager
+async def house_of(grace: float, directory: Path) -> AsyncIterator[tuple[House, subprocess.Popen[bytes]]]:
+    """A house, and its gateway's process, which gives calls under way so many seconds when it is to end."""
+    paths = StatePaths(directory / "state")
+    command = [sys.executable, "-m", "benchflow.gateway", "--state", str(paths.root), "--grace", str(grace)]
+    process = await asyncio.to_thread(subprocess.Popen, command)
+    try:
+        assert (await GatewayClient(paths, patience=120).ping()).pid == process.pid
+        async with house_in(directory) as house:
+            yield house, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_a_killed_gateways_calls_are_ended_in_the_record_by_the_next(house: House) -> None:
+    with ScriptedModel([Reply(text="Hi", hold="slow"), HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url, limits={"calls": 3})
+        await house.client.attribute(agent.id, node="n7", role="agent", turn=3)
+        call = asyncio.create_task(agent.call("slow"))
+        await model.arrived(1)
+        await house.kill()
+        with pytest.raises(aiohttp.ClientError):
+            await call
+        await house.start()
+        status = await house.client.status(agent.id)
+        assert (status.in_flight, status.usage.calls) == (0, 1)
+        assert status.attribution == Attribution(node="n7", role="agent", turn=3)
+        # The agent does not notice more than a lost connection.
+        assert (await agent.call("again")).status == 200
+        [(lost, how), (again, _)] = await agent.answered(2)
+        assert (how["error"]["kind"], how["status"], how["response"]) == ("gateway_restarted", None, None)
+        assert [lost["seq"], again["seq"]] == [0, 1]
+        assert (await agent.call()).status == 200
+        # What was used before counts.
+        assert (await agent.call()).status == 402
+    usage = (await house.client.status(agent.id)).usage
+    assert (usage.calls, usage.input_tokens) == (3, 200)
+
+
+async def test_half_a_line_of_a_killed_gateway_is_taken_away(house: House) -> None:
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url)
+        await agent.call()
+        before = agent.record.read_bytes()
+        await house.kill()
+        with agent.record.open("ab") as file:
+            file.write(b'{"type": "request", "id": "half')
+        await house.start()
+        assert agent.record.read_bytes() == before
+        assert (await agent.call()).status == 200
+    assert [request["seq"] for request, _ in await agent.answered(2)] == [0, 1]
+
+
+async def test_what_is_held_is_held_after_a_restart(house: House) -> None:
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url)
+        await house.client.hold(agent.id)
+        await house.kill()
+        await house.start()
+        call = asyncio.create_task(agent.call())
+        while (await house.client.status(agent.id)).waiting < 1:
+            await asyncio.sleep(0.01)
+        await house.client.release(agent.id)
+        assert (await call).status == 200
+
+
+async def test_an_exhausted_budget_is_exhausted_after_a_restart(house: House) -> None:
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url, limits={"total_tokens": 120})
+        assert [(await agent.call()).status for _ in range(2)] == [200, 402]
+        await house.kill()
+        await house.start()
+        assert (await house.client.status(agent.id)).budget_exhausted == "total_tokens"
+
+
+async def test_a_call_under_way_ends_before_the_process_does(house: House) -> None:
+    end = asyncio.Event()
+
+    async def wait_for_it(visit: Visit) -> None:
+        await visit.send(SSE_HEAD + event("one"))
+        await end.wait()
+        await visit.send(event("two") + chunk(b""))
+
+    async with raw_upstream(wait_for_it) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        async with agent.open_call() as response:
+            await response.content.readany()
+            os.kill(house.pid, signal.SIGTERM)
+            # It takes no more calls, and says so.
+            while not (await house.client.ping()).stopping:
+                await asyncio.sleep(0.01)
+            end.set()
+            assert b"two" in await response.read()
+        await until(lambda: not is_running(house.paths))
+    [(_, response)] = agent.calls()
+    assert response is not None and "two" in response["response"]
+
+
+async def test_a_call_that_does_not_end_in_time_is_cut_off_and_recorded(tmp_path: Path) -> None:
+    async def go_on(visit: Visit) -> None:
+        await visit.send(SSE_HEAD + event("one"))
+        await visit.gone.wait()
+
+    async with house_of(0.2, tmp_path) as (house, process), raw_upstream(go_on) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        async with agent.open_call() as response:
+            await response.content.readany()
+            process.terminate()
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+        assert await asyncio.to_thread(process.wait, 60) == 0
+        [(_, recorded)] = await agent.answered()
+        assert recorded["error"]["kind"] == "gateway_stopped"
+
+
+async def test_a_call_that_is_held_back_does_not_hold_up_the_end(house: House) -> None:
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url)
+        await house.client.hold(agent.id)
+        call = asyncio.create_task(agent.call())
+        while (await house.client.status(agent.id)).waiting < 1:
+            await asyncio.sleep(0.01)
+        assert await stop_gateway(house.paths)
+        with pytest.raises(aiohttp.ClientError):
+            await call
+    # It was never made, and the agent will make it again.
+    assert agent.lines() == []
+
+
+async def test_idle_connections_do_not_hold_up_the_end(tmp_path: Path) -> None:
+    with ScriptedModel([HI]) as model:
+        async with house_of(600, tmp_path) as (house, _):
+            agent = await house.agent("openai-chat", model.openai_base_url)
+            await agent.call()
+            # Sooner than a call under way might end: else this is an error.
+            assert await stop_gateway(house.paths)
+            assert not await stop_gateway(house.paths)
+
+
+async def test_there_is_one_however_many_start_it(tmp_path: Path) -> None:
+    paths = StatePaths(tmp_path / "state")
+    try:
+        found = await asyncio.gather(*(ensure_gateway(paths) for _ in range(4)))
+        assert len({info.pid for info in found}) == 1
+        # Another one ends by itself, and does no harm.
+        assert await asyncio.to_thread(start_gateway(paths).wait, 60) == 0
+        assert (await GatewayClient(paths).ping()).pid == found[0].pid
+    finally:
+        await stop_gateway(paths)
+
+
+async def test_it_is_found_below_a_directory_with_a_long_name(tmp_path: Path) -> None:
+    directory = tmp_path / ("d" * 100) / ("e" * 100)
+    directory.mkdir(parents=True)
+    async with house_in(directory) as house:
+        with ScriptedModel([HI]) as model:
+            agent = await house.agent("openai-chat", model.openai_base_url)
+            moved = Path(os.path.relpath(house.paths.gateway.public))
+            fd = os.open(moved, os.O_PATH)
+            agent.session._connector = aiohttp.UnixConnector(path=f"/proc/self/fd/{fd}/gateway.sock")
+            assert (await agent.call()).status == 200
+            os.close(fd)
+
+
+async def test_a_client_waits_while_the_gateway_is_started_again(house: House) -> None:
+    await house.kill()
+    asked = asyncio.create_task(GatewayClient(house.paths, patience=120).statuses())
+    await asyncio.sleep(0)
+    assert not asked.done()
+    await house.start()
+    assert await asked == []
+
+
+async def test_no_gateway_is_an_error_that_may_pass(tmp_path: Path) -> None:
+    with pytest.raises(GatewayUnavailableError) as caught:
+        await GatewayClient(StatePaths(tmp_path / "state"), patience=0.1).ping()
+    assert caught.value.retryable
+
+
+async def test_a_rollout_whose_file_is_spoilt_does_not_keep_the_others_from_their_models(house: House) -> None:
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url)
+        await house.kill()
+        (house.paths.gateway.rollouts / "spoilt.json").write_text("{")
+        await house.start()
+        assert (await agent.call()).status == 200
+        assert [status.id for status in await house.client.statuses()] == [agent.id]
+
+
+async def test_registering_again_changes_nothing_and_a_new_token_makes_the_old_one_nobodys(house: House) -> None:
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url)
+        await agent.call()
+        assert (await house.client.register(agent.registration)).usage.calls == 1
+        again = await house.agent("openai-chat", model.openai_base_url)
+        assert (await agent.call()).status == 401
+        assert (await again.call()).status == 200
+    # The same record goes on.
+    assert [request["seq"] for request, _ in await again.answered(2)] == [0, 1]
+    assert (await house.client.status(agent.id)).usage.calls == 2

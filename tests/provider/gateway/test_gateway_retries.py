@@ -1,0 +1,153 @@
+"""An upstream that is overloaded or away: asked again while the agent waits, and then given as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from support.gateway_house import House
+from support.raw_upstream import DONE, SSE_HEAD, Visit, answer, event, raw_upstream
+
+from benchflow.contracts.gateway import RetryPolicy
+from benchflow.gateway.retries import next_wait, wanted_wait
+from benchflow.testing.scripted_model import ScriptedModel
+
+QUICK = {"first_wait_sec": 0.02, "max_retries": 3}
+
+
+@pytest.fixture
+def house(shared_house: House) -> House:
+    return shared_house
+
+
+def failing(status: int, times: int | str, **more: Any) -> dict[str, Any]:
+    return {"error": {"status": status, **more}, "times": times}
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 529])
+async def test_a_call_waits_while_the_upstream_is_overloaded(house: House, status: int) -> None:
+    with ScriptedModel([failing(status, 2), "Hi"]) as model:
+        agent = await house.agent("anthropic-messages", model.base_url, retries=QUICK)
+        got = await agent.call()
+    assert got.status == 200
+    assert len(model.calls) == 3
+    [(_, response)] = await agent.answered()
+    assert [retry["status"] for retry in response["retries"]] == [status, status]
+    assert [retry["waited_sec"] for retry in response["retries"]] == [0.02, 0.04]
+    usage = (await house.client.status(agent.id)).usage
+    assert (usage.calls, usage.output_tokens) == (1, 20)
+
+
+async def test_the_upstream_says_how_long_to_wait(house: House) -> None:
+    with ScriptedModel([failing(429, 1, retry_after=0.3), "Hi"]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url, retries=QUICK)
+        began = time.monotonic()
+        assert (await agent.call()).status == 200
+        assert time.monotonic() - began >= 0.3
+    [(_, response)] = await agent.answered()
+    assert response["retries"] == [{"status": 429, "waited_sec": 0.3}]
+    # The one counts from the call, the other from the last attempt.
+    assert response["timing"]["first_byte_ms"] - response["timing"]["upstream_first_byte_ms"] >= 299
+
+
+async def test_in_the_end_the_agent_gets_the_upstreams_own_answer(house: House) -> None:
+    with ScriptedModel([failing(529, "always", message="full today")]) as model:
+        agent = await house.agent("anthropic-messages", model.base_url, retries=QUICK)
+        got = await agent.call()
+    assert (got.status, got.json["error"]) == (529, {"type": "overloaded_error", "message": "full today"})
+    assert len(model.calls) == 4
+    [(_, response)] = await agent.answered()
+    assert (response["error"]["kind"], len(response["retries"])) == ("upstream_status", 3)
+    assert response["response"].encode() == got.body
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+async def test_what_would_be_refused_again_is_not_asked_again(house: House, status: int) -> None:
+    with ScriptedModel([failing(status, "always")]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url, retries=QUICK)
+        assert (await agent.call()).status == status
+    assert len(model.calls) == 1
+
+
+async def test_an_upstream_that_says_not_to_ask_again_is_not(house: House) -> None:
+    async def refuse(visit: Visit) -> None:
+        await visit.send(answer(b"{}", "500 No", "x-should-retry: false\r\n"))
+
+    async with raw_upstream(refuse) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url, retries=QUICK)
+        assert (await agent.call()).status == 500
+    assert len(upstream.visits) == 1
+
+
+async def test_no_connection_is_asked_for_again_and_then_said_in_the_dialects_shape(house: House) -> None:
+    with socket.socket() as taken:
+        # Where nobody listens, nor can meanwhile.
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        agent = await house.agent("anthropic-messages", f"http://127.0.0.1:{port}", retries=QUICK)
+        got = await agent.call()
+    assert (got.status, got.json["error"]["type"]) == (502, "api_error")
+    assert f"127.0.0.1:{port}" in got.json["error"]["message"]
+    [(_, response)] = await agent.answered()
+    assert response["error"]["kind"] == "unreachable"
+    assert [retry["status"] for retry in response["retries"]] == [None, None, None]
+
+
+async def test_a_connection_that_is_lost_before_the_answer_is_made_again_at_once(house: House) -> None:
+    async def lose_the_first(visit: Visit) -> None:
+        if len(upstream.visits) > 1:
+            await visit.send(answer(DONE))
+
+    async with raw_upstream(lose_the_first) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url, retries={"first_wait_sec": 30})
+        began = time.monotonic()
+        assert (await agent.call(stream=False)).body == DONE
+        assert time.monotonic() - began < 25
+    assert (await agent.answered())[0][1]["retries"] == [{"status": None, "waited_sec": 0.0}]
+
+
+async def test_nothing_is_asked_again_after_the_first_byte(house: House) -> None:
+    async def break_off(visit: Visit) -> None:
+        await visit.send(SSE_HEAD + event("one"))
+
+    async with raw_upstream(break_off) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url, retries=QUICK)
+        async with agent.open_call() as response:
+            with pytest.raises(Exception, match="payload"):
+                await response.read()
+    assert len(upstream.visits) == 1
+    assert (await agent.answered())[0][1]["retries"] == []
+
+
+async def test_an_agent_that_leaves_while_it_waits_ends_the_asking(house: House) -> None:
+    async def refuse(visit: Visit) -> None:
+        await visit.send(answer(b"{}", "429 Later", "Retry-After: 30\r\n"))
+
+    async with raw_upstream(refuse) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(agent.call(), 5)
+        [(_, response)] = await agent.answered()
+    assert response["error"]["kind"] == "client_closed"
+    assert (response["status"], response["retries"]) == (None, [{"status": 429, "waited_sec": 30.0}])
+    assert len(upstream.visits) == 1
+
+
+def test_waits_grow_to_a_limit_in_number_and_time() -> None:
+    policy = RetryPolicy(max_retries=4, first_wait_sec=1, max_wait_sec=5, total_sec=100)
+    assert [next_wait(policy, retries, 0) for retries in range(6)] == [1, 2, 4, 5, None, None]
+    assert next_wait(policy, 0, 99.5) is None
+    assert next_wait(policy, 0, 0, wanted=3600) == 5
+    assert next_wait(policy, 3, 0, wanted=0) == 0
+
+
+def test_a_wait_is_given_in_seconds_milliseconds_or_as_a_date() -> None:
+    assert wanted_wait({"retry-after": "2.5"}) == 2.5
+    assert wanted_wait({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
+    assert 80 < (wanted_wait({"retry-after": formatdate(time.time() + 100, usegmt=True)}) or 0) <= 100
+    assert wanted_wait({"retry-after": "soon"}) is None
+    assert wanted_wait({}) is None

@@ -1,0 +1,276 @@
+"""The relay: a port in a sandbox without a network that is the gateway's socket, restarts of the gateway included."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import socket
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from support.gateway_house import Agent, House
+from support.raw_upstream import SSE_HEAD, Visit, chunk, event, raw_upstream
+
+from benchflow.contracts.gateway import RELAY_MOUNT, RELAY_PORT, SOCKET_NAME, agent_base_url
+from benchflow.contracts.sandbox import ImageRef, Mount, Sandbox, SandboxSpec
+from benchflow.planes.agent.toolbox import RELAY, Toolbox
+from benchflow.planes.agent.toolbox.manifest import absolute
+from benchflow.testing.sandbox_conformance.fixtures import make_provider
+from benchflow.testing.scripted_model import Reply, ScriptedModel
+from benchflow.testing.waiting import until
+
+HI = Reply(text="Hi", times="always")
+KINDS = [
+    pytest.param("local", marks=pytest.mark.local),
+    pytest.param("docker", marks=pytest.mark.docker),
+]
+PROVIDERS = {
+    "local": "benchflow.planes.sandbox.local.provider:LocalProvider",
+    "docker": "benchflow.planes.sandbox.docker:DockerProvider",
+}
+CALL = """
+const [url, key, body] = process.argv.slice(2);
+const headers = { "content-type": "application/json", authorization: `Bearer ${key}` };
+const response = await fetch(url, { method: "POST", headers, body });
+console.log(response.status, await response.text());
+"""
+ELSEWHERE = """
+import net from "node:net";
+const [host, port] = process.argv.slice(2);
+const socket = net.connect({ host, port: Number(port), timeout: 3000 });
+socket.on("connect", () => { console.log("reached"); process.exit(0); });
+socket.on("timeout", () => { console.log("nothing"); process.exit(0); });
+socket.on("error", () => { console.log("nothing"); process.exit(0); });
+"""
+
+
+@pytest_asyncio.fixture
+async def relayed(house: House, runtime: Toolbox) -> AsyncIterator[tuple[House, int, asyncio.subprocess.Process]]:
+    """The house, with a relay on a port of this host."""
+    port = _free_port()
+    start = absolute(runtime.manifest.installed.commands[RELAY], str(runtime.root))
+    process = await asyncio.create_subprocess_exec(*start, str(port), str(house.public / SOCKET_NAME))
+    try:
+        await _listening(port, process)
+        yield house, port, process
+    finally:
+        assert process.returncode is None, "the relay ended by itself"
+        process.kill()
+        await process.wait()
+
+
+def _free_port() -> int:
+    """One below those that the kernel gives to whoever asks for any: nobody has it before the relay."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+async def _listening(port: int, process: asyncio.subprocess.Process) -> None:
+    while process.returncode is None:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.01)
+        else:
+            writer.close()
+            return
+
+
+def through(agent: Agent, port: int) -> Agent:
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
+    return Agent(agent.registration, session, agent_base_url(agent.registration.api, port))
+
+
+@asynccontextmanager
+async def agent_at(house: House, port: int, base_url: str, **options: Any) -> AsyncIterator[Agent]:
+    agent = through(await house.agent("openai-chat", base_url, **options), port)
+    async with agent.session:
+        yield agent
+
+
+Relayed = tuple[House, int, asyncio.subprocess.Process]
+
+
+async def test_bytes_go_through_the_relay_as_they_are_and_when_they_are_there(relayed: Relayed) -> None:
+    house, port, _ = relayed
+    seen = asyncio.Event()
+
+    async def one_by_one(visit: Visit) -> None:
+        await visit.send(SSE_HEAD + event("one"))
+        await seen.wait()
+        await visit.send(event("two") + chunk(b""))
+
+    async with (
+        raw_upstream(one_by_one) as upstream,
+        agent_at(house, port, upstream.base_url) as agent,
+        agent.open_call() as response,
+    ):
+        assert b"one" in await asyncio.wait_for(response.content.readany(), 60)
+        seen.set()
+        assert b"two" in await response.read()
+
+
+async def test_50_mb_go_through_the_relay(relayed: Relayed) -> None:
+    house, port, _ = relayed
+    text = "0123456789abcdef" * (50 * 2**16)
+    with ScriptedModel([HI]) as model:
+        async with agent_at(house, port, model.openai_base_url) as agent:
+            assert (await agent.call(text)).status == 200
+    assert model.calls[0].body["messages"][0]["content"] == text
+
+
+async def test_whoever_calls_waits_while_the_gateway_is_started_again(relayed: Relayed) -> None:
+    house, port, _ = relayed
+    with ScriptedModel([HI]) as model:
+        async with agent_at(house, port, model.openai_base_url) as agent:
+            assert (await agent.call()).status == 200
+            await house.kill()
+            async with aiohttp.ClientSession() as session:
+                waiting = asyncio.create_task(Agent(agent.registration, session, agent.base).call())
+                await asyncio.sleep(0.3)
+                assert not waiting.done()
+                await house.start()
+                assert (await waiting).status == 200
+
+
+async def test_an_agent_that_leaves_is_noticed_through_the_relay(relayed: Relayed) -> None:
+    house, port, _ = relayed
+
+    async def go_on(visit: Visit) -> None:
+        await visit.send(SSE_HEAD + event("one"))
+        await visit.gone.wait()
+
+    async with raw_upstream(go_on) as upstream, agent_at(house, port, upstream.base_url) as agent:
+        call = asyncio.create_task(agent.call())
+        await until(lambda: upstream.visits)
+        call.cancel()
+        await asyncio.wait_for(upstream.visits[0].gone.wait(), 60)
+        [(_, response)] = await agent.answered()
+    assert response["error"]["kind"] == "client_closed"
+
+
+async def test_a_gateway_that_dies_in_a_call_breaks_it_off_for_the_agent(relayed: Relayed) -> None:
+    house, port, _ = relayed
+
+    async def go_on(visit: Visit) -> None:
+        await visit.send(SSE_HEAD + event("one"))
+        await visit.gone.wait()
+
+    async with (
+        raw_upstream(go_on) as upstream,
+        agent_at(house, port, upstream.base_url) as agent,
+        agent.open_call() as response,
+    ):
+        await response.content.readany()
+        await house.kill()
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await asyncio.wait_for(response.read(), 60)
+
+
+async def test_one_side_may_be_done_and_still_listen(relayed: Relayed) -> None:
+    house, port, process = relayed
+    # In the gateway's place somebody who answers when all is said.
+    await house.kill()
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(str(len(await reader.read())).encode())
+        writer.close()
+
+    (house.public / SOCKET_NAME).unlink()
+    async with await asyncio.start_unix_server(count, house.public / SOCKET_NAME):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"x" * 3_000_000)
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), 60) == b"3000000"
+        writer.close()
+    process.send_signal(signal.SIGHUP)
+
+
+async def test_100_calls_at_once_go_through_the_relay(relayed: Relayed) -> None:
+    house, port, _ = relayed
+    with ScriptedModel([HI]) as model:
+        async with agent_at(house, port, model.openai_base_url) as agent:
+            got = await asyncio.gather(*(agent.call() for _ in range(100)))
+    assert [one.status for one in got] == [200] * 100
+
+
+# --- in a sandbox
+
+
+@asynccontextmanager
+async def sandbox_at(kind: str, house: House, runtime: Toolbox, image: str) -> AsyncIterator[Sandbox]:
+    """A sandbox without a network, with the gateway's directory and a relay."""
+    provider = make_provider(PROVIDERS[kind])
+    stack = uuid.uuid4().hex
+    public = Mount(source=str(house.paths.gateway.public), target=RELAY_MOUNT, read_only=True)
+    spec = SandboxSpec(
+        name=f"benchflow-test-{uuid.uuid4().hex[:12]}",
+        image=ImageRef(reference="host" if kind == "local" else image),
+        labels={"benchflow.stack": stack},
+        network_mode="no-network",
+        mounts=(runtime.mount, public),
+    )
+    try:
+        sandbox = await provider.start(spec, host_id="host", queue="queue")
+        for name, text in (("call", CALL), ("elsewhere", ELSEWHERE)):
+            await sandbox.write_file(f"/opt/{name}.mjs", text)
+        argv = [*runtime.program(RELAY), str(RELAY_PORT), f"{RELAY_MOUNT}/{SOCKET_NAME}"]
+        relay = asyncio.ensure_future(sandbox.exec_once("relay", argv, env={}, cwd="/", user="root"))
+        yield sandbox
+        relay.cancel()
+        await asyncio.gather(relay, return_exceptions=True)
+    finally:
+        await provider.remove(spec.name)
+        await provider.sweep(stack)
+        await provider.close()
+
+
+async def in_sandbox(sandbox: Sandbox, runtime: Toolbox, *argv: str) -> str:
+    """What a program of Node's says, run by somebody without rights."""
+    done = await sandbox.exec([*runtime.program("node"), *argv], user="nobody")
+    assert done.return_code == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_sandbox_without_a_network_reaches_its_model_and_nothing_else(
+    kind: str, house: House, runtime: Toolbox, base_image: str
+) -> None:
+    with ScriptedModel([HI], host="0.0.0.0") as model:
+        agent = await house.agent("openai-chat", model.openai_base_url)
+        body = json.dumps({"model": "scripted", "messages": [], "tools": [{"function": {"name": "x"}}]})
+        arguments = (f"{agent_base_url('openai-chat')}/chat/completions", agent.registration.token, body)
+        async with sandbox_at(kind, house, runtime, base_image) as sandbox:
+            await _relay_listens(sandbox)
+            said = await in_sandbox(sandbox, runtime, "/opt/call.mjs", *arguments)
+            assert said.startswith("200 ") and '"Hi"' in said
+            # The gateway comes back under the same name in the same directory.
+            await house.kill()
+            await house.start()
+            said = await in_sandbox(sandbox, runtime, "/opt/call.mjs", *arguments)
+            assert said.startswith("200 ") and '"Hi"' in said
+            wrong = (arguments[0], "bfg-" + "0" * 48, body)
+            assert (await in_sandbox(sandbox, runtime, "/opt/call.mjs", *wrong)).startswith("401 ")
+            port = str(model.port)
+            assert await in_sandbox(sandbox, runtime, "/opt/elsewhere.mjs", "127.0.0.1", port) == "nothing"
+            # The directory is read-only, and has the socket and nothing else.
+            listed = await sandbox.control('ls -A "$1"; touch "$1/x" 2>/dev/null && echo written', RELAY_MOUNT)
+            assert listed.stdout.split() == [SOCKET_NAME]
+    assert len(model.main_calls) == 2
+
+
+async def _relay_listens(sandbox: Sandbox) -> None:
+    """Until something listens on the port, as the kernel tells."""
+    port = f":{RELAY_PORT:04X} "
+    while port not in (await sandbox.control("cat /proc/net/tcp")).stdout:
+        await asyncio.sleep(0.05)

@@ -1,0 +1,341 @@
+"""What the daemon holds of snapshots and forks: what is in an image, what is left of it, and what a crash leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+
+from benchflow.contracts.sandbox import ImageRef, Mount
+from benchflow.errors import SandboxLostError, UnsupportedFeatureError
+from benchflow.planes.sandbox.docker import DockerProvider, captures
+from benchflow.planes.sandbox.docker.engine import RecordingClient
+from benchflow.testing.waiting import until
+
+pytestmark = pytest.mark.docker
+
+CONFIG = {
+    "Env": ["PATH=/usr/bin:/bin", "WORLD=one two"],
+    "Cmd": ["/bin/sh", "-c", 'exec "$@"', "cmd"],
+    "Entrypoint": ["/bin/sh", "-c", 'exec "$@"', "entry"],
+    "User": "nobody",
+    "WorkingDir": "/tmp",
+    "Labels": {"made.by": "a test"},
+    "ExposedPorts": {"8000/tcp": {}},
+}
+
+
+@pytest.fixture
+def image_from(daemon, base_image):
+    """Images made from a container with other settings; removed afterwards."""
+    made = []
+
+    def make(**config):
+        container = daemon.api.create_container(base_image, ["true"])
+        tag = f"benchflow-test-{uuid.uuid4().hex[:8]}"
+        daemon.api.commit(container["Id"], repository=tag, conf=config)
+        daemon.api.remove_container(container["Id"])
+        made.append(tag)
+        return ImageRef(reference=tag, workdir=config.get("WorkingDir"))
+
+    yield make
+    for tag in made:
+        daemon.images.remove(tag, force=True)
+
+
+@pytest.fixture
+def left(daemon, stack):
+    """What there is of this test's stack: containers, images without a name of their own, volumes."""
+
+    def look():
+        short = captures.short_of(stack)
+        tags = [tag for image in daemon.api.images() for tag in image["RepoTags"] or ()]
+        label = {"label": f"benchflow.stack={stack}"}
+        return {
+            "containers": sorted(row["Names"][0] for row in daemon.api.containers(all=True, filters=label)),
+            "images": [tag for tag in tags if f":{short}-" in tag],
+            "volumes": [volume["Name"] for volume in daemon.api.volumes(filters=label)["Volumes"] or ()],
+        }
+
+    return look
+
+
+NOTHING = {"containers": [], "images": [], "volumes": []}
+
+
+def a_name():
+    return f"benchflow-test-{uuid.uuid4().hex[:12]}"
+
+
+async def test_an_image_of_a_sandbox_has_its_files_and_nothing_else_of_it(
+    start, provider, daemon, image_from, tmp_path
+):
+    canary = uuid.uuid4().hex
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "tool").write_text(canary)
+    own = image_from(**CONFIG)
+    sandbox = await start(
+        image=own,
+        env={"TASK": canary, "WORLD": canary},
+        mounts=(
+            Mount(source=str(tmp_path / "tools"), target="/opt/tools"),
+            Mount(source=str(tmp_path / "tools"), target="/run/benchflow/room", read_only=False),
+        ),
+    )
+    await sandbox.exec(["sh", "-c", 'echo "$KEY"'], env={"KEY": canary})
+    await sandbox.exec_once("key", ["sh", "-c", 'echo "$KEY"'], env={"KEY": canary})
+    await sandbox.exec(["sh", "-c", "echo $TASK >/dev/shm/file; echo $TASK >/run/benchflow/file; echo kept >/file"])
+    image = await sandbox.snapshot(a_name())
+    try:
+        found = daemon.api.inspect_image(image.reference)
+        assert found["Config"] == daemon.api.inspect_image(own.reference)["Config"]
+        assert image.workdir == "/tmp"
+        assert canary not in str(found)
+        assert not await asyncio.to_thread(contains, daemon, image.reference, canary.encode())
+        copy = await start(image=image)
+        assert await copy.read_file("/file") == b"kept\n"
+        assert (await copy.exec(["sh", "-c", 'echo "$WORLD$TASK"; ls /opt/tools'])).stdout == "one two\n"
+    finally:
+        await provider.remove(sandbox.ref.name)
+        if "copy" in locals():
+            await provider.remove(copy.ref.name)
+        await provider.remove_image(image)
+
+
+def contains(daemon, reference, text):
+    """Whether a saved image has a text in any of its layers or descriptions."""
+    end = b""
+    for piece in daemon.api.get_image(reference):
+        if text in end + piece:
+            return True
+        end = piece[-len(text) :]
+    return False
+
+
+async def test_layers_do_not_pile_up(start, provider, daemon, image_from, monkeypatch):
+    monkeypatch.setattr(captures, "MOST_LAYERS", 2)
+    sandbox = await start(image=image_from(**CONFIG), env={"TASK": "t 1"})
+    script = "mkdir /d && echo 0 >/d/0 && ln /d/0 /d/link && chmod 640 /d/0 && chown nobody /d/0 && ln -s 0 /d/soft"
+    await sandbox.exec(["sh", "-c", f"{script} && rm /etc/motd && echo x >/etc/hosts.allow && mkfifo /d/pipe"])
+    for generation in (1, 2):
+        (ref,) = await sandbox.fork([a_name()])
+        await provider.remove(sandbox.ref.name)
+        sandbox = await provider.attach(ref)
+        await sandbox.exec(["sh", "-c", f"rm /d/{generation - 1}; echo {generation} >/d/{generation}"])
+        image = daemon.api.inspect_image(daemon.api.inspect_container(ref.handle)["Image"])
+        assert len(image["RootFS"]["Layers"]) == {1: 2, 2: 1}[generation]
+        assert image["Config"]["Labels"] == CONFIG["Labels"] and image["Config"]["User"] == "nobody"
+    said = await sandbox.exec(["sh", "-c", "ls /d; stat -c '%U %a %F' /d/link /d/pipe; cat /d/link; readlink /d/soft"])
+    assert said.stdout.split("\n") == [
+        *("2", "link", "pipe", "soft", "nobody 640 regular file", "root 644 fifo", "0", "0", ""),
+    ]
+    assert (await sandbox.exec(["test", "-e", "/etc/motd"])).return_code == 1
+    assert (await sandbox.exec(["sh", "-c", "echo $TASK; hostname"])).stdout == "t 1\nsandbox\n"
+
+
+@pytest.mark.soak
+async def test_a_chain_of_a_hundred_and_thirty_is_as_good_as_one(sandbox, provider):
+    for generation in range(1, 131):
+        (ref,) = await sandbox.fork([a_name()])
+        await provider.remove(sandbox.ref.name)
+        sandbox = await provider.attach(ref)
+        assert (await sandbox.exec(["sh", "-c", f"echo {generation} >>/lines"])).return_code == 0
+    assert (await sandbox.read_file("/lines")).split() == [b"%d" % n for n in range(1, 131)]
+
+
+async def test_what_was_made_for_a_fork_goes_with_the_last_child(provider, start, left):
+    parent = await start()
+    one, two = await parent.fork([a_name(), a_name()])
+    assert len(left()["images"]) == 1
+    await provider.remove(parent.ref.name)
+    await provider.remove(one.name)
+    assert len(left()["images"]) == 1
+    await (await provider.attach(two)).exec(["true"])
+    await provider.remove(two.name)
+    assert left() == NOTHING
+
+
+async def test_a_snapshot_that_is_in_use_may_be_removed(provider, start, left):
+    parent = await start()
+    await parent.write_file("/kept", "x")
+    image = await parent.snapshot(a_name())
+    await parent.restore(image)
+    await provider.remove_image(image)
+    assert await parent.read_file("/kept") == b"x"
+    (ref,) = await parent.fork([a_name()])
+    assert await (await provider.attach(ref)).read_file("/kept") == b"x"
+    for name in (ref.name, parent.ref.name):
+        await provider.remove(name)
+    assert left() == NOTHING
+
+
+async def test_a_child_is_made_as_its_parent_was_but_for_what_can_be_written(
+    start, provider, daemon, image_from, tmp_path
+):
+    for name in ("tools", "shared"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    parent = await start(
+        image=image_from(Entrypoint=["/bin/sh", "-c", 'echo begun >>/begun; exec "$@"', "entry"]),
+        env={"TASK": "t 1"},
+        cpus=0.5,
+        memory_mb=256,
+        mounts=(
+            Mount(source=str(tmp_path / "tools"), target="/opt/tools"),
+            Mount(source=str(tmp_path / "shared"), target="/opt/shared", read_only=False),
+        ),
+    )
+    await until(lambda: has_begun(parent, 1))
+    (ref,) = await parent.fork([a_name()])
+    first, second = (daemon.api.inspect_container(sandbox.handle) for sandbox in (parent.ref, ref))
+    assert second["HostConfig"]["NanoCpus"] == 5 * 10**8 and second["HostConfig"]["Memory"] == 256 << 20
+    assert _without(first["HostConfig"], "Mounts") == _without(second["HostConfig"], "Mounts")
+    assert _without(first["Config"], "Image") == _without(second["Config"], "Image")
+    assert {mount["Source"] for mount in first["Mounts"] if mount["RW"]}.isdisjoint(
+        mount["Source"] for mount in second["Mounts"]
+    )
+    child = await provider.attach(ref)
+    await until(lambda: has_begun(child, 2))
+    assert (await child.exec(["sh", "-c", "cat /opt/tools/file; ls -A /opt/shared; cat /begun"])).stdout == (
+        "toolsbegun\nbegun\n"
+    )
+    assert (await child.exec(["touch", "/opt/tools/new"])).return_code != 0
+
+
+async def has_begun(sandbox, times):
+    """Whether the entrypoint has said so, which no start waits for."""
+    return (await sandbox.exec(["cat", "/begun"])).stdout == "begun\n" * times
+
+
+def _without(described, key):
+    return {name: value for name, value in described.items() if name != key}
+
+
+async def test_each_child_is_reached_at_a_port_of_its_own(provider, start):
+    serve = 'import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000, bind="0.0.0.0")'
+    parent = await start(network_mode="public", ports=(8000,))
+    children = [await provider.attach(ref) for ref in await parent.fork([a_name(), a_name()])]
+    places = set()
+    for sandbox in (parent, *children):
+        await sandbox.exec(
+            ["sh", "-c", f"mkdir /w; cd /w; echo {sandbox.ref.name} >me; python3 -c '{serve}' 2>/dev/null &"]
+        )
+        host, port = await sandbox.expose_port(8000)
+        places.add((host, port))
+        assert await asyncio.to_thread(fetch, f"http://{host}:{port}/me") == f"{sandbox.ref.name}\n"
+    assert len(places) == 3
+
+
+def fetch(url):
+    import time
+    import urllib.error
+    import urllib.request
+
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return answer.read().decode()
+        except (OSError, urllib.error.URLError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+async def test_commands_may_begin_while_a_fork_is_made(provider, start):
+    parent = await start()
+    forking = asyncio.create_task(parent.fork([a_name()]))
+    began = 0
+    while not forking.done():
+        assert (await parent.exec(["echo", "x"])).stdout == "x\n"
+        began += 1
+    assert began
+    assert (await (await provider.attach((await forking)[0])).exec(["true"])).return_code == 0
+
+
+async def test_files_in_a_volume_of_the_image_are_part_of_what_is_kept(provider, start, image_from):
+    parent = await start(image=image_from(Volumes={"/data": {}}))
+    await parent.write_file("/data/kept", "x")
+    (ref,) = await parent.fork([a_name()])
+    assert await (await provider.attach(ref)).read_file("/data/kept") == b"x"
+
+
+async def test_a_volume_that_cannot_be_kept_is_refused(start, daemon, base_image, stack):
+    name, labels = a_name(), {"benchflow.stack": stack}
+    daemon.containers.create(base_image, ["sleep", "1000"], name=name, init=True, labels=labels, volumes=["/data"])
+    sandbox = await start(name=name)
+    with pytest.raises(UnsupportedFeatureError, match="/data would not be in it"):
+        await sandbox.snapshot(a_name())
+
+
+class Died(BaseException):
+    """The end of the process that was at it."""
+
+
+@pytest.mark.parametrize("moment", ["create_container_from_config", "kill", "remove_container", "rename", "start"])
+async def test_a_restore_that_is_cut_off_leaves_the_old_or_the_new(
+    start, stack, left, provider, monkeypatch, moment, discarded
+):
+    sandbox = await start()
+    await sandbox.exec_once("step", ["echo", "once"])
+    await sandbox.write_file("/file", "kept")
+    image = discarded(await sandbox.snapshot(a_name()))
+    await sandbox.write_file("/file", "later")
+    real = getattr(RecordingClient, moment)
+
+    def die(self, *args, **options):
+        if moment == "create_container_from_config":
+            real(self, *args, **options)
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordingClient, moment, die)
+        with pytest.raises(Died):
+            await sandbox.restore(image)
+    fresh = DockerProvider()
+    again = await fresh.attach(sandbox.ref)
+    has_begun = moment in ("create_container_from_config", "kill")
+    assert await again.read_file("/file") == (b"later" if has_begun else b"kept")
+    assert await again.was_started("step")
+    await again.restore(image)
+    assert await again.read_file("/file") == b"kept"
+    assert (await again.exec_once("step", ["true"])).stdout == "once\n"
+    assert [owned.name for owned in await fresh.owned(stack)] == [sandbox.ref.name]
+    await fresh.remove(sandbox.ref.name)
+    await fresh.close()
+    assert left()["containers"] == [] and left()["volumes"] == []
+
+
+async def test_one_that_was_removed_half_restored_is_gone(start, stack, left, monkeypatch, discarded):
+    sandbox = await start()
+    image = discarded(await sandbox.snapshot(a_name()))
+
+    def die(self, *args, **options):
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordingClient, "rename", die)
+        with pytest.raises(Died):
+            await sandbox.restore(image)
+    fresh = DockerProvider()
+    (owned,) = await fresh.owned(stack)
+    assert owned.name == sandbox.ref.name
+    await fresh.remove(owned.name)
+    with pytest.raises(SandboxLostError):
+        await fresh.attach(sandbox.ref)
+    await fresh.close()
+    assert left()["containers"] == [] and left()["volumes"] == []
+
+
+@pytest.fixture
+def discarded(daemon):
+    images = []
+
+    def remember(image):
+        images.append(image.reference)
+        return image
+
+    yield remember
+    for reference in images:
+        daemon.images.remove(reference, force=True)

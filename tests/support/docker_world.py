@@ -1,0 +1,123 @@
+"""The containers and networks of a stack, as the daemon sees them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import docker
+from docker.models.containers import Container
+from support.worlds import Seen
+
+
+class DockerWorld:
+    """A `World` in a Docker daemon."""
+
+    sandbox = "docker"
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self._stack = ""
+        self._docker = docker.from_env()
+        self._events: Any = None
+
+    def watch(self, stack_id: str) -> None:
+        self._stack = stack_id
+        filters = {"type": "container", "event": "create", "label": f"benchflow.stack={stack_id}"}
+        self._events = self._docker.events(decode=True, filters=filters)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        # The daemon remembers few events, so that they must be written down as they come.
+        with suppress(Exception):
+            for event in self._events:
+                self.started.append(event["Actor"]["Attributes"]["name"])
+
+    def sandboxes(self) -> list[Seen]:
+        return [_seen(container) for container in self._containers()]
+
+    def shared(self) -> set[str]:
+        return {str(network.id) for network in self._networks()}
+
+    def with_file(self, path: str) -> list[Seen]:
+        found = []
+        for container in self._containers():
+            with suppress(docker.errors.APIError):
+                if container.status == "running" and container.exec_run(["test", "-e", path]).exit_code == 0:
+                    found.append(_seen(container))
+        return found
+
+    def make_file(self, path: str) -> None:
+        for container in self._containers():
+            if container.status == "running":
+                assert container.exec_run(["touch", path]).exit_code == 0
+
+    def commands(self, sandbox: Seen) -> list[str]:
+        return [str(row[-1]) for row in self._docker.containers.get(sandbox.identity).top()["Processes"]]
+
+    def kill(self, sandbox: Seen) -> None:
+        self._docker.containers.get(sandbox.identity).kill()
+
+    def builds(self, mark: str) -> list[Seen]:
+        """The daemon's own containers of builds, which carry no label."""
+        everything = self._docker.containers.list(all=True, ignore_removed=True)
+        return [_seen(it) for it in everything if mark in " ".join(it.attrs["Config"]["Cmd"] or [])]
+
+    def helpers(self) -> list[int]:
+        return []
+
+    def waiters(self) -> list[int]:
+        return []
+
+    def processes(self) -> list[int]:
+        return []
+
+    def leftovers(self) -> list[str]:
+        containers = [f"container {container.name}" for container in self._containers()]
+        return containers + [f"network {network.name}" for network in self._networks()]
+
+    def remove_built(self, mark: str) -> None:
+        client = self._docker.api
+        for row in client.images(filters={"label": "benchflow.digest"}):
+            # Whoever tests beside this removes images, too.
+            with suppress(docker.errors.NotFound):
+                if any(mark in (layer["CreatedBy"] or "") for layer in client.history(row["Id"])):
+                    _remove(client, row["Id"])
+
+    def close(self) -> None:
+        for container in self._containers():
+            with suppress(docker.errors.APIError):
+                container.remove(force=True)
+        for network in self._networks():
+            network.remove()
+        if self._events is not None:
+            self._events.close()
+        self._docker.close()
+
+    def _containers(self) -> list[Container]:
+        if not self._stack:
+            return []
+        filters = {"label": f"benchflow.stack={self._stack}"}
+        return self._docker.containers.list(all=True, filters=filters, ignore_removed=True)
+
+    def _networks(self) -> list[Any]:
+        filters = {"label": f"benchflow.stack={self._stack}"}
+        return self._docker.networks.list(filters=filters) if self._stack else []
+
+
+def _seen(container: Container) -> Seen:
+    return Seen(container.name, str(container.id), container.labels.get("benchflow.workflow", ""))
+
+
+def _remove(client: docker.APIClient, image: str) -> None:
+    """As soon as no container that somebody looked into it with is left."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return client.remove_image(image, force=True)
+        except docker.errors.APIError as error:
+            if error.status_code != 409 or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

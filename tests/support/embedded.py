@@ -1,0 +1,98 @@
+"""An embedded stack under test: its processes as the kernel sees them, and the world of its sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from support.worlds import make_world
+
+from benchflow import stack
+from benchflow.paths import StatePaths
+from benchflow.temporal import Target, connect, stack_id
+from benchflow.testing.waiting import until
+
+T = TypeVar("T")
+Role = Literal["worker", "server", "supervisor", "helper", "waiter"]
+"""The last two are the provider's: beside each worker, and beside each command."""
+
+_COMMANDS: dict[Role, bytes] = {
+    "worker": b"\0benchflow.worker\0",
+    "server": b"\0start-dev\0",
+    "supervisor": b"\0benchflow.supervisor\0",
+}
+
+
+def chance_of_this_run() -> random.Random:
+    """What a failed test printed makes the same choices again."""
+    seed = int(os.environ.get("BENCHFLOW_TEST_SEED") or random.SystemRandom().randrange(10**6))
+    print(f"\nBENCHFLOW_TEST_SEED={seed}")
+    return random.Random(seed)
+
+
+class EmbeddedStack:
+    """The stack of one state directory. id: what its sandboxes are labelled with. sandbox: the provider of its jobs."""
+
+    def __init__(self, root: Path, sandbox: str) -> None:
+        self.paths = StatePaths(root)
+        self.id = ""
+        self.sandbox = sandbox
+        self.world = make_world(sandbox, root)
+
+    async def start(self) -> None:
+        record = await asyncio.to_thread(stack.ensure, self.paths)
+        self.id = await stack_id(await connect(Target(record.address, record.namespace)))
+        self.world.watch(self.id)
+
+    def close(self) -> None:
+        """Stop the stack and everything that a failed test may have left of it."""
+        with suppress(Exception):
+            stack.stop(self.paths)
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.world.close()
+
+    def processes(self, role: Role | None = None) -> list[int]:
+        """The processes that were started for this state directory, whether or not anything knows of them."""
+        if role == "helper":
+            return self.world.helpers()
+        if role == "waiter":
+            return self.world.waiters()
+        mark = f"BENCHFLOW_STATE_DIR={self.paths.root}".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if mark not in (process / "environ").read_bytes().split(b"\0"):
+                    continue
+                if role is None or _COMMANDS[role] in (process / "cmdline").read_bytes():
+                    found.append(int(process.name))
+        return found if role else found + self.world.processes()
+
+    async def marked(self, path: str, *, at_least: int = 1) -> bool:
+        """Whether this file exists in so many sandboxes."""
+        return len(self.world.with_file(path)) >= at_least
+
+    def kill(self, *roles: Role, with_signal: int = signal.SIGKILL) -> list[int]:
+        """Signal every process of these roles; the pids."""
+        victims = [pid for role in roles for pid in self.processes(role)]
+        for pid in victims:
+            with suppress(ProcessLookupError):
+                os.kill(pid, with_signal)
+        return victims
+
+    async def worker(self, *, other_than: list[int] | None = None) -> int:
+        """The pid of the worker that asks for work now."""
+
+        async def ready() -> int | None:
+            for pid in self.processes("worker"):
+                if pid not in (other_than or []) and any(self.paths.running.glob(f"{pid}-*/ready")):
+                    return pid
+            return None
+
+        return await until(ready)  # type: ignore[return-value]

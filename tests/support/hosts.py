@@ -1,0 +1,110 @@
+"""A cluster on one machine: a server, and hosts that share with each other what a cluster shares, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import docker
+import pytest
+from support.worlds import make_world
+
+from benchflow.contracts import names
+from benchflow.errors import ServerUnavailableError
+from benchflow.paths import StatePaths
+from benchflow.planes.sandbox.docker.captures import SNAPSHOT, short_of
+from benchflow.stack import WorkerWanted
+from benchflow.supervisor import temporal_binary
+from benchflow.temporal import Target, connect
+from benchflow.testing.waiting import until
+
+
+@contextlib.contextmanager
+def cluster_server() -> Iterator[str]:
+    """The address of a Temporal server in memory."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
+    command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
+    command += [f"--search-attribute={name}=Keyword" for name in names.KEYWORD_ATTRIBUTES]
+    command += [f"--search-attribute={name}=Double" for name in names.DOUBLE_ATTRIBUTES]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        asyncio.run(until(lambda: _answers(f"127.0.0.1:{port}")))
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+async def _answers(address: str) -> bool:
+    try:
+        await connect(Target(address, "default", embedded=False))
+    except ServerUnavailableError:
+        return False
+    return True
+
+
+class Host:
+    """A host of the cluster that the environment names. worker: the code that it runs. variables: of its worker, such
+    as the address of its Docker daemon. results: where all hosts lay down the results of rollouts.
+    """
+
+    def __init__(
+        self, root: Path, sandbox: str, worker: WorkerWanted, results: Path, variables: Mapping[str, str]
+    ) -> None:
+        root.mkdir()
+        self.paths = StatePaths(root)
+        self.paths.rollouts.symlink_to(results)
+        self._sandbox = sandbox
+        self._worker = worker
+        self._variables = {"BENCHFLOW_STATE_DIR": str(root)} | variables
+        self._process: subprocess.Popen[bytes] | None = None
+        with self._environment():
+            self.world = make_world(sandbox, root)
+
+    def begin(self, stack_id: str) -> None:
+        """Work for the cluster from now on."""
+        self._stack = stack_id
+        if not self.world.started:
+            self.world.watch(stack_id)
+        with self._environment(), (self.paths.root / "worker.log").open("ab") as log:
+            env = os.environ | {"PYTHONPATH": self._worker.pythonpath}
+            command = [sys.executable, "-m", "benchflow.worker"]
+            # Python looks first where it is started, and the code there is not what shall run.
+            self._process = subprocess.Popen(command, cwd=self.paths.root, env=env, stdout=log, stderr=log)
+
+    def end(self, with_signal: int = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(with_signal)
+            self._process.wait(60)
+            self._process = None
+
+    def snapshots(self) -> list[str]:
+        """What it keeps of states of rollouts."""
+        kept = [file.stem for file in self.paths.checkpoints.glob("*.json")]
+        if self._sandbox == "local":
+            return kept + [place.name for place in (self.paths.root / "local" / "store" / "images").glob("bf-*")]
+        with self._environment(), contextlib.closing(docker.from_env()) as client:
+            tags = [tag for row in client.api.images(name=SNAPSHOT) for tag in row["RepoTags"] or ()]
+        return kept + [tag for tag in tags if tag.startswith(f"{SNAPSHOT}:{short_of(self._stack)}-")]
+
+    def close(self) -> None:
+        """End what a failed test may have left of it."""
+        self.end(signal.SIGKILL)
+        self.world.close()
+
+    @contextlib.contextmanager
+    def _environment(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self._variables.items():
+                patch.setenv(name, value)
+            yield

@@ -1,0 +1,85 @@
+"""Things of which one test run has exactly one, however many processes share it: servers, stacks, installed agents.
+
+Each lies in a directory of the run. The process that needs it first makes it, the others find it, and the run's
+controller ends it when all processes are over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from benchflow import stack
+from benchflow.contracts import names
+from benchflow.errors import ServerUnavailableError
+from benchflow.host import locked
+from benchflow.paths import StatePaths
+from benchflow.planes.agent.toolbox.directory import remove_tree
+from benchflow.supervisor import temporal_binary
+from benchflow.temporal import Target, connect
+from benchflow.testing.waiting import until
+
+DIRECTORY = "run"
+MAX_PROCESSES = 16
+"""Processes of a run that may use the server: each has a namespace of its own there."""
+
+
+def once(directory: Path, name: str, make: Callable[[], dict[str, object]]) -> dict[str, object]:
+    """Return what `make` returned in the first process of this run that asked for `name`."""
+    file = directory / f"{name}.json"
+    with locked(directory / f"{name}.lock"):
+        if not file.exists():
+            file.write_text(json.dumps(make()))
+        found: dict[str, object] = json.loads(file.read_text())
+        return found
+
+
+def start_server() -> dict[str, object]:
+    """Start a Temporal server in memory with a namespace for each process of the run. Returns its address and pid."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
+    command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
+    for number in range(MAX_PROCESSES):
+        command += ["--namespace", f"gw{number}"]
+    command += [f"--search-attribute={name}=Keyword" for name in names.KEYWORD_ATTRIBUTES]
+    command += [f"--search-attribute={name}=Double" for name in names.DOUBLE_ATTRIBUTES]
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
+    address = f"127.0.0.1:{port}"
+
+    async def answers() -> bool:
+        try:
+            await connect(Target(address, f"gw{MAX_PROCESSES - 1}", embedded=False))
+        except ServerUnavailableError:
+            return False
+        return True
+
+    asyncio.run(until(answers))
+    return {"address": address, "pid": process.pid}
+
+
+def namespace() -> str:
+    """Return the namespace of this process on the run's server."""
+    return os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+
+
+def end(directory: Path) -> None:
+    """End and remove everything that the run has started."""
+    if not directory.is_dir():
+        return
+    server = directory / "server.json"
+    if server.exists():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(json.loads(server.read_text())["pid"]), signal.SIGTERM)
+    for state in directory.glob("stack*/"):
+        stack.stop(StatePaths(state))
+    remove_tree(directory)

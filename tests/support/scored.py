@@ -1,0 +1,117 @@
+"""What every crash must leave behind: each rollout scored once, and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from support.embedded import EmbeddedStack
+
+from benchflow import stack as stacks
+from benchflow.contracts.config import JobConfig
+from benchflow.contracts.options import WorkflowOptions
+from benchflow.contracts.rollout import Phase
+from benchflow.jobs import Job, plan_job, submit
+from benchflow.paths import RolloutPaths
+from benchflow.testing.waiting import until
+
+
+async def submit_job(
+    stack: EmbeddedStack, tasks: Sequence[Path], jobs_dir: Path, name: str = "crash", **options: Any
+) -> Job:
+    """options: fields of `JobConfig`."""
+    again = options.pop("again", ())
+    given = {"paths": list(tasks), "jobs_dir": jobs_dir, "job_name": name, "sandbox": stack.sandbox}
+    config = JobConfig.model_validate(given | options)
+    return await submit(plan_job(config), again=again)
+
+
+async def in_phase(job: Job, phase: Phase) -> list[str]:
+    """The open rollouts that are in this phase now."""
+    # On a busy machine a look may take longer than it may, and then there is no answer.
+    progress = await until(job.progress)
+    assert progress is not None
+    states = {rollout: await until(functools.partial(job.rollout_progress, rollout)) for rollout in progress.open}
+    return [rollout for rollout, state in states.items() if state is not None and state.phase == phase]
+
+
+def rows(job: Job) -> list[dict[str, Any]]:
+    # The last line may just be written.
+    return [json.loads(line) for line in job.directory.results.read_text().split("\n")[:-1]]
+
+
+def assert_each_scored_once(job: Job, stack: EmbeddedStack, *, with_earlier_runs: int = 0) -> None:
+    """with_earlier_runs: of how many rollouts an earlier run was set aside."""
+    found = rows(job)
+    assert len(found) == job.spec.total
+    assert len({row["workflow_id"] for row in found}) == job.spec.total
+    for row in found:
+        said = f"{row['rollout_name']}: {row['error'] or row['verifier_error'] or row}"
+        assert (row["status"], row["reward"], row["attempt"], row["error"]) == ("passed", 1.0, 1, None), said
+    for result in job.results():
+        paths = RolloutPaths(Path(str(result.directory)))
+        with_earlier_runs -= (paths.root / "attempts").exists()
+        assert result.sandbox["provisions"] == 1
+        for name in ("set-up", "solved", "verified"):
+            assert (paths.artifacts / name).read_text() == f"{name}\n"
+        events = [json.loads(line)["type"] for line in paths.trajectory.read_text().splitlines()]
+        assert events == ["user_message", "oracle"]
+        assert len(paths.rewards.read_text().splitlines()) == 1
+    assert with_earlier_runs == 0
+    # A second sandbox of one name would have started counting from nothing.
+    twice = {name: count for name, count in Counter(stack.world.started).items() if count > 1}
+    assert not twice
+
+
+def assert_recovered_soon(job: Job, phase: Phase, seconds: float, what: str) -> None:
+    """`phase`, which takes `seconds` by itself, was not much longer in any rollout. Prints by how much.
+
+    After a crash that nobody notices, what was under way begins again a heartbeat timeout after it began, or later.
+    """
+    took = max(row["timing"].get(phase, 0.0) for row in rows(job))
+    print(f"\n[recovery] {what}: {phase} took {took - seconds:.1f} s more than its work")
+    assert took < WorkflowOptions().heartbeat_timeout_sec
+
+
+async def assert_second_submit_does_nothing(job: Job) -> None:
+    before = _files(job.directory.root)
+    again = await submit(plan_job(_config(job)))
+    assert again.started == 0
+    assert not await again.is_running()
+    await again.wait()
+    assert _files(job.directory.root) == before
+
+
+def assert_nothing_is_left(stack: EmbeddedStack) -> None:
+    """Stops the stack; then nothing of it may be left."""
+    stacks.stop(stack.paths)
+    deadline = time.monotonic() + 60
+    while left := [f"process {pid}" for pid in stack.processes()] + stack.world.leftovers():
+        # The kernel takes some things away in its own time; nobody else does any more.
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def _config(job: Job) -> JobConfig:
+    return JobConfig(
+        paths=[Path(str(task.source)) for task in job.spec.tasks],
+        agents=job.spec.agents,
+        jobs_dir=job.directory.root.parent,
+        sandbox=job.spec.run.sandbox,
+        job_name=job.name,
+        repeats=job.spec.repeats,
+        retry=job.spec.retry,
+        deadline_sec=job.spec.run.deadline_sec,
+    )
+
+
+def _files(root: Path) -> dict[str, tuple[int, str]]:
+    """Every file with its time and content."""
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    return {str(p): (p.stat().st_mtime_ns, hashlib.sha256(p.read_bytes()).hexdigest()) for p in files}

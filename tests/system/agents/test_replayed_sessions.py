@@ -1,0 +1,196 @@
+"""Sessions that do not load in a copy of their world: a new one is driven to where they were, from where they began."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.agent_world import SOLVE, Seen, declare, run_tasks, write_task
+from support.model_world import Json, calls_in, main_calls, policy, runs, says, write_model_task
+
+from benchflow.contracts.rollout import RolloutResult
+from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
+from benchflow.trajectories.journal import read_journal
+
+pytestmark = pytest.mark.local
+
+TALK = """---
+environment:
+  network_mode: no-network
+agents:
+  roles:
+    solver: {{agent: {agent}}}
+scenes:
+  - name: work
+    turns:
+      - {{role: solver, prompt: "Note plum."}}
+      - {{role: solver, prompt: "Note pear."}}
+      - {{role: solver, prompt: "Report."}}
+---
+Do as you are told.
+"""
+# What was done in the parent must have been done once.
+TEST = "[ \"$(tr '\\n' ' ' </app/notes)\" = 'plum pear ' ] && cat /app/answer > /logs/verifier/reward.txt\n"
+
+BRANCH: Json = {"policy": {"kind": "after_steps", "steps": [2], "n": 2}, "min_session_rung": "replay"}
+
+
+@pytest.fixture(scope="module")
+def agents_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The policy agent as one that cannot load its sessions, and the demo agent as one that says so itself."""
+    directory = tmp_path_factory.mktemp("agents")
+    declare(directory)
+    known = (resources.files("benchflow.planes.agent") / "registry" / "policy.toml").read_text()
+    (directory / "policy.toml").write_text(known.replace('rung = "load"', 'rung = "replay"'))
+    return directory
+
+
+def write_talk(task: Path, agent: str) -> Path:
+    """The task with the talk in place of its instruction."""
+    for name in ("task.toml", "instruction.md"):
+        (task / name).unlink()
+    (task / "task.md").write_text(TALK.format(agent=agent))
+    return task
+
+
+class Noting:
+    """Notes what it is told, and reports what it knows of: 1 if that is all, each asked for once.
+
+    also: a command that is run with each note.
+    """
+
+    def __init__(self, also: str = "true") -> None:
+        self.also = also
+        self.asked: list[str] = []
+
+    def __call__(self, request: ModelRequest) -> Json:
+        last = [message.text for message in request.messages if message.role == "user" and message.text][-1]
+        if request.tool_results:
+            return says(f"{last} That is done.")
+        self.asked.append(last)
+        noted = re.search(r"Note (\w+)\.", last)
+        if noted:
+            return runs(f"echo {noted[1]} >> notes; {self.also}")
+        knows = any("Note plum. That is done." in message.text for message in request.messages)
+        return runs(f"echo {int(knows)} > answer")
+
+
+def run(task: Path, jobs: Path, name: str, script: Any, **branch: Any) -> Seen:
+    with ScriptedModel(script) as model:
+        return run_tasks([task], jobs, job_name=name, sandbox="local", agents=[policy(model)], branch=BRANCH | branch)[
+            task.name
+        ]
+
+
+def children(seen: Seen, chain: str = "n2") -> list[Seen]:
+    return [Seen(result_at(seen.paths.child(f"{chain}.{number}").result)) for number in range(2)]
+
+
+def warnings_of(seen: Seen) -> list[str]:
+    """All but that of a local sandbox, that it stands for an image."""
+    return [text for text in seen.result.warnings if not text.startswith("the host (")]
+
+
+def result_at(file: Path) -> RolloutResult:
+    return RolloutResult.model_validate_json(file.read_text())
+
+
+def test_a_new_session_is_driven_to_where_the_one_was_and_nothing_is_done_or_asked_twice(
+    module_jobs: Path, tmp_path: Path
+) -> None:
+    script = Noting()
+    seen = run(write_talk(write_model_task(tmp_path, "talk", test=TEST), "policy"), module_jobs, "talk", script)
+    assert seen.result.error is None
+    assert (seen.result.reward, seen.result.reward_kind) == (1.0, "value")
+    # The model was asked for the notes by the parent alone.
+    assert sorted(script.asked) == ["Note pear.", "Note plum.", "Report.", "Report."]
+    for child in children(seen):
+        assert (child.result.session_rung, warnings_of(child)) == ("replay", [])
+        assert child.result.steps[-1].turn.prefix == "equal"
+        assert [line["text"] for line in child.of("user_message")] == ["Report."]
+        calls = main_calls(calls_in(child.paths.model_calls))
+        assert [call.request["source"] for call in calls] == ["replay"] * 4 + ["live"] * 2
+        assert [call.request["node"] for call in calls[:4]] == [None] * 4
+        # What others are asked to pay for is not counted again.
+        usage = child.result.steps[-1].turn.usage
+        assert usage is not None and usage.calls == 2
+        again = read_journal(child.paths.trajectory.with_name("session_before.trajectory.jsonl"))
+        assert [line["text"] for line in again if line["type"] == "user_message"] == ["Note plum.", "Note pear."]
+
+
+def test_a_world_that_is_another_one_the_second_time_is_not_taken_for_the_parents(
+    module_jobs: Path, tmp_path: Path
+) -> None:
+    script = Noting(also="cat /proc/sys/kernel/random/uuid > id")
+    task = write_talk(write_model_task(tmp_path, "random", test=f"cp /app/id /logs/artifacts; {TEST}"), "policy")
+    seen = run(task, module_jobs, "random", script, min_session_rung="fresh")
+    assert (seen.result.error, seen.result.reward) == (None, 0.0)
+    first, second = children(seen)
+    for child in (first, second):
+        assert child.result.session_rung == "fresh"
+        (warning,) = warnings_of(child)
+        assert "the files of the workspace are others" in warning
+        assert len(main_calls(calls_in(child.paths.model_calls))) == 6
+    # Each has the parent's world after all.
+    assert first.made("id") == second.made("id") != ""
+
+
+def test_what_cannot_be_driven_to_where_it_was_is_refused_where_less_is_not_enough(
+    module_jobs: Path, tmp_path: Path
+) -> None:
+    script = Noting(also="head -c 6 /dev/urandom | od -An -tu1")
+    seen = run(write_talk(write_model_task(tmp_path, "refused", test=TEST), "policy"), module_jobs, "refused", script)
+    assert seen.result.reward is None
+    assert seen.error.type == "BranchError"
+    for child in children(seen):
+        assert child.error.type == "SessionNotLoadedError"
+        assert "could not be driven to where it was" in child.error.message
+        assert child.error.remedy is not None and "fresh" in child.error.remedy
+    # What was asked otherwise was asked of nobody.
+    assert sorted(script.asked) == ["Note pear.", "Note plum."]
+
+
+def test_an_agent_that_was_to_load_its_session_and_does_not_is_driven_there_from_the_very_beginning(
+    module_jobs: Path, tmp_path: Path, agents_dir: Path
+) -> None:
+    # It finds its home only the first time that it is started in a world.
+    once = "cd; [ -e started ] && export HOME=/tmp; touch started; cd /app; exec"
+    launch = ["sh", "-c", f"{once} python3 /opt/demo_agent.py /opt/script.json"]
+    declare(agents_dir, "forgets", launch=launch, session={"rung": "load"})
+    turns = [[{"run": "echo plum >> notes"}], [{"run": "echo pear >> notes"}], [{"write": "answer", "content": "1\n"}]]
+    task = write_talk(write_task(tmp_path, "forgets", *turns, test=TEST), "forgets")
+    seen = run_tasks([task], module_jobs, job_name="forgets", agents=["forgets"], branch=BRANCH)["forgets"]
+    assert (seen.result.error, seen.result.reward) == (None, 1.0)
+    for child in children(seen):
+        assert child.result.session_rung == "replay"
+        (warning,) = warnings_of(child)
+        assert "could not be loaded: " in warning and "there is no session" in warning
+
+
+def test_a_child_is_driven_to_a_question_of_the_second_turn_of_an_agent_that_loads_nothing(
+    module_jobs: Path, tmp_path: Path, agents_dir: Path
+) -> None:
+    declare(agents_dir, "loads-nothing", session={"rung": "load"})
+    options = [["red", "allow_once"], ["blue", "reject_once"]]
+    asks = {"ask": "which color?", "options": options, "then": {"red": [SOLVE], "blue": [{"say": "blue it is"}]}}
+    turns = [[{"run": "echo plum >> notes"}], [{"run": "echo pear >> notes"}, asks], [{"say": "over"}]]
+    test = "[ \"$(tr '\\n' ' ' </app/notes)\" = 'plum pear ' ] && [ -e /app/answer ]; echo $((1 - $?))"
+    script = {"capabilities": {"loadSession": False, "sessionCapabilities": {}}}
+    task = write_task(tmp_path, "asks", *turns, script=script, test=f"({test}) > /logs/verifier/reward.txt\n")
+    seen = run_tasks(
+        [write_talk(task, "loads-nothing")],
+        module_jobs,
+        job_name="asks",
+        agents=["loads-nothing"],
+        permissions="ask",
+        branch={"policy": {"kind": "ask_user"}, "min_session_rung": "replay"},
+    )["asks"]
+    assert (seen.result.error, seen.result.reward) == (None, 0.5)
+    nodes = {node["id"]: node for node in json.loads(seen.paths.tree.read_text())["nodes"]}
+    assert [nodes[f"n2-asked.{number}/n3"]["returns"] for number in range(2)] == [1.0, 0.0]
+    for child in children(seen, "n2-asked"):
+        assert (child.result.session_rung, warnings_of(child)) == ("replay", [])

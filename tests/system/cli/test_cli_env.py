@@ -1,0 +1,450 @@
+"""`bench env …`: a manifest tried on this machine, and the difference between two states."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.command_line import Bench
+
+from benchflow.cli.world import OWNER
+from benchflow.contracts.environment import StateFile, StateSnapshot
+from benchflow.errors import ConfigError
+from benchflow.planes.environment.writing import parse_post
+from benchflow.planes.sandbox import close_providers, get_provider
+
+LOCAL = pytest.param("local", marks=pytest.mark.local)
+WHERE = [pytest.param("docker", marks=pytest.mark.docker), LOCAL]
+SELDOM_IN_DOCKER = [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak]), LOCAL]
+
+DESK = """#!/usr/bin/env python3
+import http.server, json, sqlite3, sys
+if "--help" in sys.argv:
+    sys.exit(0)
+port, path = int(sys.argv[1]), sys.argv[2]
+db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+db.execute("PRAGMA journal_mode=WAL")
+if "--restless" in sys.argv:
+    db.execute("INSERT INTO notes (text) VALUES ('started')")
+
+class Desk(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer(200)
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if "text" not in body:
+            return self.answer(422, b"no text")
+        db.execute("INSERT INTO notes (text) VALUES (?)", [body["text"]])
+        self.answer(201)
+
+    def answer(self, status, body=b""):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+print("the desk is open", flush=True)
+http.server.ThreadingHTTPServer(("0.0.0.0", port), Desk).serve_forever()
+"""
+
+DOCKERFILE = """FROM debian:bookworm-slim
+COPY desk.py /usr/local/bin/desk
+COPY desk.db /data/desk.db
+CMD ["desk", "9001", "/data/desk.db"]
+"""
+
+STARTED = """
+[environment]
+name = "desk"
+base_image = "desk-base:1"
+owns_lifecycle = false
+task_selection = { mechanism = "image" }
+readiness = { timeout_sec = 120 }
+[[environment.services]]
+name = "desk"
+command = "desk 9001 /data/desk.db"
+port = 9001
+[[environment.services]]
+name = "phone"
+command = "phone serve"
+port = 9002
+"""
+
+OWNED = """
+[environment]
+name = "desk"
+image = "desk:1"
+ports = [9001]
+[environment.readiness]
+http = ["http://localhost:9001/health"]
+timeout_sec = 120
+"""
+
+STATE = '[environment.state]\npaths = ["/data/desk.db", "/data/phone.db"]\n'
+POST = 'http://localhost:9001/notes:{"text": "two"}'
+
+DONE = ["image", "sandbox", "services", "ready", "snapshot", "write", "restore", "reset", "teardown", "removed"]
+ROLLBACK = DONE[4:8]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    """A directory with the image of a small world, for a manifest to be put beside it."""
+    image = tmp_path / "world/image"
+    image.mkdir(parents=True)
+    (image / "desk.py").write_text(DESK)
+    (image / "desk.py").chmod(0o755)
+    (image / "Dockerfile").write_text(DOCKERFILE)
+    with sqlite3.connect(image / "desk.db") as database:
+        database.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT)")
+        database.execute("INSERT INTO notes (text) VALUES ('one')")
+    database.close()
+    return tmp_path / "world"
+
+
+def manifest(world: Path, text: str) -> Path:
+    (world / "environment.toml").write_text(text)
+    return world / "environment.toml"
+
+
+def outcomes(found: dict[str, object]) -> dict[str, str]:
+    findings = found["findings"]
+    assert isinstance(findings, list)
+    return {finding["what"]: finding["outcome"] for finding in findings}
+
+
+def detail(found: dict[str, list[dict[str, str]]], what: str) -> str:
+    return next(finding["detail"] for finding in found["findings"] if finding["what"] == what)
+
+
+def left(sandbox: str) -> list[str]:
+    """The sandboxes of checks that are still there."""
+
+    async def ask() -> list[str]:
+        try:
+            return [each.name for each in await get_provider(sandbox).owned(OWNER)]
+        finally:
+            await close_providers(OWNER)
+
+    return asyncio.run(ask())
+
+
+# --- check ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sandbox", WHERE)
+def test_all_that_a_stateful_world_declares_holds(bench: Bench, world: Path, sandbox: str) -> None:
+    ran = bench("env", "check", manifest(world, STARTED + STATE), "--sandbox", sandbox, "--json")
+    assert ran.status == 0, ran.out
+    found = ran.json
+    assert outcomes(found) == dict.fromkeys(DONE, "holds")
+    assert all(finding["seconds"] is not None for finding in found["findings"])
+    assert "not in this image: phone" in detail(found, "services")
+    assert "not in this image: /data/phone.db" in detail(found, "snapshot")
+    assert [service["state"] for service in found["world"]["services"]] == ["running", "left_out"]
+    assert (found["ok"], found["sandbox"], found["failure"]) == (True, sandbox, None)
+    assert left(sandbox) == []
+
+
+@pytest.mark.parametrize("sandbox", SELDOM_IN_DOCKER)
+def test_a_service_may_be_what_writes(bench: Bench, world: Path, sandbox: str) -> None:
+    file = manifest(world, STARTED + STATE)
+    ran = bench("env", "check", file, "--sandbox", sandbox, "--write", POST, "--json")
+    assert ran.status == 0, ran.out
+    assert detail(ran.json, "write") == "POST http://localhost:9001/notes: HTTP 201; the state has changed"
+
+
+@pytest.mark.parametrize("sandbox", SELDOM_IN_DOCKER)
+def test_a_world_whose_entrypoint_owns_the_services_is_rolled_back_while_it_runs(
+    bench: Bench, world: Path, sandbox: str
+) -> None:
+    ran = bench("env", "check", manifest(world, OWNED + STATE), "--sandbox", sandbox, "--write", POST, "--json")
+    assert ran.status == 0, ran.out
+    assert outcomes(ran.json) == dict.fromkeys(DONE, "holds")
+    assert "a no-op" in detail(ran.json, "reset")
+    assert left(sandbox) == []
+
+
+@pytest.mark.docker
+@pytest.mark.agents
+def test_an_image_without_python_is_worked_on_by_node(bench: Bench, world: Path) -> None:
+    dockerfile = DOCKERFILE.replace("CMD", "RUN rm -f /usr/bin/python3*\nCMD").replace(
+        '"desk", "9001", "/data/desk.db"', '"sleep", "600"'
+    )
+    (world / "image/Dockerfile").write_text(dockerfile)
+    file = manifest(world, '[environment]\nname = "desk"\nimage = "desk:1"\n' + STATE)
+    ran = bench("env", "check", file, "--sandbox", "docker", "--json")
+    assert ran.status == 0, ran.out
+    assert detail(ran.json, "sandbox") == "docker; a mounted Node reads the state"
+    assert outcomes(ran.json)["restore"] == "holds"
+    ran = bench("env", "check", file, "--sandbox", "docker", "--write", "http://localhost:9001", "--json")
+    assert "no answer: connect ECONNREFUSED" in detail(ran.json, "write")
+
+
+@pytest.mark.local
+def test_the_table_says_what_holds_and_what_is_not_declared(bench: Bench, world: Path) -> None:
+    ran = bench("env", "check", manifest(world, STARTED), "--sandbox", "local")
+    assert ran.status == 0, ran.err
+    lines = {line.split()[1]: line for line in ran.out.splitlines() if line.strip()[:1] in "✓✗–·" and line.strip()}
+    assert list(lines) == DONE
+    for what in ROLLBACK:
+        assert "– " in lines[what] and "not declared: there is no [environment.state]" in lines[what]
+    assert "✓ ready" in lines["ready"] and "HTTP 200" in lines["ready"]
+    assert "s" in lines["ready"].split()[3]
+
+
+@pytest.mark.local
+def test_a_world_that_does_not_get_ready_shows_its_log_and_leaves_nothing(bench: Bench, world: Path) -> None:
+    text = STARTED.replace("/data/desk.db", "/missing/desk.db") + STATE
+    ran = bench("env", "check", manifest(world, text), "--sandbox", "local", "--json")
+    assert ran.status == 1
+    expected = ["holds"] * 3 + ["fails"] + ["not tried"] * 5 + ["holds"]
+    assert outcomes(ran.json) == dict(zip(DONE, expected, strict=True))
+    assert "unable to open database file" in ran.json["failure"]["log_tail"]
+    assert left("local") == []
+
+
+@pytest.mark.local
+def test_a_restore_is_held_to_the_rows_of_the_snapshot(bench: Bench, world: Path) -> None:
+    text = STARTED.replace("desk.db", "desk.db --restless") + STATE
+    ran = bench("env", "check", manifest(world, text), "--sandbox", "local", "--json")
+    assert ran.status == 1
+    assert outcomes(ran.json)["restore"] == "fails"
+    assert "/data/desk.db: notes: 1 added" in detail(ran.json, "restore")
+    assert outcomes(ran.json)["teardown"] == "holds"
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("paths", "write", "said"),
+    [
+        ("/data/desk.db", "http://localhost:9001/notes:{}", "HTTP 422: no text"),
+        ("/data/desk.db", "http://localhost:9007/notes", "no answer"),
+        ("/data/other.db", POST, "the declared state is what it was before"),
+    ],
+)
+def test_a_write_that_does_not_arrive_in_the_state_fails(
+    bench: Bench, world: Path, paths: str, write: str, said: str
+) -> None:
+    file = manifest(world, STARTED + f'[environment.state]\npaths = ["{paths}"]')
+    ran = bench("env", "check", file, "--sandbox", "local", "--write", write, "--json")
+    assert ran.status == 1
+    assert outcomes(ran.json)["write"] == "fails"
+    assert said in detail(ran.json, "write")
+    assert ran.json["failure"]["remedy"]
+
+
+@pytest.mark.docker
+def test_an_image_that_cannot_be_had_is_told_with_the_manifests_key(bench: Bench, tmp_path: Path) -> None:
+    file = manifest(tmp_path, OWNED.replace("desk:1", "nobody/has-this:1"))
+    ran = bench("env", "check", file, "--sandbox", "docker", "--json")
+    assert ran.status == 1
+    assert outcomes(ran.json)["image"] == "fails"
+    assert (ran.json["failure"]["file"], ran.json["failure"]["key"]) == (str(file), "environment.image")
+
+
+def task_of(tmp_path: Path, dockerfile: str) -> Path:
+    root = tmp_path / "tasks/one"
+    (root / "environment").mkdir(parents=True)
+    (root / "verifier").mkdir()
+    (root / "environment/Dockerfile").write_text(dockerfile)
+    (root / "verifier/test.sh").write_text("#!/bin/sh\n")
+    head = "sandbox: {setup_commands: [{command: 'echo set up > /data/done'}]}"
+    (root / "task.md").write_text(f"---\n{head}\n---\nDo it.\n")
+    return root
+
+
+@pytest.mark.docker
+def test_a_tasks_own_image_and_setup_are_tried(bench: Bench, world: Path, tmp_path: Path) -> None:
+    task = task_of(tmp_path, "FROM desk-base:1\nRUN cp /usr/local/bin/desk /usr/local/bin/phone\n")
+    text = STARTED.replace("phone serve", "phone 9002 /data/desk.db && test -e /data/done") + STATE
+    ran = bench("env", "check", manifest(world, text), "--task", task, "--sandbox", "docker", "--json")
+    assert ran.status == 0, ran.out
+    assert [service["state"] for service in ran.json["world"]["services"]] == ["running", "running"]
+
+
+def test_a_task_that_builds_from_elsewhere_does_not_fit(bench: Bench, world: Path, tmp_path: Path) -> None:
+    task = task_of(tmp_path, "FROM other\n")
+    ran = bench("env", "check", manifest(world, STARTED), "--task", task, "--sandbox", "noop")
+    assert ran.status == 2
+    assert "builds FROM other, not FROM desk-base:1" in ran.err
+
+
+def test_a_wrong_manifest_is_a_wrong_request(bench: Bench, world: Path) -> None:
+    ran = bench("env", "check", manifest(world, STARTED.replace("port = 9001", "port = 0")))
+    assert ran.status == 2
+    assert "environment.toml:11: environment.services[0].port: 0 is not a port" in ran.err
+
+
+def test_a_variable_that_is_not_set_is_asked_for(bench: Bench, world: Path) -> None:
+    file = manifest(world, STARTED + '[environment.forward_env]\nkeys = ["NOBODY_HAS_SET_THIS"]\n')
+    ran = bench("env", "check", file, "--sandbox", "noop")
+    assert ran.status == 2
+    assert "NOBODY_HAS_SET_THIS is not set" in ran.err
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.soak)])
+def test_a_check_that_is_interrupted_removes_its_sandbox(world: Path, name: str) -> None:
+    text = STARTED.replace("desk 9001", "desk 9003")
+    command = [sys.executable, "-m", "benchflow.cli", "env", "check", manifest(world, text), "--sandbox", "docker"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not left("docker"):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(process.pid, getattr(signal, name))
+    _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors.strip()) == (130, "interrupted")
+    assert left("docker") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "body"),
+    [
+        (POST, "http://localhost:9001/notes", '{"text": "two"}'),
+        ("http://localhost/a?b=c", "http://localhost/a?b=c", ""),
+        ("http://localhost:9001", "http://localhost:9001", ""),
+        ("http://localhost:9001:a:b", "http://localhost:9001", "a:b"),
+        ("https://[::1]:9001/x%3Ay:z", "https://[::1]:9001/x%3Ay", "z"),
+    ],
+)
+def test_a_request_that_writes_is_a_url_and_a_body(text: str, url: str, body: str) -> None:
+    assert parse_post(text) == (url, body)
+
+
+def test_what_is_no_url_cannot_write() -> None:
+    with pytest.raises(ConfigError, match="URL:BODY"):
+        parse_post("localhost:9001")
+
+
+# --- diff -----------------------------------------------------------------------------------------------
+
+
+def snapshot(directory: Path, script: str, taken_at: float = 1.0) -> Path:
+    """A fetched snapshot of one database, `/data/desk.db`, that a script makes; without one it is absent."""
+    files = directory / "files/data"
+    files.mkdir(parents=True)
+    if script:
+        database = sqlite3.connect(files / "desk.db")
+        database.executescript(script)
+        database.close()
+    file = StateFile(path="/data/desk.db", present=bool(script), file="files/data/desk.db" if script else None)
+    told = StateSnapshot(name=directory.name, directory="/x", fence="f", files=(file,), taken_at=taken_at, seconds=0.1)
+    (directory / "snapshot.json").write_text(told.model_dump_json())
+    return directory
+
+
+NOTES = "CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT, by TEXT);"
+BEFORE = NOTES + "INSERT INTO notes VALUES (1, 'same', 'a'), (2, 'old', 'a'), (3, 'gone', 'a');"
+AFTER = NOTES + "INSERT INTO notes VALUES (1, 'same', 'a'), (2, 'new', 'a'), (4, 'come', NULL);"
+
+
+def test_a_difference_is_shown_row_by_row(bench: Bench, tmp_path: Path) -> None:
+    before, after = snapshot(tmp_path / "before", BEFORE), snapshot(tmp_path / "after", AFTER)
+    ran = bench("env", "diff", before, after)
+    assert ran.status == 0, ran.err
+    assert [line.strip() for line in ran.out.splitlines() if line.strip()] == [
+        "before → after",
+        "/data/desk.db",
+        "notes  +1  -1  ~1",
+        "+ id=4  text=come  by=NULL",
+        "- id=3  text=gone  by=a",
+        "~ id=2  text: old → new",
+    ]
+
+
+def test_a_difference_as_data_is_the_contracts(bench: Bench, tmp_path: Path) -> None:
+    before, after = snapshot(tmp_path / "before", BEFORE), snapshot(tmp_path / "after", AFTER)
+    (database,) = bench("env", "diff", before, after, "--json").json["databases"]
+    (table,) = database["tables"]
+    assert (table["n_added"], table["n_removed"], table["n_changed"]) == (1, 1, 1)
+    assert table["changed"][0]["after"] == {"id": 2, "text": "new", "by": "a"}
+
+
+def test_equal_states_have_no_difference(bench: Bench, tmp_path: Path) -> None:
+    before, after = snapshot(tmp_path / "before", BEFORE), snapshot(tmp_path / "after", BEFORE)
+    assert "no difference" in bench("env", "diff", before, after).out
+    assert bench("env", "diff", before, after, "--json").json == {"databases": []}
+
+
+def test_rows_beyond_the_limit_are_counted(bench: Bench, tmp_path: Path) -> None:
+    before = snapshot(tmp_path / "before", NOTES)
+    many = "".join(f"INSERT INTO notes VALUES ({n}, 'x', 'y');" for n in range(9))
+    after = snapshot(tmp_path / "after", NOTES + many)
+    out = bench("env", "diff", before, after, "--rows", "2").out
+    assert "notes  +9" in out and "and 7 more" in out
+    assert out.count("+ id=") == 2
+
+
+def test_a_database_that_appears_is_shown_with_its_rows(bench: Bench, tmp_path: Path) -> None:
+    out = bench("env", "diff", snapshot(tmp_path / "a", ""), snapshot(tmp_path / "b", BEFORE)).out
+    assert "+ /data/desk.db  appeared" in out
+
+
+def test_what_an_agent_wrote_does_nothing_to_the_terminal(bench: Bench, tmp_path: Path) -> None:
+    text = "char(27) || ']0;title' || char(7) || 'a' || char(10) || 'b'"
+    nasty = f"{NOTES} INSERT INTO notes VALUES (1, {text}, x'00ff');"
+    ran = bench("env", "diff", snapshot(tmp_path / "a", NOTES), snapshot(tmp_path / "b", nasty))
+    assert "+ id=1  text=a b  by=<2 bytes>" in ran.out
+    assert "\x1b" not in ran.out
+
+
+@pytest.fixture
+def rollout(tmp_path: Path) -> Path:
+    """The directory of a rollout that has kept three states."""
+    root = tmp_path / "jobs/j/one__1"
+    kept = root / "environment/snapshots"
+    snapshot(kept / "step-1", AFTER, taken_at=2.0)
+    snapshot(kept / "baseline", BEFORE, taken_at=1.0)
+    snapshot(kept / "another", BEFORE.replace("same", "last"), taken_at=3.0)
+    return root
+
+
+def test_a_rollouts_first_and_last_states_are_compared(bench: Bench, rollout: Path) -> None:
+    out = bench("env", "diff", rollout).out
+    assert "baseline → another" in out and "same → last" in out
+
+
+def test_of_a_rollout_as_one_of_two_the_last_state_is_meant(bench: Bench, rollout: Path, tmp_path: Path) -> None:
+    other = snapshot(tmp_path / "other", BEFORE)
+    assert "another → other" in bench("env", "diff", rollout, other).out
+
+
+def test_one_snapshot_alone_is_compared_with_nothing(bench: Bench, rollout: Path) -> None:
+    ran = bench("env", "diff", rollout / "environment/snapshots/step-1")
+    assert ran.status == 2
+    assert "beside it are: another, baseline, step-1" in ran.err
+
+
+def test_a_rollout_with_only_one_state_has_no_difference_to_show(bench: Bench, tmp_path: Path) -> None:
+    snapshot(tmp_path / "r/environment/snapshots/baseline", BEFORE)
+    ran = bench("env", "diff", tmp_path / "r")
+    assert ran.status == 2
+    assert "has not kept two states: there is baseline" in ran.err
+
+
+def test_what_has_no_state_is_refused(bench: Bench, tmp_path: Path) -> None:
+    for place in (tmp_path / "missing", tmp_path):
+        ran = bench("env", "diff", place)
+        assert (ran.status, "neither a snapshot nor a rollout" in ran.err) == (2, True)
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/result.json").write_text("{}")
+    ran = bench("env", "diff", tmp_path / "r")
+    assert (ran.status, "has kept no state" in ran.err) == (2, True)
+
+
+def test_a_record_that_is_broken_is_told(bench: Bench, rollout: Path) -> None:
+    (rollout / "environment/snapshots/another/snapshot.json").write_text(json.dumps({"name": "x"}))
+    ran = bench("env", "diff", rollout)
+    assert ran.status == 1
+    assert "another" in ran.err

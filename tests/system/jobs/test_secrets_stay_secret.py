@@ -1,0 +1,135 @@
+"""A value that a task names as `${VAR}` reaches the commands that need it, and nothing else anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from textwrap import dedent
+
+import docker
+import pytest
+from docker.models.containers import Container
+from support.running import job_config
+from support.task_writer import BASE_IMAGE, write_task
+
+from benchflow.jobs import Job, plan_job, submit
+from benchflow.paths import StatePaths
+from benchflow.stack import running
+from benchflow.temporal import Target, connect
+from benchflow.testing.waiting import until
+
+pytestmark = pytest.mark.docker
+
+CANARY = "c4n4ry-6f1d0a52e7"
+
+CONFIG = dedent("""\
+    [solution]
+    env = { TOKEN = "Bearer ${BF_TEST_CANARY}" }
+    [verifier]
+    env = { CHECK = "${BF_TEST_CANARY}" }
+    [environment]
+    env = { PLAIN = "in the open", KEY = "${BF_TEST_CANARY}", MODE = "${BF_TEST_ABSENT:-fallback}" }
+    [[environment.setup_commands]]
+    command = '[ "$KEY$PART" = "%s%s" ] && [ "$MODE" = fallback ]'
+    env = { PART = "${BF_TEST_CANARY}" }
+    """) % (CANARY, CANARY)
+
+SOLVE = f"""\
+while [ ! -e /root/go ]; do sleep 0.05; done
+[ "$TOKEN" = "Bearer {CANARY}" ] && [ "$KEY" = {CANARY} ] && [ "$PLAIN" = "in the open" ] && touch /root/answer
+"""
+
+TEST = f"""\
+reward=0
+[ -e /root/answer ] && [ "$CHECK$KEY$MODE" = {CANARY}{CANARY}fallback ] && reward=1
+tr '\\0' '\\n' < /proc/1/environ > /tmp/environ
+grep -qx "PLAIN=in the open" /tmp/environ || reward=0.1
+grep -q "KEY\\|MODE\\|{CANARY[:6]}" /tmp/environ && reward=0.2
+echo $reward > /logs/verifier/reward.txt
+"""
+
+
+async def histories(job: Job) -> str:
+    """Every event of every workflow of the job, as JSON."""
+    record = running(StatePaths.default())
+    assert record is not None
+    client = await connect(Target(record.address, record.namespace))
+    texts = []
+    async for execution in client.list_workflows(f"WorkflowId STARTS_WITH '{job.id}'"):
+        handle = client.get_workflow_handle(execution.id, run_id=execution.run_id)
+        history = (await handle.fetch_history()).to_json()
+        # Payloads are in base 64 there.
+        texts.append(re.sub(r'"data":\s*"([A-Za-z0-9+/=]*)"', lambda m: str(base64.b64decode(m.group(1))), history))
+    assert len(texts) == 2
+    return "\n".join(texts)
+
+
+def files_with(root: Path, word: bytes) -> list[Path]:
+    found = []
+    for folder, directories, names in os.walk(root):
+        # The disk of sandboxes, which may be larger than memory, and programs from elsewhere.
+        directories[:] = [name for name in directories if name not in ("local", "toolboxes")]
+        for name in names:
+            path = Path(folder) / name
+            # The stack works on meanwhile, and removes what it needs no more.
+            with suppress(FileNotFoundError):
+                if path.is_file() and word in path.read_bytes():
+                    found.append(path)
+    return found
+
+
+async def test_a_named_value_is_seen_by_commands_only(
+    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BF_TEST_CANARY", CANARY)
+    monkeypatch.delenv("BF_TEST_ABSENT", raising=False)
+    # The scripts that compare would betray the value themselves, so they hold it only inside the sandbox's layers.
+    task = write_task(
+        tmp_path, "keeps", solve=SOLVE, test=TEST, config=CONFIG, dockerfile=f"FROM {BASE_IMAGE}\nRUN true\n"
+    )
+    for file in (task / "task.toml", task / "solution" / "solve.sh", task / "tests" / "test.sh"):
+        file.write_text(file.read_text().replace(CANARY, "$(printf %s c4n4ry -6f1d0a52e7)"))
+    client = docker.from_env()
+    job = await submit(plan_job(job_config([task], engine, job_name="keeps")))
+    private = StatePaths.default().secrets
+    assert [oct(file.stat().st_mode & 0o777) for file in private.iterdir()] == ["0o600"]
+
+    async def started() -> list[Container]:
+        found = await asyncio.to_thread(client.containers.list, filters={"label": "benchflow.job=keeps"})
+        return [container for container in found if container.exec_run("pgrep -f solve.sh").exit_code == 0]
+
+    (container,) = await until(started)
+    inspected = json.dumps(container.attrs)
+    image = json.dumps(container.image.attrs) + json.dumps(container.image.history())
+    container.exec_run("touch /root/go")
+    await job.wait()
+
+    (result,) = job.results()
+    assert result.rewards == {"reward": 1.0}, (result.error, result.verifier_error)
+    assert '"PLAIN=in the open"' in inspected
+    assert CANARY not in inspected
+    assert CANARY not in image
+    assert CANARY not in await histories(job)
+    assert files_with(engine, CANARY.encode()) == []
+    assert files_with(StatePaths.default().root, CANARY.encode()) == []
+    assert list(private.iterdir()) == []
+    client.close()
+
+
+async def test_a_missing_value_is_refused_before_anything_starts(
+    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchflow.errors import MissingSecretError
+
+    monkeypatch.delenv("BF_TEST_CANARY", raising=False)
+    task = write_task(tmp_path, "needs", environment='env = { KEY = "${BF_TEST_CANARY}" }')
+    with pytest.raises(MissingSecretError, match="BF_TEST_CANARY") as caught:
+        await submit(plan_job(job_config([task], engine, job_name="needs")))
+    assert caught.value.file == "task.toml"
+    assert "export BF_TEST_CANARY" in str(caught.value.remedy)
+    assert not engine.exists() or list(engine.iterdir()) == []

@@ -1,0 +1,292 @@
+"""What a task's configuration asks of its sandbox is what the agent and the verifier find there.
+
+Each task's verifier looks for itself and reports every finding as a metric, 1 for as it should be.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from support.running import run_tasks
+from support.task_writer import BASE_IMAGE, write_script, write_step, write_task
+
+from benchflow.contracts.rollout import RolloutResult
+
+pytestmark = pytest.mark.docker
+
+FINDINGS = dedent("""\
+    metrics=
+    finds() { name=$1; shift; if "$@" >/dev/null 2>&1; then v=1; else v=0; echo "not so: $name: $*"; fi
+      metrics="$metrics${metrics:+, }\\"$name\\": $v"; }
+    lacks() { name=$1; shift; if "$@" >/dev/null 2>&1; then finds "$name" false; else finds "$name" true; fi; }
+    report() { echo "{\\"reward\\": 1, \\"metrics\\": {$metrics}}" > /logs/verifier/reward.json; }
+    pid1() { tr '\\\\0' '\\\\n' < /proc/1/environ | grep -qx "$1"; }
+    """)
+
+
+def looks(root: Path, name: str, checks: str, **options: str) -> Path:
+    """A task whose verifier makes these checks."""
+    return write_task(root, name, test=f"{FINDINGS}{dedent(checks)}report\n", **options)
+
+
+def agents_account(root: Path) -> Path:
+    task = looks(
+        root,
+        "account",
+        """\
+        finds in_passwd sh -c 'grep "^agent:" /etc/passwd | grep -v ":0:"'
+        finds own_home sh -c '[ "$(stat -c %U:%a /home/agent)" = agent:700 ]'
+        finds own_config sh -c '[ "$(stat -c %U /home/agent/.config)" = agent ]'
+        finds own_workspace sh -c '[ "$(stat -c %U /app /app/data/deep/file | sort -u)" = agent ]'
+        finds link_target_kept sh -c '[ "$(stat -c %U /etc/hostname)" = root ]'
+        finds tools_kept sh -c '[ "$(stat -c %U /usr/bin/env /opt/tool | sort -u)" = root ]'
+        finds writes_logs sh -c '[ "$(stat -c %U /logs/agent)" = agent ]'
+        finds small sh -c '[ "$(du -sk /home/agent | cut -f1)" -lt 100 ]'
+        finds instruction grep -q "Make the answer" /instruction.md
+        """,
+        # It would be the verifier's by now, and what the agent was given could not be seen any more.
+        config="[verifier.hardening]\nown_workspace = false\n",
+        dockerfile=f"FROM {BASE_IMAGE}\nCOPY data /app/data\nWORKDIR /app\n"
+        "RUN touch /opt/tool && ln -s /etc/hostname /app/link\n",
+    )
+    deep = task / "environment" / "data" / "deep"
+    deep.mkdir(parents=True)
+    (deep / "file").write_text("x")
+    return task
+
+
+def leftover_processes(root: Path) -> Path:
+    """What ran before the agent belongs to the world and stays. The agent's own cannot be had from `nop`."""
+    return looks(
+        root,
+        "service",
+        "finds alive sh -c 'kill -0 $(cat /run/service.pid)'\n",
+        config="[[environment.setup_commands]]\n"
+        'command = "setsid sleep 600 >/dev/null 2>&1 & echo $! > /run/service.pid"\n'
+        f'[environment]\ndocker_image = "{BASE_IMAGE}"\n',
+    )
+
+
+def verifiers_own(root: Path) -> Path:
+    return looks(
+        root,
+        "verifier",
+        """\
+        finds is_nobody sh -c '[ "$(id -un)" = nobody ]'
+        finds env_wins sh -c '[ "$MODE" = strict ]'
+        finds where_it_lies sh -c '[ "$PWD" = /tests ] && [ -e helper.sh ]'
+        """,
+        config='[verifier]\nuser = "nobody"\nenv = { MODE = "strict" }\n',
+        environment='env = { MODE = "lax" }',
+    )
+
+
+@pytest.fixture(scope="module")
+def untouched(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RolloutResult]:
+    """Results of tasks on which the agent does nothing."""
+    root = tmp_path_factory.mktemp("untouched")
+    tasks = [
+        agents_account(root),
+        leftover_processes(root),
+        verifiers_own(root),
+        looks(
+            root,
+            "limits",
+            """\
+            limit() { cat /sys/fs/cgroup/$1 /sys/fs/cgroup/$2 2>/dev/null | head -n 1; }
+            finds memory [ "$(limit memory/memory.limit_in_bytes memory.max)" = 201326592 ]
+            finds cpus [ "$(limit cpu/cpu.cfs_quota_us cpu.max | cut -d" " -f1)" = 50000 ]
+            finds pids [ "$(limit pids/pids.max pids.max)" = 4096 ]
+            """,
+            environment="cpus = 0.5\nmemory_mb = 192\nstorage_mb = 500",
+        ),
+        looks(
+            root,
+            "offline",
+            """\
+            lacks an_interface grep -q "^ *eth" /proc/net/dev
+            finds no_route sh -c '[ "$(wc -l < /proc/net/route)" -le 1 ]'
+            """,
+            environment='network_mode = "no-network"',
+        ),
+        looks(root, "online", 'finds an_interface grep -q "^ *eth" /proc/net/dev\n'),
+    ]
+    write_script(tasks[2] / "tests" / "helper.sh", "true\n")
+    return run_tasks(tasks, module_jobs, job_name="untouched", agents=["nop"])
+
+
+@pytest.fixture(scope="module")
+def solved(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RolloutResult]:
+    """Results of tasks that the oracle works on."""
+    root = tmp_path_factory.mktemp("solved")
+    tasks = [
+        looks(
+            root,
+            "workdir",
+            "finds there [ -e /srv/work/made ]\n",
+            solve="pwd > made; id -u > /root/uid\n",
+            environment='workdir = "/srv/work"',
+        ),
+        looks(
+            root,
+            "image-workdir",
+            "finds there [ -e /data/made ]\n",
+            solve="touch made\n",
+            dockerfile=f"FROM {BASE_IMAGE}\nWORKDIR /data\n",
+        ),
+        looks(
+            root,
+            "app",
+            "finds there [ -e /app/made ]\n",
+            solve="touch made\n",
+            dockerfile=f"FROM {BASE_IMAGE}\nRUN mkdir /app\n",
+        ),
+        looks(root, "nowhere", "finds there [ -e /root/made ]\n", solve="touch made\n"),
+        looks(
+            root,
+            "prepared",
+            """\
+            finds ran_first [ "$(cat /srv/prepared)" = "/srv nobody two" ]
+            finds before_agent [ "$(cat /root/seen)" = "/srv nobody two" ]
+            """,
+            solve="cat /srv/prepared > /root/seen\n",
+            config=dedent(f"""\
+                [environment]
+                docker_image = "{BASE_IMAGE}"
+                [[environment.setup_commands]]
+                command = "chmod 777 /srv"
+                [[environment.setup_commands]]
+                command = 'echo "$PWD $(id -un) $PART" > prepared'
+                cwd = "/srv"
+                user = "nobody"
+                env = {{ PART = "two" }}
+                """),
+        ),
+        looks(
+            root,
+            "artifacts",
+            "true\n",
+            solve="mkdir -p out/cache /logs/artifacts; echo 1 > out/kept; echo 2 > out/cache/x; echo 3 > out/a.tmp; "
+            "echo 4 > /srv/single; echo 5 > /logs/artifacts/free\n",
+            config='artifacts = ["/srv/single", "/srv/absent", '
+            '{source = "out", destination = "result", exclude = ["cache", "*.tmp"]}]\n',
+        ),
+        looks(
+            root,
+            "healthy-late",
+            "finds after_readiness [ -e /srv/up ]\n",
+            config=dedent(f"""\
+                [environment]
+                docker_image = "{BASE_IMAGE}"
+                [[environment.setup_commands]]
+                command = "(sleep 0.6; touch /srv/up) >/dev/null 2>&1 &"
+                [environment.healthcheck]
+                command = "test -e /srv/up"
+                interval_sec = 0.2
+                retries = 300
+                """),
+            solve="test -e /srv/up\n",
+        ),
+    ]
+    return run_tasks(tasks, module_jobs, job_name="solved")
+
+
+def assert_all_found(result: RolloutResult) -> None:
+    assert result.rewards is not None, result.error or result.verifier_error
+    output = (Path(str(result.directory)) / "verifier" / "test-stdout.txt").read_text()
+    assert len(result.rewards) > 1 and set(result.rewards.values()) == {1}, output
+
+
+@pytest.mark.parametrize("name", ["account", "service", "verifier", "limits", "offline", "online"])
+def test_a_world_that_nobody_touched_is_as_its_task_says(untouched: dict[str, RolloutResult], name: str) -> None:
+    assert_all_found(untouched[name])
+
+
+@pytest.mark.parametrize("name", ["workdir", "image-workdir", "app", "nowhere", "prepared", "healthy-late"])
+def test_the_agent_works_where_its_task_says(solved: dict[str, RolloutResult], name: str) -> None:
+    assert_all_found(solved[name])
+    assert solved[name].error is None
+
+
+def test_a_limit_that_cannot_be_enforced_is_a_recorded_warning(untouched: dict[str, RolloutResult]) -> None:
+    assert any("storage_mb = 500 is not enforced" in warning for warning in untouched["limits"].warnings)
+    assert untouched["online"].warnings == []
+
+
+def test_declared_artifacts_are_kept_without_what_is_excluded(solved: dict[str, RolloutResult]) -> None:
+    root = Path(str(solved["artifacts"].directory)) / "artifacts"
+    files = {str(file.relative_to(root)): file.read_text().strip() for file in root.rglob("*") if file.is_file()}
+    assert files == {"srv/single": "4", "result/kept": "1", "free": "5"}
+    assert solved["artifacts"].warnings == ["artifact /srv/absent does not exist"]
+
+
+# --- steps ---------------------------------------------------------------------------------------------
+
+
+def stepped(root: Path, name: str, rewards: list[str], config: str) -> Path:
+    """A task whose steps earn these rewards, one after another, in one sandbox."""
+    task = write_task(root, name, config=config)
+    for number, reward in enumerate(rewards):
+        write_step(
+            task,
+            f"s{number}",
+            solve=f"echo s{number} >> /root/log; echo made > /root/made-{number}\n",
+            test=f"cat /root/log; echo {reward} > /logs/verifier/reward.txt\n",
+        )
+    return task
+
+
+def steps_table(*extra: str) -> str:
+    return "".join(f'[[steps]]\nname = "s{number}"\n{lines}\n' for number, lines in enumerate(extra))
+
+
+@pytest.fixture(scope="module")
+def steps(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RolloutResult]:
+    root = tmp_path_factory.mktemp("steps")
+    artifact = 'artifacts = ["/root/made-1"]'
+    tasks = [
+        stepped(root, "mean", ["1", "0.5", "0"], steps_table("", artifact, "")),
+        stepped(root, "final", ["0.2", "1"], 'multi_step_reward_strategy = "final"\n' + steps_table("", "")),
+        stepped(root, "stops", ["1", "0.25", "1"], steps_table("min_reward = 0.5", "min_reward = 0.5", "")),
+        stepped(root, "breaks", ["1", "NaN", "1"], steps_table("", "", "")),
+    ]
+    return run_tasks(tasks, module_jobs, job_name="steps")
+
+
+def test_the_reward_of_steps_is_their_mean_or_the_last(steps: dict[str, RolloutResult]) -> None:
+    assert steps["mean"].rewards == {"reward": 0.5}
+    assert steps["final"].rewards == {"reward": 1.0}
+
+
+def test_steps_run_in_order_in_one_sandbox_and_are_each_scored(steps: dict[str, RolloutResult]) -> None:
+    result = steps["mean"]
+    root = Path(str(result.directory))
+    assert (root / "steps" / "s2" / "verifier" / "test-stdout.txt").read_text() == "s0\ns1\ns2\n"
+    assert [outcome.step.name for outcome in result.steps] == ["s0", "s1", "s2"]
+    assert result.n_prompts == 3
+    lines = [json.loads(line) for line in (root / "rewards.jsonl").read_text().splitlines()]
+    assert [(line["step_index"], line["value"]) for line in lines] == [(0, 1.0), (1, 0.5), (2, 0.0)]
+    prompts = json.loads((root / "prompts.json").read_text())
+    assert [prompt["text"] for prompt in prompts] == ["Do s0.", "Do s1.", "Do s2."]
+    tree = json.loads((root / "tree.json").read_text())
+    assert [(node["parent"], node["rewards"]) for node in tree["nodes"]] == [
+        (None, None), ("n0", {"reward": 1.0}), ("n1", {"reward": 0.5}), ("n2", {"reward": 0.0})
+    ]  # fmt: skip
+    assert (root / "steps" / "s1" / "artifacts" / "root" / "made-1").read_text() == "made\n"
+
+
+def test_a_step_below_its_min_reward_is_the_last(steps: dict[str, RolloutResult]) -> None:
+    result = steps["stops"]
+    assert [outcome.step.name for outcome in result.steps] == ["s0", "s1"]
+    assert result.rewards == {"reward": 0.625}
+    assert result.status == "failed"
+
+
+def test_a_step_that_cannot_be_scored_leaves_no_reward(steps: dict[str, RolloutResult]) -> None:
+    result = steps["breaks"]
+    assert (result.status, result.rewards) == ("errored", None)
+    assert len(result.steps) == 2
+    assert result.verifier_error is not None and result.verifier_error.type == "RewardFileError"

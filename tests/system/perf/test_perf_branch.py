@@ -1,0 +1,98 @@
+"""The measurement of branches measures: a tiny one here, for its options and for the one object that it prints."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from support.paths import BENCHMARKS
+
+PERF = BENCHMARKS / "perf"
+
+
+def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PERF / "branch.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+
+
+def measured(*arguments: str) -> dict[str, Any]:
+    done = run_script("--quick", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize(
+    "sandbox",
+    [
+        pytest.param("local", marks=pytest.mark.local),
+        pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak]),
+    ],
+)
+def test_checkpoints_and_children_are_measured_by_size_and_by_depth(sandbox: str) -> None:
+    found = measured("--sandbox", sandbox, "--only", "capture,fork,depth")
+    assert found.keys() == {sandbox, "machine"}
+    told = found[sandbox]
+    assert all(told[name] > 0 for name in ("capture_0mb_ms", "capture_10mb_ms", "fork_ms_per_child"))
+    assert told["by_layer"].keys() == {"quiesce", "state", "files"}
+    assert told["by_depth"].keys() == {"1", "2"}
+    assert all(value > 0 for depth in told["by_depth"].values() for value in depth.values())
+    assert (told["children"], told["runs"]) == (16, 1)
+    assert told["targets"]["fork_ms_per_child"]["met"] == (
+        told["fork_ms_per_child"] <= told["targets"]["fork_ms_per_child"]["limit"]
+    )
+
+
+@pytest.mark.local
+@pytest.mark.agents
+@pytest.mark.soak
+@pytest.mark.parametrize("agent", ["policy", "claude-agent-acp", "codex-acp"])
+def test_a_tree_has_fewer_model_tokens_than_rollouts_of_their_own(agent: str) -> None:
+    found = measured("--sandbox", "local", "--only", "group", "--agents", agent)
+    told = found["local"]["group8"][agent]["1"]
+    assert told["tree_s"] > 0 < told["independent_s"]
+    # Eight of the second turn either way; one of the first, and not eight.
+    assert 0 < told["tree_model_tokens"] < told["independent_model_tokens"]
+    assert found["group8"] == {"call_s": 0.0, "at_a_time": 4, "runs": 1}
+    assert found["local"]["targets"] == {}
+
+
+def test_the_table_has_every_figure_with_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PERF)
+    branch = importlib.import_module("branch")
+    told: dict[str, Any] = {"capture_10mb_ms": 300.0, "fork_ms_per_child": 100.0, "runs": 5}
+    told["by_depth"] = {"130": {"capture_ms": 90.0, "fork_ms": 80.0}}
+    values = {"tree_s": 1.0, "independent_s": 2.0, "tree_model_tokens": 3, "independent_model_tokens": 4}
+    told["group8"] = {"policy": {"1": values | {"ahead": False}, "2": values | {"ahead": True}}}
+    told["targets"] = branch.judged("docker", told)
+    shown = "tree_s 1.0 independent_s 2.0 tree_model_tokens 3 independent_model_tokens 4"
+    assert [" ".join(line.split()) for line in branch.show({"docker": told}).splitlines()] == [
+        "docker capture_10mb_ms 300.0 ≤ 250 NOT MET",
+        "docker fork_ms_per_child 100.0 ≤ 350 met",
+        "docker runs 5",
+        "docker by_depth.130 capture_ms 90.0 fork_ms 80.0",
+        f"docker group8.policy.1 {shown} ahead False",
+        f"docker group8.policy.2 {shown} ahead True ahead met",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *[("--only", "forks"), ("--sandbox", "elsewhere"), ("--agents", "nop")],
+        *[("--runs", "0"), ("--group-runs", "0"), ("--depth", "0"), ("--latency", "-1")],
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_starts(
+    option: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(PERF)
+    with pytest.raises(SystemExit) as refused:
+        importlib.import_module("branch").main([option, value])
+    assert refused.value.code == 2
+    assert option in capsys.readouterr().err

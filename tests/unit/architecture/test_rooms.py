@@ -1,0 +1,157 @@
+"""The shape of the house: which way the arrows point, and that every public name has somebody who needs it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+PACKAGE = ROOT / "benchflow"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
+
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "contracts": {"errors"},
+    "paths": set(),
+    "log": set(),
+    "store": {"contracts", "errors", "paths"},
+    "host": {"contracts", "errors", "paths", "store"},
+    "secrets": {"contracts", "errors", "paths", "store"},
+    "tasks": {"contracts", "errors", "store"},
+    "trajectories": {"contracts", "errors", "paths", "store"},
+    "branching": {"contracts", "errors", "trajectories"},
+    "gateway": {"contracts", "errors", "log", "paths", "secrets", "store", "trajectories"},
+    "planes": {"contracts", "errors", "paths", "store", "trajectories"},
+    "checkpoints": {"contracts", "errors"},
+    "testing": {"contracts", "errors", "store"},
+    "results": {"contracts", "errors", "paths", "store", "trajectories"},
+    "workflows": {"branching.policies", "contracts", "errors", "trajectories.growth", "trajectories.values"},
+    "activities": {
+        *("branching", "checkpoints", "contracts", "errors", "gateway", "host", "paths", "planes", "results"),
+        *("secrets", "store", "tasks", "trajectories", "workflows.options"),
+    },
+    "temporal": {"contracts", "errors", "workflows.options"},
+    "stack": {"contracts", "errors", "host", "log", "paths", "store"},
+    "supervisor": {
+        *("contracts", "errors", "gateway", "host", "log", "paths", "stack", "store", "temporal"),
+        *("workflows.options",),
+    },
+    "worker": {
+        *("activities", "contracts", "errors", "host", "log", "paths", "planes", "stack", "store", "temporal"),
+        *("workflows",),
+    },
+    "jobs": {
+        *("branching", "contracts", "errors", "host", "paths", "planes", "results", "secrets", "stack", "store"),
+        *("tasks", "temporal", "workflows"),
+    },
+    "rescoring": {
+        *("activities.blueprint", "branching", "contracts", "errors", "paths", "planes", "results", "secrets"),
+        *("store", "tasks", "trajectories"),
+    },
+    "rubric": {"contracts", "errors", "planes", "rescoring", "tasks", "trajectories"},
+    "rollout": {"config_file", "contracts", "errors", "jobs", "paths", "trajectories"},
+    "runtime": {"contracts", "errors", "rollout"},
+    "config_file": {"contracts", "errors", "tasks"},
+    "_utils": {"config_file"},
+    "__init__": {"contracts", "errors", "planes.reward", "rollout", "rubric", "runtime", "trajectories.stored"},
+}
+"""Which room may use which. A room that is not named here may not exist; `cli` may use all, and nothing uses it."""
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The modules that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_arrows_point_one_way(path: Path) -> None:
+    room = room_of(path)
+    if room == "cli":
+        return
+    allowed = ALLOWED[room] | {room}
+    for name in imports(path):
+        if not name.startswith("benchflow."):
+            continue
+        target = name.removeprefix("benchflow.")
+        first = target.split(".")[0]
+        if not (PACKAGE / first).exists() and not (PACKAGE / f"{first}.py").exists():
+            continue  # a name of `benchflow` itself
+        assert first in allowed or any(target == a or target.startswith(f"{a}.") for a in allowed), (
+            f"{path.relative_to(ROOT)} must not use {name}"
+        )
+
+
+@pytest.mark.parametrize(
+    "room", ["errors", "contracts", "planes", "tasks", "trajectories", "branching", "testing", "results"]
+)
+def test_these_rooms_know_nothing_of_temporal(room: str) -> None:
+    for path in MODULES:
+        if room_of(path) == room:
+            assert not [name for name in imports(path) if name.split(".")[0] == "temporalio"], path
+
+
+def test_workflows_do_no_io() -> None:
+    forbidden = {"docker", "socket", "subprocess", "pathlib", "os", "shutil", "requests", "structlog", "time"}
+    for path in MODULES:
+        if room_of(path) == "workflows":
+            assert not forbidden & {name.split(".")[0] for name in imports(path)}, path
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+
+
+LONG: dict[str, str] = {
+    "benchflow/testing/demo_agent.py": "it is copied into sandboxes as one file without dependencies",
+}
+"""Files of more than 420 lines, and the reason why each is still one thing."""
+
+
+def test_no_file_has_grown_out_of_its_reason() -> None:
+    long = {str(p.relative_to(ROOT)) for p in MODULES if len(p.read_text().splitlines()) > 420}
+    assert long == set(LONG)
+
+
+def public_names(path: Path) -> Iterator[str]:
+    for node in ast.parse(path.read_text()).body:
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        # A verb of the command line is called by its decorator.
+        is_verb = room_of(path) == "cli" and node.decorator_list
+        if not node.name.startswith("_") and not is_verb:
+            yield node.name
+
+
+def words(path: Path) -> Counter[str]:
+    return Counter(re.findall(r"\w+", path.read_text()))
+
+
+def test_every_public_name_is_called_documented_or_tested() -> None:
+    in_modules = sum((words(path) for path in MODULES), Counter())
+    others = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    others += [path for path in ROOT.rglob("*.md") if ".venv" not in path.parts]
+    in_others = {word for path in (*others, ROOT / "pyproject.toml") for word in words(path)}
+    idle = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in MODULES
+        for name in public_names(path)
+        # Once: where it is defined.
+        if in_modules[name] == 1 and name not in in_others
+    ]
+    assert not idle, "nothing calls, documents or tests: " + ", ".join(idle)

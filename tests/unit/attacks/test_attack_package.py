@@ -1,0 +1,65 @@
+"""The package of attacks is sound, and the docs tell of it what its metadata says."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from support.attack_package import AGENTS, ALL, ATTACKS, ELSEWHERE, HONEST, PACKAGE, ROOT
+
+from benchflow.contracts.task import HardeningConfig
+from benchflow.tasks import check
+
+SHARED_LAYER = (ROOT / "benchmarks/quickstart/tasks/ttl-cache/environment/Dockerfile").read_text().split("RUN ")[1]
+
+
+def test_nothing_in_it_is_worth_a_remark() -> None:
+    assert check(PACKAGE, strict=True) == []
+
+
+def test_there_are_enough_attacks_of_many_families_and_honest_solutions() -> None:
+    assert len(ATTACKS) >= 30
+    assert len({ALL[name].task.metadata["family"] for name in ATTACKS}) >= 8
+    assert len(HONEST) >= 3
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_says_what_stops_it_and_who_it_has_to_be(name: str) -> None:
+    attack = ALL[name]
+    assert set(attack.stopped_by) <= {*HardeningConfig.model_fields, *ELSEWHERE}
+    assert attack.task.metadata["undefended"] == 1.0 or attack.stopped_by == ["engine"]
+    assert (attack.task.agent.user == "root") == attack.task.metadata["needs_root"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_attacker_is_in_the_image_and_the_oracle_is_the_attacker(name: str) -> None:
+    directory = ALL[name].directory
+    build = (directory / "environment" / "Dockerfile").read_text()
+    assert build.split("RUN ")[1].startswith(SHARED_LAYER.split("WORKDIR")[0].rstrip())
+    assert build.endswith("COPY attack.sh /attack.sh\n")
+    assert (directory / "solution" / "solve.sh").read_text() == "#!/bin/sh\nexec sh /attack.sh\n"
+    assert all(os.access(directory / script, os.X_OK) for script in ("solution/solve.sh", "tests/test.sh"))
+
+
+def test_the_agents_differ_in_who_they_are() -> None:
+    first, second = (tomllib.loads((AGENTS / f"{name}.toml").read_text()) for name in ("attacker", "attacker-root"))
+    assert first["launch"] == second["launch"]
+    assert (first["user"], second["user"]) == ("agent", "root")
+
+
+def test_the_tables_in_the_docs_say_what_the_metadata_says() -> None:
+    assert subprocess.run([sys.executable, ROOT / "tools" / "attack_table.py", "--check"], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("verify_in", ["shared", "separate"])
+def test_no_attack_that_has_a_defence_earned_anything_when_the_docs_were_made(verify_in: str) -> None:
+    read = runpy.run_path(str(ROOT / "tools" / "attack_table.py"))["read"]
+    labels, rows = read((ROOT / "docs" / "hardening.md").read_text())
+    rewards = {name: dict(zip(labels, row[-len(labels) :], strict=True)) for name, row in rows.items()}
+    column = {"shared": "docker", "separate": "docker, clean room"}[verify_in]
+    wins = [name for name in ATTACKS if rewards[f"`{name}`"][column] not in ("0.0", "error")]
+    assert wins == [name for name in ATTACKS if not ALL[name].is_stopped(verify_in)]
