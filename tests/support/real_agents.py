@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,11 +86,12 @@ def effort_in(call: Call) -> str | None:
 
 
 def host_address() -> str:
-    """This host as containers reach it, from whichever bridge: the gateway of the engine's own."""
+    """This host as containers reach it, from whichever bridge: the gateway of the daemon's own."""
     client = docker.from_env()
     try:
         (config, *_) = client.networks.get("bridge").attrs["IPAM"]["Config"]
-        return str(config["Gateway"])
+        # A daemon that has chosen its network itself names only the subnet until it is started once more.
+        return str(config.get("Gateway") or next(ip_network(config["Subnet"]).hosts()))
     finally:
         client.close()
 
