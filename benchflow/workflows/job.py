@@ -92,10 +92,9 @@ class JobWorkflow:
         job = self._job
         run = workflow.info().first_execution_run_id
         finish = FinishJob(job_id=job.id, job_name=job.name, spec=job.spec, origin=job.origin, run_id=run)
+        limits = options.shared(total_sec=self.options.report_total_sec)
         try:
-            await workflow.execute_activity(
-                names.FINISH_JOB, finish, **options.shared(total_sec=self.options.report_total_sec)
-            )
+            await workflow.execute_activity(names.FINISH_JOB, finish, **limits)
         except ActivityError as error:
             # Every rollout's own files are there; `bench results` computes the summary again.
             workflow.logger.error("the summary could not be written: %s", error.cause)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from pathlib import Path
@@ -44,6 +45,20 @@ def read(file: Path) -> WorkflowHistory:
     return WorkflowHistory.from_json(recorded["workflow_id"], recorded["history"])
 
 
+async def test_a_job_continues_as_new_where_its_own_options_say_so() -> None:
+    """The history limit that decides is the one that was submitted, 40 events, not this process's."""
+    first = json.loads((HISTORIES / "job-runs-1.json").read_text())
+    started = first["history"]["events"][0]["workflowExecutionStartedEventAttributes"]
+    job = json.loads(base64.b64decode(started["input"]["payloads"][0]["data"]))
+    assert job["options"]["history_limit"] == 40
+    assert first["history"]["events"][-1]["eventType"] == "EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW"
+    job["options"]["history_limit"] = 3000
+    payload = base64.b64encode(json.dumps(job).encode()).decode()
+    started["input"]["payloads"][0]["data"] = payload
+    with pytest.raises(NondeterminismError):
+        await replayer().replay_workflow(WorkflowHistory.from_json(first["workflow_id"], first["history"]))
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 async def test_a_recorded_history_replays(file: Path) -> None:
     await replayer().replay_workflow(read(file))
@@ -64,4 +79,4 @@ def test_the_stories_are_there_and_small() -> None:
     assert {"rollout-passed", "rollout-cancelled", "rollout-host-lost", "job-runs-1", "job-runs-2"} <= {
         file.stem for file in FILES
     }
-    assert sum(file.stat().st_size for file in FILES) < 150_000
+    assert sum(file.stat().st_size for file in FILES) < 200_000

@@ -34,7 +34,7 @@ printf '%d\\n' "0x$(tail -n 1 /app/who | cut -c1)" | awk '{print ($1 + 1) / 16}'
 def jobs_dir(module_jobs: Path) -> Iterator[Path]:
     """Jobs of a user whose own modules are on the path."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(own_branching.__file__).parent))
+        patch.setenv("PYTHONPATH", str(Path(own_branching.__file__).parents[1]))
         yield module_jobs
 
 
@@ -52,7 +52,7 @@ def run_branched(
     root: Path, jobs_dir: Path, name: str, policy: str, branch: dict[str, Any], **options: Any
 ) -> RolloutResult:
     """One rollout of a job of this name. options: of the policy."""
-    custom = {"kind": "custom", "policy": f"own_branching:{policy}", "options": options}
+    custom = {"kind": "custom", "policy": f"support.own_branching:{policy}", "options": options}
     task = three_steps(root, name)
     return run_tasks([task], jobs_dir, job_name=name, sandbox="local", branch={"policy": custom} | branch)[name]
 
@@ -68,7 +68,7 @@ def worth_of(tree: RolloutTree, chain: str) -> float:
 async def test_a_tree_branches_where_its_own_policy_says_and_is_worth_what_its_own_aggregate_says(
     jobs_dir: Path, tmp_path: Path
 ) -> None:
-    branch = {"aggregate": "own_branching:stdev", "max_depth": 2}
+    branch = {"aggregate": "support.own_branching:stdev", "max_depth": 2}
     result = await asyncio.to_thread(run_branched, tmp_path, jobs_dir, "own", "WherePoor", branch, below=0.5)
     assert result.error is None
     assert result.directory is not None
@@ -92,7 +92,7 @@ async def test_a_tree_branches_where_its_own_policy_says_and_is_worth_what_its_o
     finally:
         await close_providers(OWNER)
     assert (record.outcome, record.error) == ("unchanged", None)
-    assert record.value is not None and record.value.aggregate == "own_branching:stdev"
+    assert record.value is not None and record.value.aggregate == "support.own_branching:stdev"
 
 
 def test_a_policy_that_fails_ends_the_rollout_and_is_named(jobs_dir: Path, tmp_path: Path) -> None:
@@ -107,11 +107,11 @@ def test_a_policy_that_fails_ends_the_rollout_and_is_named(jobs_dir: Path, tmp_p
 def test_an_aggregate_that_gives_no_number_ends_the_rollout_and_its_children_have_their_returns(
     jobs_dir: Path, tmp_path: Path
 ) -> None:
-    branch = {"aggregate": "own_branching:nothing", "horizon": 1}
+    branch = {"aggregate": "support.own_branching:nothing", "horizon": 1}
     result = run_branched(tmp_path, jobs_dir, "nothing", "WherePoor", branch, below=0.5, roles=["brave"])
     assert (result.status, result.rewards) == ("errored", None)
     assert result.error is not None
-    assert (result.error.type, result.error.file) == ("RewardFuncError", "own_branching:nothing")
+    assert (result.error.type, result.error.file) == ("RewardFuncError", "support.own_branching:nothing")
     assert result.directory is not None
     tree = load_tree(result.directory)
     assert [leaf.id for leaf in tree.leaves if leaf.returns is not None] == ["n1.0/n2"]

@@ -22,12 +22,12 @@ ACTIVITIES = DecidingActivities()
 
 
 async def aggregate_of(name: str, *returns: float) -> float:
-    asks = AggregateInput(aggregate=f"own_branching:{name}", returns=list(returns))
+    asks = AggregateInput(aggregate=f"support.own_branching:{name}", returns=list(returns))
     return (await ActivityEnvironment().run(ACTIVITIES.aggregate, asks)).value
 
 
 async def roles_at(node: str, *, most: int = 64, **options: Any) -> list[str | None]:
-    policy = CustomPolicy(policy="own_branching:WherePoor", options=options)
+    policy = CustomPolicy(policy="support.own_branching:WherePoor", options=options)
     left = 3 - [each.id for each in TREE.nodes].index(node)
     asks = DecideInput(policy=policy, agent=AgentSpec(name="oracle"), tree=TREE, node=node, steps_left=left, most=most)
     return [child.role for child in (await ActivityEnvironment().run(ACTIVITIES.decide, asks)).children]
@@ -65,7 +65,7 @@ async def test_an_aggregate_is_asked_with_the_returns() -> None:
 async def test_an_aggregate_that_gives_nothing_is_named(name: str, kind: type[BenchFlowError], message: str) -> None:
     with pytest.raises(kind, match=message) as caught:
         await aggregate_of(name, 0.5)
-    assert (caught.value.file, caught.value.key) == (f"own_branching:{name}", "branch.aggregate")
+    assert (caught.value.file, caught.value.key) == (f"support.own_branching:{name}", "branch.aggregate")
 
 
 async def test_what_never_answers_is_waited_for_no_longer_than_may_be() -> None:

@@ -28,6 +28,7 @@ async def test_rollouts_that_begin_together_share_one_directory(state: Path, tmp
         queue="queue",
         stack="stack",
         slots=nothing,
+        options=nothing,
     )
     directories = await asyncio.gather(*(context.directory(ref) for _ in range(16)))
     assert len(set(directories)) == 1

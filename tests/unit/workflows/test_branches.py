@@ -17,7 +17,7 @@ from benchflow.contracts.sandbox import ImageRef
 from benchflow.workflows.branching import Branches, chain_nodes
 from benchflow.workflows.children import origin_of
 
-OWN = CustomPolicy(policy="own_branching:WherePoor", options={"below": 0.5})
+OWN = CustomPolicy(policy="support.own_branching:WherePoor", options={"below": 0.5})
 STEPS = 4
 
 
@@ -112,7 +112,7 @@ def test_a_node_waits_for_the_chains_that_begin_there_and_for_no_others() -> Non
 
 
 def test_what_an_own_aggregate_has_not_said_of_is_worth_nothing_yet() -> None:
-    branches = Branches(spec_of(aggregate="own_branching:stdev"))
+    branches = Branches(spec_of(aggregate="support.own_branching:stdev"))
     branches.outcomes = [ended("n0.0", 0.25), ended("n0.1", 0.75)]
     (root, *_) = branches.tree(chain_nodes(branches, [])).nodes
     assert (root.value, root.n) == (None, 2)

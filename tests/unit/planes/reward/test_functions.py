@@ -57,7 +57,7 @@ def test_options_are_the_functions_fields() -> None:
 
 
 def test_an_import_path_names_a_class() -> None:
-    assert make("own_rewards:Politeness", language="de") == Politeness("de")
+    assert make("support.own_rewards:Politeness", language="de") == Politeness("de")
 
 
 def test_a_function_with_a_name_of_its_own_is_told_what_it_is_called() -> None:
@@ -70,7 +70,7 @@ def test_packages_bring_functions_by_entry_points(tmp_path: Path, monkeypatch: p
     about = tmp_path / "own_rewards-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own-rewards\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[benchflow.rewards]\npoliteness = own_rewards:Politeness\n")
+    (about / "entry_points.txt").write_text("[benchflow.rewards]\npoliteness = support.own_rewards:Politeness\n")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     assert make("politeness") == Politeness()
     with pytest.raises(TaskValueError, match="no reward function") as caught:
@@ -80,15 +80,15 @@ def test_packages_bring_functions_by_entry_points(tmp_path: Path, monkeypatch: p
 
 WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("forbiden-tools", {}, "type", "there is no reward function 'forbiden-tools'"),
-    ("own_rewards:Nothing", {}, "type", "cannot be imported"),
+    ("support.own_rewards:Nothing", {}, "type", "cannot be imported"),
     ("no_such_package.rewards:Politeness", {}, "type", "cannot be imported"),
-    ("own_rewards:", {}, "type", "cannot be imported"),
+    ("support.own_rewards:", {}, "type", "cannot be imported"),
     (":Politeness", {}, "type", "cannot be imported"),
-    ("own_rewards:A_NUMBER", {}, "type", "is no class"),
-    ("own_rewards:Scoreless", {}, "type", "no method `score`"),
-    ("own_rewards:OfNoSpace", {}, "type", "its space is 'outer'"),
-    ("own_rewards:Politeness", {"tone": 3}, "", "TypeError"),
-    ("own_rewards:Picky", {"pick": 1}, "", "nothing is right"),
+    ("support.own_rewards:A_NUMBER", {}, "type", "is no class"),
+    ("support.own_rewards:Scoreless", {}, "type", "no method `score`"),
+    ("support.own_rewards:OfNoSpace", {}, "type", "its space is 'outer'"),
+    ("support.own_rewards:Politeness", {"tone": 3}, "", "TypeError"),
+    ("support.own_rewards:Picky", {"pick": 1}, "", "nothing is right"),
     ("string-match", {}, "expected", "is required"),
     ("string-match", {"expected": 3}, "expected", "not 3"),
     ("string-match", {"expected": "x", "match": "fuzzy"}, "match", "'exact'"),
@@ -127,7 +127,7 @@ def test_a_type_that_is_not_known_names_the_nearest() -> None:
 
 # --- whole tables ---------------------------------------------------------------------------------------
 
-POLITE = row("own_rewards:Politeness", name="polite")
+POLITE = row("support.own_rewards:Politeness", name="polite")
 MATCH = row("string-match", name="says", expected="x")
 
 

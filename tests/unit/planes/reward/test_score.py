@@ -108,7 +108,7 @@ async def test_who_cancels_the_scoring_ends_its_functions() -> None:
 
 
 def row(name: str, **options: Any) -> RewardFuncSpec:
-    return RewardFuncSpec(type="own_rewards:Politeness", name=name, options=options)
+    return RewardFuncSpec(type="support.own_rewards:Politeness", name=name, options=options)
 
 
 async def test_a_task_without_a_table_is_scored_by_its_verifier_alone() -> None:
@@ -146,7 +146,7 @@ async def test_functions_run_beside_each_other_and_after_the_verifier() -> None:
         assert barrier.n_waiting == 0
         return await verified()
 
-    meets = [RewardFuncSpec(type="own_rewards:Meets", name=name, options={"place": "here"}) for name in "abc"]
+    meets = [RewardFuncSpec(type="support.own_rewards:Meets", name=name, options={"place": "here"}) for name in "abc"]
     result = await asyncio.wait_for(score(NODE, output, RewardTable(funcs=meets), now=NOW), 60)
     assert (result.errors, result.items["output.a"]) == ({}, 1.0)
 
