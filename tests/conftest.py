@@ -12,6 +12,7 @@ import contextlib
 import functools
 import io
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +31,10 @@ from benchflow.planes.agent.toolbox import Toolbox, ensure_runtime
 from benchflow.planes.agent.toolbox.npm import NpmRegistry
 from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
 from benchflow.planes.sandbox.records import file_lock
+
+# A run in the background of a shell inherits that SIGINT is ignored, and so would all programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Set where tests run beside each other: what a command prints into a pipe must not be broken at somebody's width.
 os.environ.pop("COLUMNS", None)
@@ -100,6 +105,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Close with one line of counts and minutes, after the tests that needed a rerun and the reasons for skips."""
+    if terminalreporter.config.option.collectonly:
+        return
     stats = terminalreporter.stats
     reruns = sorted({report.nodeid for report in stats.get("rerun", [])})
     for name in reruns:

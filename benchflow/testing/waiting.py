@@ -6,12 +6,20 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
 
-async def until(condition: Callable[[], T | Awaitable[T]], *, seconds: float = 300.0, every: float = 0.02) -> T:
+@overload
+async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 300.0, every: float = 0.02) -> T: ...
+
+
+@overload
+async def until(condition: Callable[[], T], *, seconds: float = 300.0, every: float = 0.02) -> T: ...
+
+
+async def until(condition: Callable[[], Any], *, seconds: float = 300.0, every: float = 0.02) -> Any:
     """Poll a condition until it is true, and return its value. Synchronous code calls it with `asyncio.run`.
 
     Args:
@@ -24,8 +32,9 @@ async def until(condition: Callable[[], T | Awaitable[T]], *, seconds: float = 3
     """
     deadline = time.monotonic() + seconds
     while True:
-        found = condition()
-        value = cast(T, await found if inspect.isawaitable(found) else found)
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
         if value:
             return value
         assert time.monotonic() < deadline, f"the condition did not come true within {seconds:g} s"
