@@ -65,7 +65,7 @@ def registry() -> Iterator[Registry]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     given = Registry(f"http://127.0.0.1:{server.server_port}/npm/")
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield given
     server.shutdown()
