@@ -20,7 +20,7 @@ NEWEST_PYTHON = $(shell for name in python3 python3.14 python3.13 python3.12 pyt
 	&& { echo "$$name"; break; }; done)
 PYTHON ?= $(or $(NEWEST_PYTHON),python3)
 READY = .venv/.ready
-LINTED = benchflow tests tools $(wildcard benchmarks/perf)
+LINTED = benchflow tests tools tools/fresh-machine $(wildcard benchmarks/perf)
 
 help:
 	@sed -n '4,10s/^# *//p' Makefile
@@ -31,8 +31,11 @@ $(READY): pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "BenchFlow needs Python 3.11 or newer; $(PYTHON) is $$("$(PYTHON)" -V)." \
 			"Install a newer one, or name it: make PYTHON=/path/to/python3.12"; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || { \
+		echo "installing python3-venv"; \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends python3-venv; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
-		echo "$(PYTHON) can't make virtual environments. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+		echo "$(PYTHON) can't make virtual environments. On Debian and Ubuntu, as root: apt-get install python3-venv"; exit 1; }
 	@.venv/bin/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || "$(PYTHON)" -m venv --clear .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
