@@ -20,7 +20,7 @@ import pytest
 
 from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxRef, SandboxSpec
 from benchflow.planes.agent.acp.client import Client
-from benchflow.planes.agent.acp.limits import Limits
+from benchflow.planes.agent.acp.limits import Limits, Patience
 from benchflow.planes.agent.acp.process import AgentProcess, find_account, run_mount
 from benchflow.planes.agent.acp.session import Host, Session, Turn
 from benchflow.planes.agent.acp.wire import Message, Wire
@@ -47,6 +47,8 @@ LOG = "/tmp/received.jsonl"
 
 KEY = "agent-0"
 PATIENT = Limits(wall=600, idle=300)
+WAITS = Patience(last_log=300, cancel=300)
+"""An agent that has little of the machine may be late with what the tests wait for."""
 
 
 @dataclass
@@ -61,8 +63,8 @@ class Room:
     def process(self) -> AgentProcess:
         return AgentProcess(self.sandbox, self.wire, KEY)
 
-    def session(self, host: Host | None = None) -> Session:
-        return Session(self.wire, host or Client(self.sandbox, user=USER, cwd=CWD))
+    def session(self, host: Host | None = None, patience: Patience = WAITS) -> Session:
+        return Session(self.wire, host or Client(self.sandbox, user=USER, cwd=CWD), patience)
 
     async def start(self, *argv: str) -> None:
         account = await find_account(self.sandbox, USER)

@@ -35,7 +35,7 @@ from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import prepare_account
 from benchflow.planes.agent.acp.connect import Connection, Start
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import Limits
+from benchflow.planes.agent.acp.limits import Limits, Patience
 from benchflow.planes.agent.acp.process import find_account, run_mount
 from benchflow.planes.agent.acp.session import Turn
 from benchflow.planes.agent.acp.talk import AcpTalk
@@ -78,9 +78,11 @@ class World:
     registration: Registration
     session: AgentSession | None = None
     lines: list[Json] = field(default_factory=list)
+    patience: Patience = field(default_factory=Patience)
 
     def connection(self) -> Connection:
-        return Connection(self.sandbox, self.directory / "sessions", mirrored=self.room.mirrored)
+        sessions = self.directory / "sessions"
+        return Connection(self.sandbox, sessions, mirrored=self.room.mirrored, patience=self.patience)
 
     async def open(self, load: AgentSession | None = None, within: float = PATIENCE) -> AgentSession:
         self.session = await self.connection().open(0, self.start, within, load=load)

@@ -20,6 +20,7 @@ from benchflow.contracts.rollout import AgentSession
 from benchflow.errors import AgentExitError, AgentTimeoutError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.acp.connect import STARTS, session_rung
+from benchflow.planes.agent.acp.limits import Patience
 from benchflow.planes.agent.registry import find_agent
 from benchflow.testing.waiting import until
 
@@ -247,14 +248,10 @@ async def small_world(how: str, paths: StatePaths, directory: Path) -> AsyncIter
     """A world in which a session `s-1` is believed to have been held."""
     async with worlds_of(small(how), paths, directory) as worlds:
         world = await worlds.first()
+        # An agent that has little of the machine may take a while to say the last of its history.
+        world.patience = Patience(silence=3.0)
         await world.sandbox.write_file("/opt/small.py", SMALL)
         yield world
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Listen longer for the last of a history: an agent that has little of the machine may take a while to say it."""
-    monkeypatch.setattr("benchflow.planes.agent.acp.opening.SILENCE", 3.0)
 
 
 async def begun(world: World) -> None:
@@ -280,9 +277,7 @@ def methods(world: World) -> list[str]:
     return [message["method"] for message in world.sent() if "method" in message]
 
 
-async def test_history_belongs_to_no_turn_even_if_it_comes_late(
-    paths: StatePaths, tmp_path: Path, patient: None
-) -> None:
+async def test_history_belongs_to_no_turn_even_if_it_comes_late(paths: StatePaths, tmp_path: Path) -> None:
     async with small_world("is late", paths, tmp_path / "worlds") as world:
         assert (await world.open(held(world))).id == "s-1"
         await world.turn(1, "go")
@@ -291,7 +286,7 @@ async def test_history_belongs_to_no_turn_even_if_it_comes_late(
 
 
 async def test_a_worker_that_takes_over_while_a_session_is_loaded_asks_nothing_again(
-    paths: StatePaths, tmp_path: Path, patient: None
+    paths: StatePaths, tmp_path: Path
 ) -> None:
     async with small_world("waits", paths, tmp_path / "worlds") as world:
         await begun(world)

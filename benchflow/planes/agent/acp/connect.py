@@ -25,7 +25,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import McpServer
 from benchflow.errors import AgentExitError, AgentTimeoutError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.client import Client
-from benchflow.planes.agent.acp.limits import Limits
+from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience
 from benchflow.planes.agent.acp.mirror import Mirror
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
 from benchflow.planes.agent.acp.session import Session
@@ -67,10 +67,13 @@ class Connection:
     mirrored: it has one of its own, which is to be kept equal to this one.
     """
 
-    def __init__(self, sandbox: Sandbox, directory: Path, *, mirrored: bool = False) -> None:
+    def __init__(
+        self, sandbox: Sandbox, directory: Path, *, mirrored: bool = False, patience: Patience = PATIENCE
+    ) -> None:
         self._sandbox = sandbox
         self._directory = directory
         self._mirrored = mirrored
+        self.patience = patience
 
     def wire(self, name: str) -> Wire:
         return Wire(self._directory / name)
@@ -137,7 +140,8 @@ class Connection:
             client = Client(self._sandbox, user=start.account.name, cwd=start.cwd)
             async with self.reach(name) as during, aclosing(client):
                 await process.start(start.pump, start.argv, env=start.env, cwd=start.cwd, account=start.account)
-                talk = Opening(Session(wire, client), start, Limits(wall=within, idle=None), load)
+                session = Session(wire, client, self.patience)
+                talk = Opening(session, start, Limits(wall=within, idle=None), load)
                 opened = wire.note(_OPENED, await during(talk.run()))
         account = start.account
         return AgentSession(

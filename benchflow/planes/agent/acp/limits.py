@@ -1,5 +1,5 @@
-"""How long a turn may take, and the note of why we ended it: whoever takes a turn over must not believe that the agent
-ended it by itself.
+"""How long a turn may take, what an agent is given beside that, and the note of why we ended a turn: whoever takes it
+over must not believe that the agent ended it by itself.
 """
 
 from __future__ import annotations
@@ -27,6 +27,26 @@ class Limits:
         if self.wall is not None and elapsed > self.wall:
             return "wall_clock"
         return "idle" if self.idle is not None and silent > self.idle else None
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds that an agent is given beside its turns' limits.
+
+    silence: without output, after which a turn that has its answer is over. last_words: after its answer, when a turn
+    is over however much the agent goes on to say. last_log: for an agent's log, as long as it is empty, to say why the
+    agent wrote what it should not. cancel: to answer that it has stopped. progress_every: between two notes of how far
+    a turn has been taken in.
+    """
+
+    silence: float = 0.25
+    last_words: float = 5.0
+    last_log: float = 2.0
+    cancel: float = 10.0
+    progress_every: float = 2.0
+
+
+PATIENCE = Patience()
 
 
 def note_stop(wire: Wire, name: str, why: Stop) -> None:

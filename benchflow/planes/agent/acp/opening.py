@@ -34,7 +34,7 @@ from benchflow.contracts.rollout import AgentSession
 from benchflow.contracts.task import McpServer
 from benchflow.errors import ACPError, ConfigError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.limits import Limits
-from benchflow.planes.agent.acp.session import SILENCE, Session
+from benchflow.planes.agent.acp.session import Session
 from benchflow.planes.agent.acp.wire import Message
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Opening:
             method, quiet = "session/resume", 0.0
         elif capabilities.load_session:
             # The last of the history may come after the answer.
-            method, quiet = "session/load", SILENCE
+            method, quiet = "session/load", self._session.patience.silence
         else:
             raise SessionNotLoadedError(f"agent {record.name!r} says that it loads no sessions", remedy=_LOWER)
         try:

@@ -18,23 +18,8 @@ from benchflow.contracts.ids import short_hash
 from benchflow.contracts.rollout import Question
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import Limits, Stop, note_stop, noted_stop
+from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.wire import SLOW, Heard, Message, Wire
-
-SILENCE = 0.25
-"""Seconds without output after which a turn that has its answer is taken to be over."""
-
-LAST_LOG = 2.0
-"""Seconds that an agent's log, as long as it is empty, is given to say why it wrote what it should not."""
-
-LAST_WORDS = 5.0
-"""Seconds after its answer at which a turn is over, however much the agent goes on to say."""
-
-CANCEL_GRACE = 10.0
-"""Seconds for an agent to answer that it has stopped."""
-
-PROGRESS_EVERY = 2.0
-"""Seconds between two notes of how far a turn has been taken in."""
 
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603
@@ -105,9 +90,10 @@ class _Exchange:
 class Session:
     """The client's side of one agent process."""
 
-    def __init__(self, wire: Wire, host: Host) -> None:
+    def __init__(self, wire: Wire, host: Host, patience: Patience = PATIENCE) -> None:
         self._wire = wire
         self._host = host
+        self.patience = patience
 
     async def call(self, request: str, method: str, params: Message, limits: Limits, *, quiet: float = 0.0) -> Message:
         """Send a request, unless it was, and return its result. What is heard until then, and until nothing was for
@@ -149,7 +135,7 @@ class Session:
             return await self._hear_turn(exchange, session, started, offset, limits, kill, skip)
         except ACPError as error:
             # What it says of its trouble may come a moment after it.
-            give_up_at = time.monotonic() + LAST_LOG
+            give_up_at = time.monotonic() + self.patience.last_log
             while (tail := self._wire.log_tail()) is None and time.monotonic() < give_up_at:
                 await asyncio.sleep(SLOW)
             error.log_tail = tail
@@ -170,7 +156,7 @@ class Session:
         if progress is not None and skip(progress["lines"]):
             offset, exchange.lines, exchange.paused = progress["offset"], progress["lines"], progress["paused"]
             exchange.reading.restore(progress["reading"])
-        stop = await self._listen(exchange, offset, started, limits, quiet=SILENCE, session=session)
+        stop = await self._listen(exchange, offset, started, limits, quiet=self.patience.silence, session=session)
         if exchange.answer is None or (stop and "error" in exchange.answer):
             await kill()
             return Turn("cancelled" if stop == "cancelled" else "timeout", exchange.reading, stop)
@@ -220,7 +206,8 @@ class Session:
                     await self._take(exchange, heard)
                     # While somebody was asked, the agent could not but wait.
                     heard_at = time.monotonic()
-                    if session is not None and now - noted_at > PROGRESS_EVERY and not exchange.served:
+                    is_due = now - noted_at > self.patience.progress_every
+                    if session is not None and is_due and not exchange.served:
                         self._note_progress(exchange, offset)
                         noted_at = now
                     if offset < before:
@@ -228,7 +215,8 @@ class Session:
                         continue
                 if exchange.answer is not None:
                     exchange.answered_at = exchange.answered_at or now
-                    if (heard is None and now - heard_at >= quiet) or now - exchange.answered_at > LAST_WORDS:
+                    over_for = now - exchange.answered_at
+                    if (heard is None and now - heard_at >= quiet) or over_for > self.patience.last_words:
                         return stop
                     continue
                 if heard is None:
@@ -249,7 +237,7 @@ class Session:
                 if stop is not None and (session is None or now > (exchange.give_up_at or now)):
                     return stop
                 if stop is not None and session is not None and exchange.give_up_at is None:
-                    exchange.give_up_at = now + CANCEL_GRACE
+                    exchange.give_up_at = now + self.patience.cancel
                     self._send_cancel(session)
         finally:
             if exchange.answer is not None:

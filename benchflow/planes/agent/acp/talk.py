@@ -33,7 +33,7 @@ class AcpTalk:
         self._wire = connection.wire(session.directory)
         self._process = connection.process(session.directory)
         self._client = Client(sandbox, user=session.user, cwd=session.cwd, permissions=permissions, answers=answers)
-        self._session = Session(self._wire, self._client)
+        self._session = Session(self._wire, self._client, connection.patience)
 
     async def turn(
         self, number: int, prompt: str, sink: Callable[[list[Line]], None], reading: Reading, limits: Limits

@@ -25,7 +25,6 @@ Message = dict[str, Any]
 
 PIECE = 1024 * 1024
 LONGEST_LINE = 64 * 1024 * 1024
-"""A longer line is not a message."""
 
 QUICK, SLOW = 0.004, 0.05
 """Seconds between two looks at a file that grows, and at one that has not for a while."""
@@ -43,10 +42,11 @@ class Heard:
 
 
 class Wire:
-    """The directory of one agent process."""
+    """The directory of one agent process. longest_line: in bytes; a longer one is not a message."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, longest_line: int = LONGEST_LINE) -> None:
         self.directory = directory
+        self._longest_line = longest_line
         self._sent_to = 0
         self._requests: set[str] = set()
         self._answers: dict[str, Message] = {}
@@ -147,9 +147,9 @@ class Wire:
                     offset += len(line) + 1
                     if line.strip():
                         yield Heard(offset, bytes(line), _parsed(line))
-                if len(rest) > LONGEST_LINE:
+                if len(rest) > self._longest_line:
                     raise ACPError(
-                        f"the agent wrote a line of more than {LONGEST_LINE} bytes", log_tail=self.log_tail()
+                        f"the agent wrote a line of more than {self._longest_line} bytes", log_tail=self.log_tail()
                     )
                 # A flood of lines must not keep others waiting.
                 await asyncio.sleep(0)

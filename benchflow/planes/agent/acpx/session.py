@@ -19,9 +19,9 @@ from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import Limits, Stop, note_stop, noted_stop
+from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
-from benchflow.planes.agent.acp.session import CANCEL_GRACE, LAST_WORDS, Line, Turn
+from benchflow.planes.agent.acp.session import Line, Turn
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.acpx import NO_CHOICES, Choices
 from benchflow.planes.agent.acpx.stream import Stream, failure_of
@@ -69,6 +69,7 @@ class AcpxSession:
         servers: Sequence[Mapping[str, Any]] = (),
         inside: str = RUN_DIRECTORY,
         name: str | None = None,
+        patience: Patience = PATIENCE,
     ) -> None:
         if permissions not in _PERMISSIONS:
             raise UnsupportedFeatureError(
@@ -87,6 +88,7 @@ class AcpxSession:
         self._servers = [dict(server) for server in servers]
         self._inside = inside
         self._name = name or directory.name
+        self._patience = patience
         self._files = f"{_FILES}/{directory.name}"
         self._log = f"{self._env.get('HOME', account.home).rstrip('/')}/{AGENT_LOG}"
         # No time to live: the process that holds the agent goes when the session does.
@@ -213,7 +215,7 @@ class AcpxSession:
                         continue
                 if stream.over:
                     over_at = over_at or now
-                    if now - over_at > LAST_WORDS:
+                    if now - over_at > self._patience.last_words:
                         # Written down: whoever reads it again must not read on.
                         last = wire.note("end", {"to": offset})
                         return stop
@@ -222,7 +224,7 @@ class AcpxSession:
                 if stop is not None:
                     note_stop(wire, _STOP, stop)
                 if stop is not None and cancelling is None:
-                    give_up_at = now + CANCEL_GRACE
+                    give_up_at = now + self._patience.cancel
                     cancelling = asyncio.ensure_future(self._cancel(number))
                 if give_up_at is not None and now > give_up_at:
                     return stop
