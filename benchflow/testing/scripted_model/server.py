@@ -16,9 +16,8 @@ from benchflow.testing.scripted_model.record import Call, CallLog
 from benchflow.testing.scripted_model.script import Reply, Script, SideCalls
 
 if TYPE_CHECKING:
-    import uvicorn
-
     from benchflow.testing.scripted_model.app import ScriptedApp
+    from benchflow.testing.scripted_model.stopping import StoppingServer
 
 Scripted = Script | Program | str | Path | Sequence[Any] | dict[str, Any]
 """A script, a Python callable, a YAML file, or the plain data of a script (a list is a list of replies)."""
@@ -47,7 +46,7 @@ class ScriptedModel:
         self._host, self._port = host, port
         self._loop: asyncio.AbstractEventLoop | None = None
         self._app: ScriptedApp | None = None
-        self._server: uvicorn.Server | None = None
+        self._server: StoppingServer | None = None
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
 
@@ -130,6 +129,7 @@ class ScriptedModel:
             import uvicorn
 
             from benchflow.testing.scripted_model.app import ScriptedApp
+            from benchflow.testing.scripted_model.stopping import StoppingServer
         except ImportError as error:
             remedy = "pip install 'benchflow[testing]'"
             raise UsageError(f"the scripted model needs a package: {error}", remedy=remedy) from error
@@ -150,7 +150,7 @@ class ScriptedModel:
                 access_log=False,
                 timeout_graceful_shutdown=2,
             )
-            self._server = uvicorn.Server(config)
+            self._server = StoppingServer(config)
             self._started.set()
             await self._server.serve(sockets=[listener])
 
@@ -165,7 +165,7 @@ class ScriptedModel:
         if thread is None or self._loop is None or self._app is None or self._server is None:
             return
         self._loop.call_soon_threadsafe(self._app.closing.set)
-        self._server.should_exit = True
+        self._loop.call_soon_threadsafe(self._server.stop)
         thread.join()
         self._started.clear()
 
