@@ -1,5 +1,5 @@
 # Everything a contributor types. Each target sets up what it needs: .venv from the package index, and, where a Docker
-# daemon answers, the image that the tasks are built from.
+# daemon answers, the image that the tasks are built from. Run as root, they install packages that cannot be done without.
 #
 #   make demo       score the quickstart tasks on the embedded stack
 #   make test       the suite; one of its lanes: test-unit, test-engine, test-provider, test-system, test-crash
@@ -13,7 +13,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: test-unit test-engine test-provider test-system test-crash
-.PHONY: help demo test test-all test-times soak lint types clean base-image
+.PHONY: help demo test test-all test-times soak lint types clean sandboxes
 
 NEWEST_PYTHON = $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
@@ -31,40 +31,40 @@ $(READY): pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "BenchFlow needs Python 3.11 or newer; $(PYTHON) is $$("$(PYTHON)" -V)." \
 			"Install a newer one, or name it: make PYTHON=/path/to/python3.12"; exit 1; }
-	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || { \
-		echo "installing python3-venv"; \
-		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends python3-venv; }
-	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { [ "$$(id -u)" -eq 0 ] && tools/install python3-venv; } || { \
 		echo "$(PYTHON) can't make virtual environments. On Debian and Ubuntu, as root: apt-get install python3-venv"; exit 1; }
 	@.venv/bin/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || "$(PYTHON)" -m venv --clear .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-base-image: $(READY)
-	@tools/base-image --if-daemon
+# Where a Docker daemon answers, the image that tasks are built from; else what the network of local sandboxes needs.
+sandboxes: $(READY)
+	@if .venv/bin/python tools/engine.py ping 2>/dev/null; then tools/base-image; \
+	elif [ "$$(id -u)" -eq 0 ] && ! { command -v iptables || command -v nft; } >/dev/null; \
+	then tools/install iptables; fi
 
-demo: base-image
+demo: sandboxes
 	.venv/bin/python -m benchflow.cli submit benchmarks/quickstart --agent oracle
 
 # Three processes on two cores: while one waits for a sandbox, the others compute.
 PYTEST = .venv/bin/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 PROCESSES ?= 3
 
-test: base-image
+test: sandboxes
 	$(PYTEST)
 
-test-unit test-engine test-provider test-system test-crash: test-%: base-image
+test-unit test-engine test-provider test-system test-crash: test-%: sandboxes
 	$(PYTEST) tests/$*
 
-test-all: base-image
+test-all: sandboxes
 	$(PYTEST) -m 'not soak'
 	.venv/bin/python tools/mutants
 	tools/fresh-machine
 
-soak: base-image
+soak: sandboxes
 	.venv/bin/python -m pytest -m soak -k '$(NAME)'
 
-test-times: base-image
+test-times: sandboxes
 	.venv/bin/python tools/test_times.py -- $(PYTEST) $(TESTS)
 
 lint: $(READY)
