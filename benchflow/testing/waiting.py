@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
+TIMEOUT_SEC = float(os.environ.get("BENCHFLOW_TEST_TIMEOUT_SEC") or 300)
+"""Seconds that a condition is waited for. Generous, because a busy machine is no failure: only a test that fails waits
+so long.
+"""
+
 
 @overload
-async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 300.0, every: float = 0.02) -> T: ...
+async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = TIMEOUT_SEC, every: float = 0.02) -> T: ...
 
 
 @overload
-async def until(condition: Callable[[], T], *, seconds: float = 300.0, every: float = 0.02) -> T: ...
+async def until(condition: Callable[[], T], *, seconds: float = TIMEOUT_SEC, every: float = 0.02) -> T: ...
 
 
-async def until(condition: Callable[[], Any], *, seconds: float = 300.0, every: float = 0.02) -> Any:
+async def until(condition: Callable[[], Any], *, seconds: float = TIMEOUT_SEC, every: float = 0.02) -> Any:
     """Poll a condition until it is true, and return its value. Synchronous code calls it with `asyncio.run`.
 
     Args:
         condition: A function, or a coroutine function, without arguments.
-        seconds: Timeout. Generous, because a busy machine is no failure: only a test that fails waits so long.
+        seconds: Timeout.
         every: Seconds between polls.
 
     Raises:

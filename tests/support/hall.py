@@ -13,7 +13,7 @@ from typing import Any
 
 from benchflow.checkpoints.capture import FENCE
 from benchflow.contracts.base import ArtifactRef, BlobStore
-from benchflow.contracts.sandbox import Capabilities, ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
+from benchflow.contracts.sandbox import Capabilities, ImageRef, OwnedSandbox, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.testing.noop_sandbox import REWARD_FILE, NoopProvider, NoopSandbox
 
 
@@ -102,6 +102,14 @@ class Hall(NoopProvider):
     async def remove(self, name: str) -> None:
         self.open.discard(name)
         self.removed[name] += 1
+
+    async def owned(self, stack_id: str) -> list[OwnedSandbox]:
+        specs = [self._rollouts[name] for name in sorted(self.open)]
+        return [
+            OwnedSandbox(name=spec.name, handle=spec.name, labels=spec.labels)
+            for spec in specs
+            if spec.labels["benchflow.stack"] == stack_id
+        ]
 
     async def turn(self, labels: dict[str, str]) -> None:
         rollout = labels["benchflow.workflow"]
