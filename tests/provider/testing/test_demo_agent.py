@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 
 from benchflow.testing import demo_agent
 from benchflow.testing.scripted_model import ScriptedModel
+from benchflow.testing.waiting import until
 
 AGENT = Path(demo_agent.__file__)
 
@@ -184,7 +185,7 @@ async def start(connection: ClientSideConnection, place: Path) -> str:
 
 
 async def ask(connection: ClientSideConnection, session: str, text: str = "go") -> s.PromptResponse:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         return await connection.prompt(session_id=session, prompt=[text_block(text)])
 
 
@@ -311,8 +312,7 @@ async def test_it_repeats_with_numbers_and_waits_for_files(connect: Connect, pla
     async with connect({"turns": [actions]}) as (client, connection):
         session = await start(connection, place)
         turn = asyncio.create_task(ask(connection, session))
-        while not client.said():
-            await asyncio.sleep(0.01)
+        await until(client.said)
         (place / "work/go.txt").touch()
         await turn
     assert client.said() == ["first", *(f"update {number}" for number in range(300))]
@@ -451,8 +451,9 @@ async def test_a_cancelled_turn_ends_as_cancelled(connect: Connect, place: Path)
         async with connect({"turns": [actions]}, Client(answer="never")) as (client, connection):
             session = await start(connection, place)
             turn = asyncio.create_task(ask(connection, session))
-            while not client.said() or (actions[1].get("ask") and not client.asked):
-                await asyncio.sleep(0.01)
+            await until(client.said)
+            if "ask" in actions[1]:
+                await until(lambda client=client: client.asked)
             await connection.cancel(session_id=session)
             assert (await turn).stop_reason == "cancelled"
 
@@ -462,8 +463,7 @@ async def test_it_can_ignore_a_cancel(connect: Connect, place: Path) -> None:
     async with connect({"turns": [actions]}) as (client, connection):
         session = await start(connection, place)
         turn = asyncio.create_task(ask(connection, session))
-        while not client.said():
-            await asyncio.sleep(0.01)
+        await until(client.said)
         await connection.cancel(session_id=session)
         (place / "work/go.txt").touch()
         assert (await turn).stop_reason == "end_turn"

@@ -133,7 +133,7 @@ def test_it_dies_in_the_middle_of_a_line(pipe: Any) -> None:
     assert json.loads(agent.line())["params"]["update"]["content"]["text"] == "whole"
     half = agent.line()
     assert half.startswith(b'{"jsonrpc"') and not half.endswith(b"\n")
-    assert agent.process.wait(30) == 9
+    assert agent.process.wait(300) == 9
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, 0), (7, 7), (-signal.SIGKILL, -signal.SIGKILL)])
@@ -141,7 +141,7 @@ def test_it_exits_in_the_middle_of_a_turn(pipe: Any, code: int, status: int) -> 
     agent = pipe({"stderr": "about to go", "times": 2}, {"exit": code})
     agent.prompt()
     assert agent.line() == b""
-    assert agent.process.wait(30) == status
+    assert agent.process.wait(300) == status
     assert agent.process.stderr.read() == b"about to go\nabout to go\n"
 
 
@@ -176,13 +176,13 @@ def test_it_can_ignore_sigterm(pipe: Any) -> None:
 def test_sigterm_ends_it_otherwise(pipe: Any) -> None:
     agent = pipe({"hang": True})
     agent.process.terminate()
-    assert agent.process.wait(30) == 128 + signal.SIGTERM
+    assert agent.process.wait(300) == 128 + signal.SIGTERM
 
 
 def test_a_daemon_outlives_it(pipe: Any) -> None:
     agent = pipe({"daemon": "echo $$ > pid; exec sleep 600", "record": "record"}, {"wait_for": "pid"}, {"exit": 0})
     agent.prompt()
-    agent.process.wait(30)
+    agent.process.wait(300)
     pid = json.loads((agent.home / "record").read_text())["result"]
     os.kill(pid, 0)
     assert os.getsid(pid) == pid
@@ -192,7 +192,7 @@ def test_a_daemon_outlives_it(pipe: Any) -> None:
 def test_a_daemon_can_hold_the_output_open(pipe: Any) -> None:
     agent = pipe({"daemon": "exec sleep 600", "keeps_stdout": True, "record": "record"}, {"exit": 0})
     agent.prompt()
-    agent.process.wait(30)
+    agent.process.wait(300)
     pid = json.loads((agent.home / "record").read_text())["result"]
     ended, _, _ = select.select([agent.process.stdout], [], [], 0.2)
     assert not ended
@@ -267,7 +267,7 @@ def test_it_ends_with_its_input(pipe: Any) -> None:
     agent = pipe({"hang": True})
     agent.prompt()
     agent.process.stdin.close()
-    assert agent.process.wait(30) == 0
+    assert agent.process.wait(300) == 0
 
 
 def test_it_is_one_file_for_old_pythons_and_the_standard_library_only() -> None:

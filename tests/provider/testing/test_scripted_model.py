@@ -30,7 +30,7 @@ SPOKE = {"role": "assistant", "content": "I went"}
 class Wire:
     """A bare HTTP client, so that what is on the wire can be seen."""
 
-    def __init__(self, model: ScriptedModel, timeout: float = 30) -> None:
+    def __init__(self, model: ScriptedModel, timeout: float = 300) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", model.port, timeout=timeout)
 
     def post(self, body: Any, path: str = "/v1/chat/completions", **headers: str) -> http.client.HTTPResponse:
@@ -295,7 +295,7 @@ def test_a_held_reply_waits_until_the_test_lets_it_go() -> None:
         model.wait_for_calls(1)
         assert len(model.in_flight) == 1 and not answer.done()
         model.release("gate")
-        assert answer.result(timeout=30) == "at last"
+        assert answer.result(timeout=300) == "at last"
         model.wait_until_quiet()
 
 
@@ -348,7 +348,7 @@ def test_a_gemini_stream_without_sse_is_a_json_array() -> None:
 
 
 def test_everything_received_is_recorded(tmp_path: Path) -> None:
-    file = tmp_path / "records" / "calls.jsonl"
+    file, began = tmp_path / "records" / "calls.jsonl", time.time()
     with ScriptedModel(["one"], record=file) as model:
         Wire(model).post(chat(), "/v1/chat/completions?beta=true", Authorization="Bearer sk-canary")
         Wire(model).post({"odd": 1}, "/v1/nothing")
@@ -357,7 +357,7 @@ def test_everything_received_is_recorded(tmp_path: Path) -> None:
     assert first["headers"]["authorization"] == "Bearer sk-canary"
     assert first["body"]["messages"] == [USER]
     assert (first["query"], first["dialect"], first["side"], first["reply"]) == ("beta=true", "openai-chat", False, "0")
-    assert abs(first["time"] - time.time()) < 60
+    assert began <= first["time"] <= time.time()
     assert (second["path"], second["reply"], second["dialect"]) == ("/v1/nothing", "404", None)
 
 
@@ -382,11 +382,11 @@ def test_it_runs_from_the_shell(script_file: Path, tmp_path: Path) -> None:
     try:
         assert server.stdout is not None
         port = int(server.stdout.readline().strip().rpartition(":")[2])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
         connection.request("POST", "/v1/chat/completions", json.dumps(chat()))
         assert json.load(connection.getresponse())["choices"][0]["message"]["content"] == "from a file"
         server.send_signal(signal.SIGTERM)
-        assert server.wait(30) == 0
+        assert server.wait(300) == 0
         assert len(record.read_text().splitlines()) == 1
     finally:
         server.kill()
