@@ -167,7 +167,7 @@ class _Boundary(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         record = self.records.add(activity.info().task_token)
         try:
-            async with _heartbeat(self.heartbeat_every_sec):
+            async with _heartbeat(self._heartbeat_every()):
                 result = await super().execute_activity(input)
             _check_size(result)
             return result
@@ -187,6 +187,11 @@ class _Boundary(ActivityInboundInterceptor):
             raise _as_application_error(error) from error
         finally:
             record.unlink(missing_ok=True)
+
+    def _heartbeat_every(self) -> float:
+        """Return the seconds between heartbeats: the worker's option, but three within the timeout that the job set."""
+        timeout = activity.info().heartbeat_timeout
+        return min(self.heartbeat_every_sec, timeout.total_seconds() / 3) if timeout else self.heartbeat_every_sec
 
 
 def _as_application_error(error: Exception) -> ApplicationError:

@@ -26,8 +26,8 @@ class _FromEnvironment(Model):
 
     PREFIX: ClassVar[str]
 
-    # Neither JSON nor a timeout can hold infinity.
-    model_config = ConfigDict(allow_inf_nan=False)
+    # Neither JSON nor a timeout can hold infinity. The text under each field is its description.
+    model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
     @classmethod
     def variables(cls) -> dict[str, str]:

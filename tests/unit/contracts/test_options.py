@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from support.paths import ROOT
 
 from benchflow.contracts.job import JobSpec
 from benchflow.contracts.options import WorkerOptions, WorkflowOptions
 from benchflow.errors import ConfigError
 from benchflow.jobs import spec_digest
+
+OPERATING = ROOT / "docs" / "operating.md"
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "many", "1.5", ""])
@@ -41,6 +44,16 @@ def test_a_variable_that_names_no_option_is_refused_with_those_that_do() -> None
     with pytest.raises(ConfigError, match="BENCHFLOW_WORKFLOW_HEARTBEAT is not an option") as caught:
         WorkflowOptions.from_environment({"BENCHFLOW_WORKFLOW_HEARTBEAT": "60"})
     assert "BENCHFLOW_WORKFLOW_HEARTBEAT_TIMEOUT_SEC" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("options", [WorkerOptions, WorkflowOptions])
+def test_every_option_is_in_the_operators_table_with_its_default(
+    options: type[WorkerOptions] | type[WorkflowOptions],
+) -> None:
+    rows = {line.split("`")[1]: line for line in OPERATING.read_text().splitlines() if line.startswith("| `")}
+    for name, field in options.model_fields.items():
+        row = rows[options.variables()[name]]
+        assert row.endswith("| 4 a core, at least 8 |" if name == "capacity" else f"| {field.default:g} |"), row
 
 
 def test_the_same_job_under_other_options_is_the_same_job() -> None:
