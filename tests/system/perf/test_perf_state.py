@@ -9,6 +9,8 @@ import sys
 import pytest
 from support.paths import BENCHMARKS
 
+pytestmark = pytest.mark.long
+
 SCRIPT = BENCHMARKS / "perf" / "state.py"
 
 
@@ -16,7 +18,7 @@ SCRIPT = BENCHMARKS / "perf" / "state.py"
     "sandbox",
     [
         pytest.param("local", marks=pytest.mark.local),
-        pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak]),
+        pytest.param("docker", marks=pytest.mark.docker),
     ],
 )
 def test_each_measurement_is_printed_in_one_object(sandbox: str) -> None:
