@@ -109,6 +109,23 @@ class WorkflowOptions(_FromEnvironment):
     activity_total_sec: float = Field(default=6 * 3600.0, gt=0)
     """Seconds that an activity may take with all its retries, where nothing else is said."""
 
+    short_limit_sec: float = Field(default=120.0, gt=0)
+    """Seconds of one attempt of an activity that only reads, writes or removes something of the engine's own: names
+    rollouts, asks for states, writes a tree, releases checkpoints, tears down."""
+
+    margin_sec: float = Field(default=120.0, gt=0)
+    """Seconds that an attempt of a turn or a verification may take beyond its own limit, which it keeps itself, before
+    the server ends it."""
+
+    replay_margin_sec: float = Field(default=420.0, gt=0)
+    """As `margin_sec`, where an agent's session is driven through its parent's turns again."""
+
+    checkpoint_limit_sec: float = Field(default=900.0, gt=0)
+    """Seconds of one attempt to take a checkpoint."""
+
+    restore_limit_sec: float = Field(default=300.0, gt=0)
+    """Seconds of one attempt to revert the files of steps that a rollout goes back behind."""
+
     retry_initial_sec: float = Field(default=0.2, gt=0)
     """Seconds before an activity's first retry."""
 

@@ -51,7 +51,7 @@ async def tear_down(spec: RolloutSpec, sandbox: SandboxRef | None) -> None:
         await workflow.execute_activity(
             names.TEARDOWN,
             SandboxInput(spec=spec, sandbox=sandbox),
-            **options.on_host(sandbox.queue, 120, total_sec=options.current().teardown_total_sec),
+            **options.on_host(sandbox.queue, total_sec=options.current().teardown_total_sec),
         )
     except ActivityError as error:
         # A worker of that host reaps it by its labels once this workflow is over.

@@ -27,12 +27,12 @@ async def on_host(
     name: str,
     arg: Any,
     result: Any,
-    limit: float,
+    limit: float | None = None,
     summary: str | None = None,
     *,
     before: Callable[[], None] = lambda: None,
 ) -> Any:
-    """What an activity on the host of `queue` returns, a `result`. limit: seconds of one attempt.
+    """What an activity on the host of `queue` returns, a `result`. limit: seconds of one attempt, as in `options`.
 
     before: called whenever it is about to be scheduled. Raises `HostLost` when nobody takes it and the host is silent.
     """

@@ -118,7 +118,7 @@ class InSandbox:
             await self.have(back.checkpoint)
         if back is not None and back.undo is not None:
             undo = back.undo.model_copy(update={"sandbox": None})
-            await self.on_host(names.UNDO, undo, Undone, 300.0)
+            await self.on_host(names.UNDO, undo, Undone, self._spec.options.restore_limit_sec)
         last = self.branches.ends_at(len(plan.steps))
         while len(self.steps) < last:
             if children := await self.branches.due(self.steps, len(plan.steps)):
@@ -145,7 +145,9 @@ class InSandbox:
         self._phases.enter(phase)
         self._tell()
 
-    async def on_host(self, name: str, arg: Any, result: Any, limit: float, summary: str | None = None) -> Any:
+    async def on_host(
+        self, name: str, arg: Any, result: Any, limit: float | None = None, summary: str | None = None
+    ) -> Any:
         """Run an activity on the sandbox's host, unless the rollout is to stop."""
         assert self.sandbox is not None
         return await on_host(self.sandbox.queue, name, arg, result, limit, summary, before=self._check_stop)
@@ -232,7 +234,7 @@ class InSandbox:
             session=self._talks.current,
             baseline=self.readied.baseline if self.readied else None,
         )
-        limit = step.verify_timeout_sec + 120
+        limit = step.verify_timeout_sec + self._spec.options.margin_sec
         try:
             verify = await self.on_host(names.VERIFY, verify_input, VerifyResult, limit, step.name)
         except ActivityError as error:
@@ -253,7 +255,7 @@ class InSandbox:
         past = self.steps[-1].step if self.steps else None
         goes_on = past is not None and not past.scored and past.session == step.session
         work = StepInput(spec=self._spec, sandbox=self.sandbox, step=step, session=self._talks.current, goes_on=goes_on)
-        limit = (step.timeout_sec or self._spec.run.deadline_sec) + 120
+        limit = (step.timeout_sec or self._spec.run.deadline_sec) + self._spec.options.margin_sec
         while True:
             turn: TurnResult = await self.on_host(names.EXECUTE, work, TurnResult, limit, step.name)
             if turn.question is None:
@@ -293,7 +295,7 @@ class InSandbox:
             number=self._looked,
             baseline=self.readied.baseline if self.readied else None,
         )
-        limit = step.verify_timeout_sec + 120
+        limit = step.verify_timeout_sec + self._spec.options.margin_sec
         look = asyncio.create_task(self.on_host(names.SOFT_VERIFY, work, VerifyResult, limit, step.name))
         return await seen_by(look, self.looks)
 
@@ -320,7 +322,8 @@ class InSandbox:
             baseline=self.readied.baseline if self.readied else None,
             begun=self._talks.begun,
         )
-        kept: Checkpoint = await self.on_host(names.CHECKPOINT, work, Checkpoint, 900.0, work.node)
+        limit = self._spec.options.checkpoint_limit_sec
+        kept: Checkpoint = await self.on_host(names.CHECKPOINT, work, Checkpoint, limit, work.node)
         return kept
 
     def _keeps(self, node: str) -> bool:
@@ -369,7 +372,7 @@ class InSandbox:
         assert self.sandbox is not None
         await self._release(checkpoint)
         resumed = Resumed(spec=self._spec, sandbox=self.sandbox, session=self._talks.current)
-        await self.on_host(names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=[], resumed=resumed), None, 120.0)
+        await self.on_host(names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=[], resumed=resumed), None)
 
     async def _go_on_from(self, child: ChildOutcome) -> None:
         """Be where a child has ended: its steps are this rollout's, and its world, if more is to be done."""
@@ -397,7 +400,7 @@ class InSandbox:
     async def _write_tree(self) -> None:
         tree = self.branches.tree(chain_nodes(self.branches, self.steps, self.kept))
         try:
-            await self.on_host(names.WRITE_TREE, TreeInput(spec=self._spec, tree=tree), None, 120.0)
+            await self.on_host(names.WRITE_TREE, TreeInput(spec=self._spec, tree=tree), None)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise

@@ -54,7 +54,7 @@ async def release(
         try:
             try:
                 if queue not in lost:
-                    await on_host(queue, name, work, None, 120.0, before=before)
+                    await on_host(queue, name, work, None, before=before)
                     continue
             except HostLost:
                 workflow.logger.warning("checkpoints on a lost host are left to its reaper: %s", queue)

@@ -34,17 +34,17 @@ def current() -> WorkflowOptions:
     return frozen
 
 
-def shared(limit_sec: float = 120.0, *, total_sec: float | None = None) -> dict[str, Any]:
+def shared(limit_sec: float | None = None, *, total_sec: float | None = None) -> dict[str, Any]:
     """Return the options of an activity that any host may run, and that ends within `limit_sec`.
 
     Args:
-        limit_sec: Seconds of one attempt.
+        limit_sec: Seconds of one attempt, `short_limit_sec` by default.
         total_sec: Seconds of all attempts, `activity_total_sec` by default.
     """
     frozen = current()
     return {
         "task_queue": SHARED_QUEUE,
-        "start_to_close_timeout": timedelta(seconds=limit_sec),
+        "start_to_close_timeout": timedelta(seconds=limit_sec or frozen.short_limit_sec),
         "schedule_to_close_timeout": timedelta(seconds=total_sec or frozen.activity_total_sec),
         "heartbeat_timeout": timedelta(seconds=frozen.heartbeat_timeout_sec),
         "retry_policy": RetryPolicy(
@@ -56,7 +56,7 @@ def shared(limit_sec: float = 120.0, *, total_sec: float | None = None) -> dict[
     }
 
 
-def on_host(queue: str, limit_sec: float, *, total_sec: float | None = None) -> dict[str, Any]:
+def on_host(queue: str, limit_sec: float | None = None, *, total_sec: float | None = None) -> dict[str, Any]:
     """Return the options of an activity that works in a sandbox on the host of `queue`; arguments as in `shared`."""
     return shared(limit_sec, total_sec=total_sec) | {
         "task_queue": queue,

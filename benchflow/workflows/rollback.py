@@ -27,8 +27,6 @@ with workflow.unsafe.imports_passed_through():
 NOT_RESTORABLE = "NotRestorable"
 """The type of the errors that say why a rollout cannot go back."""
 
-_PATIENCE_SEC = 300.0
-
 
 class Rollbacks:
     """wanted: the state that the rollout is on its way back to. done: what was undone so far."""
@@ -72,7 +70,9 @@ class Rollbacks:
         assert undo is not None
         if here.sandbox is not None:
             try:
-                undone = await on_host(here.sandbox.queue, names.UNDO, undo, Undone, _PATIENCE_SEC)
+                undone = await on_host(
+                    here.sandbox.queue, names.UNDO, undo, Undone, self._spec.options.restore_limit_sec
+                )
             except HostLost:
                 workflow.logger.warning("what is undone stays on the lost host %s", here.sandbox.host_id)
             await tear_down(self._spec, here.sandbox)

@@ -216,7 +216,7 @@ class Sessions:
                 before=before,
             )
             given = list(begun.answers.get(step.index, []))
-            limit = (step.timeout_sec or place.spec.run.deadline_sec) + 420
+            limit = (step.timeout_sec or place.spec.run.deadline_sec) + place.spec.options.replay_margin_sec
             while True:
                 turn: TurnResult = await place.on_host(names.EXECUTE, work, TurnResult, limit, "again")
                 if turn.question is None:

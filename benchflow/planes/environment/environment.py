@@ -40,7 +40,7 @@ QUERY_BYTES = 8 * 2**30
 
 _TAIL = 4000
 _GLANCE_SEC = 3.0
-_LATE_SEC, _LOOK_EVERY = 10.0, 0.05
+_LATE_SEC, _LOOK_EVERY = 60.0, 0.05
 
 
 @dataclass(frozen=True)

@@ -59,19 +59,21 @@ async def wait_until_healthy(
     exits: Sequence[str],
     look: Callable[[], Awaitable[None]],
     logs: Callable[[], Awaitable[Mapping[str, str]]],
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[ProbeAnswer, ...]:
     """The answer of each target, once all are healthy.
 
     exits: files of the sandbox that appear when something ends that should run. look: raises if it has; it is also
-    asked from time to time, and at the end. logs: for the error. Raises `ReadinessError` at the deadline.
+    asked from time to time, and at the end. logs: for the error. clock: tells the seconds. Raises `ReadinessError` at
+    the deadline.
     """
-    began = time.monotonic()
+    began = clock()
     done: dict[str, ProbeAnswer] = {}
     last: dict[str, ProbeAnswer] = {}
     watched = tuple(exits)
     slow = False
     while True:
-        spent = time.monotonic() - began
+        spent = clock() - began
         left = targets.without(done)
         turn = max(0.05, min(PATIENT if slow else LOOK_EVERY, timeout_sec - spent))
         probed = await keeper.probe(http=left.http, tcp=left.tcp, deadline=turn, exits=watched)
@@ -83,7 +85,7 @@ async def wait_until_healthy(
         await look()
         if not targets.without(done).names:
             return tuple(done[name] for name in targets.names)
-        if time.monotonic() - began >= timeout_sec:
+        if clock() - began >= timeout_sec:
             raise await _gave_up(targets, timeout_sec, last, logs)
         # Whoever has looked at it knows why it is no reason to give up: it is not waited for again.
         watched = tuple(path for path in watched if path not in probed.ended)

@@ -40,7 +40,7 @@ gone into the background.
 _TAIL = 4000
 _LAST_WORDS = 400
 _FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.25
-_REAPED_SEC = 10.0
+_REAPED_SEC = 60.0
 """How long the supervisor, as long as it lives, may take to write down how a service has ended that is gone."""
 
 
@@ -54,7 +54,7 @@ class Services:
     """The services of one sandbox.
 
     env: what they have in their environment. source: the manifest's file, for errors. probed: what the probes of this
-    image are known to say, by name.
+    image are known to say, by name. probe_sec, log_cap, grace_sec, late_sec: see the constants that they default to.
     """
 
     def __init__(
@@ -66,6 +66,10 @@ class Services:
         env: Mapping[str, str] | None = None,
         source: str = "",
         probed: Mapping[str, bool] | None = None,
+        probe_sec: int = PROBE_SEC,
+        log_cap: int = LOG_CAP,
+        grace_sec: float = GRACE_SEC,
+        late_sec: float = LATE_SEC,
     ) -> None:
         self._services = tuple(services)
         self._names = [service.name for service in services]
@@ -74,6 +78,10 @@ class Services:
         self._env = dict(env or {})
         self._source = source
         self._probed = dict(probed or {})
+        self._probe_sec = probe_sec
+        self._log_cap = log_cap
+        self._grace_sec = grace_sec
+        self._late_sec = late_sec
 
     # --- starting ------------------------------------------------------------------------------------
 
@@ -119,12 +127,12 @@ class Services:
             rows += [service.name, verdict, _first_word(service.command), service.command]
         place = self._sandbox.ref.workdir or "/"
         command = ["/bin/sh", "-c", _SUPERVISOR, "benchflow-world", seen.boot, str(number), place]
-        command += [str(PROBE_SEC), str(LOG_CAP), *rows]
+        command += [str(self._probe_sec), str(self._log_cap), *rows]
         return await start_once(self._sandbox, key, command, self._env)
 
     async def _decided(self, said: SandboxExecResult | None) -> Incarnation:
         """The incarnation, when each service was started or left out. said: how its supervisor ended, if it has."""
-        deadline, pause = time.monotonic() + PROBE_SEC * 2, _FIRST_LOOK
+        deadline, pause = time.monotonic() + self._probe_sec + PROBE_SEC, _FIRST_LOOK
         while True:
             seen = await self._look()
             if seen.supervised is not None and not any(fate.state == "waiting" for fate in seen.fates):
@@ -192,7 +200,7 @@ class Services:
         for service, fate in ended:
             if service.name in behind:
                 continue
-            if fate.code == 0 and starting and (fate.ended_ago or 0.0) < LATE_SEC:
+            if fate.code == 0 and starting and (fate.ended_ago or 0.0) < self._late_sec:
                 continue
             raise await self._death(service, fate)
 
@@ -227,7 +235,7 @@ class Services:
     async def _end(self, seen: Incarnation) -> None:
         """Written down before it begins and after it is done, so that whoever comes after a crash can finish it."""
         told = await incarnation.tell_to_end(self._sandbox, seen.number)
-        deadline, pause = time.monotonic() + GRACE_SEC, _FIRST_LOOK
+        deadline, pause = time.monotonic() + self._grace_sec, _FIRST_LOOK
         while await incarnation.any_left(self._sandbox, told) and time.monotonic() < deadline:
             await asyncio.sleep(pause)
             pause = min(pause * 1.3, _LONGEST_LOOK)

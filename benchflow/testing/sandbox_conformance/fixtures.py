@@ -1,7 +1,7 @@
 """What every theme of the suite stands on: a provider, sandboxes that are gone afterwards, and ways to look inside.
 
-`sandbox` is one that the tests of a class share, for what leaves no trace; it is found again, or made anew if a test
-broke it, by starting it under the same name. `start` makes sandboxes of the test's own.
+`sandbox` is one that the tests of a class share, for what leaves no trace that another would see; it is found again,
+or made anew if a test broke it, by starting it under the same name. `start` makes sandboxes of the test's own.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import pytest
 import pytest_asyncio
 
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
-from benchflow.testing.waiting import until
+from benchflow.testing.waiting import TIMEOUT_SEC, until
 
 T = TypeVar("T")
 Start = Callable[..., Awaitable[Sandbox]]
 Keep = Callable[[Sandbox], Awaitable[ImageRef]]
 
 STACK_LABEL = "benchflow.stack"
-PATIENCE = 60.0
+PATIENCE = TIMEOUT_SEC
 """Seconds within which what must happen has happened, also on a busy machine."""
 
 
@@ -44,7 +44,8 @@ def nap() -> str:
 
 async def napping(sandbox: Sandbox, *naps: str) -> list[str]:
     """Which of these naps some process in the sandbox takes."""
-    said = await sandbox.exec(["ps", "-eo", "args"], cwd="/")
+    # Past the commands' own way, which many tests have something under.
+    said = await sandbox.control("ps -eo args")
     assert said.return_code == 0, said.stderr
     lines = said.stdout.splitlines()
     return [text for text in naps if f"sleep {text}" in lines]
@@ -72,7 +73,7 @@ async def is_told(sandbox: Sandbox, variable: str) -> None:
     """Wait until the first process has this in its environment: seen in the middle of its exec, it has none."""
 
     async def has_it() -> bool:
-        return (await sandbox.exec(["grep", "-c", variable, "/proc/1/environ"])).stdout == "1\n"
+        return (await sandbox.control('grep -c "$1" /proc/1/environ', variable)).stdout == "1\n"
 
     await until(has_it)
 
@@ -222,17 +223,28 @@ class Fixtures:
         yield begin
         await remove_all(provider, stack)
 
-    @pytest_asyncio.fixture
-    async def sandbox(self, provider: SandboxProvider, image: ImageRef, class_stack: str) -> Sandbox:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def shared_spec(cls, image: ImageRef, class_stack: str) -> SandboxSpec:
         """The sandbox that the tests of a class share."""
-        spec = SandboxSpec(
+        return SandboxSpec(
             name=f"benchflow-test-{class_stack[:12]}",
             image=image,
             labels={STACK_LABEL: class_stack},
             network_mode="no-network",
             env={"WORLD": "one two"},
         )
-        return await provider.start(spec, host_id="host", queue="queue")
+
+    @pytest_asyncio.fixture
+    async def sandbox(self, provider: SandboxProvider, shared_spec: SandboxSpec) -> Sandbox:
+        """The sandbox that the tests of a class share."""
+        return await provider.start(shared_spec, host_id="host", queue="queue")
+
+    @pytest_asyncio.fixture
+    async def still(self, sandbox: Sandbox) -> Sandbox:
+        """The same with nothing running in it."""
+        await sandbox.kill_processes(keep="nothing")
+        return sandbox
 
     @pytest_asyncio.fixture
     async def own(self, start: Start) -> Sandbox:
@@ -249,6 +261,5 @@ class Fixtures:
 
 async def remove_all(provider: SandboxProvider, stack: str) -> None:
     """Remove every sandbox of a stack and what they shared."""
-    for owned in await provider.owned(stack):
-        await provider.remove(owned.name)
+    await asyncio.gather(*(provider.remove(owned.name) for owned in await provider.owned(stack)))
     await provider.sweep(stack)
