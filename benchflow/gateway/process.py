@@ -18,7 +18,7 @@ from benchflow.gateway.control import Info
 from benchflow.paths import StatePaths
 from benchflow.store import storage_errors
 
-START_SEC = 30.0
+START_SEC = 120.0
 STOP_SEC = 60.0
 _LOOK_EVERY = 0.02
 

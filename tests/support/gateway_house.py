@@ -145,7 +145,7 @@ class House:
     def agent_of(self, registration: Registration) -> Agent:
         session = aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(path=self.socket, limit=0),
-            timeout=aiohttp.ClientTimeout(total=120),
+            timeout=aiohttp.ClientTimeout(total=300),
             auto_decompress=False,
             read_bufsize=2**20,
         )
@@ -176,13 +176,13 @@ class House:
 
 @asynccontextmanager
 async def house_in(directory: Path, shared: StatePaths | None = None) -> AsyncIterator[House]:
-    """shared: where a gateway is that is left running; without it the house has its own, and ends it."""
+    """shared: where a gateway is that goes on; without it the house has its own, and ends it."""
     paths = shared or StatePaths(directory / "state")
     secrets.leave(paths, JOB, set(), {KEY_NAME: KEY})
     info = await ensure_gateway(paths)
     public = directory / "s"
     public.symlink_to(paths.gateway.public)
-    house = House(paths, directory, GatewayClient(paths), info.pid, public)
+    house = House(paths, directory, GatewayClient(paths, patience=300), info.pid, public)
     try:
         yield house
     finally:
@@ -190,6 +190,11 @@ async def house_in(directory: Path, shared: StatePaths | None = None) -> AsyncIt
             await session.close()
         if shared is None:
             await end_gateway(paths)
+        else:
+            # The test may have ended it.
+            await ensure_gateway(paths)
+            for status in await house.client.statuses():
+                await house.client.forget(status.id)
 
 
 async def end_gateway(paths: StatePaths) -> None:

@@ -1,4 +1,4 @@
-"""A gateway for each test, ended with it; and one that the tests of a module share, where none of them ends it."""
+"""A gateway that the tests of a process share: each has its own rollouts, and may end it; and one for a test alone."""
 
 from __future__ import annotations
 
@@ -13,28 +13,21 @@ from support.gateway_house import House, end_gateway, house_in
 from benchflow.paths import StatePaths
 
 
-@pytest_asyncio.fixture
-async def own_house(tmp_path: Path) -> AsyncIterator[House]:
-    async with house_in(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def house(own_house: House) -> House:
-    return own_house
-
-
-@pytest.fixture(scope="module")
-def module_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatePaths]:
+@pytest.fixture(scope="session")
+def shared_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatePaths]:
     paths = StatePaths(tmp_path_factory.mktemp("gateway"))
     yield paths
     asyncio.run(end_gateway(paths))
 
 
 @pytest_asyncio.fixture
-async def shared_house(module_state: StatePaths, tmp_path: Path) -> AsyncIterator[House]:
-    """The module's gateway, which knows of no rollout but the test's own."""
-    async with house_in(tmp_path, module_state) as made:
+async def house(shared_gateway: StatePaths, tmp_path: Path) -> AsyncIterator[House]:
+    """The shared gateway, which knows of no rollout but the test's own."""
+    async with house_in(tmp_path, shared_gateway) as made:
         yield made
-        for status in await made.client.statuses():
-            await made.client.forget(status.id)
+
+
+@pytest_asyncio.fixture
+async def own_house(tmp_path: Path) -> AsyncIterator[House]:
+    async with house_in(tmp_path) as made:
+        yield made

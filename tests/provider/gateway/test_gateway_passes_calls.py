@@ -26,11 +26,6 @@ REPLY = Reply(
 HI = Reply(text="Hi", times="always")
 
 
-@pytest.fixture
-def house(shared_house: House) -> House:
-    return shared_house
-
-
 def base_url(model: ScriptedModel, api: Api) -> str:
     return model.openai_base_url if api.startswith("openai") else model.base_url
 
@@ -128,13 +123,13 @@ async def test_an_event_is_there_before_the_upstream_has_sent_the_next(house: Ho
 
     async def one_by_one(visit: Visit) -> None:
         await visit.send(SSE_HEAD + event("one"))
-        await asyncio.wait_for(seen.wait(), 60)
+        await asyncio.wait_for(seen.wait(), 300)
         await visit.send(event("two") + chunk(b""))
 
     async with raw_upstream(one_by_one) as upstream:
         agent = await house.agent("openai-chat", upstream.base_url)
         async with agent.open_call() as response:
-            assert b"one" in await asyncio.wait_for(response.content.readany(), 60)
+            assert b"one" in await asyncio.wait_for(response.content.readany(), 300)
             seen.set()
             assert b"two" in await response.read()
 
@@ -144,7 +139,7 @@ async def test_the_head_is_there_before_the_first_byte_of_the_body(house: House)
 
     async def head_first(visit: Visit) -> None:
         await visit.send(SSE_HEAD)
-        await asyncio.wait_for(seen.wait(), 60)
+        await asyncio.wait_for(seen.wait(), 300)
         await visit.send(event("one") + chunk(b""))
 
     async with raw_upstream(head_first) as upstream:

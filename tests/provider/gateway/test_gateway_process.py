@@ -13,7 +13,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support.gateway_house import House, house_in
+from support.gateway_house import Agent, House, house_in
 from support.raw_upstream import SSE_HEAD, Visit, chunk, event, raw_upstream
 
 from benchflow.contracts.gateway import Attribution
@@ -34,12 +34,25 @@ async def house_of(grace: float, directory: Path) -> AsyncIterator[tuple[House, 
     command = [sys.executable, "-m", "benchflow.gateway", "--state", str(paths.root), "--grace", str(grace)]
     process = await asyncio.to_thread(subprocess.Popen, command)
     try:
-        assert (await GatewayClient(paths, patience=120).ping()).pid == process.pid
+        assert (await GatewayClient(paths, patience=300).ping()).pid == process.pid
         async with house_in(directory) as house:
             yield house, process
     finally:
         process.kill()
         process.wait()
+
+
+async def waits(house: House, agent: Agent) -> None:
+    """Return when a call of the agent's is held back."""
+
+    async def is_held_back() -> bool:
+        return (await house.client.status(agent.id)).waiting > 0
+
+    await until(is_held_back)
+
+
+async def stopping(house: House) -> bool:
+    return (await house.client.ping()).stopping
 
 
 async def test_a_killed_gateways_calls_are_ended_in_the_record_by_the_next(house: House) -> None:
@@ -67,7 +80,7 @@ async def test_a_killed_gateways_calls_are_ended_in_the_record_by_the_next(house
     assert (usage.calls, usage.input_tokens) == (3, 200)
 
 
-async def test_half_a_line_of_a_killed_gateway_is_taken_away(house: House) -> None:
+async def test_what_a_killed_gateway_left_half_written_or_spoilt_is_no_trouble(house: House) -> None:
     with ScriptedModel([HI]) as model:
         agent = await house.agent("openai-chat", model.openai_base_url)
         await agent.call()
@@ -75,32 +88,29 @@ async def test_half_a_line_of_a_killed_gateway_is_taken_away(house: House) -> No
         await house.kill()
         with agent.record.open("ab") as file:
             file.write(b'{"type": "request", "id": "half')
+        spoilt = house.paths.gateway.rollouts / "spoilt.json"
+        spoilt.write_text("{")
         await house.start()
+        spoilt.unlink()
         assert agent.record.read_bytes() == before
         assert (await agent.call()).status == 200
     assert [request["seq"] for request, _ in await agent.answered(2)] == [0, 1]
+    assert [status.id for status in await house.client.statuses()] == [agent.id]
 
 
-async def test_what_is_held_is_held_after_a_restart(house: House) -> None:
+async def test_what_is_held_or_exhausted_is_so_after_a_restart(house: House) -> None:
     with ScriptedModel([HI]) as model:
+        poor = await house.agent("openai-chat", model.openai_base_url, id="poor", limits={"total_tokens": 120})
+        assert [(await poor.call()).status for _ in range(2)] == [200, 402]
         agent = await house.agent("openai-chat", model.openai_base_url)
         await house.client.hold(agent.id)
         await house.kill()
         await house.start()
+        assert (await house.client.status(poor.id)).budget_exhausted == "total_tokens"
         call = asyncio.create_task(agent.call())
-        while (await house.client.status(agent.id)).waiting < 1:
-            await asyncio.sleep(0.01)
+        await waits(house, agent)
         await house.client.release(agent.id)
         assert (await call).status == 200
-
-
-async def test_an_exhausted_budget_is_exhausted_after_a_restart(house: House) -> None:
-    with ScriptedModel([HI]) as model:
-        agent = await house.agent("openai-chat", model.openai_base_url, limits={"total_tokens": 120})
-        assert [(await agent.call()).status for _ in range(2)] == [200, 402]
-        await house.kill()
-        await house.start()
-        assert (await house.client.status(agent.id)).budget_exhausted == "total_tokens"
 
 
 async def test_a_call_under_way_ends_before_the_process_does(house: House) -> None:
@@ -117,8 +127,7 @@ async def test_a_call_under_way_ends_before_the_process_does(house: House) -> No
             await response.content.readany()
             os.kill(house.pid, signal.SIGTERM)
             # It takes no more calls, and says so.
-            while not (await house.client.ping()).stopping:
-                await asyncio.sleep(0.01)
+            await until(lambda: stopping(house))
             end.set()
             assert b"two" in await response.read()
         await until(lambda: not is_running(house.paths))
@@ -138,7 +147,7 @@ async def test_a_call_that_does_not_end_in_time_is_cut_off_and_recorded(tmp_path
             process.terminate()
             with pytest.raises(aiohttp.ClientPayloadError):
                 await response.read()
-        assert await asyncio.to_thread(process.wait, 60) == 0
+        assert await asyncio.to_thread(process.wait, 300) == 0
         [(_, recorded)] = await agent.answered()
         assert recorded["error"]["kind"] == "gateway_stopped"
 
@@ -148,8 +157,7 @@ async def test_a_call_that_is_held_back_does_not_hold_up_the_end(house: House) -
         agent = await house.agent("openai-chat", model.openai_base_url)
         await house.client.hold(agent.id)
         call = asyncio.create_task(agent.call())
-        while (await house.client.status(agent.id)).waiting < 1:
-            await asyncio.sleep(0.01)
+        await waits(house, agent)
         assert await stop_gateway(house.paths)
         with pytest.raises(aiohttp.ClientError):
             await call
@@ -170,10 +178,10 @@ async def test_idle_connections_do_not_hold_up_the_end(tmp_path: Path) -> None:
 async def test_there_is_one_however_many_start_it(tmp_path: Path) -> None:
     paths = StatePaths(tmp_path / "state")
     try:
-        found = await asyncio.gather(*(ensure_gateway(paths) for _ in range(4)))
+        found = await asyncio.gather(*(ensure_gateway(paths) for _ in range(3)))
         assert len({info.pid for info in found}) == 1
         # Another one ends by itself, and does no harm.
-        assert await asyncio.to_thread(start_gateway(paths).wait, 60) == 0
+        assert await asyncio.to_thread(start_gateway(paths).wait, 300) == 0
         assert (await GatewayClient(paths).ping()).pid == found[0].pid
     finally:
         await stop_gateway(paths)
@@ -194,7 +202,7 @@ async def test_it_is_found_below_a_directory_with_a_long_name(tmp_path: Path) ->
 
 async def test_a_client_waits_while_the_gateway_is_started_again(house: House) -> None:
     await house.kill()
-    asked = asyncio.create_task(GatewayClient(house.paths, patience=120).statuses())
+    asked = asyncio.create_task(GatewayClient(house.paths, patience=300).statuses())
     await asyncio.sleep(0)
     assert not asked.done()
     await house.start()
@@ -205,16 +213,6 @@ async def test_no_gateway_is_an_error_that_may_pass(tmp_path: Path) -> None:
     with pytest.raises(GatewayUnavailableError) as caught:
         await GatewayClient(StatePaths(tmp_path / "state"), patience=0.1).ping()
     assert caught.value.retryable
-
-
-async def test_a_rollout_whose_file_is_spoilt_does_not_keep_the_others_from_their_models(house: House) -> None:
-    with ScriptedModel([HI]) as model:
-        agent = await house.agent("openai-chat", model.openai_base_url)
-        await house.kill()
-        (house.paths.gateway.rollouts / "spoilt.json").write_text("{")
-        await house.start()
-        assert (await agent.call()).status == 200
-        assert [status.id for status in await house.client.statuses()] == [agent.id]
 
 
 async def test_registering_again_changes_nothing_and_a_new_token_makes_the_old_one_nobodys(house: House) -> None:

@@ -10,6 +10,7 @@ from support.gateway_house import House
 
 from benchflow.errors import UnknownRolloutError
 from benchflow.testing.scripted_model import Reply, ScriptedModel
+from benchflow.testing.waiting import until
 
 HI = Reply(text="Hi", times="always")
 
@@ -36,13 +37,13 @@ async def test_quiet_for_a_while_counts_from_the_question_and_begins_again_with_
         asked = time.monotonic()
         assert await house.client.until_quiet(agent.id, quiet_for=0.3)
         assert time.monotonic() - asked >= 0.3
-        waiting = asyncio.create_task(house.client.until_quiet(agent.id, quiet_for=4.0))
-        # A side call in between: the question is there, and has a while to go.
-        await asyncio.sleep(0.5)
+        waiting = asyncio.create_task(house.client.until_quiet(agent.id, quiet_for=1.0))
+        # A side call in between: the question was sent before, and has a while to go.
+        await house.client.status(agent.id)
         called = time.monotonic()
         await agent.call()
         assert await waiting
-        assert time.monotonic() - called >= 4.0
+        assert time.monotonic() - called >= 1.0
 
 
 async def test_held_calls_wait_and_go_on_when_they_are_released(house: House) -> None:
@@ -50,8 +51,11 @@ async def test_held_calls_wait_and_go_on_when_they_are_released(house: House) ->
         agent = await house.agent("openai-chat", model.openai_base_url)
         assert (await house.client.hold(agent.id)).held
         calls = [asyncio.create_task(agent.call()) for _ in range(3)]
-        while (await house.client.status(agent.id)).waiting < 3:
-            await asyncio.sleep(0.01)
+
+        async def are_held_back() -> bool:
+            return (await house.client.status(agent.id)).waiting == 3
+
+        await until(are_held_back)
         assert await house.client.until_quiet(agent.id)
         assert not model.calls and not agent.lines()
         # What asks no model is not held.

@@ -18,11 +18,6 @@ from benchflow.testing.waiting import until
 HI = Reply(text="Hi", usage=Usage(input=900, output=12, cached=800), times="always")
 
 
-@pytest.fixture
-def house(shared_house: House) -> House:
-    return shared_house
-
-
 def base_url(model: ScriptedModel, api: Api) -> str:
     return model.openai_base_url if api.startswith("openai") else model.base_url
 
@@ -174,14 +169,14 @@ async def test_every_line_of_the_record_is_json_whatever_the_body(house: House, 
     assert request["request"] == json.loads(body)
 
 
-async def test_neither_token_nor_key_is_written_anywhere_whoever_says_it(own_house: House) -> None:
+async def test_neither_token_nor_key_is_written_anywhere_whoever_says_it(house: House) -> None:
     async def tell_it_all(visit: Visit) -> None:
         key = next(line for line in visit.head.split(b"\r\n") if line.lower().startswith(b"authorization"))
         status = "401 Unauthorized" if b"wrong" in visit.body else "200 OK"
         await visit.send(answer(b'{"error": "your key is %s"}' % key, status))
 
     async with raw_upstream(tell_it_all) as upstream:
-        agent = await own_house.agent("openai-chat", upstream.base_url)
+        agent = await house.agent("openai-chat", upstream.base_url)
         token = agent.registration.token
         await agent.call(f"env says {token} and {KEY}")
         refused = await agent.call("wrong")
@@ -191,9 +186,10 @@ async def test_neither_token_nor_key_is_written_anywhere_whoever_says_it(own_hou
     assert refused.json == {"error": f"your key is Authorization: Bearer [{KEY_NAME}]"}
     calls = await agent.answered(3)
     assert calls[0][0]["request"]["messages"][0]["content"] == f"env says [GATEWAY_TOKEN] and [{KEY_NAME}]"
-    await own_house.kill()
-    allowed = {own_house.paths.secrets: KEY.encode(), own_house.paths.gateway.rollouts: token.encode()}
-    for file in (path for path in own_house.directory.rglob("*") if path.is_file()):
+    await house.kill()
+    allowed = {house.paths.secrets: KEY.encode(), house.paths.gateway.rollouts: token.encode()}
+    places = [*house.directory.rglob("*"), *house.paths.root.rglob("*")]
+    for file in (path for path in places if path.is_file()):
         data = file.read_bytes()
         for secret in (KEY.encode(), token.encode()):
             assert secret not in data or allowed.get(file.parent) == secret, file

@@ -8,18 +8,12 @@ import pytest
 from support.gateway_house import House, ask
 from support.raw_upstream import DONE, Visit, answer, raw_upstream
 
-from benchflow.contracts.gateway import Api, Sampling
+from benchflow.contracts.gateway import Api
 from benchflow.errors import ConfigError
-from benchflow.gateway.dialects import DIALECTS
 from benchflow.testing.scripted_model import Reply, ScriptedModel
 
 HI = Reply(text="Hi", times="always")
 ALL = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 64}
-
-
-@pytest.fixture
-def house(shared_house: House) -> House:
-    return shared_house
 
 
 @pytest.mark.parametrize(
@@ -59,19 +53,6 @@ async def test_gemini_has_them_in_its_generation_config(house: House) -> None:
         "generationConfig.topP": 0.9,
         "generationConfig.seed": 7,
     }
-
-
-def test_the_other_spelling_of_a_parameter_is_kept() -> None:
-    body: dict[str, Any] = {"generation_config": {"max_output_tokens": 100, "top_p": 1}}
-    new = DIALECTS["gemini"].sample(body, Sampling(max_tokens=5, top_p=0.5), "https://x")
-    assert body == {"generation_config": {"max_output_tokens": 5, "top_p": 0.5}}
-    assert new == {"generation_config.max_output_tokens": 5, "generation_config.top_p": 0.5}
-
-
-def test_openais_own_endpoint_has_the_newer_name_of_the_cap() -> None:
-    body: dict[str, Any] = {}
-    DIALECTS["openai-chat"].sample(body, Sampling(max_tokens=5), "https://api.openai.com/v1")
-    assert body == {"max_completion_tokens": 5}
 
 
 async def test_a_call_that_has_all_parameters_already_goes_on_byte_for_byte(house: House) -> None:

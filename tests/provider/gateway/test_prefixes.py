@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 from support.gateway_house import APIS, Agent, House, ask
-from support.replay_room import APIS as AGENTS
-from support.replay_room import recorded_run
 
 from benchflow.contracts.gateway import Api, GatewayStatus
 from benchflow.errors import ConfigError
-from benchflow.gateway.prefix import prefix_divergence
 from benchflow.testing.scripted_model import ScriptedModel
 
 Json = dict[str, Any]
@@ -89,17 +86,17 @@ def base(model: ScriptedModel, api: Api) -> str:
 @each_api
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_a_session_that_goes_on_begins_with_its_parents_last_call_and_its_answer(
-    api: Api, stream: bool, shared_house: House
+    api: Api, stream: bool, house: House
 ) -> None:
     async with ScriptedModel(OTHERS) as model:
-        parent = await shared_house.agent(api, base(model, api))
+        parent = await house.agent(api, base(model, api))
         await parent.call(stream=stream)
         await parent.answered()
-        child = await child_of(parent, shared_house)
-        assert (await shared_house.client.status(child.id)).prefix == "unchecked"
-        status = await compared(shared_house, child, later(api, *repeated(api), stream=stream))
+        child = await child_of(parent, house)
+        assert (await house.client.status(child.id)).prefix == "unchecked"
+        status = await compared(house, child, later(api, *repeated(api), stream=stream))
         assert (status.prefix, status.prefix_divergence) == ("equal", None)
-        assert (await shared_house.client.status(parent.id)).prefix is None
+        assert (await house.client.status(parent.id)).prefix is None
 
 
 WRONG: dict[str, tuple[Callable[[Api], list[Json]], str]] = {
@@ -112,15 +109,15 @@ WRONG: dict[str, tuple[Callable[[Api], list[Json]], str]] = {
 @each_api
 @pytest.mark.parametrize("how", WRONG)
 async def test_a_session_that_has_another_answer_is_different_and_its_call_is_made(
-    api: Api, how: str, shared_house: House
+    api: Api, how: str, house: House
 ) -> None:
     items, says = WRONG[how]
     async with ScriptedModel(OTHERS) as model:
-        parent = await shared_house.agent(api, base(model, api))
+        parent = await house.agent(api, base(model, api))
         await parent.call()
         await parent.answered()
-        child = await child_of(parent, shared_house)
-        status = await compared(shared_house, child, later(api, *items(api)))
+        child = await child_of(parent, house)
+        status = await compared(house, child, later(api, *items(api)))
         assert status.prefix == "different"
         assert status.prefix_divergence is not None
         assert (status.prefix_divergence.seq, status.prefix_divergence.recorded) == (0, 0)
@@ -130,45 +127,18 @@ async def test_a_session_that_has_another_answer_is_different_and_its_call_is_ma
 
 
 @each_api
-async def test_a_session_that_begins_otherwise_is_different(api: Api, shared_house: House) -> None:
+async def test_a_session_that_begins_otherwise_is_different(api: Api, house: House) -> None:
     async with ScriptedModel(OTHERS) as model:
-        parent = await shared_house.agent(api, base(model, api))
+        parent = await house.agent(api, base(model, api))
         await parent.call("Say hello.")
         await parent.answered()
-        child = await child_of(parent, shared_house)
+        child = await child_of(parent, house)
         path, body = later(api, *repeated(api))
-        status = await compared(shared_house, child, (path, body.replace(b"Say hello.", b"Say bye.")))
+        status = await compared(house, child, (path, body.replace(b"Say hello.", b"Say bye.")))
         assert status.prefix == "different"
         assert status.prefix_divergence is not None
         assert "0 of 1 messages" in status.prefix_divergence.message
         assert "Say bye." in status.prefix_divergence.diff
-
-
-@pytest.mark.parametrize("agent", sorted(AGENTS))
-async def test_what_is_new_in_each_process_of_an_agent_makes_no_difference(agent: str, tmp_path: Path) -> None:
-    first, again = [await recorded_run(tmp_path / str(seed), agent, seed) for seed in (1, 2)]
-    earlier, other = (_main_bodies(run.record.path) for run in (first, again))
-    api = AGENTS[agent]
-    assert prefix_divergence(api, agent, earlier[3], [], other[4]) is None
-    found = prefix_divergence(api, agent, earlier[4], [], other[3], seq=7, recorded=5)
-    assert found is not None
-    assert (found.seq, found.recorded) == (7, 5)
-
-
-def _main_bodies(record: Path) -> list[Json]:
-    lines = [json.loads(line) for line in record.read_text().splitlines()]
-    return [line["request"] for line in lines if line["type"] == "request" and not line["side"]]
-
-
-def test_what_speaks_of_the_model_is_compared_where_it_is_the_same_one() -> None:
-    def body(model: str, said: str) -> Json:
-        system = {"role": "system", "content": f"You are {model}."}
-        return {"model": model, "messages": [system, {"role": "user", "content": said}], "tools": [model]}
-
-    assert prefix_divergence("openai-chat", "any", body("a", "Hi."), [], body("b", "Hi.")) is None
-    assert prefix_divergence("openai-chat", "any", body("a", "Hi."), [], body("b", "Bye.")) is not None
-    same_model = body("b", "Hi.") | {"model": "a"}
-    assert prefix_divergence("openai-chat", "any", body("a", "Hi."), [], same_model) is not None
 
 
 async def test_only_the_first_call_of_the_task_is_looked_at(house: House) -> None:
@@ -189,44 +159,44 @@ async def test_only_the_first_call_of_the_task_is_looked_at(house: House) -> Non
         assert (await house.client.status(child.id)).prefix == "equal"
 
 
-async def test_what_the_parent_did_afterwards_does_not_count(shared_house: House) -> None:
+async def test_what_the_parent_did_afterwards_does_not_count(house: House) -> None:
     async with ScriptedModel([REPLY, "Later.", "Yes."]) as model:
-        parent = await shared_house.agent("openai-chat", model.openai_base_url)
+        parent = await house.agent("openai-chat", model.openai_base_url)
         await parent.call()
         await parent.answered()
         await parent.call("Another thing.")
         await parent.answered(2)
-        child = await child_of(parent, shared_house, prefix_requests=1)
-        status = await compared(shared_house, child, later("openai-chat", *repeated("openai-chat")))
+        child = await child_of(parent, house, prefix_requests=1)
+        status = await compared(house, child, later("openai-chat", *repeated("openai-chat")))
         assert status.prefix == "equal"
 
 
-async def test_a_call_without_an_answer_does_not_count(shared_house: House) -> None:
+async def test_a_call_without_an_answer_does_not_count(house: House) -> None:
     failed = {"error": {"status": 400, "message": "no"}}
     async with ScriptedModel([REPLY, failed, "Yes."]) as model:
-        parent = await shared_house.agent("openai-chat", model.openai_base_url)
+        parent = await house.agent("openai-chat", model.openai_base_url)
         await parent.call()
         assert (await parent.call("What it was asked, and has forgotten.")).status == 400
         await parent.answered(2)
-        child = await child_of(parent, shared_house)
-        status = await compared(shared_house, child, later("openai-chat", *repeated("openai-chat")))
+        child = await child_of(parent, house)
+        status = await compared(house, child, later("openai-chat", *repeated("openai-chat")))
         assert status.prefix == "equal"
 
 
-async def test_a_parent_without_an_answer_gives_nothing_to_compare(shared_house: House) -> None:
+async def test_a_parent_without_an_answer_gives_nothing_to_compare(house: House) -> None:
     async with ScriptedModel(["Yes."]) as model:
-        parent = await shared_house.agent("openai-chat", model.openai_base_url)
-        child = await child_of(parent, shared_house)
-        assert (await compared(shared_house, child, later("openai-chat"))).prefix is None
+        parent = await house.agent("openai-chat", model.openai_base_url)
+        child = await child_of(parent, house)
+        assert (await compared(house, child, later("openai-chat"))).prefix is None
 
 
-async def test_another_wire_format_is_different(shared_house: House) -> None:
+async def test_another_wire_format_is_different(house: House) -> None:
     async with ScriptedModel([REPLY, "Yes."]) as model:
-        parent = await shared_house.agent("anthropic-messages", model.base_url)
+        parent = await house.agent("anthropic-messages", model.base_url)
         await parent.call()
         await parent.answered()
-        child = await child_of(parent, shared_house, api="gemini")
-        status = await compared(shared_house, child, later("gemini", *repeated("gemini")))
+        child = await child_of(parent, house, api="gemini")
+        status = await compared(house, child, later("gemini", *repeated("gemini")))
         assert status.prefix_divergence is not None
         assert "anthropic-messages" in status.prefix_divergence.message
 
@@ -247,25 +217,23 @@ async def test_the_outcome_outlives_the_gateway(house: House) -> None:
         assert status.prefix == "equal"
 
 
-async def test_the_parents_token_in_a_conversation_is_not_in_the_childs_record(shared_house: House) -> None:
+async def test_the_parents_token_in_a_conversation_is_not_in_the_childs_record(house: House) -> None:
     async with ScriptedModel([REPLY, "Yes."]) as model:
-        parent = await shared_house.agent("openai-chat", model.openai_base_url)
+        parent = await house.agent("openai-chat", model.openai_base_url)
         token = parent.registration.token
         await parent.call(f"My key is {token}.")
         await parent.answered()
-        child = await child_of(parent, shared_house)
+        child = await child_of(parent, house)
         path, body = later("openai-chat", *repeated("openai-chat"))
-        status = await compared(
-            shared_house, child, (path, body.replace(b"Say hello.", f"My key is {token}.".encode()))
-        )
+        status = await compared(house, child, (path, body.replace(b"Say hello.", f"My key is {token}.".encode())))
         assert status.prefix == "equal"
         assert token not in child.record.read_text()
         assert "My key is [GATEWAY_TOKEN]." in child.record.read_text()
 
 
-async def test_a_record_that_cannot_be_held_against_is_refused_by_name(shared_house: House, tmp_path: Path) -> None:
+async def test_a_record_that_cannot_be_held_against_is_refused_by_name(house: House, tmp_path: Path) -> None:
     async with ScriptedModel([REPLY]) as model:
-        parent = await shared_house.agent("openai-chat", model.openai_base_url)
+        parent = await house.agent("openai-chat", model.openai_base_url)
         await parent.call()
         await parent.answered()
         broken = tmp_path / "broken.jsonl"
@@ -276,6 +244,6 @@ async def test_a_record_that_cannot_be_held_against_is_refused_by_name(shared_ho
             ({"prefix": str(broken)}, "is no record"),
         ):
             with pytest.raises(ConfigError, match=says) as caught:
-                await child_of(parent, shared_house, **options)
+                await child_of(parent, house, **options)
             assert caught.value.key == "prefix"
             assert caught.value.file

@@ -30,7 +30,7 @@ from benchflow.testing.waiting import until
 HI = Reply(text="Hi", times="always")
 KINDS = [
     pytest.param("local", marks=pytest.mark.local),
-    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long]),
 ]
 PROVIDERS = {
     "local": "benchflow.planes.sandbox.local.provider:LocalProvider",
@@ -76,14 +76,15 @@ def _free_port() -> int:
 
 
 async def _listening(port: int, process: asyncio.subprocess.Process) -> None:
-    while process.returncode is None:
+    async def answers() -> bool:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
-            await asyncio.sleep(0.01)
-        else:
-            writer.close()
-            return
+            return process.returncode is not None
+        writer.close()
+        return True
+
+    await until(answers)
 
 
 def through(agent: Agent, port: int) -> Agent:
@@ -115,11 +116,12 @@ async def test_bytes_go_through_the_relay_as_they_are_and_when_they_are_there(re
         agent_at(house, port, upstream.base_url) as agent,
         agent.open_call() as response,
     ):
-        assert b"one" in await asyncio.wait_for(response.content.readany(), 60)
+        assert b"one" in await asyncio.wait_for(response.content.readany(), 300)
         seen.set()
         assert b"two" in await response.read()
 
 
+@pytest.mark.long
 async def test_50_mb_go_through_the_relay(relayed: Relayed) -> None:
     house, port, _ = relayed
     text = "0123456789abcdef" * (50 * 2**16)
@@ -154,7 +156,7 @@ async def test_an_agent_that_leaves_is_noticed_through_the_relay(relayed: Relaye
         call = asyncio.create_task(agent.call())
         await until(lambda: upstream.visits)
         call.cancel()
-        await asyncio.wait_for(upstream.visits[0].gone.wait(), 60)
+        await asyncio.wait_for(upstream.visits[0].gone.wait(), 300)
         [(_, response)] = await agent.answered()
     assert response["error"]["kind"] == "client_closed"
 
@@ -174,7 +176,7 @@ async def test_a_gateway_that_dies_in_a_call_breaks_it_off_for_the_agent(relayed
         await response.content.readany()
         await house.kill()
         with pytest.raises(aiohttp.ClientPayloadError):
-            await asyncio.wait_for(response.read(), 60)
+            await asyncio.wait_for(response.read(), 300)
 
 
 async def test_one_side_may_be_done_and_still_listen(relayed: Relayed) -> None:
@@ -191,7 +193,7 @@ async def test_one_side_may_be_done_and_still_listen(relayed: Relayed) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"x" * 3_000_000)
         writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), 60) == b"3000000"
+        assert await asyncio.wait_for(reader.read(), 300) == b"3000000"
         writer.close()
     process.send_signal(signal.SIGHUP)
 
@@ -272,5 +274,8 @@ async def test_a_sandbox_without_a_network_reaches_its_model_and_nothing_else(
 async def _relay_listens(sandbox: Sandbox) -> None:
     """Until something listens on the port, as the kernel tells."""
     port = f":{RELAY_PORT:04X} "
-    while port not in (await sandbox.control("cat /proc/net/tcp")).stdout:
-        await asyncio.sleep(0.05)
+
+    async def listens() -> bool:
+        return port in (await sandbox.control("cat /proc/net/tcp")).stdout
+
+    await until(listens)

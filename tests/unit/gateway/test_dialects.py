@@ -86,3 +86,16 @@ def test_events_are_read_however_their_lines_end_and_what_is_none_is_passed_over
 def test_a_path_asks_a_model_or_it_does_not(path: str, api: str | None) -> None:
     found = dialect_of(path)
     assert (found.api if found else None) == api
+
+
+def test_the_other_spelling_of_a_parameter_is_kept() -> None:
+    body: dict[str, Any] = {"generation_config": {"max_output_tokens": 100, "top_p": 1}}
+    new = DIALECTS["gemini"].sample(body, Sampling(max_tokens=5, top_p=0.5), "https://x")
+    assert body == {"generation_config": {"max_output_tokens": 5, "top_p": 0.5}}
+    assert new == {"generation_config.max_output_tokens": 5, "generation_config.top_p": 0.5}
+
+
+def test_openais_own_endpoint_has_the_newer_name_of_the_cap() -> None:
+    body: dict[str, Any] = {}
+    DIALECTS["openai-chat"].sample(body, Sampling(max_tokens=5), "https://api.openai.com/v1")
+    assert body == {"max_completion_tokens": 5}

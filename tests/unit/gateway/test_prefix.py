@@ -13,6 +13,7 @@ from support.replay_room import APIS, recorded_run
 
 from benchflow.gateway.difference import MAX_LINES, MAX_WIDTH, is_prefix, short_diff
 from benchflow.gateway.normalise import Normaliser
+from benchflow.gateway.prefix import prefix_divergence
 
 AGENTS = sorted(APIS)
 
@@ -111,3 +112,25 @@ def test_a_long_line_is_shown_where_it_parts() -> None:
     assert "old" in removed
     assert "new" in added
     assert max(len(removed), len(added)) <= MAX_WIDTH + 3
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_what_is_new_in_each_process_of_an_agent_makes_no_difference(agent: str, tmp_path: Path) -> None:
+    first, again = [await recorded_run(tmp_path / str(seed), agent, seed) for seed in (1, 2)]
+    earlier, other = (calls(run.record.path) for run in (first, again))
+    api = APIS[agent]
+    assert prefix_divergence(api, agent, earlier[3], [], other[4]) is None
+    found = prefix_divergence(api, agent, earlier[4], [], other[3], seq=7, recorded=5)
+    assert found is not None
+    assert (found.seq, found.recorded) == (7, 5)
+
+
+def test_what_speaks_of_the_model_is_compared_where_it_is_the_same_one() -> None:
+    def body(model: str, said: str) -> dict[str, Any]:
+        system = {"role": "system", "content": f"You are {model}."}
+        return {"model": model, "messages": [system, {"role": "user", "content": said}], "tools": [model]}
+
+    assert prefix_divergence("openai-chat", "any", body("a", "Hi."), [], body("b", "Hi.")) is None
+    assert prefix_divergence("openai-chat", "any", body("a", "Hi."), [], body("b", "Bye.")) is not None
+    same_model = body("b", "Hi.") | {"model": "a"}
+    assert prefix_divergence("openai-chat", "any", body("a", "Hi."), [], same_model) is not None

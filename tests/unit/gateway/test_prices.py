@@ -1,0 +1,34 @@
+"""What calls cost, by the table of prices."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchflow.contracts.gateway import CallUsage
+from benchflow.gateway.prices import cost, has_price, prices
+
+
+def test_every_price_is_of_a_model_that_no_earlier_row_hides() -> None:
+    rows = prices()
+    for number, row in enumerate(rows):
+        earlier = {pattern for other in rows[:number] if other.above is None for pattern in other.models}
+        assert not earlier & set(row.models)
+        assert 0 < row.cached < row.input < row.output
+
+
+def test_dated_names_have_the_price_of_their_model_and_others_have_none() -> None:
+    usage = CallUsage(input_tokens=1_000_000, output_tokens=1_000_000)
+    assert cost("claude-sonnet-4-5-20250929", usage) == cost("claude-sonnet-4-5", usage) == 18.0
+    assert cost("claude-opus-4-1-20250805", usage) == 90.0
+    assert cost("gpt-4o-mini-2024-07-18", usage) == pytest.approx(0.75)
+    assert not has_price("gpt-4o-audio-preview")
+    assert cost(None, usage) is None
+
+
+def test_long_prompts_have_their_own_price_and_cache_writes_theirs() -> None:
+    short = CallUsage(input_tokens=200_000, output_tokens=0)
+    long = CallUsage(input_tokens=200_001, output_tokens=0)
+    assert cost("gemini-2.5-pro", short) == pytest.approx(0.25)
+    assert cost("gemini-2.5-pro", long) == pytest.approx(0.5, rel=1e-4)
+    written = CallUsage(input_tokens=1000, cached_tokens=300, cache_write_tokens=600)
+    assert cost("claude-haiku-4-5", written) == pytest.approx((100 * 1.0 + 300 * 0.1 + 600 * 1.25) / 1e6)
