@@ -38,14 +38,27 @@ def keeper_of(sandbox: Sandbox) -> Keeper:
     return Keeper(sandbox, ("python3",), "python3")
 
 
+_ASK = """
+import socket, sys
+port, path, *note = sys.argv[1:]
+with socket.create_connection(("127.0.0.1", int(port)), 600) as link:
+    body = "".join(note).encode()
+    method = "POST" if note else "GET"
+    link.sendall(f"{method} {path} HTTP/1.0\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n".encode() + body)
+    head, _, answer = link.makefile("rb").read().partition(b"\\r\\n\\r\\n")
+if head.split()[1:2] != [b"200"]:
+    sys.exit(f"no answer: {head}")
+print(answer.decode())
+"""
+
+
 async def ask(sandbox: Sandbox, path: str = "/", port: int = PORT, note: str | None = None) -> Any:
-    """What a service answers to somebody in the sandbox. note: is posted. Raises `AssertionError` without an answer."""
-    script = (
-        "import sys, urllib.request as r; "
-        "print(r.urlopen(sys.argv[1], sys.argv[2].encode() if sys.argv[2:] else None, 60).read().decode())"
-    )
-    words = [] if note is None else [note]
-    said = await sandbox.exec(["python3", "-c", script, f"http://localhost:{port}{path}", *words], cwd="/")
+    """Return what a service answers to somebody in the sandbox; raise `AssertionError` without an answer.
+
+    note: is posted.
+    """
+    words = [str(port), path, *([] if note is None else [note])]
+    said = await sandbox.exec(["python3", "-I", "-S", "-c", _ASK, *words], cwd="/")
     assert said.return_code == 0, said.stderr
     return json.loads(said.stdout)
 

@@ -1,4 +1,4 @@
-"""Rooms to keep state in, and patience with those who look after worlds."""
+"""Rooms to keep state in."""
 
 from __future__ import annotations
 
@@ -10,14 +10,6 @@ import pytest_asyncio
 from support.state_room import Room, attached, room_in
 
 from benchflow.planes.agent.toolbox import Toolbox
-from benchflow.planes.environment import environment, services
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine it may take longer until it is known how a service, or the image's entrypoint, has ended."""
-    monkeypatch.setattr(services, "_REAPED_SEC", 60.0)
-    monkeypatch.setattr(environment, "_LATE_SEC", 60.0)
 
 
 @pytest_asyncio.fixture

@@ -14,7 +14,7 @@ from support.small_worlds import PORT, MakeServices, OnDocker, OnLocal, Worlds, 
 from benchflow.contracts.environment import Service, ServiceStatus
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.errors import NoServiceError, PortInUseError, ServiceDiedError
-from benchflow.planes.environment import services as module
+from benchflow.planes.environment import services as product
 from benchflow.planes.environment.incarnation import WORLD
 from benchflow.testing.waiting import until
 
@@ -31,14 +31,15 @@ async def healthy(sandbox: Sandbox, port: int = PORT) -> None:
     await until(answers)
 
 
+@pytest.mark.long
 async def test_a_probe_that_begins_late_and_hangs_is_ended_too(tmp_path: Path) -> None:
     programs, boot = tmp_path / "bin", tmp_path / "world" / "1"
     programs.mkdir()
-    late = '#!/bin/sh\ncase $2 in *.probing) sleep 3 ;; esac\nexec /bin/mv "$@"\n'
+    late = '#!/bin/sh\ncase $2 in *.probing) sleep 2 ;; esac\nexec /bin/mv "$@"\n'
     for name, text in (("hangs", "#!/bin/sh\nexec sleep 600\n"), ("mv", late)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    script = Path(module.__file__).with_name("supervisor.sh").read_text()
+    script = Path(product.__file__).with_name("supervisor.sh").read_text()
     words = ["world", str(boot), "1", "/", "1", "1000000", "hangs", "ask", "hangs", "hangs"]
     supervisor = await asyncio.create_subprocess_exec(
         *("/bin/sh", "-c", script, *words),
@@ -100,6 +101,7 @@ class ServicesOfAWorld(Worlds):
         await elsewhere.stop()
         assert await running(place, "notes --db") == 0
 
+    @pytest.mark.long
     async def test_services_are_probed_side_by_side(self, place: Sandbox, services: MakeServices) -> None:
         """Each says that it is there only when all have been asked."""
         together = (
@@ -125,12 +127,11 @@ class ServicesOfAWorld(Worlds):
         assert await place.read_file("/data/calls") == f"--db /data/a.db --port {PORT}\n".encode()
 
     async def test_a_probe_that_hangs_means_that_the_image_has_no_such_service(
-        self, place: Sandbox, services: MakeServices, monkeypatch: pytest.MonkeyPatch
+        self, place: Sandbox, services: MakeServices
     ) -> None:
-        monkeypatch.setattr(module, "PROBE_SEC", 5)
         await place.write_file("/usr/local/bin/hangs", "#!/bin/sh\nexec sleep 600\n", mode=0o755)
         hangs = Service(name="hangs", command="hangs", port=9197)
-        found = await services(notes(), hangs, probed={"notes": True}).start()
+        found = await services(notes(), hangs, probed={"notes": True}, probe_sec=1).start()
         assert [status.state for status in found] == ["running", "left_out"]
 
     async def test_an_image_without_any_service_is_refused_with_the_probes_words(
@@ -160,6 +161,7 @@ class ServicesOfAWorld(Worlds):
         found = await services(notes(), notes("more", 9102)).start()
         assert [status.state for status in found] == ["running", "running"]
 
+    @pytest.mark.long
     async def test_a_port_of_what_this_image_does_not_have_may_be_anybodys(
         self, place: Sandbox, services: MakeServices
     ) -> None:
@@ -186,6 +188,7 @@ class ServicesOfAWorld(Worlds):
         # What has ended is not started behind its back.
         assert (await mine.start())[0].state == "ended"
 
+    @pytest.mark.long
     async def test_a_killed_service_is_told(self, place: Sandbox, services: MakeServices) -> None:
         mine = services(notes())
         await mine.start()
@@ -208,6 +211,7 @@ class ServicesOfAWorld(Worlds):
         assert await running(place, "notes --db") == 0
         assert (await mine.start())[0].state == "running"
 
+    @pytest.mark.long
     async def test_a_service_in_the_background_lives_as_long_as_its_port_is_served(
         self, place: Sandbox, services: MakeServices
     ) -> None:
@@ -220,11 +224,8 @@ class ServicesOfAWorld(Worlds):
         await mine.stop()
         assert await running(place, "notes --db") == 0
 
-    async def test_a_service_that_just_ends_with_success_is_dead(
-        self, services: MakeServices, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(module, "LATE_SEC", 1.0)
-        mine = services(Service(name="brief", command="true", port=9196))
+    async def test_a_service_that_just_ends_with_success_is_dead(self, services: MakeServices) -> None:
+        mine = services(Service(name="brief", command="true", port=9196), late_sec=0.2)
         await mine.start()
 
         async def told() -> bool:
@@ -237,9 +238,8 @@ class ServicesOfAWorld(Worlds):
         await until(told)
 
     async def test_stopping_ends_all_that_services_started_and_gives_them_a_moment(
-        self, place: Sandbox, services: MakeServices, monkeypatch: pytest.MonkeyPatch
+        self, place: Sandbox, services: MakeServices
     ) -> None:
-        monkeypatch.setattr(module, "GRACE_SEC", 60.0)
         polite = (
             "#!/usr/bin/env python3\n"
             "import signal, subprocess, sys, time\n"
@@ -252,54 +252,48 @@ class ServicesOfAWorld(Worlds):
             "time.sleep(600)\n"
         )
         await place.write_file("/usr/local/bin/polite", polite, mode=0o755)
-        mine = services(Service(name="polite", command="polite", port=9195), notes())
+        mine = services(Service(name="polite", command="polite", port=9195), notes(), grace_sec=600.0)
         await mine.start()
         await healthy(place)
         await until(lambda: _exists(place, "/data/up"))
         began = time.monotonic()
         await mine.stop()
-        assert time.monotonic() - began < module.GRACE_SEC / 2
+        assert time.monotonic() - began < 300
         assert await place.read_file("/data/bye") == b"bye"
         for words in ("sleep 9876", "polite", "notes --db", "benchflow-world"):
             assert await running(place, words) == 0
         await mine.stop()
 
-    async def test_stopping_kills_what_does_not_obey(
-        self, place: Sandbox, services: MakeServices, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(module, "GRACE_SEC", 1.0)
+    async def test_stopping_kills_what_does_not_obey(self, place: Sandbox, services: MakeServices) -> None:
         rude = "#!/bin/sh\n[ \"$1\" = --help ] && exit 0\ntrap '' TERM\n: >/data/up\nwhile :; do sleep 0.1; done\n"
         await place.write_file("/usr/local/bin/rude", rude, mode=0o755)
-        mine = services(Service(name="rude", command="rude", port=9195))
+        mine = services(Service(name="rude", command="rude", port=9195), grace_sec=0.5)
         await mine.start()
         await until(lambda: _exists(place, "/data/up"))
         began = time.monotonic()
         await mine.stop()
-        assert time.monotonic() - began >= module.GRACE_SEC
+        assert time.monotonic() - began >= 0.5
         assert await running(place, "local/bin/rude") == 0
 
-    async def test_services_can_be_started_and_stopped_many_times_and_keep_one_log(
+    async def test_services_can_be_started_and_stopped_again_and_keep_one_log(
         self, place: Sandbox, services: MakeServices
     ) -> None:
         mine = services(notes(), MISSING)
-        for _ in range(4):
+        for _ in range(2):
             assert [status.state for status in await mine.start()] == ["running", "left_out"]
             await healthy(place)
             await mine.stop()
-        assert (await mine.logs())["notes"].count("notes begins") == 4
+        assert (await mine.logs())["notes"].count("notes begins") == 2
         assert len((await mine.logs(tail=20))["notes"]) <= 20
         assert len((await place.control(f"ls -d {WORLD}/*/[0-9]*")).stdout.split()) == 1
 
-    async def test_a_log_without_end_keeps_its_head_and_its_tail(
-        self, place: Sandbox, services: MakeServices, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(module, "LOG_CAP", 100_000)
+    async def test_a_log_without_end_keeps_its_head_and_its_tail(self, place: Sandbox, services: MakeServices) -> None:
         chatty = (
             '#!/bin/sh\n[ "$1" = --help ] && exit 0\necho the first line\n'
             'i=0; while :; do i=$((i+1)); echo "line $i .........................................."; done\n'
         )
         await place.write_file("/usr/local/bin/chatty", chatty, mode=0o755)
-        mine = services(Service(name="chatty", command="chatty", port=9195))
+        mine = services(Service(name="chatty", command="chatty", port=9195), log_cap=100_000)
         await mine.start()
         await until(lambda: _exists(place, f"$(ls -d {WORLD}/*/logs)/chatty.log.head"))
         await mine.stop()
@@ -325,7 +319,9 @@ class ServicesOfAWorld(Worlds):
 
 async def healthy_port(sandbox: Sandbox, port: int) -> None:
     async def answers() -> bool:
-        said = await sandbox.exec(["python3", "-c", f"import socket; socket.create_connection(('localhost', {port}))"])
+        said = await sandbox.exec(
+            ["python3", "-I", "-S", "-c", f"import socket; socket.create_connection(('localhost', {port}))"]
+        )
         return said.return_code == 0
 
     await until(answers)
@@ -339,11 +335,11 @@ async def _exists(sandbox: Sandbox, path: str) -> bool:
     return (await sandbox.control(f"test -e {path}")).return_code == 0
 
 
-# In every run on local sandboxes; what Docker does to services, the tests of whole worlds show in every run, too.
+# What Docker does to services, the tests of whole worlds show in every run, too.
 
 
 @pytest.mark.docker
-@pytest.mark.soak
+@pytest.mark.long
 class TestServicesOnDocker(OnDocker, ServicesOfAWorld):
     pass
 
@@ -361,6 +357,7 @@ class TestServicesOnLocal(OnLocal, ServicesOfAWorld):
         assert (await mine.start())[0].state == "running"
         await healthy(place)
 
+    @pytest.mark.long
     async def test_a_forked_sandbox_begins_a_world_of_its_own(
         self, place: Sandbox, services: MakeServices, provider: SandboxProvider
     ) -> None:
