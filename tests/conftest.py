@@ -94,9 +94,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LANES[item.path.relative_to(Path(__file__).parent).parts[0]])
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """End what the run has shared, once all its processes are over."""
+    """End what the run has shared: before pytest removes the directory that says what that is."""
     # Of a session that made no directory there is none to be looked for.
     base = session.config._tmp_path_factory._basetemp  # type: ignore[attr-defined]
     if "PYTEST_XDIST_WORKER" not in os.environ and base is not None:
