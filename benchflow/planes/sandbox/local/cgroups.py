@@ -197,7 +197,7 @@ class Cgroup:
         """Remove a leaf that nothing runs in. One that is still in use stays."""
         _rmdir(self._leaf(leaf))
 
-    def freeze(self, timeout: float = 5.0) -> None:
+    def freeze(self, timeout: float = END_SEC) -> None:
         """Stop all its processes where they are. Raises `SandboxError`, with all of them going on, after `timeout`."""
         try:
             _write(self._v2 / "cgroup.freeze", "1")
