@@ -13,6 +13,7 @@ import pytest_asyncio
 from support.agent_task import MARK, declare_agent
 from support.embedded import EmbeddedStack
 from support.local_world import free_subnet
+from support.options import set_options
 from support.worlds import DOCKER, LOCAL, make_world
 
 from benchflow.contracts.options import WorkerOptions, WorkflowOptions
@@ -41,27 +42,25 @@ def sandbox(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
-def set_options(patch: pytest.MonkeyPatch, options: WorkerOptions | WorkflowOptions) -> None:
-    """Put the options that were given into the environment, from which workers and `submit` read them."""
-    for name in options.model_fields_set:
-        patch.setenv(options.variables()[name], str(getattr(options, name)))
-
-
 @pytest.fixture(autouse=True)
 def quick(state_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that poll for the dead every half second: how soon it is noticed is not what these tests are about."""
-    set_options(monkeypatch, WorkerOptions(dead_worker_poll_sec=0.5, heartbeat_every_sec=1))
+    """Have deaths noticed within moments: how soon they are is not what these tests are about."""
+    set_options(monkeypatch, WorkerOptions(dead_worker_poll_sec=0.2, heartbeat_every_sec=1, sticky_timeout_sec=0.5))
+
+
+@pytest.fixture
+def handed_over(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no timeout of the server begin anything again, so that a test ends only if the next worker goes on."""
+    set_options(monkeypatch, WorkflowOptions(heartbeat_timeout_sec=3600))
 
 
 @pytest.fixture
 def often_swept(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs ask every second after rollouts that stay silent, which otherwise takes minutes."""
+    """Have jobs ask every second after rollouts that stay silent, which otherwise takes minutes.
+
+    A worker reaps when it starts, and not again while a test looks.
+    """
     set_options(monkeypatch, WorkflowOptions(sweep_every_sec=1, sweep_after_sec=1))
-
-
-@pytest.fixture
-def often_swept_seldom_reaped(often_swept: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, and of terminated rollouts all is left until a worker starts: none reaps just while a test looks."""
     set_options(monkeypatch, WorkerOptions(reap_every_sec=600))
 
 

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.counted_task import IN_THE_MIDDLE, VERIFIED, write_counted_tasks
-from support.embedded import EmbeddedStack
+from support.counted_task import SETUP, VERIFIED, write_counted_tasks
+from support.embedded import EmbeddedStack, chance_of_this_run
 from support.scored import (
     assert_nothing_is_left,
-    assert_recovered_soon,
     assert_second_submit_does_nothing,
+    finish,
     in_phase,
     rows,
     submit_job,
 )
-from support.worlds import seldom_on_docker
+from support.worlds import everywhere
 
 from benchflow.errors import JobNotFoundError
 from benchflow.jobs import Job
 from benchflow.testing.waiting import until
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.long, everywhere]
 
 
 def assert_each_verified_once(job: Job, stack: EmbeddedStack) -> None:
@@ -41,83 +39,74 @@ def assert_each_verified_once(job: Job, stack: EmbeddedStack) -> None:
     assert {*started.values()} == {1}, started
 
 
-@seldom_on_docker
-async def test_killed_while_verifiers_run_in_their_rooms(stack: EmbeddedStack, tmp_path: Path) -> None:
-    times = {"solve_sec": 0.2, "verify_sec": IN_THE_MIDDLE}
-    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, in_clean_room=True, **times)
+async def test_killed_while_verifiers_run_in_their_rooms(
+    handed_over: None, stack: EmbeddedStack, tmp_path: Path
+) -> None:
+    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, in_clean_room=True, held=[VERIFIED])
     job = await submit_job(stack, tasks, tmp_path / "jobs")
-    await until(lambda: stack.marked(VERIFIED, at_least=2))
+    first, second = await stack.in_step(VERIFIED, 2)
     stack.kill("worker")
-    await job.wait()
-    assert_recovered_soon(job, "verify", IN_THE_MIDDLE, "worker killed in clean rooms, 2 rollouts")
+    # One room ends while nobody listens, the other when the next worker does.
+    stack.let_go(VERIFIED, [first])
+    await stack.worker()
+    stack.let_go(VERIFIED, [second])
+    await finish(job)
     assert_each_verified_once(job, stack)
     await assert_second_submit_does_nothing(job)
-    assert_nothing_is_left(stack)
+    await assert_nothing_is_left(stack)
 
 
-@pytest.mark.soak
-async def test_killed_while_rooms_are_made(stack: EmbeddedStack, tmp_path: Path) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox, in_clean_room=True, setup_sec=1, solve_sec=0.2)
+async def test_killed_while_rooms_are_made(handed_over: None, stack: EmbeddedStack, tmp_path: Path) -> None:
+    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox, in_clean_room=True, held=[SETUP])
     job = await submit_job(stack, tasks, tmp_path / "jobs")
-
-    async def one_more_than_rollouts() -> bool:
-        return len(stack.world.sandboxes()) > 4
-
-    await until(one_more_than_rollouts)
+    await stack.in_step(SETUP, 4)
+    stack.let_go(SETUP)
+    # A room is set up, too.
+    await stack.in_step(SETUP, 5)
     stack.kill("worker")
-    await job.wait()
+
+    def all_go_on() -> bool:
+        stack.let_go(SETUP)
+        return len(job.results()) == 4
+
+    await until(all_go_on, every=0.5)
+    await finish(job)
     assert_each_verified_once(job, stack)
-    assert_nothing_is_left(stack)
+    await assert_nothing_is_left(stack)
 
 
-@seldom_on_docker
 async def test_verifications_that_are_cancelled_or_terminated_leave_no_room(
     often_swept: None, stack: EmbeddedStack, tmp_path: Path
 ) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, in_clean_room=True, solve_sec=0.2, verify_sec=600)
+    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, in_clean_room=True, held=[VERIFIED])
     job = await submit_job(stack, tasks, tmp_path / "jobs")
-    await until(lambda: stack.marked(VERIFIED, at_least=2))
+    await stack.in_step(VERIFIED, 2)
     first, second = await in_phase(job, "verify")
     await job.cancel_rollout(first)
     # One that is terminated runs no code of its own: a worker reaps when it starts.
     await job.engine.client.get_workflow_handle(second).terminate("by an operator")
     stack.kill("worker")
 
-    async def all_gone() -> bool:
-        return stack.world.sandboxes() == []
-
-    await until(all_gone)
+    await until(lambda: stack.world.sandboxes() == [], every=0.1)
     # With both of its rollouts the job may have ended, too.
     with contextlib.suppress(JobNotFoundError):
         await job.cancel()
     await job.wait()
-
-    async def no_place_is_taken() -> bool:
-        return list(stack.paths.slots.iterdir()) == []
-
     # The reaper frees the place of a sandbox when that is gone.
-    await until(no_place_is_taken)
-    assert_nothing_is_left(stack)
+    await until(lambda: list(stack.paths.slots.iterdir()) == [])
+    await assert_nothing_is_left(stack)
 
 
-@seldom_on_docker
-@pytest.mark.parametrize("rounds", [2, pytest.param(12, marks=pytest.mark.soak)])
 async def test_rollouts_that_are_cancelled_at_any_moment_leave_no_room_and_nothing_for_it(
-    stack: EmbeddedStack, tmp_path: Path, rounds: int
+    stack: EmbeddedStack, tmp_path: Path
 ) -> None:
-    seed = int(os.environ.get("BENCHFLOW_TEST_SEED") or random.SystemRandom().randrange(10**6))
-    print(f"\nBENCHFLOW_TEST_SEED={seed}")
-    chance = random.Random(seed)
+    chance = chance_of_this_run()
     times = {"setup_sec": 0.3, "solve_sec": 0.1, "verify_sec": 0.5}
     tasks = write_counted_tasks(tmp_path / "tasks", 3, stack.sandbox, in_clean_room=True, **times)
-    for number in range(rounds):
+    for number in range(6):
         started = len(stack.world.started)
         job = await submit_job(stack, tasks, tmp_path / "jobs", f"crash-{number}")
-
-        async def has_begun(before: int = started) -> bool:
-            return len(stack.world.started) > before
-
-        await until(has_begun)
+        await until(lambda before=started: len(stack.world.started) > before)  # type: ignore[misc]
         for rollout in [rollout for progress in [await job.progress()] if progress for rollout in progress.open]:
             # Not a wait for anything: the moment is what is random.
             await asyncio.sleep(chance.uniform(0.0, 1.0))
@@ -127,4 +116,4 @@ async def test_rollouts_that_are_cancelled_at_any_moment_leave_no_room_and_nothi
         await job.wait()
     assert stack.world.sandboxes() == []
     assert [*(tmp_path / "jobs").rglob("evidence/room")] == []
-    assert_nothing_is_left(stack)
+    await assert_nothing_is_left(stack)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
-import random
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from multiprocessing.context import ForkServerContext
@@ -16,13 +15,14 @@ import docker
 import pytest
 import pytest_asyncio
 from support.docker_churn import churn, spec_of, stop_in_a_capture, turn
+from support.embedded import chance_of_this_run
 
 from benchflow.planes.sandbox.docker.captures import FORK, PART, SNAPSHOT, short_of
 from benchflow.planes.sandbox.docker.provider import DockerProvider
 from benchflow.planes.sandbox.docker.sandbox import DockerSandbox
 from benchflow.testing.waiting import until
 
-pytestmark = [pytest.mark.crash, pytest.mark.docker]
+pytestmark = pytest.mark.docker
 
 TICK = "(while :; do echo x >>/root/lines; sleep 0.01; done) >/dev/null 2>&1 &"
 
@@ -31,7 +31,7 @@ TICK = "(while :; do echo x >>/root/lines; sleep 0.01; done) >/dev/null 2>&1 &"
 def children() -> ForkServerContext:
     """Starts processes that have imported all they need."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["docker_churn"])
+    context.set_forkserver_preload(["support.docker_churn"])
     return context
 
 
@@ -77,13 +77,11 @@ def left(daemon: Any, stack: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [pytest.param(5, marks=pytest.mark.long), pytest.param(100, marks=pytest.mark.soak)])
 async def test_kills_at_any_moment_leave_nothing(
     sandbox: DockerSandbox, stack: str, name: str, children: ForkServerContext, daemon: Any, kills: int
 ) -> None:
-    seed = int(os.environ.get("BENCHFLOW_TEST_SEED") or random.SystemRandom().randrange(10**6))
-    print(f"\nBENCHFLOW_TEST_SEED={seed}")
-    chance = random.Random(seed)
+    chance = chance_of_this_run()
     await sandbox.write_file("/kept", "x")
     for _ in range(kills):
         child = children.Process(target=churn, args=(_environment(), sandbox.ref), daemon=True)
@@ -120,7 +118,9 @@ async def _removed(provider: DockerProvider, daemon: Any, stack: str) -> None:
     await provider.close()
 
 
-@pytest.mark.parametrize("found_by", ["attach", "owned", "start", "remove"])
+@pytest.mark.parametrize(
+    "found_by", ["attach", *(pytest.param(it, marks=pytest.mark.long) for it in ("owned", "start", "remove"))]
+)
 async def test_a_sandbox_left_paused_goes_on(
     sandbox: DockerSandbox,
     stack: str,

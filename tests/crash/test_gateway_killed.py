@@ -22,7 +22,6 @@ from support.worlds import on_local
 from benchflow import stack as stacks
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.gateway.control import Info
 from benchflow.gateway.process import ensure_gateway, is_running
 from benchflow.jobs import Job
 from benchflow.paths import RolloutPaths, StatePaths
@@ -32,9 +31,7 @@ from benchflow.testing.scripted_model import ScriptedModel
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import read_journal
 
-pytestmark = [pytest.mark.crash, on_local]
-
-PATIENCE = 180.0
+PATIENCE = 300.0
 """Seconds until an agent has called its model: from the submission of its job on, or after a crash."""
 
 TEST = "#!/bin/sh\n[ -e /app/answer ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
@@ -106,44 +103,20 @@ def restarts(stack: EmbeddedStack, name: str) -> int:
     return count
 
 
-async def test_a_call_outlives_the_worker(
+@on_local
+async def test_a_call_outlives_the_worker_and_one_that_dies_with_the_gateway_is_made_again(
     stack: EmbeddedStack, task: Path, tmp_path: Path, model: ScriptedModel
 ) -> None:
     job = await start(stack, task, tmp_path / "jobs", model)
     await model.arrived(1, timeout=PATIENCE)
     gateway = await ensure_gateway(stack.paths)
-    await stack.worker(other_than=stack.kill("worker"))
+    await stack.strike("worker")
     assert len(model.in_flight) == 1
-    model.release("first")
-    await job.wait()
-    result = result_of(job)
-    assert len(model.calls) == 2
-    assert not [call for call in model.calls if call.client_left]
-    assert [(kind, line["node"], line["turn"]) for kind, line in record_of(result)] == [(None, "n1", 0)] * 2
-    turn = result.steps[0].turn
-    assert turn.usage is not None and (turn.usage.calls, turn.turn_end) == (2, "observed")
     assert (await ensure_gateway(stack.paths)).pid == gateway.pid
-    assert_nothing_is_left(stack)
 
-
-async def killed(stack: EmbeddedStack) -> Info:
-    """Kill the gateway; the next one, which nobody but the supervisor has started."""
-    before = await ensure_gateway(stack.paths)
-    os.kill(before.pid, signal.SIGKILL)
-
-    async def counted() -> bool:
-        return restarts(stack, "gateway") > 0
-
-    await until(counted)
-    return await ensure_gateway(stack.paths)
-
-
-async def test_a_call_that_dies_with_the_gateway_is_made_again(
-    stack: EmbeddedStack, task: Path, tmp_path: Path, model: ScriptedModel
-) -> None:
-    job = await start(stack, task, tmp_path / "jobs", model)
-    await model.arrived(1, timeout=PATIENCE)
-    await killed(stack)
+    os.kill(gateway.pid, signal.SIGKILL)
+    # The next one is started by nobody but the supervisor.
+    await until(lambda: restarts(stack, "gateway") > 0)
     await model.arrived(2, timeout=PATIENCE)
     model.release("first")
     await job.wait()
@@ -156,17 +129,20 @@ async def test_a_call_that_dies_with_the_gateway_is_made_again(
     turn = result.steps[0].turn
     # Two were answered; the one that was not was asked, too.
     assert turn.usage is not None and (turn.usage.calls, turn.turn_end) == (3, "observed")
+    assert [call.client_left for call in model.calls] == [True, False, False]
     assert restarts(stack, "gateway") == 1
-    assert_nothing_is_left(stack)
+    await assert_nothing_is_left(stack)
 
 
+@pytest.mark.long
+@on_local
 async def test_the_gateway_goes_and_comes_with_the_stack(stack: EmbeddedStack, task: Path, tmp_path: Path) -> None:
     # The agent is at work until the stack is there again, and asks the model again when it has done it.
     work = "touch started; until [ -e go ]; do sleep 0.1; done; echo 42 > answer"
     with ScriptedModel(script(runs(work), "Done.")) as model:
         job = await start(stack, task, tmp_path / "jobs", model)
         await model.arrived(1, timeout=PATIENCE)
-        await until(lambda: stack.marked("/app/started"))
+        await stack.in_step("/app/started")
         before = await ensure_gateway(stack.paths)
         await asyncio.to_thread(stacks.stop, stack.paths)
         assert not is_running(stack.paths)
@@ -181,10 +157,11 @@ async def test_the_gateway_goes_and_comes_with_the_stack(stack: EmbeddedStack, t
     assert [(kind, line["turn"]) for kind, line in record_of(result)] == [(None, 0)] * 2
     usage = result.steps[0].turn.usage
     assert usage is not None and usage.calls == 2
-    assert_nothing_is_left(stack)
+    await assert_nothing_is_left(stack)
 
 
-@pytest.mark.soak
+@pytest.mark.long
+@on_local
 async def test_a_stack_stops_although_a_model_does_not_answer(
     stack: EmbeddedStack, task: Path, tmp_path: Path, model: ScriptedModel
 ) -> None:
@@ -199,4 +176,4 @@ async def test_a_stack_stops_although_a_model_does_not_answer(
     job = await start(stack, task, tmp_path / "jobs", model)
     await job.wait()
     assert [kind for kind, _ in record_of(result_of(job))] == ["gateway_stopped", None, None]
-    assert_nothing_is_left(stack)
+    await assert_nothing_is_left(stack)

@@ -14,18 +14,19 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import pytest
+from support.embedded import chance_of_this_run
 from support.local_churn import KEPT, STACK, churn, live, spec_of, stop_in_a_capture
 from support.local_world import LocalWorld, free_subnet
 
 from benchflow.contracts.sandbox import ImageRef
 from benchflow.errors import SandboxLostError
-from benchflow.planes.sandbox.local.cgroups import Cgroup
+from benchflow.planes.sandbox.local.cgroups import END_SEC
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.planes.sandbox.local.provider import LocalProvider
 from benchflow.planes.sandbox.local.store.store import Store
 from benchflow.testing.waiting import until
 
-pytestmark = [pytest.mark.crash, pytest.mark.local]
+pytestmark = pytest.mark.local
 
 NAMES = ("first", "second")
 
@@ -42,15 +43,13 @@ def world(state_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalWo
 def children() -> ForkServerContext:
     """Starts processes that have imported all they need."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["local_churn"])
+    context.set_forkserver_preload(["support.local_churn"])
     return context
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [pytest.param(20, marks=pytest.mark.long), pytest.param(400, marks=pytest.mark.soak)])
 async def test_kills_at_any_moment_leave_nothing(world: LocalWorld, children: ForkServerContext, kills: int) -> None:
-    seed = int(os.environ.get("BENCHFLOW_TEST_SEED") or random.SystemRandom().randrange(10**6))
-    print(f"\nBENCHFLOW_TEST_SEED={seed}")
-    chance = random.Random(seed)
+    chance = chance_of_this_run()
     provider = LocalProvider()
     # Undisturbed, it goes well.
     await live(provider, NAMES[0])
@@ -100,7 +99,9 @@ async def test_what_no_record_explains_is_removed(world: LocalWorld) -> None:
     await _nothing_is_left(world)
 
 
-@pytest.mark.parametrize("found_by", ["attach", "owned", "start", "remove"])
+@pytest.mark.parametrize(
+    "found_by", ["attach", *(pytest.param(it, marks=pytest.mark.long) for it in ("owned", "start", "remove"))]
+)
 async def test_a_sandbox_left_frozen_goes_on(world: LocalWorld, children: ForkServerContext, found_by: str) -> None:
     provider = LocalProvider()
     sandbox = await provider.start(spec_of("frozen"), host_id="host", queue="queue")
@@ -139,12 +140,8 @@ async def test_a_sandbox_left_frozen_goes_on(world: LocalWorld, children: ForkSe
     await _nothing_is_left(world)
 
 
-async def test_processes_are_killed_at_once_while_others_tidy_up(
-    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_processes_are_killed_at_once_while_others_tidy_up(world: LocalWorld) -> None:
     """Who tidies up thaws what was forgotten; had it thawed what is about to be killed, that would wait in vain."""
-    # In vain means for this long, of which no busy machine takes the half by itself.
-    monkeypatch.setattr(Cgroup.freeze, "__defaults__", (120.0,))
     provider, other = LocalProvider(), LocalProvider()
     sandbox = await provider.start(spec_of("busy"), host_id="host", queue="queue")
 
@@ -155,7 +152,7 @@ async def test_processes_are_killed_at_once_while_others_tidy_up(
     tidying = asyncio.ensure_future(tidy())
     for _ in range(12):
         await sandbox.exec(["sh", "-c", "sleep 600 >/dev/null 2>&1 &"])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(END_SEC / 2):
             assert await sandbox.kill_processes() == 1
     tidying.cancel()
     await asyncio.gather(tidying, return_exceptions=True)
@@ -189,7 +186,9 @@ async def test_a_reboot_leaves_only_what_is_reaped(world: LocalWorld) -> None:
     await _nothing_is_left(world)
 
 
-@pytest.mark.parametrize("number", [24, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "number", [pytest.param(24, marks=pytest.mark.long), pytest.param(1000, marks=pytest.mark.soak)]
+)
 async def test_many_sandboxes_leak_nothing(world: LocalWorld, number: int) -> None:
     provider = LocalProvider()
 

@@ -17,12 +17,12 @@ from support.agent_task import AGENT
 from support.embedded import EmbeddedStack, Role, chance_of_this_run
 from support.office_task import DOCUMENT, TURNS, prompt_of, reward_of, write_office_package
 from support.scored import assert_nothing_is_left, submit_job
-from support.worlds import seldom_on_docker
+from support.worlds import everywhere
 
 from benchflow.paths import RolloutPaths
 from benchflow.trajectories.growth import chain_of
 
-pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("demo_agent", "no_images_left")]
+pytestmark = pytest.mark.usefixtures("demo_agent", "no_images_left")
 
 VICTIMS: list[tuple[Role, ...]] = [("worker",), ("server",), ("worker", "server")]
 CHILDREN = (4, 3, 2)
@@ -50,8 +50,8 @@ def value_of(choices: Choices) -> float:
     return sum(returns) / len(returns)
 
 
-@seldom_on_docker
-@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.soak)])
+@everywhere
+@pytest.mark.parametrize("kills", [pytest.param(5, marks=pytest.mark.long), pytest.param(20, marks=pytest.mark.soak)])
 async def test_a_tree_in_the_office_grows_as_if_nothing_had_happened(
     stack: EmbeddedStack, tmp_path: Path, kills: int
 ) -> None:
@@ -82,7 +82,7 @@ async def test_a_tree_in_the_office_grows_as_if_nothing_had_happened(
         paths = RolloutPaths(Path(str(result.directory)))
         assert_is_the_tree(json.loads(paths.tree.read_bytes()))
         assert_each_did_its_own_once(paths)
-    assert_nothing_is_left(stack)
+    await assert_nothing_is_left(stack)
 
 
 def assert_is_the_tree(tree: dict[str, Any]) -> None:

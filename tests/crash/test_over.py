@@ -1,12 +1,22 @@
-"""Rollouts that are terminated or cancelled: agents stop, sandboxes go, rows say so, and they can be run again."""
+"""Rollouts that are over before their end: sandboxes go, rows say so, and what runs beside them, also of another stack
+on this machine, goes on.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from support.counted_task import ENOUGH, SOLVE_SEC, SOLVED, write_counted_tasks
+import pytest_asyncio
+from support.counted_task import SOLVED, write_counted_tasks
 from support.embedded import EmbeddedStack
+from support.local_world import free_subnet
+from support.options import set_options
 from support.scored import (
     assert_each_scored_once,
     assert_nothing_is_left,
@@ -17,70 +27,110 @@ from support.scored import (
 )
 from support.worlds import Seen, seldom_on_docker
 
+from benchflow.contracts.options import WorkerOptions
+from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.testing.waiting import until
 
-pytestmark = pytest.mark.crash
+
+@contextlib.contextmanager
+def engine_of(stack: EmbeddedStack) -> Iterator[None]:
+    """Submit to this stack, and wait for its jobs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCHFLOW_STATE_DIR", str(stack.paths.root))
+        yield
+
+
+@pytest_asyncio.fixture
+async def neighbour(stack: EmbeddedStack) -> AsyncIterator[EmbeddedStack]:
+    """Another stack on this machine, whose worker reaps all the time."""
+    root = Path(tempfile.mkdtemp(prefix="bf-", dir="/tmp"))
+    with pytest.MonkeyPatch.context() as patch:
+        set_options(patch, WorkerOptions(reap_every_sec=0.2))
+        if stack.sandbox == "local":
+            patch.setenv(SUBNET_VARIABLE, free_subnet(os.environ[SUBNET_VARIABLE]))
+        made = EmbeddedStack(root, stack.sandbox)
+        await made.start()
+    yield made
+    made.close()
+    shutil.rmtree(root)
 
 
 @seldom_on_docker
-async def test_a_terminated_rollout_leaves_a_row_and_no_sandbox(
-    often_swept: None, stack: EmbeddedStack, tmp_path: Path
+async def test_what_is_over_goes_and_leaves_a_row_and_neighbours_leave_each_other_alone(
+    often_swept: None, stack: EmbeddedStack, neighbour: EmbeddedStack, tmp_path: Path
 ) -> None:
-    tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, held=True)
+    assert stack.id != neighbour.id
+    with engine_of(neighbour):
+        tasks = write_counted_tasks(tmp_path / "their-tasks", 2, stack.sandbox, held=[SOLVED])
+        theirs = await submit_job(neighbour, tasks, tmp_path / "their-jobs")
+    tasks = write_counted_tasks(tmp_path / "tasks", 3, stack.sandbox, held=[SOLVED])
     job = await submit_job(stack, tasks, tmp_path / "jobs")
-    await until(lambda: stack.marked(SOLVED, at_least=2))
-    victim, other = sorted(await in_phase(job, "execute"))
-    sandbox = next(it for it in stack.world.sandboxes() if it.workflow == victim)
-    await job.engine.client.get_workflow_handle(victim).terminate("by an operator")
-    # A worker reaps when it starts, and from time to time.
+    acting = {seen.workflow: seen for seen in await stack.in_step(SOLVED, 3)}
+    their_acting = {seen.workflow: seen for seen in await neighbour.in_step(SOLVED, 2)}
+
+    # A terminated workflow runs no code: a worker reaps from time to time, as theirs does,
+    ours = belongings(stack)
+    their_victim, their_other = sorted(await in_phase(theirs, "execute"))
+    await theirs.engine.client.get_workflow_handle(their_victim).terminate("by an operator")
+    await until(lambda: their_acting[their_victim] not in neighbour.world.sandboxes(), every=0.1)
+    assert belongings(stack) == ours
+
+    # and when it starts, as ours. One that is cancelled ends by itself.
+    before = belongings(neighbour)
+    assert all(shared for _, shared in (ours, before))
+    terminated, cancelled, other = sorted(await in_phase(job, "execute"))
+    await job.cancel_rollout(cancelled)
+    await until(lambda: acting[cancelled] not in stack.world.sandboxes(), every=0.1)
+    assert [(row["workflow_id"], row["status"], row["reward"]) for row in rows(job)] == [(cancelled, "cancelled", None)]
+    await job.engine.client.get_workflow_handle(terminated).terminate("by an operator")
     stack.kill("worker")
-    await until(lambda: _gone(stack, sandbox))
-    stack.world.make_file(ENOUGH)
+    await until(lambda: stack.world.sandboxes() == [acting[other]], every=0.1)
+    stack.let_go(SOLVED)
     await job.wait()
-    found = {row["workflow_id"]: row for row in rows(job)}
-    assert found.keys() == {victim, other}
-    assert (found[victim]["status"], found[victim]["error_category"]) == ("errored", "terminated")
-    assert found[victim]["reward"] is None
-    assert (found[other]["status"], found[other]["reward"]) == ("passed", 1.0)
+    assert {row["workflow_id"]: (row["status"], row["error_category"], row["reward"]) for row in rows(job)} == {
+        cancelled: ("cancelled", "cancelled", None),
+        terminated: ("errored", "terminated", None),
+        other: ("passed", None, 1.0),
+    }
     # The reaper frees the place of a sandbox when that is gone.
-    await until(lambda: _no_place_is_taken(stack))
+    await until(lambda: list(stack.paths.slots.iterdir()) == [])
     await assert_second_submit_does_nothing(job)
-    assert_nothing_is_left(stack)
+
+    again = await submit_job(stack, tasks, tmp_path / "jobs", again=("cancelled", "errored"))
+    assert again.started == 2
+    await stack.in_step(SOLVED, 2)
+    stack.let_go(SOLVED)
+    await again.wait()
+    assert_each_scored_once(again, stack, with_earlier_runs=2)
+
+    await assert_nothing_is_left(stack)
+    assert belongings(neighbour) == before
+    with engine_of(neighbour):
+        assert await in_phase(theirs, "execute") == [their_other]
+        neighbour.let_go(SOLVED)
+        await theirs.wait()
+        assert {row["workflow_id"]: row["reward"] for row in rows(theirs)} == {their_victim: None, their_other: 1.0}
+        await assert_nothing_is_left(neighbour)
 
 
+@pytest.mark.long
 @seldom_on_docker
-async def test_cancelled_rollouts_stop_and_can_be_run_again(
-    stack: EmbeddedStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_job_that_is_cancelled_stops_all_its_agents_and_starts_no_more(
+    stack: EmbeddedStack, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(SOLVE_SEC, "600")
-    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox)
+    tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox, held=[SOLVED])
     job = await submit_job(stack, tasks, tmp_path / "jobs", concurrency=2)
-    await until(lambda: stack.marked(SOLVED, at_least=2))
-    one, _ = await in_phase(job, "execute")
-    sandbox = next(it for it in stack.world.sandboxes() if it.workflow == one)
-    await job.cancel_rollout(one)
-    await until(lambda: _gone(stack, sandbox))
-    await until(lambda: stack.marked(SOLVED, at_least=2))
-    assert [(row["workflow_id"], row["status"], row["reward"]) for row in rows(job)] == [(one, "cancelled", None)]
+    await stack.in_step(SOLVED, 2)
     await job.cancel()
     await job.wait()
     assert stack.world.sandboxes() == []
     assert list(stack.paths.slots.iterdir()) == []
     assert [(row["status"], row["error_category"], row["reward"]) for row in rows(job)] == [
         ("cancelled", "cancelled", None)
-    ] * 3
-    monkeypatch.setenv(SOLVE_SEC, "0.2")
-    again = await submit_job(stack, tasks, tmp_path / "jobs", again=("cancelled",))
-    assert again.started == 4
-    await again.wait()
-    assert_each_scored_once(again, stack, with_earlier_runs=3)
-    await assert_second_submit_does_nothing(again)
-    assert_nothing_is_left(stack)
+    ] * 4
+    await assert_second_submit_does_nothing(job)
+    await assert_nothing_is_left(stack)
 
 
-async def _gone(stack: EmbeddedStack, sandbox: Seen) -> bool:
-    return sandbox not in stack.world.sandboxes()
-
-
-async def _no_place_is_taken(stack: EmbeddedStack) -> bool:
-    return list(stack.paths.slots.iterdir()) == []
+def belongings(stack: EmbeddedStack) -> tuple[set[Seen], set[str]]:
+    return set(stack.world.sandboxes()), stack.world.shared()

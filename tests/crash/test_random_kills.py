@@ -18,11 +18,9 @@ from support.scored import (
     rows,
     submit_job,
 )
-from support.worlds import on_local, seldom_on_docker
+from support.worlds import everywhere, on_local
 
 from benchflow.jobs import Job
-
-pytestmark = pytest.mark.crash
 
 VICTIMS: dict[str, list[tuple[Role, ...]]] = {
     "docker": [("worker",), ("server",), ("worker", "server")],
@@ -30,8 +28,8 @@ VICTIMS: dict[str, list[tuple[Role, ...]]] = {
 }
 
 
-@seldom_on_docker
-@pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.soak)])
+@everywhere
+@pytest.mark.parametrize("kills", [pytest.param(6, marks=pytest.mark.long), pytest.param(40, marks=pytest.mark.soak)])
 async def test_jobs_end_as_if_nothing_had_happened(stack: EmbeddedStack, tmp_path: Path, kills: int) -> None:
     chance = chance_of_this_run()
     tasks = write_counted_tasks(tmp_path / "tasks", 8, stack.sandbox, setup_sec=0.5, solve_sec=1.5, verify_sec=0.5)
@@ -49,11 +47,11 @@ async def test_jobs_end_as_if_nothing_had_happened(stack: EmbeddedStack, tmp_pat
     for job in jobs:
         assert_each_scored_once(job, stack)
         await assert_second_submit_does_nothing(job)
-    assert_nothing_is_left(stack)
+    await assert_nothing_is_left(stack)
 
 
 @on_local
-@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [pytest.param(4, marks=pytest.mark.long), pytest.param(40, marks=pytest.mark.soak)])
 async def test_a_command_whose_end_nobody_saw_is_not_run_again(
     stack: EmbeddedStack, tmp_path: Path, kills: int
 ) -> None:
@@ -91,4 +89,4 @@ async def test_a_command_whose_end_nobody_saw_is_not_run_again(
             assert "end was not seen" in row["error"]["message"]
     for job in jobs:
         await assert_second_submit_does_nothing(job)
-    assert_nothing_is_left(stack)
+    await assert_nothing_is_left(stack)

@@ -10,28 +10,23 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from support.counted_task import enough
+from support.growing_task import assert_is_whole, branch_at_each_step, step, write_growing_task
 from support.hosts import Host, cluster_server
 from support.local_world import free_subnet
-from support.packages import changed_package
+from support.options import set_options
 from support.second_daemon import second_daemon
-from test_trees_killed import CHILDREN, assert_is_whole, write_growing_task
+from support.worlds import seldom_on_docker
 
 from benchflow.contracts.config import JobConfig
+from benchflow.contracts.options import WorkflowOptions
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.temporal import stack_id
 from benchflow.testing.waiting import until
 
-pytestmark = pytest.mark.crash
-
-SOON = (
-    ("HEARTBEAT_TIMEOUT = timedelta(seconds=60)", "HEARTBEAT_TIMEOUT = timedelta(seconds=6)"),
-    ("HEARTBEAT_EVERY = 3.0", "HEARTBEAT_EVERY = 1.0"),
-    ("HOST_START_TIMEOUT = timedelta(minutes=5)", "HOST_START_TIMEOUT = timedelta(seconds=2)"),
-    ("HOST_SILENT_SEC = 120.0", "HOST_SILENT_SEC = 10.0"),
-)
-"""What makes a host count as lost within seconds, rather than minutes."""
+STEPS = 2
 
 
 @pytest_asyncio.fixture
@@ -39,7 +34,6 @@ async def hosts(
     state_root: Path, sandbox: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Host, Host]]:
     """Two hosts of a cluster that this process submits to."""
-    worker = changed_package(tmp_path / "package", "workflows/options.py", *SOON)
     results = tmp_path / "results"
     results.mkdir()
     with contextlib.ExitStack() as running:
@@ -53,7 +47,7 @@ async def hosts(
             first = free_subnet()
             own = [{SUBNET_VARIABLE: first}, {SUBNET_VARIABLE: free_subnet(first)}]
         made = [
-            Host(state_root / name, sandbox, worker, results, variables)
+            Host(state_root / name, sandbox, results, variables)
             for name, variables in zip(("a", "b"), own, strict=True)
         ]
         for host in made:
@@ -61,40 +55,38 @@ async def hosts(
         yield made[0], made[1]
 
 
-@pytest.mark.soak
-async def test_another_host_takes_a_tree_over(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+@seldom_on_docker
+async def test_another_host_takes_a_tree_over(
+    hosts: tuple[Host, Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lost, other = hosts
+    # What makes a host count as lost within seconds, rather than minutes.
+    set_options(monkeypatch, WorkflowOptions(heartbeat_timeout_sec=6, host_start_timeout_sec=2, host_silent_sec=10))
     config = JobConfig.model_validate(
         {
-            "paths": [write_growing_task(tmp_path / "tasks")],
+            "paths": [write_growing_task(tmp_path / "tasks", STEPS, held=[STEPS - 1])],
             "jobs_dir": tmp_path / "jobs",
             "job_name": "tree",
             "sandbox": lost.world.sandbox,
-            "branch": {
-                "policy": {"kind": "after_steps", "steps": [0, 1, 2], "n": CHILDREN[0]},
-                "max_depth": 3,
-                "portable": True,
-            },
+            "branch": branch_at_each_step(STEPS, portable=True),
         }
     )
     job = await submit(plan_job(config))
     stack = await stack_id(job.engine.client)
     lost.begin(stack)
-
-    async def has_grandchildren() -> bool:
-        return any(lost.paths.rollouts.glob("*/*/children/*/children/*"))
-
-    await until(has_grandchildren, seconds=300)
+    leaves = 2**STEPS
+    await until(lambda: len(lost.world.with_file(step(STEPS - 1))) == leaves, every=0.1)
     lost.end(signal.SIGKILL)
     assert await job.is_running()
     other.begin(stack)
+    await until(lambda: len(other.world.with_file(step(STEPS - 1))) == leaves, every=0.1)
+    other.world.make_file(enough(step(STEPS - 1)))
     await job.wait()
 
     (result,) = job.results()
     assert result.error is None, result.error
     assert (result.reward, result.reward_kind) == (1.0, "value")
-    assert_is_whole(RolloutPaths(Path(str(result.directory))))
-    assert other.world.started
+    assert_is_whole(RolloutPaths(Path(str(result.directory))), STEPS)
     await assert_nothing_is_left_of(other)
     # What the lost one still has is its own to remove, should it ever come back.
     assert lost.world.sandboxes() and lost.snapshots()
@@ -104,15 +96,7 @@ async def test_another_host_takes_a_tree_over(hosts: tuple[Host, Host], tmp_path
 
 async def assert_nothing_is_left_of(host: Host) -> None:
     """Nothing that its worker would not remove at once; it ends."""
-
-    async def keeps_nothing() -> bool:
-        return not host.world.sandboxes() and not host.snapshots()
-
-    await until(keeps_nothing)
+    await until(lambda: not host.world.sandboxes() and not host.snapshots(), every=0.1)
     host.end()
-
-    async def has_nothing() -> bool:
-        # The kernel takes some things away in its own time.
-        return not host.world.leftovers()
-
-    await until(has_nothing)
+    # The kernel takes some things away in its own time.
+    await until(lambda: not host.world.leftovers(), every=0.1)

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from support.counted_task import BASE_IMAGE, write_counted_task
-from support.embedded import EmbeddedStack, Role
+from support.embedded import EmbeddedStack, Role, chance_of_this_run
 from support.paths import SUPPORT
 from support.scored import assert_each_scored_once, assert_nothing_is_left, submit_job
-from support.worlds import seldom_on_local
+from support.worlds import everywhere
 
 from benchflow.contracts.rollout import Phase
-
-pytestmark = pytest.mark.crash
 
 LEDGER = SUPPORT / "ledger.py"
 MANIFEST = f"""\
@@ -61,7 +58,7 @@ def write_package(root: Path, count: int, sandbox: str, *, kept: str) -> Path:
     """kept: `true` or `false`, whether the world is there when the verifier runs."""
     for number in range(count):
         task = write_counted_task(
-            root / "tasks", f"world-{number}", sandbox, setup_sec=0.2, solve_sec=1.0, verify_sec=0.3, build_sec=0
+            root / "tasks", f"world-{number}", sandbox, setup_sec=0.2, solve_sec=1.0, verify_sec=0.3, build=True
         )
         environment = task / "environment"
         (environment / "ledger").write_bytes(LEDGER.read_bytes())
@@ -81,14 +78,14 @@ def assert_one_world_each(results: list[Path]) -> None:
         assert diff["databases"][0]["tables"][0]["n_added"] == 1
 
 
-@seldom_on_local
-@pytest.mark.parametrize(("kills", "tasks"), [(4, 2), pytest.param(40, 4, marks=pytest.mark.soak)])
+@everywhere
+@pytest.mark.parametrize(
+    ("kills", "tasks"), [pytest.param(4, 2, marks=pytest.mark.long), pytest.param(40, 4, marks=pytest.mark.soak)]
+)
 async def test_a_world_is_started_once_and_ends_as_if_nothing_had_happened(
     stack: EmbeddedStack, tmp_path: Path, kills: int, tasks: int
 ) -> None:
-    seed = random.randrange(10**6)
-    print(f"\nseed {seed}")
-    chance = random.Random(seed)
+    chance = chance_of_this_run()
     victims: list[tuple[Role, ...]] = [("worker",), ("worker", "server")]
     # Half of the kills in each way to end.
     halves = dict.fromkeys(("true", "false"), kills // 2)
@@ -107,4 +104,4 @@ async def test_a_world_is_started_once_and_ends_as_if_nothing_had_happened(
         assert_each_scored_once(job, stack)
         assert_one_world_each([Path(str(result.directory)) for result in job.results()])
         assert {"readiness", "execute"} <= {*job.results()[0].timing} <= {*get_args(Phase)}
-    assert_nothing_is_left(stack)
+    await assert_nothing_is_left(stack)

@@ -6,17 +6,16 @@ what was heard of it: together they show what was said twice, or not at all.
 
 from __future__ import annotations
 
-import itertools
 import json
 import secrets
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from support.counted_task import BASE_IMAGE
+from support.counted_task import BASE_IMAGE, enough
 
 from benchflow.paths import RolloutPaths
 from benchflow.testing import demo_agent
@@ -37,20 +36,21 @@ launch = ["python3", "/opt/agent.py", "/opt/script.json"]
 rung = "load"
 """
 
-# The demo agent, which thinks for some seconds before it answers these methods.
+# The demo agent, which answers these methods only when it is let go.
 _AGENT = """\
-import json, sys, time
+import json, os, sys, time
 sys.path.insert(0, "/opt")
 import demo_agent
 
-slow = json.load(open("/opt/slow.json"))
+held = json.load(open("/opt/held.json"))
 
-class SlowAgent(demo_agent.Agent):
+class HeldAgent(demo_agent.Agent):
     def answer(self, number, method, params):
-        time.sleep(slow.get(method, 0))
+        while method in held and not os.path.exists(held[method]):
+            time.sleep(0.05)
         super().answer(number, method, params)
 
-demo_agent.Agent = SlowAgent
+demo_agent.Agent = HeldAgent
 demo_agent.main()
 """
 
@@ -65,14 +65,23 @@ def declare_agent(directory: Path) -> None:
     (directory / f"{AGENT}.toml").write_text(_RECORD)
 
 
-def long_turn(seconds: float, updates: int, asks: int = 2) -> list[dict[str, Any]]:
-    """A turn of so many updates, with so many permission requests among them, in equal distances."""
+def step_of(what: str | int) -> str:
+    """Return the step of an agent that is held in a method of this name, or at the end of this part of its turn."""
+    return f"/opt/{str(what).replace('/', '-')}"
+
+
+def long_turn(seconds: float, updates: int, asks: int = 2, *, held: bool = False) -> list[dict[str, Any]]:
+    """Return a turn of so many updates, with so many permission requests among them, in equal distances.
+
+    held: whether each part waits to be let go before the request that ends it.
+    """
     actions: list[dict[str, Any]] = [{"run": "echo turn >> turns", "silent": True}]
     rounds = updates // (asks + 1)
     for part in range(asks + 1):
         say = {"say": f"{part}:{{i}}"}
         actions.append({"repeat": rounds, "do": [say], "pace": seconds / updates})
         if part < asks:
+            actions += [{"wait_for": enough(step_of(part))}] if held else []
             options = [["no", "reject_once"], ["yes", "allow_once"]]
             actions.append({"ask": f"question {part}", "options": options, "record": "answers"})
     return actions
@@ -84,8 +93,8 @@ def texts_of(updates: int, asks: int = 2) -> list[str]:
     return [f"{part}:{number}" for part in range(asks + 1) for number in range(rounds)]
 
 
-def write_agent_task(root: Path, name: str, turn: list[dict[str, Any]], slow: dict[str, float] | None = None) -> Path:
-    """Write the task. slow: seconds that the agent takes before it answers a method."""
+def write_agent_task(root: Path, name: str, turn: list[dict[str, Any]], held: Sequence[str] = ()) -> Path:
+    """Write the task. held: methods that the agent answers when it is let go."""
     task = root / name
     environment = task / "environment"
     for directory in (environment, task / "tests"):
@@ -93,9 +102,9 @@ def write_agent_task(root: Path, name: str, turn: list[dict[str, Any]], slow: di
     shutil.copy(demo_agent.__file__, environment / "demo_agent.py")
     (environment / "agent.py").write_text(_AGENT)
     (environment / "script.json").write_text(json.dumps({"turns": [turn], "log": f"/logs/agent/{_LOG}"}))
-    (environment / "slow.json").write_text(json.dumps(slow or {}))
+    (environment / "held.json").write_text(json.dumps({method: enough(step_of(method)) for method in held}))
     lines = [f"FROM {BASE_IMAGE}", f"RUN echo {MARK}-{name} > /mark", "WORKDIR /app"]
-    lines += [f"COPY {file} /opt/{file}" for file in ("demo_agent.py", "agent.py", "script.json", "slow.json")]
+    lines += [f"COPY {file} /opt/{file}" for file in ("demo_agent.py", "agent.py", "script.json", "held.json")]
     (environment / "Dockerfile").write_text("\n".join(lines) + "\n")
     (task / "task.toml").write_text("[environment]\n")
     (task / "instruction.md").write_text("Do what your script says.\n")
@@ -136,9 +145,3 @@ class Told:
     def answers(self) -> list[int]:
         """To which of the agent's requests it was given an answer, in this order."""
         return [message["id"] for message in self.received if "method" not in message]
-
-    def longest_silence(self, since: float, until: float) -> tuple[float, float] | None:
-        """Between two lines of the trajectory, of those silences that contain `since` or end before `until`."""
-        lines = [datetime.fromisoformat(event["ts"]).timestamp() for event in self.events]
-        silences = [it for it in itertools.pairwise(lines) if it[1] > since and (it[0] <= since or it[1] <= until)]
-        return max(silences, key=lambda silence: silence[1] - silence[0], default=None)

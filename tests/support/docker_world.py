@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -49,10 +50,13 @@ class DockerWorld:
                     found.append(_seen(container))
         return found
 
-    def make_file(self, path: str) -> None:
-        for container in self._containers():
-            if container.status == "running":
-                assert container.exec_run(["touch", path]).exit_code == 0
+    def make_file(self, path: str, among: Iterable[Seen] | None = None) -> None:
+        if among is None:
+            containers = [container for container in self._containers() if container.status == "running"]
+        else:
+            containers = [self._docker.containers.get(seen.identity) for seen in among]
+        for container in containers:
+            assert container.exec_run(["touch", path]).exit_code == 0
 
     def commands(self, sandbox: Seen) -> list[str]:
         return [str(row[-1]) for row in self._docker.containers.get(sandbox.identity).top()["Processes"]]

@@ -6,18 +6,19 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from support.worlds import make_world
+from support.counted_task import enough
+from support.worlds import Seen, make_world
 
 from benchflow import stack
 from benchflow.paths import StatePaths
 from benchflow.temporal import Target, connect, stack_id
 from benchflow.testing.waiting import until
 
-T = TypeVar("T")
 Role = Literal["worker", "server", "supervisor", "helper", "waiter"]
 """The last two are the provider's: beside each worker, and beside each command."""
 
@@ -74,9 +75,18 @@ class EmbeddedStack:
                     found.append(int(process.name))
         return found if role else found + self.world.processes()
 
-    async def marked(self, path: str, *, at_least: int = 1) -> bool:
-        """Whether this file exists in so many sandboxes."""
-        return len(self.world.with_file(path)) >= at_least
+    async def in_step(self, step: str, count: int = 1) -> list[Seen]:
+        """Wait until a counted step has begun in so many sandboxes, and return these."""
+
+        def begun() -> list[Seen]:
+            found = self.world.with_file(step)
+            return found if len(found) >= count else []
+
+        return await until(begun, every=0.1)
+
+    def let_go(self, step: str, among: Iterable[Seen] | None = None) -> None:
+        """End a held step in these sandboxes, or in all."""
+        self.world.make_file(enough(step), among)
 
     def kill(self, *roles: Role, with_signal: int = signal.SIGKILL) -> list[int]:
         """Signal every process of these roles; the pids."""
@@ -89,10 +99,27 @@ class EmbeddedStack:
     async def worker(self, *, other_than: list[int] | None = None) -> int:
         """The pid of the worker that asks for work now."""
 
-        async def ready() -> int | None:
+        def ready() -> int | None:
             for pid in self.processes("worker"):
                 if pid not in (other_than or []) and any(self.paths.running.glob(f"{pid}-*/ready")):
                     return pid
             return None
 
-        return await until(ready)  # type: ignore[return-value]
+        # To look through all processes costs something, which what is looked for could use.
+        return await until(ready, every=0.1)
+
+    async def strike(self, *roles: Role, with_signal: int = signal.SIGKILL) -> None:
+        """Signal the processes of these roles, and wait for others in their place; a worker that asks for work."""
+
+        def victims() -> list[int]:
+            return self.kill(*roles, with_signal=with_signal)
+
+        # Of those before, the last may be gone, and the next not there yet.
+        struck = await until(victims, every=0.1)
+
+        def others_are_there() -> bool:
+            return all({*self.processes(role)} - {*struck} for role in roles)
+
+        await until(others_are_there, every=0.1)
+        if "worker" in roles:
+            await self.worker(other_than=struck)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -20,7 +19,6 @@ from benchflow.contracts import names
 from benchflow.errors import ServerUnavailableError
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT, short_of
-from benchflow.stack import WorkerWanted
 from benchflow.supervisor import temporal_binary
 from benchflow.temporal import Target, connect
 from benchflow.testing.waiting import until
@@ -54,18 +52,20 @@ async def _answers(address: str) -> bool:
 
 
 class Host:
-    """A host of the cluster that the environment names. worker: the code that it runs. variables: of its worker, such
-    as the address of its Docker daemon. results: where all hosts lay down the results of rollouts.
+    """A host of the cluster that the environment names.
+
+    Args:
+        root: State directory to be.
+        sandbox: Provider of the jobs.
+        results: Where all hosts lay down the results of rollouts.
+        variables: Environment of its worker, such as the address of its Docker daemon.
     """
 
-    def __init__(
-        self, root: Path, sandbox: str, worker: WorkerWanted, results: Path, variables: Mapping[str, str]
-    ) -> None:
+    def __init__(self, root: Path, sandbox: str, results: Path, variables: Mapping[str, str]) -> None:
         root.mkdir()
         self.paths = StatePaths(root)
         self.paths.rollouts.symlink_to(results)
         self._sandbox = sandbox
-        self._worker = worker
         self._variables = {"BENCHFLOW_STATE_DIR": str(root)} | variables
         self._process: subprocess.Popen[bytes] | None = None
         with self._environment():
@@ -77,10 +77,8 @@ class Host:
         if not self.world.started:
             self.world.watch(stack_id)
         with self._environment(), (self.paths.root / "worker.log").open("ab") as log:
-            env = os.environ | {"PYTHONPATH": self._worker.pythonpath}
             command = [sys.executable, "-m", "benchflow.worker"]
-            # Python looks first where it is started, and the code there is not what shall run.
-            self._process = subprocess.Popen(command, cwd=self.paths.root, env=env, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def end(self, with_signal: int = signal.SIGTERM) -> None:
         if self._process is not None:

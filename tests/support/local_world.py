@@ -18,7 +18,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,8 @@ class LocalWorld:
         inits = {seen: self.init_of(seen.name) for seen in self.sandboxes()}
         return [seen for seen, init in inits.items() if init and Path(f"/proc/{init}/root{path}").exists()]
 
-    def make_file(self, path: str) -> None:
-        for seen in self.sandboxes():
+    def make_file(self, path: str, among: Iterable[Seen] | None = None) -> None:
+        for seen in self.sandboxes() if among is None else among:
             if init := self.init_of(seen.name):
                 Path(f"/proc/{init}/root{path}").touch()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,16 +12,18 @@ import pytest
 DOCKER = pytest.param("docker", marks=pytest.mark.docker)
 LOCAL = pytest.param("local", marks=pytest.mark.local)
 
+everywhere = pytest.mark.parametrize("sandbox", [DOCKER, LOCAL], indirect=True)
+
 on_local = pytest.mark.parametrize("sandbox", [LOCAL], indirect=True)
 """For what only the local provider has."""
 
 seldom_on_local = pytest.mark.parametrize(
-    "sandbox", [DOCKER, pytest.param("local", marks=[pytest.mark.local, pytest.mark.soak])], indirect=True
+    "sandbox", [DOCKER, pytest.param("local", marks=[pytest.mark.local, pytest.mark.long])], indirect=True
 )
 """In Docker in every run, and in both in a long one."""
 
 seldom_on_docker = pytest.mark.parametrize(
-    "sandbox", [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak]), LOCAL], indirect=True
+    "sandbox", [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long]), LOCAL], indirect=True
 )
 """On local sandboxes in every run, and in both in a long one: what is about the provider's own processes is here."""
 
@@ -57,8 +59,8 @@ class World(Protocol):
         """The running ones in which this file exists."""
         ...
 
-    def make_file(self, path: str) -> None:
-        """Make this file, empty, in each that runs."""
+    def make_file(self, path: str, among: Iterable[Seen] | None = None) -> None:
+        """Make this file, empty, in each of these, or in each of the stack's that runs."""
         ...
 
     def repeated(self, files: Sequence[str]) -> list[str]:

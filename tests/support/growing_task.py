@@ -1,0 +1,86 @@
+"""A task of steps, each with a line in a log and a mark of its own: which of a tree's leaves did what shows in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from support.counted_task import BASE_IMAGE, enough
+
+from benchflow.paths import RolloutPaths
+from benchflow.trajectories.growth import chain_of
+
+SOLVE = """#!/bin/sh
+echo {name} >> /root/log
+cat /proc/sys/kernel/random/uuid >> /root/who
+touch {step}
+{takes}
+"""
+# Of the lines that this very world should have: a step that was done twice, or not at all, shows.
+TEST = """#!/bin/sh
+cp /root/log /root/who /logs/verifier/
+if [ "$(tr '\\n' ' ' < /root/log)" = "{names} " ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+CHILDREN = 2
+
+
+def step(number: int) -> str:
+    """Return the file that shows that this step has begun."""
+    return f"/root/s{number}"
+
+
+def write_growing_task(root: Path, steps: int, held: Collection[int] = ()) -> Path:
+    """Write the task. held: steps that take until they are let go."""
+    task = root / "growing"
+    (task / "environment").mkdir(parents=True)
+    (task / "environment" / "Dockerfile").write_text(f"FROM {BASE_IMAGE}\nWORKDIR /app\n")
+    names = [f"s{number}" for number in range(steps)]
+    table = "".join(f'[[steps]]\nname = "{name}"\n' for name in names)
+    (task / "task.toml").write_text(f'multi_step_reward_strategy = "final"\n{table}')
+    (task / "instruction.md").write_text("Grow.\n")
+    for number, name in enumerate(names):
+        place = task / "steps" / name
+        takes = f"until [ -e {enough(step(number))} ]; do sleep 0.1; done" if number in held else "sleep 0.5"
+        for file, text in (
+            ("instruction.md", f"Do {name}.\n"),
+            ("solution/solve.sh", SOLVE.format(name=name, step=step(number), takes=takes)),
+            ("tests/test.sh", TEST.format(names=" ".join(names[: number + 1]))),
+        ):
+            (place / file).parent.mkdir(parents=True, exist_ok=True)
+            (place / file).write_text(text)
+            (place / file).chmod(0o755)
+    return task
+
+
+def branch_at_each_step(steps: int, **more: Any) -> dict[str, Any]:
+    """Return the job's option `branch`, with which a tree has two children wherever a step is to be done."""
+    return {"policy": {"kind": "after_steps", "steps": [*range(steps)], "n": CHILDREN}, "max_depth": steps} | more
+
+
+def assert_is_whole(paths: RolloutPaths, steps: int) -> None:
+    """Every leaf is there, with what its own path did, once, and nothing of another's."""
+    nodes: list[dict[str, Any]] = json.loads(paths.tree.read_bytes())["nodes"]
+    leaves = [node["id"] for node in nodes if node["id"].endswith(f"/n{steps}")]
+    wanted = {
+        "/".join([*(f"n{done}.{choice}" for done, choice in enumerate(choices)), f"n{steps}"])
+        for choices in product(range(CHILDREN), repeat=steps)
+    }
+    assert set(leaves) == wanted
+    assert all(node["value"] == 1.0 and node["failed"] == {} for node in nodes if node["id"] not in wanted)
+    names = [f"s{number}" for number in range(steps)]
+    who = {}
+    for leaf in leaves:
+        place = paths.child(chain_of(leaf)).verifier_of(names[-1])
+        assert (place / "log").read_text().split() == names
+        who[leaf] = (place / "who").read_text().split()
+        assert len(who[leaf]) == steps
+    # What two leaves share is what they did before they parted.
+    for one in leaves:
+        for other in leaves:
+            pairs = zip(one.split("/"), other.split("/"), strict=True)
+            parted = next((at for at, (mine, others) in enumerate(pairs) if mine != others), steps)
+            shared = [mine == others for mine, others in zip(who[one], who[other], strict=True)]
+            assert shared == [at < parted for at in range(steps)]
