@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
-import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -18,7 +15,6 @@ from support.state_room import PROVIDERS, Room, by_both
 from benchflow.contracts.sandbox import ImageConfig, ImageRef
 from benchflow.errors import StateError, WorldError
 from benchflow.paths import StatePaths
-from benchflow.planes.environment.helper import probe
 from benchflow.planes.environment.interpreter import interpreter_of, program_of
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.sandbox.docker import DockerProvider
@@ -133,24 +129,6 @@ async def test_a_try_that_the_deadline_cuts_short_leaves_the_answer_before_it(ro
     assert [each.answer for each in probed.answers] == ["HTTP 503: not yet up"]
 
 
-def test_a_whole_try_without_an_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "TRY", 0.2)
-    tries = iter([(False, "HTTP 503"), TimeoutError(), TimeoutError()])
-
-    def ask(self: probe.Probe, patience: float) -> tuple[bool, str]:
-        met = next(tries)
-        if isinstance(met, tuple):
-            return met
-        self.deadline = 0.0
-        raise met
-
-    monkeypatch.setattr(probe.Probe, "ask", ask)
-    began = time.monotonic()
-    tried = probe.Probe("http://localhost:1/", 0.0, began, began + 600)
-    tried.run()
-    assert (tried.healthy, tried.answer) == (False, "timed out")
-
-
 @by_both
 async def test_a_service_that_comes_late_is_met_at_once(room: Room) -> None:
     probing = asyncio.create_task(room.keeper.probe(http=["http://localhost:9001/"], deadline=60))
@@ -242,10 +220,3 @@ async def test_an_image_without_python_or_its_sqlite_is_left_to_node(
                 await provider.remove_image(image)
     finally:
         await provider.close()
-
-
-@pytest.mark.parametrize("name", ["shared", "snapshot", "restore", "probe", "ports"])
-def test_what_is_sent_holds_to_an_old_python(name: str) -> None:
-    text = (resources.files("benchflow.planes.environment.helper") / f"{name}.py").read_text()
-    ast.parse(text, feature_version=(3, 7))
-    assert "from __future__ import annotations" in text

