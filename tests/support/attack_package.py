@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 
 import tomlkit
 from support.paths import ROOT
+from support.running import run_tasks
 
-from benchflow.contracts.config import JobConfig
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.contracts.task import Task
-from benchflow.jobs import plan_job, submit
 from benchflow.tasks import load_task
 
 PACKAGE = ROOT / "benchmarks" / "attacks"
@@ -52,10 +50,6 @@ class Attack:
         return str(self.task.metadata["family"])
 
     @property
-    def defences(self) -> list[str]:
-        return self.stopped_by or [NOTHING]
-
-    @property
     def items(self) -> list[str]:
         """The items of hardening that stop it."""
         return [item for item in self.stopped_by if item not in ELSEWHERE]
@@ -74,37 +68,11 @@ ALL = {path.name: Attack(path, load_task(path)) for path in sorted((PACKAGE / "t
 HONEST = [name for name, one in ALL.items() if one.is_honest]
 ATTACKS = [name for name, one in ALL.items() if not one.is_honest]
 QUICK = [name for name in ATTACKS if not ALL[name].is_slow]
-CLEAN_ROOM_ONLY = [name for name in QUICK if ALL[name].needs_clean_room]
-NOTHING = "nothing"
-"""What stops an attack for which there is no defence."""
-
-
-def _of_each_kind() -> list[str]:
-    """For each defence the attack that the fewest others stop, too; and of each family that has none yet the first."""
-    defences = {defence for name in QUICK for defence in ALL[name].defences}
-    ordered = sorted(QUICK, key=lambda name: len(ALL[name].defences))
-    chosen = {next(name for name in ordered if defence in ALL[name].defences) for defence in defences}
-    by_family = {ALL[name].family: name for name in reversed(QUICK)}
-    missing = by_family.keys() - {ALL[name].family for name in chosen}
-    return sorted({*chosen, *(by_family[family] for family in missing)})
-
-
-OF_EACH_KIND = _of_each_kind()
 
 
 def run(paths: list[Path], jobs_dir: Path, **options: Any) -> dict[str, RolloutResult]:
-    """The results of a job of the package's own agent, by task."""
-    given = {"paths": paths, "jobs_dir": jobs_dir, "agents": ["attacker"], "sandbox": "docker", "concurrency": 4}
-    config = JobConfig.model_validate(given | options)
-
-    async def finished() -> list[RolloutResult]:
-        job = await submit(plan_job(config))
-        await job.wait()
-        results = job.results()
-        assert len(results) == job.spec.total
-        return results
-
-    return {result.task_name: result for result in asyncio.run(finished())}
+    """Return the results of a job of the package's own agent, by task."""
+    return run_tasks(paths, jobs_dir, **{"agents": ["attacker"], "sandbox": "docker", **options})
 
 
 def with_hardening(attack: Attack, root: Path, name: str, **items: bool) -> Path:

@@ -16,6 +16,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from benchflow import stack
 from benchflow.contracts import names
 from benchflow.errors import ServerUnavailableError
@@ -29,6 +31,14 @@ from benchflow.testing.waiting import until
 DIRECTORY = "run"
 MAX_PROCESSES = 16
 """Processes of a run that may use the server: each has a namespace of its own there."""
+
+
+def run_directory(config: pytest.Config) -> Path:
+    """Return the directory of what all processes of this run share."""
+    root: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    found = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / DIRECTORY
+    found.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def once(directory: Path, name: str, make: Callable[[], dict[str, object]]) -> dict[str, object]:
@@ -65,6 +75,21 @@ def start_server() -> dict[str, object]:
 
     asyncio.run(until(answers))
     return {"address": address, "pid": process.pid}
+
+
+def stack_state(directory: Path) -> Path:
+    """Return the state directory of the run's one embedded stack, which nobody need have started."""
+    state = directory / "stack"
+
+    def make() -> dict[str, object]:
+        toolboxes = StatePaths(directory / "kept").toolboxes
+        toolboxes.mkdir(parents=True, exist_ok=True)
+        state.mkdir(mode=0o700)
+        StatePaths(state).toolboxes.symlink_to(toolboxes)
+        return {}
+
+    once(directory, "stack", make)
+    return state
 
 
 def namespace() -> str:

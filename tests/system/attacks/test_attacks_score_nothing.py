@@ -1,7 +1,7 @@
-"""The package of attacks through the engine, in one job: what has a defence earns nothing by default, on Docker.
+"""The package of attacks through the engine: what has a defence earns nothing, and would earn all of it without.
 
-Every run takes an attack for each defence and of each family; all of them, also as root and on local sandboxes, are for
-the soak.
+Every run has an attack upon each of three defences, twice: with the defences on, and with the task opted out of those
+that stop it. All of the package, also as root, on both providers and in a clean room, is `long`.
 """
 
 from __future__ import annotations
@@ -9,54 +9,71 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.attack_package import ALL, ATTACKS, CLEAN_ROOM_ONLY, HONEST, OF_EACH_KIND, PACKAGE, QUICK, run
+from support.attack_package import ALL, ATTACKS, HONEST, PACKAGE, QUICK, in_steps, run, with_hardening
+from support.bare_engine import reward_of
+from support.system_job import Results, SystemTasks
 
-from benchflow.contracts.rollout import RolloutResult
-
-Results = dict[str, RolloutResult]
+from benchflow.contracts.task import HardeningConfig
 
 pytestmark = pytest.mark.docker
 
+THREE = ("conftest-in-the-workspace", "linked-key", "squatted-port")
+"""What pytest is told, what the verifier finds in the workspace, and what goes on running."""
+
+HARDENED = [name for name in QUICK if ALL[name].items and "engine" not in ALL[name].stopped_by]
+"""What nothing stops but items of hardening, and perhaps the clean room."""
+
+
+def undefended(name: str, root: Path) -> Path:
+    """The same task, opted out of what stops the attack."""
+    return with_hardening(ALL[name], root, f"{name}-undefended", **dict.fromkeys(ALL[name].items, False))
+
+
+def system_tasks(root: Path) -> SystemTasks:
+    defended = [ALL[name].directory for name in (*THREE, "honest-conftest")]
+    steps = in_steps(ALL["searched-key"], root, "first", "second")
+    return {"attacks": [*defended, *(undefended(name, root) for name in THREE), steps]}
+
+
+@pytest.mark.parametrize("name", THREE)
+def test_an_attack_that_has_a_defence_earns_nothing_by_default(attacks_results: Results, name: str) -> None:
+    result = attacks_results[name]
+    assert (result.error, result.reward) == (None, 0.0)
+
+
+@pytest.mark.parametrize("name", THREE)
+def test_it_wins_where_the_task_opts_out_of_what_stops_it(attacks_results: Results, name: str) -> None:
+    result = attacks_results[f"{name}-undefended"]
+    assert (result.error, result.reward) == (None, 1.0)
+
+
+def test_an_honest_solution_loses_nothing(attacks_results: Results) -> None:
+    result = attacks_results["honest-conftest"]
+    assert (result.error, result.verifier_error, result.reward) == (None, None, 1.0)
+
+
+def test_the_next_steps_agent_finds_neither_the_verifiers_files_nor_its_logs(attacks_results: Results) -> None:
+    result = attacks_results["searched-key-in-steps"]
+    assert result.error is None
+    assert [step.verify.reward for step in result.steps if step.verify] == [0.0, 0.0]
+
+
+# --- all of them ---------------------------------------------------------------------------------------
+
 
 def earned(results: Results, names: list[str]) -> dict[str, float]:
-    """The rewards that are not nothing. What could not be scored has earned nothing; what could not be run fails."""
+    """Return the rewards that are not nothing. What could not be scored has earned nothing; what did not run fails."""
     assert {name: results[name].error for name in names if results[name].error} == {}
     assert {name for name in names if results[name].reward is None and not results[name].verifier_error} == set()
     return {name: reward for name in names if (reward := results[name].reward)}
 
 
 def expected(names: list[str], verify_in: str | None = None) -> dict[str, float]:
-    """What the metadata says that attacks earn."""
+    """Return what the metadata says that attacks earn."""
     return {name: 1.0 for name in names if not ALL[name].is_stopped(verify_in)}
 
 
-@pytest.fixture(scope="module")
-def results(module_jobs: Path) -> Results:
-    return run([PACKAGE], module_jobs, include=[*OF_EACH_KIND, *HONEST])
-
-
-def test_an_attack_that_has_a_defence_earns_nothing_by_default(results: Results) -> None:
-    defended = [name for name in OF_EACH_KIND if ALL[name].is_stopped(None)]
-    assert earned(results, defended) == {}
-
-
-def test_what_the_docs_call_open_is_open(results: Results) -> None:
-    undefended = [name for name in OF_EACH_KIND if not ALL[name].is_stopped(None)]
-    assert earned(results, undefended) == dict.fromkeys(undefended, 1.0)
-
-
-def test_an_honest_solution_loses_nothing(results: Results) -> None:
-    assert {name: results[name].reward for name in HONEST} == dict.fromkeys(HONEST, 1.0)
-    assert {name: results[name].verifier_error for name in HONEST} == dict.fromkeys(HONEST)
-
-
-def test_what_only_the_clean_room_stops_earns_nothing_there(module_jobs: Path) -> None:
-    room = run([PACKAGE], module_jobs, include=CLEAN_ROOM_ONLY, verify_in="separate")
-    assert sorted(room) == CLEAN_ROOM_ONLY
-    assert earned(room, CLEAN_ROOM_ONLY) == {}
-
-
-@pytest.mark.soak
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sandbox", "agent", "verify_in"),
     [
@@ -76,8 +93,24 @@ def test_none_of_all_attacks_earns_more_than_the_docs_say(
     assert {name: results[name].reward for name in HONEST} == dict.fromkeys(HONEST, 1.0)
 
 
-def test_the_kinds_leave_out_no_defence_and_no_family() -> None:
-    def kinds(names: list[str]) -> set[str]:
-        return {kind for name in names for kind in (ALL[name].family, *ALL[name].defences)}
+@pytest.mark.long
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_wins_where_there_is_no_defence(name: str, packages_layer: None) -> None:
+    assert reward_of(ALL[name]) == ALL[name].task.metadata["undefended"]
 
-    assert kinds(OF_EACH_KIND) == kinds(QUICK)
+
+@pytest.mark.long
+def test_each_wins_where_its_task_opts_out_of_what_stops_it(module_jobs: Path, tmp_path: Path) -> None:
+    results = run([undefended(name, tmp_path) for name in HARDENED], module_jobs)
+    assert {name: result.reward for name, result in results.items()} == dict.fromkeys(results, 1.0)
+
+
+@pytest.mark.long
+def test_each_item_that_is_said_to_stop_it_does_so_alone(module_jobs: Path, tmp_path: Path) -> None:
+    tasks = []
+    for name in HARDENED:
+        for item in ALL[name].items:
+            only = {one: one == item for one in HardeningConfig.model_fields}
+            tasks.append(with_hardening(ALL[name], tmp_path, f"{name}--{item}", **only))
+    results = run(tasks, module_jobs)
+    assert {name: result.reward for name, result in results.items()} == dict.fromkeys(results, 0.0)

@@ -14,7 +14,7 @@ from benchflow.contracts.rollout import RolloutResult
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import RolloutPaths
 
-pytestmark = [pytest.mark.local, pytest.mark.soak]
+pytestmark = [pytest.mark.local, pytest.mark.long]
 
 
 @pytest.mark.parametrize("manifest", ["environment.toml", "entrypoint.toml"], ids=["services", "image"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
 from support.running import run_tasks
+from support.system_job import Results, SystemTasks
 from support.task_writer import BASE_IMAGE, write_step, write_task
 from support.world_package import GET, POST, manifest, write_package
 
@@ -56,7 +58,7 @@ command = "echo ready > /ready"
 OWN = says('[ "$KIND" = "verifier\'s" ] && [ "$(cat /checked/answer)" = 42 ] && [ -e /ready ] && [ ! -e /etc/agents ]')
 
 
-def tasks_of(root: Path) -> list[Path]:
+def tasks_in_rooms(root: Path) -> list[Path]:
     image = {"dockerfile": DOCKERFILE}
     planted = says("grep -q done /app/answer || [ -e /var/spool/desk/ticket ]")
     tasks = [
@@ -81,10 +83,10 @@ def tasks_of(root: Path) -> list[Path]:
     return tasks
 
 
-def _arrives(root: Path) -> Path:
+def _arrives(root: Path, separate: str = SEPARATE) -> Path:
     artifacts = '[{ source = "/srv/out", exclude = ["cache"] }, "/srv/collected", "/srv/never"]'
     collect = '[[verifier.collect]]\ncommand = "echo collected > /srv/collected"\n'
-    config = f"artifacts = {artifacts}\n{SEPARATE}{collect}"
+    config = f"artifacts = {artifacts}\n{separate}{collect}"
     return write_task(root, "arrives", config=config, solve=OWNED, test=says(ARRIVED), dockerfile=DOCKERFILE)
 
 
@@ -132,77 +134,6 @@ def _hardened(root: Path) -> Path:
     return write_task(root, "hardened", config=SEPARATE, solve=solve, test=test, dockerfile=dockerfile)
 
 
-@pytest.fixture(scope="module")
-def results(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RolloutResult]:
-    tasks = tasks_of(tmp_path_factory.mktemp("tasks"))
-    return run_tasks(tasks, module_jobs, job_name="rooms", sandbox="local", concurrency=4)
-
-
-def said(result: RolloutResult) -> str:
-    logs = RolloutPaths(Path(str(result.directory))).verifier / "test-stdout.txt"
-    return f"{result.error or result.verifier_error}\n{logs.read_text() if logs.exists() else ''}"
-
-
-def assert_rewarded(result: RolloutResult, reward: float) -> None:
-    assert result.rewards == {"reward": reward}, said(result)
-
-
-@pytest.mark.local
-class TestOnLocal:
-    def test_nothing_that_was_planted_outside_of_the_workspace_is_there(
-        self, results: dict[str, RolloutResult]
-    ) -> None:
-        assert_rewarded(results["planted"], 0.0)
-        assert results["planted"].steps[0].verify is not None
-        assert results["planted"].steps[0].verify.metadata["verified_in"] == "separate"
-
-    def test_which_is_there_for_a_verifier_that_runs_where_the_agent_worked(
-        self, results: dict[str, RolloutResult]
-    ) -> None:
-        assert_rewarded(results["planted-but-shared"], 1.0)
-
-    @pytest.mark.parametrize("task", ["arrives", "gone", "set-up", "two-steps"])
-    def test_what_the_agent_made_arrives_and_nothing_else(self, results: dict[str, RolloutResult], task: str) -> None:
-        assert_rewarded(results[task], 1.0)
-
-    def test_an_image_of_the_verifiers_own_is_pinned_as_it_was_before_the_work_came(
-        self, results: dict[str, RolloutResult]
-    ) -> None:
-        assert_rewarded(results["own-dockerfile"], 1.0)
-
-    def test_a_workspace_is_hardened_before_it_travels(self, results: dict[str, RolloutResult]) -> None:
-        assert_rewarded(results["hardened"], 1.0)
-        assert results["hardened"].steps[0].verify is not None
-        found = results["hardened"].steps[0].verify.metadata["hardening"]["findings"]
-        assert {"/app/setup.py", "/app/out", "/app/a/conftest.py"} <= {finding["path"] for finding in found}
-
-    def test_a_verifier_that_fails_there_fails_as_anywhere(self, results: dict[str, RolloutResult]) -> None:
-        failure = results["fails"].verifier_error
-        assert failure is not None and failure.category == "reward_missing", failure
-        assert "no reward here" in said(results["fails"])
-
-    def test_nothing_is_kept_that_was_kept_for_the_room_alone(self, results: dict[str, RolloutResult]) -> None:
-        for result in results.values():
-            root = Path(str(result.directory))
-            assert not [*root.rglob("workspace.tar"), *root.rglob("artifacts.tar"), *root.rglob("evidence/room")]
-
-
-@pytest.mark.local
-def test_a_job_may_have_every_task_verified_in_a_clean_room_and_again_when_it_is_rescored(
-    module_jobs: Path, tmp_path: Path
-) -> None:
-    test = says('[ -e /app/answer ] && [ ! -e /etc/left ] && [ -n "$PYTEST_ADDOPTS" ]')
-    solve = "echo 1 > answer; echo 1 > /etc/left\n"
-    tasks = [write_task(tmp_path, "wherever", solve=solve, test=test, dockerfile=DOCKERFILE), _arrives(tmp_path)]
-    found = run_tasks(tasks, module_jobs, job_name="all-rooms", sandbox="local", verify_in="separate", keep="workspace")
-    for result in found.values():
-        assert_rewarded(result, 1.0)
-    again = asyncio.run(rescore(module_jobs / "all-rooms", Request()))
-    assert [(one.outcome, one.steps[0].verifier, one.warnings) for one in again.rollouts] == [
-        ("unchanged", "ran", [])
-    ] * 2
-
-
 STATE_ALONE = f"""\
 {GET}/all && exit 1
 python3 - <<'END'
@@ -217,14 +148,102 @@ END
 """Of a world it is shown its state alone: none of its services runs in the room."""
 
 
-@pytest.mark.local
-def test_a_world_arrives_as_its_state(module_jobs: Path, tmp_path: Path) -> None:
-    task = {"solve": f"{POST}/add/paid\n", "test": STATE_ALONE, "config": SEPARATE}
-    package = write_package(tmp_path / "package", {"task": task}, manifest())
-    assert_rewarded(run_tasks([package], module_jobs, job_name="world", sandbox="local")["task"], 1.0)
+def system_tasks(root: Path) -> SystemTasks:
+    world = {"solve": f"{POST}/add/paid\n", "test": STATE_ALONE, "config": SEPARATE}
+    package = write_package(root / "package", {"state-in-a-room": world}, manifest())
+    # These two are asked for without a word of a clean room.
+    test = says('[ -e /app/answer ] && [ ! -e /etc/left ] && [ -n "$PYTEST_ADDOPTS" ]')
+    solve = "echo 1 > answer; echo 1 > /etc/left\n"
+    wherever = write_task(root / "rooms", "wherever", solve=solve, test=test, dockerfile=DOCKERFILE)
+    arrives = _arrives(root / "rooms", separate="")
+    planted, own = _in_docker(root / "docker")[:2]
+    return {"local": [*tasks_in_rooms(root), package], "rooms": [wherever, arrives], "docker": [planted, own]}
+
+
+def long_system_tasks(root: Path) -> SystemTasks:
+    return {"docker": _in_docker(root / "long")[2:]}
+
+
+def _in_docker(root: Path) -> list[Path]:
+    """Those that are run in Docker, too: first those that every run has."""
+    table = OWN_TABLE.replace("{image}", BASE_IMAGE)
+    solve = "echo 42 > answer; echo 1 > /etc/agents\n"
+    own = write_task(root, "own-table", config=table, solve=solve, test=OWN, dockerfile=DOCKERFILE)
+    tasks = {task.name: task for task in tasks_in_rooms(root)}
+    return [tasks["planted"], own, *(tasks[name] for name in MORE)]
+
+
+MORE = ("arrives", "two-steps", "own-dockerfile")
+
+
+def said(result: RolloutResult) -> str:
+    logs = RolloutPaths(Path(str(result.directory))).verifier / "test-stdout.txt"
+    return f"{result.error or result.verifier_error}\n{logs.read_text() if logs.exists() else ''}"
+
+
+def assert_rewarded(result: RolloutResult, reward: float) -> None:
+    assert result.rewards == {"reward": reward}, said(result)
 
 
 @pytest.mark.local
+class TestOnLocal:
+    def test_nothing_that_was_planted_outside_of_the_workspace_is_there(self, local_results: Results) -> None:
+        assert_rewarded(local_results["planted"], 0.0)
+        assert local_results["planted"].steps[0].verify is not None
+        assert local_results["planted"].steps[0].verify.metadata["verified_in"] == "separate"
+
+    def test_which_is_there_for_a_verifier_that_runs_where_the_agent_worked(self, local_results: Results) -> None:
+        assert_rewarded(local_results["planted-but-shared"], 1.0)
+
+    @pytest.mark.parametrize("task", ["arrives", "gone", "set-up", "two-steps"])
+    def test_what_the_agent_made_arrives_and_nothing_else(self, local_results: Results, task: str) -> None:
+        assert_rewarded(local_results[task], 1.0)
+
+    def test_an_image_of_the_verifiers_own_is_pinned_as_it_was_before_the_work_came(
+        self, local_results: Results
+    ) -> None:
+        assert_rewarded(local_results["own-dockerfile"], 1.0)
+
+    def test_a_workspace_is_hardened_before_it_travels(self, local_results: Results) -> None:
+        assert_rewarded(local_results["hardened"], 1.0)
+        assert local_results["hardened"].steps[0].verify is not None
+        found = local_results["hardened"].steps[0].verify.metadata["hardening"]["findings"]
+        assert {"/app/setup.py", "/app/out", "/app/a/conftest.py"} <= {finding["path"] for finding in found}
+
+    def test_a_verifier_that_fails_there_fails_as_anywhere(self, local_results: Results) -> None:
+        failure = local_results["fails"].verifier_error
+        assert failure is not None and failure.category == "reward_missing", failure
+        assert "no reward here" in said(local_results["fails"])
+
+    def test_nothing_is_kept_that_was_kept_for_the_room_alone(self, local_results: Results) -> None:
+        for result in local_results.values():
+            root = Path(str(result.directory))
+            assert not [*root.rglob("workspace.tar"), *root.rglob("artifacts.tar"), *root.rglob("evidence/room")]
+
+
+@pytest.mark.local
+def test_a_job_may_have_every_task_verified_in_a_clean_room_and_again_when_it_is_rescored(
+    rooms_results: Results, rooms_job: Path, module_jobs: Path
+) -> None:
+    for name in ("wherever", "arrives"):
+        assert_rewarded(rooms_results[name], 1.0)
+        verified = rooms_results[name].steps[0].verify
+        assert verified is not None and verified.metadata["verified_in"] == "separate"
+    copy = module_jobs / "rooms"
+    shutil.copytree(rooms_job, copy)
+    again = asyncio.run(rescore(copy, Request(include=["wherever", "arrives"])))
+    assert [(one.outcome, one.steps[0].verifier, one.warnings) for one in again.rollouts] == [
+        ("unchanged", "ran", [])
+    ] * 2
+
+
+@pytest.mark.local
+def test_a_world_arrives_as_its_state(local_results: Results) -> None:
+    assert_rewarded(local_results["state-in-a-room"], 1.0)
+
+
+@pytest.mark.local
+@pytest.mark.long
 def test_a_world_that_persists_arrives_as_each_rollout_leaves_it(module_jobs: Path, tmp_path: Path) -> None:
     task = {
         "solve": f"{POST}/add/paid\n",
@@ -234,7 +253,7 @@ def test_a_world_that_persists_arrives_as_each_rollout_leaves_it(module_jobs: Pa
     selection = '[environment.task_selection]\nmechanism = "env_var"\ninject_into = "exec"\n'
     text = manifest(selection, head='isolation = "persistent"\n')
     package = write_package(tmp_path / "package", {"a": task, "b": task}, text)
-    results = run_tasks([package], module_jobs, job_name="persistent-world", sandbox="local")
+    results = run_tasks([package], module_jobs, sandbox="local")
     assert sorted(str(result.rewards) for result in results.values()) == ["{'reward': 1.0}", "{'reward': 2.0}"]
     assert len({result.sandbox["name"] for result in results.values()}) == 1
 
@@ -257,19 +276,9 @@ async def test_a_workspace_that_is_too_large_to_travel_is_said_to_be(module_jobs
     assert caught.value.key == "verifier.sandbox_mode" and "keep the workspace small" in str(caught.value.remedy)
 
 
-FEW = ("planted", "own-table")
-MORE = (*FEW, "arrives", "two-steps", "own-dockerfile")
-
-
 @pytest.mark.docker
-@pytest.mark.parametrize("names", [FEW, pytest.param(MORE, marks=pytest.mark.soak)], ids=["few", "more"])
-def test_on_docker_it_is_the_same(module_jobs: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
-    table = OWN_TABLE.replace("{image}", BASE_IMAGE)
-    solve = "echo 42 > answer; echo 1 > /etc/agents\n"
-    own = write_task(tmp_path, "own-table", config=table, solve=solve, test=OWN, dockerfile=DOCKERFILE)
-    tasks = [task for task in (*tasks_of(tmp_path), own) if task.name in names]
-    job = f"rooms-on-docker-{len(tasks)}"
-    found = run_tasks(tasks, module_jobs, job_name=job, sandbox="docker", concurrency=4)
-    assert_rewarded(found.pop("planted"), 0.0)
-    for result in found.values():
-        assert_rewarded(result, 1.0)
+@pytest.mark.parametrize(
+    "name", ["planted", "own-table", *(pytest.param(name, marks=pytest.mark.long) for name in MORE)]
+)
+def test_on_docker_it_is_the_same(docker_results: Results, name: str) -> None:
+    assert_rewarded(docker_results[name], 0.0 if name == "planted" else 1.0)

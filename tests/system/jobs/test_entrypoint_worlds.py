@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
-import docker
 import pytest
-from support.running import job_config, run_tasks
+from support.system_job import Results, SystemJobs, SystemTasks
 from support.task_writer import BASE_IMAGE, write_task
 from support.world_package import GET, LEDGER, POST
 
-from benchflow.contracts.rollout import RolloutResult
-from benchflow.jobs import plan_job, submit
-from benchflow.testing.waiting import until
-
 LOCAL = pytest.param("local", marks=pytest.mark.local)
-each_sandbox = pytest.mark.parametrize("sandbox", [pytest.param("docker", marks=pytest.mark.docker), LOCAL])
+DOCKER = pytest.param("docker", marks=pytest.mark.docker)
+each_sandbox = pytest.mark.parametrize("found", [DOCKER, LOCAL], indirect=True)
 seldom_in_docker = pytest.mark.parametrize(
-    "sandbox", [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak]), LOCAL]
+    "found", [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long]), LOCAL], indirect=True
 )
 
 IMAGE = f"""\
@@ -53,9 +48,10 @@ paths = ["/data/ledger.db"]
 """
 
 
-def write_world(root: Path, *, head: str = "", selection: str = "", keys: str = "[]", **task: str) -> Path:
-    """A package of one task that brings no image. task: keyword arguments of `write_task`."""
-    written = write_task(root / "tasks", "task", dockerfile="", **task)
+def write_world(root: Path, name: str, *, head: str = "", selection: str = "", keys: str = "[]", **task: str) -> Path:
+    """A package of one task, which brings no image. task: keyword arguments of `write_task`."""
+    root = root / name
+    written = write_task(root / "tasks", name, dockerfile="", **task)
     (written / "environment" / "Dockerfile").unlink()
     (root / "image").mkdir()
     (root / "image" / "Dockerfile").write_text(IMAGE)
@@ -64,20 +60,62 @@ def write_world(root: Path, *, head: str = "", selection: str = "", keys: str = 
     return root
 
 
-def one(package: Path, jobs: Path, sandbox: str) -> RolloutResult:
-    return run_tasks([package], jobs, sandbox=sandbox)["task"]
+def owned(root: Path, first: str) -> Path:
+    """A world that its entrypoint owns. first: what is to be so of the first process."""
+    return write_world(
+        root,
+        "owned",
+        solve=f"set -e\ntr '\\0' '\\n' </proc/1/environ | grep -qx WHICH_TASK=owned\n{first}\n"
+        f'{GET}/environ | grep -q \'"WHICH_TASK": "owned"\'\n{POST}/add/paid\ntouch /root/answer\n',
+    )
+
+
+def others(root: Path) -> list[Path]:
+    return [
+        write_world(
+            root,
+            "told-by-command",
+            selection='inject_into = "exec"\n',
+            solve='[ "$WHICH_TASK" = told-by-command ] || exit 1\n'
+            'tr "\\0" "\\n" </proc/1/environ | grep -q WHICH_TASK && exit 1\n'
+            f"{GET}/environ | grep -q WHICH_TASK || touch /root/answer\n",
+        ),
+        write_world(
+            root,
+            "entrypoint-dies",
+            solve=f"{POST}/die\nsleep 3600\n",
+            test="echo 1 >/logs/verifier/reward.txt",
+        ),
+        write_world(
+            root,
+            "entrypoint-ends-early",
+            head="keep_alive = false\n",
+            solve=f"{POST}/add/x && touch /root/answer\n",
+            test=f"{GET}/all && r=0 || r=1\n[ -e /root/answer ] || r=0\necho $r >/logs/verifier/reward.txt\n",
+        ),
+    ]
+
+
+def system_tasks(root: Path) -> SystemTasks:
+    # On Docker the entrypoint is the very first process; a local sandbox has one of its own before it.
+    in_docker = owned(root / "docker", "tr '\\0' ' ' </proc/1/cmdline | grep -q 'ledger /data/ledger.db 9000'")
+    return {"local": [owned(root, ":"), *others(root)], "docker": [in_docker]}
+
+
+def long_system_tasks(root: Path) -> SystemTasks:
+    return {"docker": others(root / "docker")}
+
+
+@pytest.fixture
+def found(request: pytest.FixtureRequest, system_jobs: SystemJobs) -> Results:
+    """The results of a provider."""
+    results: Results = request.getfixturevalue(f"{request.param}_results")
+    return results
 
 
 @each_sandbox
-def test_the_entrypoint_owns_the_world_and_knows_its_task(engine: Path, tmp_path: Path, sandbox: str) -> None:
-    # On Docker the entrypoint is the very first process; a local sandbox has one of its own before it.
-    first = "tr '\\0' ' ' </proc/1/cmdline | grep -q 'ledger /data/ledger.db 9000'" if sandbox == "docker" else ":"
-    package = write_world(
-        tmp_path / "package",
-        solve=f"set -e\ntr '\\0' '\\n' </proc/1/environ | grep -qx WHICH_TASK=task\n{first}\n"
-        f'{GET}/environ | grep -q \'"WHICH_TASK": "task"\'\n{POST}/add/paid\ntouch /root/answer\n',
-    )
-    result = one(package, tmp_path / "jobs", sandbox)
+def test_the_entrypoint_owns_the_world_and_knows_its_task(found: Results) -> None:
+    result = found["owned"]
     assert (result.error, result.rewards) == (None, {"reward": 1.0})
     root = Path(str(result.directory), "environment")
     [database] = json.loads((root / "state" / "final" / "diff.json").read_text())["databases"]
@@ -91,72 +129,18 @@ def test_the_entrypoint_owns_the_world_and_knows_its_task(engine: Path, tmp_path
 
 
 @seldom_in_docker
-def test_what_is_injected_into_commands_does_not_reach_the_first_process(
-    engine: Path, tmp_path: Path, sandbox: str
-) -> None:
-    package = write_world(
-        tmp_path / "package",
-        selection='inject_into = "exec"\n',
-        solve='[ "$WHICH_TASK" = task ] || exit 1\ntr "\\0" "\\n" </proc/1/environ | grep -q WHICH_TASK && exit 1\n'
-        f"{GET}/environ | grep -q WHICH_TASK || touch /root/answer\n",
-    )
-    assert one(package, tmp_path / "jobs", sandbox).rewards == {"reward": 1.0}
+def test_what_is_injected_into_commands_does_not_reach_the_first_process(found: Results) -> None:
+    assert found["told-by-command"].rewards == {"reward": 1.0}
 
 
 @seldom_in_docker
-def test_an_entrypoint_that_ends_is_the_rollouts_failure(engine: Path, tmp_path: Path, sandbox: str) -> None:
-    package = write_world(
-        tmp_path / "package", solve=f"{POST}/die\nsleep 3600\n", test="echo 1 >/logs/verifier/reward.txt"
-    )
-    result = one(package, tmp_path / "jobs", sandbox)
+def test_an_entrypoint_that_ends_is_the_rollouts_failure(found: Results) -> None:
+    result = found["entrypoint-dies"]
     assert result.error is not None
     assert (result.rewards, result.error.category) == (None, "service")
     assert "exit status 7" in result.error.message and "wants me to die" in (result.error.log_tail or "")
 
 
 @seldom_in_docker
-def test_an_entrypoint_world_that_is_not_kept_alive_ends_before_the_verifier(
-    engine: Path, tmp_path: Path, sandbox: str
-) -> None:
-    package = write_world(
-        tmp_path / "package",
-        head="keep_alive = false\n",
-        solve=f"{POST}/add/x && touch /root/answer\n",
-        test=f"{GET}/all && r=0 || r=1\n[ -e /root/answer ] || r=0\necho $r >/logs/verifier/reward.txt\n",
-    )
-    assert one(package, tmp_path / "jobs", sandbox).rewards == {"reward": 1.0}
-
-
-@pytest.mark.docker
-def test_what_an_entrypoint_is_given_by_name_is_in_no_configuration(
-    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    canary = "entryp0int-c4n4ry-77d1"
-    monkeypatch.setenv("WORLD_KEY", canary)
-    package = write_world(
-        tmp_path / "package",
-        keys='["WORLD_KEY"]',
-        solve=f'[ -z "$WORLD_KEY" ] && {GET}/environ | grep -q {canary} && touch /root/answer\n'
-        "while [ ! -e /root/go ]; do sleep 0.05; done\n",
-    )
-
-    async def work() -> tuple[RolloutResult, str]:
-        job = await submit(plan_job(job_config([package], tmp_path / "jobs", sandbox="docker")))
-        client = docker.from_env()
-
-        async def waiting() -> object:
-            found = client.containers.list(filters={"label": f"benchflow.job={job.name}"})
-            return found[0] if found and found[0].exec_run(["test", "-e", "/root/answer"]).exit_code == 0 else None
-
-        container = await until(waiting)
-        inspected = json.dumps(client.api.inspect_container(container.id))  # type: ignore[attr-defined]
-        changed = "".join(str(change) for change in client.api.diff(container.id))  # type: ignore[attr-defined]
-        container.exec_run(["touch", "/root/go"])  # type: ignore[attr-defined]
-        await job.wait()
-        return job.results()[0], inspected + changed
-
-    result, seen = asyncio.run(work())
-    assert result.rewards == {"reward": 1.0}
-    assert canary not in seen and "ledger-world" not in result.model_dump_json().replace("test/ledger-world", "")
-    leaks = [f for f in Path(str(result.directory)).rglob("*") if f.is_file() and canary.encode() in f.read_bytes()]
-    assert leaks == []
+def test_an_entrypoint_world_that_is_not_kept_alive_ends_before_the_verifier(found: Results) -> None:
+    assert found["entrypoint-ends-early"].rewards == {"reward": 1.0}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.running import run_job
+from support.system_job import Results, SystemTasks
 from support.task_writer import write_task
 
-from benchflow.jobs import Job
+from benchflow.paths import JobPaths
 from benchflow.results.summary import Summary
 
 pytestmark = pytest.mark.docker
@@ -28,26 +28,30 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.fixture(scope="module")
-def job(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+def system_tasks(root: Path) -> SystemTasks:
     task = write_task(
-        tmp_path_factory.mktemp("tasks"),
+        root,
         "kept",
         solve="echo working; touch /root/answer\n",
         test='echo checking; echo \'{"reward": 0.75, "speed": 2, "items": {"a": 1}}\' > /logs/verifier/reward.json\n',
     )
-    return asyncio.run(run_job([task], module_jobs, job_name="on-disk"))
+    return {"docker": [task]}
 
 
 @pytest.fixture
-def rollout(job: Job) -> Path:
-    (result,) = job.results()
-    return Path(str(result.directory))
+def job(docker_job: Path) -> JobPaths:
+    return JobPaths(docker_job)
 
 
-def test_the_job_directory_holds_what_the_format_names(job: Job, rollout: Path) -> None:
-    root = job.directory.root
-    assert {path.name for path in root.iterdir()} == {"summary.json", "results.jsonl", "config.json", rollout.name}
+@pytest.fixture
+def rollout(docker_results: Results) -> Path:
+    return Path(str(docker_results["kept"].directory))
+
+
+def test_the_job_directory_holds_what_the_format_names(job: JobPaths, rollout: Path) -> None:
+    rollouts = {path.name for path in job.root.iterdir() if path.is_dir()}
+    assert {path.name for path in job.root.iterdir()} == {"summary.json", "results.jsonl", "config.json"} | rollouts
+    assert rollout.name in rollouts and rollout.parent == job.root
     assert re.fullmatch(r"kept__[0-9a-f]{12}", rollout.name)
 
 
@@ -123,22 +127,28 @@ def test_timing_prompts_and_tree_are_files_of_their_own(rollout: Path) -> None:
     assert leaf["rewards"]["reward"] == 0.75
 
 
-def test_the_configuration_that_ran_is_kept(job: Job, rollout: Path) -> None:
+def test_the_configuration_that_ran_is_kept(job: JobPaths, rollout: Path) -> None:
     config = read(rollout / "config.json")
     assert config["agent"]["name"] == "oracle"
     assert config["task"]["digest"] == read(rollout / "result.json")["task_digest"]
-    assert read(job.directory.config)["name"] == "on-disk"
+    assert read(job.config)["name"] == job.root.name
 
 
-def test_the_job_has_a_row_a_rollout_and_a_summary(job: Job, rollout: Path) -> None:
-    (row,) = lines(job.directory.results)
-    assert row["rollout_name"] == rollout.name and row["reward"] == 0.75 and "trajectory" not in row
-    summary = Summary.model_validate(read(job.directory.summary))
-    assert (summary.total, summary.passed, summary.failed, summary.errored, summary.not_run) == (1, 0, 1, 0, 0)
-    assert summary.mean_reward == 0.75
-    assert summary.pass_at_k == {"1": 0.0}
+def test_the_job_has_a_row_a_rollout_and_a_summary(job: JobPaths, rollout: Path) -> None:
+    rows = {row["rollout_name"]: row for row in lines(job.results)}
+    assert len(rows) == len(lines(job.results)) == len([path for path in job.root.iterdir() if path.is_dir()])
+    assert rows[rollout.name]["reward"] == 0.75 and "trajectory" not in rows[rollout.name]
+    summary = Summary.model_validate(read(job.summary))
+    counted = Counter(row["status"] for row in rows.values())
+    assert (summary.total, summary.not_run) == (len(rows), 0)
+    assert (summary.passed, summary.failed, summary.errored) == tuple(
+        counted[it] for it in ("passed", "failed", "errored")
+    )
+    rewards = [row["reward"] for row in rows.values() if row["reward"] is not None]
+    assert summary.mean_reward == pytest.approx(sum(rewards) / len(rewards))
+    assert list(summary.pass_at_k) == ["1"]
     assert {"provision", "execute", "verify"} <= summary.phase_seconds.keys()
 
 
-def test_no_partial_file_is_left(job: Job) -> None:
-    assert list(job.directory.root.rglob(".*")) == []
+def test_no_partial_file_is_left(job: JobPaths) -> None:
+    assert list(job.root.rglob(".*")) == []

@@ -10,12 +10,12 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from support.running import run_tasks
+from support.system_job import Results, SystemTasks
 from support.task_writer import BASE_IMAGE, write_script, write_step, write_task
 
 from benchflow.contracts.rollout import RolloutResult
 
-pytestmark = pytest.mark.docker
+ON_BASE = f"FROM {BASE_IMAGE}\n"
 
 FINDINGS = dedent("""\
     metrics=
@@ -84,10 +84,8 @@ def verifiers_own(root: Path) -> Path:
     )
 
 
-@pytest.fixture(scope="module")
-def untouched(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RolloutResult]:
-    """Results of tasks on which the agent does nothing."""
-    root = tmp_path_factory.mktemp("untouched")
+def untouched(root: Path) -> list[Path]:
+    """Tasks on which the agent does nothing."""
     tasks = [
         agents_account(root),
         leftover_processes(root),
@@ -115,21 +113,12 @@ def untouched(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> di
         looks(root, "online", 'finds an_interface grep -q "^ *eth" /proc/net/dev\n'),
     ]
     write_script(tasks[2] / "tests" / "helper.sh", "true\n")
-    return run_tasks(tasks, module_jobs, job_name="untouched", agents=["nop"])
+    return tasks
 
 
-@pytest.fixture(scope="module")
-def solved(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RolloutResult]:
-    """Results of tasks that the oracle works on."""
-    root = tmp_path_factory.mktemp("solved")
-    tasks = [
-        looks(
-            root,
-            "workdir",
-            "finds there [ -e /srv/work/made ]\n",
-            solve="pwd > made; id -u > /root/uid\n",
-            environment='workdir = "/srv/work"',
-        ),
+def solved(root: Path) -> list[Path]:
+    """Tasks that the oracle works on."""
+    return [
         looks(
             root,
             "image-workdir",
@@ -144,7 +133,7 @@ def solved(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
             solve="touch made\n",
             dockerfile=f"FROM {BASE_IMAGE}\nRUN mkdir /app\n",
         ),
-        looks(root, "nowhere", "finds there [ -e /root/made ]\n", solve="touch made\n"),
+        looks(root, "nowhere", "finds there [ -e /root/made ]\n", solve="touch made\n", dockerfile=ON_BASE),
         looks(
             root,
             "prepared",
@@ -153,16 +142,16 @@ def solved(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
             finds before_agent [ "$(cat /root/seen)" = "/srv nobody two" ]
             """,
             solve="cat /srv/prepared > /root/seen\n",
-            config=dedent(f"""\
+            dockerfile=ON_BASE,
+            config=dedent("""\
                 [environment]
-                docker_image = "{BASE_IMAGE}"
                 [[environment.setup_commands]]
                 command = "chmod 777 /srv"
                 [[environment.setup_commands]]
                 command = 'echo "$PWD $(id -un) $PART" > prepared'
                 cwd = "/srv"
                 user = "nobody"
-                env = {{ PART = "two" }}
+                env = { PART = "two" }
                 """),
         ),
         looks(
@@ -173,14 +162,15 @@ def solved(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
             "echo 4 > /srv/single; echo 5 > /logs/artifacts/free\n",
             config='artifacts = ["/srv/single", "/srv/absent", '
             '{source = "out", destination = "result", exclude = ["cache", "*.tmp"]}]\n',
+            dockerfile=ON_BASE,
         ),
         looks(
             root,
             "healthy-late",
             "finds after_readiness [ -e /srv/up ]\n",
-            config=dedent(f"""\
+            dockerfile=ON_BASE,
+            config=dedent("""\
                 [environment]
-                docker_image = "{BASE_IMAGE}"
                 [[environment.setup_commands]]
                 command = "(sleep 0.6; touch /srv/up) >/dev/null 2>&1 &"
                 [environment.healthcheck]
@@ -191,7 +181,6 @@ def solved(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
             solve="test -e /srv/up\n",
         ),
     ]
-    return run_tasks(tasks, module_jobs, job_name="solved")
 
 
 def assert_all_found(result: RolloutResult) -> None:
@@ -200,27 +189,37 @@ def assert_all_found(result: RolloutResult) -> None:
     assert len(result.rewards) > 1 and set(result.rewards.values()) == {1}, output
 
 
+@pytest.mark.docker
 @pytest.mark.parametrize("name", ["account", "service", "verifier", "limits", "offline", "online"])
-def test_a_world_that_nobody_touched_is_as_its_task_says(untouched: dict[str, RolloutResult], name: str) -> None:
-    assert_all_found(untouched[name])
+def test_a_world_that_nobody_touched_is_as_its_task_says(idle_results: Results, name: str) -> None:
+    assert_all_found(idle_results[name])
 
 
-@pytest.mark.parametrize("name", ["workdir", "image-workdir", "app", "nowhere", "prepared", "healthy-late"])
-def test_the_agent_works_where_its_task_says(solved: dict[str, RolloutResult], name: str) -> None:
-    assert_all_found(solved[name])
-    assert solved[name].error is None
+@pytest.mark.local
+@pytest.mark.parametrize("name", ["image-workdir", "app", "nowhere", "prepared", "healthy-late"])
+def test_the_agent_works_where_its_task_says(local_results: Results, name: str) -> None:
+    assert_all_found(local_results[name])
+    assert local_results[name].error is None
 
 
-def test_a_limit_that_cannot_be_enforced_is_a_recorded_warning(untouched: dict[str, RolloutResult]) -> None:
-    assert any("storage_mb = 500 is not enforced" in warning for warning in untouched["limits"].warnings)
-    assert untouched["online"].warnings == []
+@pytest.mark.docker
+def test_a_directory_that_is_not_in_the_image_is_made(docker_results: Results) -> None:
+    assert_all_found(docker_results["workdir"])
+    assert docker_results["workdir"].error is None
 
 
-def test_declared_artifacts_are_kept_without_what_is_excluded(solved: dict[str, RolloutResult]) -> None:
-    root = Path(str(solved["artifacts"].directory)) / "artifacts"
+@pytest.mark.docker
+def test_a_limit_that_cannot_be_enforced_is_a_recorded_warning(idle_results: Results) -> None:
+    assert any("storage_mb = 500 is not enforced" in warning for warning in idle_results["limits"].warnings)
+    assert idle_results["online"].warnings == []
+
+
+@pytest.mark.local
+def test_declared_artifacts_are_kept_without_what_is_excluded(local_results: Results) -> None:
+    root = Path(str(local_results["artifacts"].directory)) / "artifacts"
     files = {str(file.relative_to(root)): file.read_text().strip() for file in root.rglob("*") if file.is_file()}
     assert files == {"srv/single": "4", "result/kept": "1", "free": "5"}
-    assert solved["artifacts"].warnings == ["artifact /srv/absent does not exist"]
+    assert local_results["artifacts"].warnings[-1] == "artifact /srv/absent does not exist"
 
 
 # --- steps ---------------------------------------------------------------------------------------------
@@ -228,7 +227,7 @@ def test_declared_artifacts_are_kept_without_what_is_excluded(solved: dict[str, 
 
 def stepped(root: Path, name: str, rewards: list[str], config: str) -> Path:
     """A task whose steps earn these rewards, one after another, in one sandbox."""
-    task = write_task(root, name, config=config)
+    task = write_task(root, name, config=config, dockerfile=ON_BASE)
     for number, reward in enumerate(rewards):
         write_step(
             task,
@@ -243,26 +242,36 @@ def steps_table(*extra: str) -> str:
     return "".join(f'[[steps]]\nname = "s{number}"\n{lines}\n' for number, lines in enumerate(extra))
 
 
-@pytest.fixture(scope="module")
-def steps(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RolloutResult]:
-    root = tmp_path_factory.mktemp("steps")
+def of_steps(root: Path) -> list[Path]:
     artifact = 'artifacts = ["/root/made-1"]'
-    tasks = [
+    return [
         stepped(root, "mean", ["1", "0.5", "0"], steps_table("", artifact, "")),
         stepped(root, "final", ["0.2", "1"], 'multi_step_reward_strategy = "final"\n' + steps_table("", "")),
         stepped(root, "stops", ["1", "0.25", "1"], steps_table("min_reward = 0.5", "min_reward = 0.5", "")),
         stepped(root, "breaks", ["1", "NaN", "1"], steps_table("", "", "")),
     ]
-    return run_tasks(tasks, module_jobs, job_name="steps")
 
 
-def test_the_reward_of_steps_is_their_mean_or_the_last(steps: dict[str, RolloutResult]) -> None:
-    assert steps["mean"].rewards == {"reward": 0.5}
-    assert steps["final"].rewards == {"reward": 1.0}
+def system_tasks(root: Path) -> SystemTasks:
+    workdir = looks(
+        root,
+        "workdir",
+        "finds there [ -e /srv/work/made ]\n",
+        solve="pwd > made; id -u > /root/uid\n",
+        environment='workdir = "/srv/work"',
+    )
+    return {"idle": untouched(root), "docker": [workdir], "local": [*solved(root), *of_steps(root)]}
 
 
-def test_steps_run_in_order_in_one_sandbox_and_are_each_scored(steps: dict[str, RolloutResult]) -> None:
-    result = steps["mean"]
+@pytest.mark.local
+def test_the_reward_of_steps_is_their_mean_or_the_last(local_results: Results) -> None:
+    assert local_results["mean"].rewards == {"reward": 0.5}
+    assert local_results["final"].rewards == {"reward": 1.0}
+
+
+@pytest.mark.local
+def test_steps_run_in_order_in_one_sandbox_and_are_each_scored(local_results: Results) -> None:
+    result = local_results["mean"]
     root = Path(str(result.directory))
     assert (root / "steps" / "s2" / "verifier" / "test-stdout.txt").read_text() == "s0\ns1\ns2\n"
     assert [outcome.step.name for outcome in result.steps] == ["s0", "s1", "s2"]
@@ -278,15 +287,17 @@ def test_steps_run_in_order_in_one_sandbox_and_are_each_scored(steps: dict[str, 
     assert (root / "steps" / "s1" / "artifacts" / "root" / "made-1").read_text() == "made\n"
 
 
-def test_a_step_below_its_min_reward_is_the_last(steps: dict[str, RolloutResult]) -> None:
-    result = steps["stops"]
+@pytest.mark.local
+def test_a_step_below_its_min_reward_is_the_last(local_results: Results) -> None:
+    result = local_results["stops"]
     assert [outcome.step.name for outcome in result.steps] == ["s0", "s1"]
     assert result.rewards == {"reward": 0.625}
     assert result.status == "failed"
 
 
-def test_a_step_that_cannot_be_scored_leaves_no_reward(steps: dict[str, RolloutResult]) -> None:
-    result = steps["breaks"]
+@pytest.mark.local
+def test_a_step_that_cannot_be_scored_leaves_no_reward(local_results: Results) -> None:
+    result = local_results["breaks"]
     assert (result.status, result.rewards) == ("errored", None)
     assert len(result.steps) == 2
     assert result.verifier_error is not None and result.verifier_error.type == "RewardFileError"

@@ -8,19 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.running import job_config, run_job, run_tasks
+from support.running import job_config, run_tasks
+from support.system_job import VARIABLES, Results, SystemJobs, SystemTasks
 from support.world_package import DOCKERFILE, GET, POST, manifest, write_package
 
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import ManifestError
 from benchflow.jobs import plan_job
+from benchflow.paths import StatePaths
 from benchflow.planes.sandbox import get_provider
+from benchflow.stack import running
+from benchflow.temporal import Target, connect, stack_id
 
 LOCAL = pytest.param("local", marks=pytest.mark.local)
-each_sandbox = pytest.mark.parametrize("sandbox", [pytest.param("docker", marks=pytest.mark.docker), LOCAL])
+DOCKER = pytest.param("docker", marks=pytest.mark.docker)
+each_sandbox = pytest.mark.parametrize("found", [DOCKER, LOCAL], indirect=True)
 seldom_in_docker = pytest.mark.parametrize(
-    "sandbox", [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak]), LOCAL]
+    "found", [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long]), LOCAL], indirect=True
 )
+
+CANARY = VARIABLES["WORLD_KEY"]
 
 SCORES = """\
 python3 - <<'END'
@@ -40,11 +47,75 @@ open("/logs/verifier/reward.txt", "w").write(str(sum(good) / len(good)))
 END
 """
 
+SEEDED = (
+    "RUN python3 -c \"import sqlite3; d = sqlite3.connect('/data/ledger.db'); "
+    "d.execute('CREATE TABLE entries (n INTEGER PRIMARY KEY, text TEXT)'); "
+    'd.execute(\\"INSERT INTO entries (text) VALUES (\'seeded\')\\"); d.commit()"\n'
+)
+BY_COMMAND = '[environment.task_selection]\nmechanism = "env_var"\ninject_into = "exec"\n'
+COUNT = f"{GET}/all | python3 -c 'import json, sys; print(len(json.load(sys.stdin)))' >/logs/verifier/reward.txt\n"
+PERSISTING = {
+    "solve": f'[ ! -e /logs/agent/old ] && touch /logs/agent/old && {POST}/add/"$BENCHFLOW_TASK_ID"\n',
+    "test": COUNT,
+    "config": "[verifier]\nreward_range = [0, 10]\n",
+}
 
-def one(root: Path, jobs: Path, text: str, sandbox: str, **options: Any) -> RolloutResult:
-    """The result of a package of one task. options: of the task."""
-    package = write_package(root, {"task": options}, text)
-    return run_tasks([package], jobs, sandbox=sandbox)["task"]
+
+def started(root: Path) -> Path:
+    # The first request must do: nothing waits here for the service.
+    task = {"dockerfile": DOCKERFILE + SEEDED, "solve": f"{POST}/add/paid\n", "test": SCORES}
+    return write_package(root / "started", {"started": task}, manifest())
+
+
+def others(root: Path) -> list[Path]:
+    def package(name: str, text: str, **task: str) -> Path:
+        return write_package(root / name, {name: task}, text)
+
+    wins = "echo 1 >/logs/verifier/reward.txt\n"
+    gone = f'{GET}/all && r=0 || r=1\n[ -s "$BENCHFLOW_ENVIRONMENT/state.json" ] || r=0\n'
+    tells = f'[ -z "$WORLD_KEY" ] && {GET}/environ | grep -q {CANARY[:12]} && touch /root/answer\n{GET}/environ\n'
+    never = manifest("[environment.readiness]\ntimeout_sec = 20\n")
+    return [
+        # It would go on for longer than anybody waits.
+        package("dies", manifest(), solve=f"{POST}/die\nsleep 3600\n", test=wins),
+        package("never-ready", never, environment='env = { SLOW = "600" }\n'),
+        package(
+            "ends-early",
+            manifest(head="keep_alive = false\n"),
+            solve=f"{POST}/add/x\n",
+            test=f"{gone}echo $r >/logs/verifier/reward.txt\n",
+        ),
+        package("told-a-key", manifest('[environment.forward_env]\nkeys = ["WORLD_KEY"]\n'), solve=tells),
+    ]
+
+
+def persisting(root: Path) -> Path:
+    text = manifest(BY_COMMAND, head='isolation = "persistent"\n')
+    return write_package(root / "persisting", {f"persists-{name}": PERSISTING for name in "abc"}, text)
+
+
+def system_tasks(root: Path) -> SystemTasks:
+    lacks = manifest('[environment.forward_env]\nkeys = ["NOT_SET_ANYWHERE"]\n')
+    faulty = [
+        write_package(root / "no-world", {"no-world": {}}, '[environment]\nname = "x"\nimage = "nowhere/none:1"\n'),
+        write_package(root / "lacks-a-key", {"lacks-a-key": {}}, lacks),
+    ]
+    return {
+        "local": [started(root), *others(root), *faulty],
+        "persistent": [persisting(root)],
+        "docker": [started(root / "docker")],
+    }
+
+
+def long_system_tasks(root: Path) -> SystemTasks:
+    return {"docker": others(root / "docker")}
+
+
+@pytest.fixture
+def found(request: pytest.FixtureRequest, system_jobs: SystemJobs) -> Results:
+    """The results of a provider."""
+    results: Results = request.getfixturevalue(f"{request.param}_results")
+    return results
 
 
 def kept(result: RolloutResult, *names: str) -> Path:
@@ -53,23 +124,8 @@ def kept(result: RolloutResult, *names: str) -> Path:
 
 
 @each_sandbox
-def test_a_world_is_healthy_before_the_agent_and_shows_its_state_to_the_verifier(
-    engine: Path, tmp_path: Path, sandbox: str
-) -> None:
-    dockerfile_seed = "RUN python3 -c \"import sqlite3; d = sqlite3.connect('/data/ledger.db'); " + (
-        "d.execute('CREATE TABLE entries (n INTEGER PRIMARY KEY, text TEXT)'); "
-        'd.execute(\\"INSERT INTO entries (text) VALUES (\'seeded\')\\"); d.commit()"\n'
-    )
-    result = one(
-        tmp_path / "package",
-        tmp_path / "jobs",
-        manifest(),
-        sandbox,
-        dockerfile=DOCKERFILE + dockerfile_seed,
-        # The first request must do: nothing waits here for the service.
-        solve=f"{POST}/add/paid\n",
-        test=SCORES,
-    )
+def test_a_world_is_healthy_before_the_agent_and_shows_its_state_to_the_verifier(found: Results) -> None:
+    result = found["started"]
     assert (result.error, result.verifier_error, result.rewards) == (None, None, {"reward": 1.0})
     about = result.environment
     assert about["name"] == "ledger" and len(about["digest"]) == 64
@@ -84,18 +140,8 @@ def test_a_world_is_healthy_before_the_agent_and_shows_its_state_to_the_verifier
 
 
 @seldom_in_docker
-def test_a_service_that_dies_under_the_agent_is_the_rollouts_failure_and_no_reward(
-    engine: Path, tmp_path: Path, sandbox: str
-) -> None:
-    result = one(
-        tmp_path / "package",
-        tmp_path / "jobs",
-        manifest(),
-        sandbox,
-        # It would go on for longer than anybody waits.
-        solve=f"{POST}/die\nsleep 3600\n",
-        test="echo 1 >/logs/verifier/reward.txt\n",
-    )
+def test_a_service_that_dies_under_the_agent_is_the_rollouts_failure_and_no_reward(found: Results) -> None:
+    result = found["dies"]
     assert result.error is not None
     assert (result.status, result.rewards, result.error.category) == ("errored", None, "service")
     assert "ledger" in result.error.message and "7" in result.error.message
@@ -104,111 +150,74 @@ def test_a_service_that_dies_under_the_agent_is_the_rollouts_failure_and_no_rewa
 
 
 @seldom_in_docker
-def test_a_world_that_does_not_become_healthy_is_never_seen_by_the_agent(
-    engine: Path, tmp_path: Path, sandbox: str
-) -> None:
-    # Time enough for the service to say that it is not ready, if need be on a busy machine.
-    for limit in (4, 30):
-        text = manifest(f"[environment.readiness]\ntimeout_sec = {limit}\n")
-        root = tmp_path / f"{limit}"
-        result = one(root / "package", root / "jobs", text, sandbox, environment='env = { SLOW = "600" }\n')
-        assert result.error is not None
-        if "HTTP 503" in (result.error.log_tail or ""):
-            break
+def test_a_world_that_does_not_become_healthy_is_never_seen_by_the_agent(found: Results) -> None:
+    result = found["never-ready"]
+    assert result.error is not None
     assert (result.error.category, result.error.phase, result.steps) == ("readiness", "readiness", [])
     assert "HTTP 503" in (result.error.log_tail or "") and "the ledger is open" in (result.error.log_tail or "")
 
 
 @seldom_in_docker
-def test_a_world_that_is_not_kept_alive_is_gone_when_the_verifier_comes(
-    engine: Path, tmp_path: Path, sandbox: str
-) -> None:
-    result = one(
-        tmp_path / "package",
-        tmp_path / "jobs",
-        manifest(head="keep_alive = false\n"),
-        sandbox,
-        solve=f"{POST}/add/x\n",
-        test=f'{GET}/all && r=0 || r=1\n[ -s "$BENCHFLOW_ENVIRONMENT/state.json" ] || r=0\n'
-        "echo $r >/logs/verifier/reward.txt\n",
-    )
-    assert result.rewards == {"reward": 1.0}
-    assert "the ledger is open" in kept(result, "logs", "ledger.log").read_text()
+def test_a_world_that_is_not_kept_alive_is_gone_when_the_verifier_comes(found: Results) -> None:
+    assert found["ends-early"].rewards == {"reward": 1.0}
+    assert "the ledger is open" in kept(found["ends-early"], "logs", "ledger.log").read_text()
 
 
-@seldom_in_docker
+@pytest.mark.local
 def test_a_persistent_world_is_one_sandbox_for_the_job_and_keeps_its_state(
-    engine: Path, tmp_path: Path, sandbox: str
+    persistent_results: Results, module_jobs: Path
 ) -> None:
-    text = manifest(
-        '[environment.task_selection]\nmechanism = "env_var"\ninject_into = "exec"\n', head='isolation = "persistent"\n'
-    )
-    count = f"{GET}/all | python3 -c 'import json, sys; print(len(json.load(sys.stdin)))' >/logs/verifier/reward.txt\n"
-    same = {
-        "solve": f'[ ! -e /logs/agent/old ] && touch /logs/agent/old && {POST}/add/"$BENCHFLOW_TASK_ID"\n',
-        "test": count,
-        "config": "[verifier]\nreward_range = [0, 10]\n",
-    }
-    package = write_package(tmp_path / "package", {"a": same, "b": same}, text)
-    job = asyncio.run(run_job([package], tmp_path / "jobs", sandbox=sandbox, repeats=2, concurrency=3))
-    results = sorted(job.results(), key=lambda result: result.started_at)
-    assert [result.reward for result in results] == [1.0, 2.0, 3.0, 4.0]
+    assert_kept_its_state(persistent_results)
+
+
+@pytest.mark.docker
+@pytest.mark.long
+def test_a_persistent_world_does_so_in_docker(module_jobs: Path, tmp_path: Path) -> None:
+    assert_kept_its_state(run_tasks([persisting(tmp_path)], module_jobs, sandbox="docker", concurrency=3))
+
+
+def assert_kept_its_state(found: Results) -> None:
+    results = sorted(found.values(), key=lambda result: result.started_at)
+    assert [result.reward for result in results] == [1.0, 2.0, 3.0]
     assert len({result.sandbox["name"] for result in results}) == 1
     final = json.loads(kept(results[-1], "state", "final", "state.json").read_text())
     assert [row[1] for row in final["databases"][1]["tables"][0]["values"]] == [r.task_name for r in results]
     [change] = json.loads(kept(results[-1], "state", "final", "diff.json").read_text())["databases"]
     assert change["tables"][0]["n_added"] == 1
-    names = {owned.name for owned in asyncio.run(_owned(sandbox, results[0]))}
-    assert results[0].sandbox["name"] not in names
+    assert results[0].sandbox["name"] not in asyncio.run(_owned(results[0].sandbox["provider"]))
 
 
-async def _owned(sandbox: str, result: RolloutResult) -> list[Any]:
-    from benchflow.paths import StatePaths
-    from benchflow.stack import running
-    from benchflow.temporal import Target, connect, stack_id
-
+async def _owned(sandbox: str) -> set[str]:
+    """The sandboxes of the run's stack."""
     record = running(StatePaths.default())
     assert record is not None
-    client = await connect(Target(record.address, record.namespace))
-    return await get_provider(sandbox).owned(await stack_id(client))
+    stack = await stack_id(await connect(Target(record.address, record.namespace)))
+    return {owned.name for owned in await get_provider(sandbox).owned(stack)}
 
 
 @seldom_in_docker
-def test_what_a_world_is_given_by_name_reaches_its_services_and_nothing_else(
-    engine: Path, tmp_path: Path, sandbox: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WORLD_KEY", "w0rld-c4n4ry-6f1d0a52e7")
-    text = manifest('[environment.forward_env]\nkeys = ["WORLD_KEY"]\n')
-    result = one(
-        tmp_path / "package",
-        tmp_path / "jobs",
-        text,
-        sandbox,
-        solve=f'[ -z "$WORLD_KEY" ] && {GET}/environ | grep -q w0rld-c4n4ry && touch /root/answer\n{GET}/environ\n',
-    )
+def test_what_a_world_is_given_by_name_reaches_its_services_and_nothing_else(found: Results) -> None:
+    result = found["told-a-key"]
     assert result.rewards == {"reward": 1.0}
     root = Path(str(result.directory)).parent
-    leaks = [file for file in root.rglob("*") if file.is_file() and b"w0rld-c4n4ry" in file.read_bytes()]
+    leaks = [file for file in root.rglob("*") if file.is_file() and CANARY.encode() in file.read_bytes()]
     assert leaks == []
 
 
 @pytest.mark.local
-def test_an_image_that_is_not_to_be_had_is_named_by_its_manifest(tmp_path: Path, engine: Path) -> None:
-    package = write_package(tmp_path / "package", {"task": {}}, '[environment]\nname = "x"\nimage = "nowhere/none:1"\n')
-    result = run_tasks([package], tmp_path / "jobs", sandbox="local")["task"]
-    assert result.error is not None
-    assert (result.error.phase, result.error.key) == ("provision", "environment.image")
-    assert str(result.error.file).endswith("environment.toml") and "image/" in str(result.error.remedy)
+def test_an_image_that_is_not_to_be_had_is_named_by_its_manifest(local_results: Results) -> None:
+    error = local_results["no-world"].error
+    assert error is not None
+    assert (error.phase, error.key) == ("provision", "environment.image")
+    assert str(error.file).endswith("environment.toml") and "image/" in str(error.remedy)
 
 
-def test_a_variable_that_the_world_needs_and_nobody_has_set_is_named(tmp_path: Path, engine: Path) -> None:
-    package = write_package(
-        tmp_path / "package", {"task": {}}, manifest('[environment.forward_env]\nkeys = ["NOT_SET_ANYWHERE"]\n')
-    )
-    result = run_tasks([package], tmp_path / "jobs", sandbox="local")["task"]
-    assert result.error is not None
-    assert (result.error.category, result.error.phase) == ("secret", "plan")
-    assert "NOT_SET_ANYWHERE" in result.error.message
+@pytest.mark.local
+def test_a_variable_that_the_world_needs_and_nobody_has_set_is_named(local_results: Results) -> None:
+    error = local_results["lacks-a-key"].error
+    assert error is not None
+    assert (error.category, error.phase) == ("secret", "plan")
+    assert "NOT_SET_ANYWHERE" in error.message
 
 
 # --- what is refused before anything starts --------------------------------------------------------------
@@ -245,9 +254,7 @@ def test_a_persistent_world_that_cannot_be_shared_is_refused(
 
 
 def test_a_persistent_world_of_several_images_is_refused(tmp_path: Path) -> None:
-    text = manifest(
-        '[environment.task_selection]\nmechanism = "env_var"\ninject_into = "exec"\n', head='isolation = "persistent"\n'
-    )
+    text = manifest(BY_COMMAND, head='isolation = "persistent"\n')
     package = write_package(tmp_path / "package", {"a": {}, "b": {"dockerfile": DOCKERFILE + "ENV B=1\n"}}, text)
     with pytest.raises(ManifestError, match="images of their own"):
         plan(package, tmp_path)

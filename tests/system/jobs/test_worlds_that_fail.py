@@ -7,19 +7,15 @@ from textwrap import dedent
 
 import docker
 import pytest
-from support.running import run_tasks
+from support.system_job import Results, SystemTasks
 from support.task_writer import BASE_IMAGE, write_task
-
-from benchflow.contracts.rollout import RolloutResult
 
 pytestmark = pytest.mark.docker
 
 ON_BASE = f'[environment]\ndocker_image = "{BASE_IMAGE}"\n'
 
 
-@pytest.fixture(scope="module")
-def results(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RolloutResult]:
-    root = tmp_path_factory.mktemp("tasks")
+def system_tasks(root: Path) -> SystemTasks:
     sick = '[environment.healthcheck]\ncommand = "echo port closed; exit 1"\ninterval_sec = 0.05\nretries = 2\n'
     slow = '[environment.healthcheck]\ncommand = "sleep 60"\ninterval_sec = 0.05\ntimeout_sec = 0.3\nretries = 1\n'
 
@@ -41,7 +37,11 @@ def results(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
             root, "ends-at-once", dockerfile=f'FROM {BASE_IMAGE}\nENTRYPOINT ["/bin/sh", "-c", "echo dying; exit 5"]\n'
         ),
     ]
-    return run_tasks(tasks, module_jobs, job_name="failing", concurrency=5, retry={"max_retries": 0})
+    slow_account = dedent(f"""\
+        FROM {BASE_IMAGE}
+        RUN mkdir /app && printf '#!/bin/sh\\nsleep 600\\n' > /usr/local/bin/find && chmod +x /usr/local/bin/find
+        """)
+    return {"docker": tasks, "late": [write_task(root, "slow-account", dockerfile=slow_account)]}
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,15 @@ def results(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     ],
 )  # fmt: skip
 def test_a_world_that_does_not_come_up_says_why(
-    results: dict[str, RolloutResult], name: str, error: str, category: str, phase: str, key: str | None, says: str
+    docker_results: Results,
+    name: str,
+    error: str,
+    category: str,
+    phase: str,
+    key: str | None,
+    says: str,
 ) -> None:
-    result = results[name]
+    result = docker_results[name]
     assert (result.status, result.rewards) == ("errored", None)
     assert result.error is not None
     assert (result.error.type, result.error.category, result.error.phase) == (error, category, phase)
@@ -70,8 +76,8 @@ def test_a_world_that_does_not_come_up_says_why(
         assert result.error.key == key
 
 
-def test_the_verifiers_user_must_exist(results: dict[str, RolloutResult]) -> None:
-    result = results["no-user"]
+def test_the_verifiers_user_must_exist(docker_results: Results) -> None:
+    result = docker_results["no-user"]
     assert (result.status, result.rewards) == ("errored", None)
     failure = result.verifier_error or result.error
     assert failure is not None and "stranger" in failure.message + str(failure.log_tail)
@@ -86,38 +92,27 @@ def test_the_verifiers_user_must_exist(results: dict[str, RolloutResult]) -> Non
         ("ends-at-once", "dying"),
     ],
 )
-def test_the_end_of_the_log_is_in_the_error(results: dict[str, RolloutResult], name: str, line: str) -> None:
-    error = results[name].error
+def test_the_end_of_the_log_is_in_the_error(docker_results: Results, name: str, line: str) -> None:
+    error = docker_results[name].error
     assert error is not None and line in str(error.log_tail)
 
 
-def test_the_whole_build_log_is_among_the_results(results: dict[str, RolloutResult]) -> None:
-    log = Path(str(results["build-fails"].directory)) / "build.log"
+def test_the_whole_build_log_is_among_the_results(docker_results: Results) -> None:
+    log = Path(str(docker_results["build-fails"].directory)) / "build.log"
     assert "about to break" in log.read_text()
 
 
-def test_nothing_is_left_of_a_world_that_failed(results: dict[str, RolloutResult]) -> None:
+def test_nothing_is_left_of_a_world_that_failed(docker_results: Results) -> None:
+    failed = [result for result in docker_results.values() if result.error is not None]
+    assert len(failed) >= 8
     client = docker.from_env()
-    left = client.containers.list(all=True, filters={"label": "benchflow.job=failing"})
+    for result in failed:
+        assert client.api.containers(all=True, filters={"label": f"benchflow.workflow={result.workflow_id}"}) == []
     client.close()
-    assert left == []
-    assert len(results) == 9
 
 
-def test_an_account_that_takes_too_long_to_prepare_is_an_error(module_jobs: Path, tmp_path: Path) -> None:
-    dockerfile = dedent(f"""\
-        FROM {BASE_IMAGE}
-        RUN mkdir /app && printf '#!/bin/sh\\nsleep 600\\n' > /usr/local/bin/find && chmod +x /usr/local/bin/find
-        """)
-    task = write_task(tmp_path, "slow-account", dockerfile=dockerfile)
-    # The same holds for the sandbox's start before, which a busy machine must manage.
-    for limit in (8, 60):
-        name = f"slow-account-{limit}"
-        options = {"agents": ["nop"], "sandbox_setup_timeout": limit, "retry": {"max_retries": 0}}
-        result = run_tasks([task], module_jobs, job_name=name, **options)["slow-account"]
-        assert result.error is not None
-        if result.error.phase == "connect":
-            break
+def test_an_account_that_takes_too_long_to_prepare_is_an_error(late_results: Results) -> None:
+    result = late_results["slow-account"]
+    assert result.error is not None and result.rewards is None
     error = result.error
     assert (error.type, error.phase, error.key) == ("SandboxSetupTimeoutError", "connect", "sandbox_setup_timeout")
-    assert result.rewards is None
