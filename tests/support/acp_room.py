@@ -34,8 +34,7 @@ KINDS = [
     pytest.param("local", marks=pytest.mark.local),
     pytest.param("docker", marks=pytest.mark.docker),
 ]
-SELDOM_ON_LOCAL = [pytest.param("local", marks=[pytest.mark.local, pytest.mark.soak]), KINDS[1]]
-SELDOM_ON_DOCKER = [KINDS[0], pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak])]
+SELDOM_IN_DOCKER = [KINDS[0], pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long])]
 PROVIDERS = {
     "local": "benchflow.planes.sandbox.local.provider:LocalProvider",
     "docker": "benchflow.planes.sandbox.docker:DockerProvider",
@@ -109,16 +108,16 @@ class DemoSession:
     async def prompt(self, limits: Limits = PATIENT, request: str = "prompt-0") -> Turn:
         return await take_turn(self.session, request, self.id, self.lines.extend, limits, self.room.process)
 
-    async def begun(self) -> DemoSession:
+    async def begun(self, patience: Patience = WAITS) -> DemoSession:
         """Begin the first turn, and leave it when the agent has said something; the session as its heir has it.
 
-        So that an heir's limit, however short, does not cut off what comes before.
+        So that an heir's limit, however short, does not cut off what comes before. patience: the heir's.
         """
         turn = asyncio.create_task(self.prompt())
         await until(lambda: self.lines or turn.done())
         turn.cancel()
         await asyncio.gather(turn, return_exceptions=True)
-        return DemoSession(self.room, self.room.session(), self.id)
+        return DemoSession(self.room, self.room.session(patience=patience), self.id)
 
     def texts(self) -> list[str]:
         return [line["text"] for line in self.lines if line["type"] == "agent_message"]
@@ -174,8 +173,7 @@ class SlowToAnswer(Client):
 
     async def ask(self, question: str, method: str, params: Message) -> Message:
         gate = self._answers / params["toolCall"]["title"]
-        while not gate.exists():
-            await asyncio.sleep(0.01)
+        await until(gate.exists)
         return await super().ask(question, method, params)
 
 

@@ -1,0 +1,22 @@
+"""An agent's updates as lines of a trajectory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchflow.planes.agent.acp.events import Reading
+
+
+@pytest.mark.parametrize("update", [None, "text", {}, {"sessionUpdate": ["a"]}, {"sessionUpdate": "tool_call"}])
+def test_an_update_that_makes_no_sense_is_kept_as_it_came(update: Any) -> None:
+    assert Reading().lines(update) == [{"type": "update", "update": update}]
+
+
+def test_usage_that_makes_no_sense_counts_as_nothing() -> None:
+    reading = Reading()
+    reading.end({"usage": {"inputTokens": float("inf"), "outputTokens": "many", "cachedReadTokens": -1}})
+    assert reading.usage is not None and reading.usage.model_dump(exclude_none=True) == dict.fromkeys(
+        ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"), 0
+    )
