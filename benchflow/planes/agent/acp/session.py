@@ -210,7 +210,7 @@ class Session:
                     if session is not None and is_due and not exchange.served:
                         self._note_progress(exchange, offset)
                         noted_at = now
-                    if offset < before:
+                    if offset <= before:
                         # What was said before we came is heard to its end, whatever time it is now.
                         continue
                 if exchange.answer is not None:

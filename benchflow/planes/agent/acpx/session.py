@@ -203,7 +203,7 @@ class AcpxSession:
                     heard_at, offset = now, heard.end
                     if last is not None and offset >= last["to"]:
                         return stop
-                    if offset < before:
+                    if offset <= before:
                         # What was said before we came is heard to its end, whatever time it is now.
                         continue
                 elif ended:

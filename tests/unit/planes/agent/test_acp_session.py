@@ -195,7 +195,7 @@ async def test_an_agent_that_ends_is_a_typed_error_with_all_that_it_said_before(
     write(wire, said("so far"))
     (wire.directory / "exit").write_text(json.dumps(how))
     lines: list[Message] = []
-    # So it is told also when the time of the turn is over.
+    # So says whoever comes when the time of the turn is over, too.
     with pytest.raises(AgentExitError, match=f"during its turn: {says}") as caught:
         await take_turn(wire, lines, limits=PAST)
     assert caught.value.log_tail == "out of luck"
