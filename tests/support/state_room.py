@@ -26,26 +26,24 @@ PROVIDERS = {
 }
 
 
-SELDOM = (("local", "node"), ("docker", "python3"))
-"""Each sandbox and each interpreter is in what remains."""
-
-IN_DOCKER = (("docker", "python3"), ("docker", "node"))
+ROOMS = [(place, kind) for place in PROVIDERS for kind in ("python3", "node")]
 
 
-def _rooms(*places: str, seldom: tuple[tuple[str, str], ...] = SELDOM) -> pytest.MarkDecorator:
+def rooms(*in_every_run: tuple[str, str]) -> pytest.MarkDecorator:
+    """Run a test in each kind of sandbox by each form of the helper, in every run in these alone."""
+
     def param(room: tuple[str, str]) -> Any:
-        marks = [getattr(pytest.mark, room[0]), *([pytest.mark.soak] if room in seldom else [])]
+        marks = [getattr(pytest.mark, room[0]), *([] if room in in_every_run else [pytest.mark.long])]
         return pytest.param(room, marks=marks, id="-".join(room))
 
-    rooms = [(place, kind) for place in places for kind in ("python3", "node")]
-    return pytest.mark.parametrize("room", [param(room) for room in rooms], indirect=True)
+    return pytest.mark.parametrize("room", [param(room) for room in ROOMS], indirect=True)
 
 
-everywhere = _rooms("local", "docker")
-by_both = _rooms("local", "docker", seldom=IN_DOCKER)
-"""What is about the helper alone, by either form of it. It is the same program wherever it runs."""
+by_python = rooms(("local", "python3"))
+by_both = rooms(("local", "python3"), ("local", "node"))
+"""The helper is the same program wherever it runs, and written twice: what it is for is shown of both."""
 
-locally = _rooms("local")
+in_docker = rooms(("docker", "python3"))
 by_python_locally = pytest.mark.parametrize(
     "room", [pytest.param(("local", "python3"), marks=pytest.mark.local, id="local-python3")], indirect=True
 )
@@ -78,7 +76,7 @@ class Room:
     directory: str = "/var/lib/benchflow/snapshots"
 
     def store(self, **options: Any) -> SqliteStore:
-        return SqliteStore(self.keeper, **({"patience": 5.0} | options))
+        return SqliteStore(self.keeper, **({"patience": 60.0} | options))
 
     async def sh(self, script: str, *args: str) -> str:
         """What a shell script of root's prints; it must succeed."""
@@ -87,7 +85,7 @@ class Room:
         return said.stdout
 
     async def python(self, script: str, *args: str) -> str:
-        said = await self.sandbox.exec(["python3", "-c", script, *args], cwd="/", timeout=120)
+        said = await self.sandbox.exec(["python3", "-I", "-S", "-c", script, *args], cwd="/", timeout=120)
         assert said.return_code == 0, said.stderr
         return said.stdout
 
@@ -102,7 +100,7 @@ class Room:
     @asynccontextmanager
     async def holding(self, path: str, *statements: str, user: int | None = None) -> AsyncIterator[None]:
         """Have another process keep a database open, after these statements."""
-        chunks = self.sandbox.exec_stream(["python3", "-c", _HOLD, path, *statements], cwd="/", user=user)
+        chunks = self.sandbox.exec_stream(["python3", "-I", "-S", "-c", _HOLD, path, *statements], cwd="/", user=user)
         said = await anext(chunks)
         assert said.data == b"held\n", said
         try:

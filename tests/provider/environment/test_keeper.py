@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from support.state_room import PROVIDERS, Room, by_both
+from support.state_room import PROVIDERS, Room, by_both, by_python
 
 from benchflow.contracts.sandbox import ImageConfig, ImageRef
 from benchflow.errors import StateError, WorldError
@@ -67,7 +67,7 @@ async def second_address(room: Room) -> str:
 @asynccontextmanager
 async def serving(room: Room, *words: str) -> AsyncIterator[None]:
     """Services in the sandbox, each `host,port,how it answers`."""
-    chunks = room.sandbox.exec_stream(["python3", "-c", _SERVE, *words], cwd="/")
+    chunks = room.sandbox.exec_stream(["python3", "-I", "-S", "-c", _SERVE, *words], cwd="/")
     said = await anext(chunks)
     assert said.data == b"serving\n", said
     try:
@@ -103,8 +103,8 @@ async def test_the_last_answer_of_each_target_is_told(room: Room) -> None:
     async with serving(room, *(f"127.0.0.1,{9001 + n},{how}" for n, how in enumerate(hows))):
         urls = [f"http://localhost:{9001 + n}/health" for n in range(len(hows) + 1)]
         said: list[set[str]] = [set() for _ in urls]
-        for _ in range(10):
-            probed = await room.keeper.probe(http=[*urls, "http://no.such.host.invalid/"], tcp=[9007], deadline=2.0)
+        for _ in range(100):
+            probed = await room.keeper.probe(http=[*urls, "http://no.such.host.invalid/"], tcp=[9007], deadline=1.0)
             assert not probed.healthy
             *known, unknown, port = (each.answer for each in probed.answers)
             for those, answer in zip(said, known, strict=True):
@@ -121,7 +121,8 @@ async def test_the_last_answer_of_each_target_is_told(room: Room) -> None:
     assert {each.seconds for each in probed.answers} == {None}
 
 
-@by_both
+@pytest.mark.long
+@by_python
 async def test_a_try_that_the_deadline_cuts_short_leaves_the_answer_before_it(room: Room) -> None:
     async with serving(room, "127.0.0.1,9001,fading"):
         # Less than a whole try, so that there is only the one that is cut short.
@@ -129,7 +130,7 @@ async def test_a_try_that_the_deadline_cuts_short_leaves_the_answer_before_it(ro
     assert [each.answer for each in probed.answers] == ["HTTP 503: not yet up"]
 
 
-@by_both
+@by_python
 async def test_a_service_that_comes_late_is_met_at_once(room: Room) -> None:
     probing = asyncio.create_task(room.keeper.probe(http=["http://localhost:9001/"], deadline=60))
     async with serving(room, "127.0.0.1,9001,healthy"):
@@ -137,7 +138,7 @@ async def test_a_service_that_comes_late_is_met_at_once(room: Room) -> None:
     assert probed.healthy
 
 
-@by_both
+@by_python
 async def test_the_wait_is_over_when_a_service_has_ended(room: Room) -> None:
     await room.sh("mkdir /w && touch /w/two.exit")
     probed = await room.keeper.probe(tcp=[9001], deadline=600, exits=["/w/one.exit", "/w/two.exit"])
@@ -150,18 +151,18 @@ async def test_who_listens_on_a_port_is_told(room: Room) -> None:
     async with serving(room, "127.0.0.1,9001,healthy", f"{await second_address(room)},9002,healthy"):
         taken = await room.keeper.ports_in_use([9001, 9002, 9003])
     assert set(taken) == {9001, 9002}
-    assert all(who.startswith("python3 -c") and "pid" in who for who in taken.values())
+    assert all(who.startswith("python3 -I") and "pid" in who for who in taken.values())
     assert await room.keeper.ports_in_use([9003]) == {}
 
 
-@by_both
+@by_python
 async def test_a_request_may_be_larger_than_one_argument(room: Room) -> None:
     await room.sh("mkdir /w && touch /w/exit")
     exits = [f"/w/{'é' * 50}{number}" for number in range(1500)]
     assert (await room.keeper.probe(tcp=[9], deadline=60, exits=[*exits, "/w/exit"])).ended == ("/w/exit",)
 
 
-@by_both
+@by_python
 async def test_a_helper_that_cannot_run_is_an_error_that_says_so(room: Room) -> None:
     broken = Keeper(room.sandbox, ("/no/such/program",), "python3")
     with pytest.raises(WorldError, match="ended with status 127") as failed:
@@ -171,7 +172,7 @@ async def test_a_helper_that_cannot_run_is_an_error_that_says_so(room: Room) -> 
         await broken.ask("snapshot", {}, 5)
 
 
-@by_both
+@by_python
 async def test_a_helper_that_does_not_end_is_given_up(room: Room) -> None:
     async with serving(room, "127.0.0.1,9001,silent"):
         request = {"http": [], "tcp": [1], "deadline": 60, "exits": [], "every": 0.02}
@@ -180,7 +181,11 @@ async def test_a_helper_that_does_not_end_is_given_up(room: Room) -> None:
 
 
 @pytest.mark.parametrize(
-    "where", [pytest.param("local", marks=pytest.mark.local), pytest.param("docker", marks=pytest.mark.docker)]
+    "where",
+    [
+        pytest.param("local", marks=[pytest.mark.local, pytest.mark.long]),
+        pytest.param("docker", marks=pytest.mark.docker),
+    ],
 )
 async def test_the_images_python_is_found_once(where: str, state: Path, base_image: str, tmp_path: Path) -> None:
     provider, paths = make_provider(PROVIDERS[where]), StatePaths(tmp_path / "kept")
@@ -200,23 +205,25 @@ async def test_the_images_python_is_found_once(where: str, state: Path, base_ima
 
 
 @pytest.mark.docker
+@pytest.mark.parametrize(
+    "step",
+    ["find / -name '_sqlite3*.so' -delete", pytest.param("rm -f /usr/bin/python3*", marks=pytest.mark.long)],
+)
 async def test_an_image_without_python_or_its_sqlite_is_left_to_node(
-    state: Path, base_image: str, tmp_path: Path
+    state: Path, base_image: str, tmp_path: Path, step: str
 ) -> None:
     provider = DockerProvider()
-    labels = {"benchflow.stack": uuid.uuid4().hex}
-    steps = ["rm -f /usr/bin/python3*", "find / -name '_sqlite3*.so' -delete"]
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text(f"FROM {base_image}\nRUN {step}\n")
     try:
-        for number, step in enumerate(steps):
-            context = tmp_path / str(number)
-            context.mkdir()
-            (context / "Dockerfile").write_text(f"FROM {base_image}\nRUN {step}\n")
-            image = await provider.build(
-                ImageConfig(context=str(context), dockerfile=str(context / "Dockerfile"), digest=uuid.uuid4().hex)
-            )
-            try:
-                assert await interpreter_of(provider, image, StatePaths(tmp_path), labels=labels) == "node"
-            finally:
-                await provider.remove_image(image)
+        image = await provider.build(
+            ImageConfig(context=str(context), dockerfile=str(context / "Dockerfile"), digest=uuid.uuid4().hex)
+        )
+        try:
+            labels = {"benchflow.stack": uuid.uuid4().hex}
+            assert await interpreter_of(provider, image, StatePaths(tmp_path), labels=labels) == "node"
+        finally:
+            await provider.remove_image(image)
     finally:
         await provider.close()

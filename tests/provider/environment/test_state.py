@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.state_room import Ledger, Room, by_both, everywhere, locally, untorn
+from support.state_room import Ledger, Room, by_both, by_python, by_python_locally, untorn
 
 from benchflow.errors import StateBusyError, StateError
 from benchflow.planes.environment.state import FENCE_TABLE, SNAPSHOTS, diff_snapshots, read_state
@@ -30,7 +30,7 @@ KINDS = {
     "PRAGMA user_version=42; PRAGMA application_id=7;",
     "triggers": "CREATE TABLE t (v); CREATE TABLE log (v); INSERT INTO t VALUES (1);"
     "CREATE TRIGGER g AFTER INSERT ON t BEGIN INSERT INTO log VALUES (new.v); END;",
-    "blob": "CREATE TABLE t (v); INSERT INTO t VALUES (zeroblob(5000000)), (randomblob(3000000));",
+    "blob": "CREATE TABLE t (v); INSERT INTO t VALUES (zeroblob(500000)), (randomblob(300000));",
 }
 _DESCRIBE = """
 import hashlib, json, os, sqlite3, sys
@@ -63,7 +63,7 @@ for path, script in json.loads(sys.argv[1]).items():
 """
 
 
-@everywhere
+@by_both
 async def test_every_kind_of_database_comes_back_as_it_was(room: Room) -> None:
     scripts = {f"/data/{name}.db": script for name, script in KINDS.items()}
     paths = list(scripts)
@@ -83,7 +83,7 @@ async def test_every_kind_of_database_comes_back_as_it_was(room: Room) -> None:
     assert left <= await room.names("/data") <= left | {"persist.db-journal"}
 
 
-@by_both
+@by_python
 async def test_rows_that_are_only_in_the_log_are_captured(room: Room, tmp_path: Path) -> None:
     await room.sql("/data/a.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
     insert = "INSERT INTO mail VALUES (1, 'in the log')"
@@ -93,7 +93,7 @@ async def test_rows_that_are_only_in_the_log_are_captured(room: Room, tmp_path: 
     assert read_state(tmp_path / "one", rows=1).table("/data/a.db", "mail").values == [[1, "in the log"]]
 
 
-@by_both
+@by_python
 async def test_missing_empty_and_equally_named_files(room: Room, tmp_path: Path) -> None:
     await room.sql("/x/a.db", MAIL + "INSERT INTO mail VALUES (1, 'x');", COUNT)
     await room.sql("/y/a.db", MAIL + "INSERT INTO mail VALUES (1, 'y'), (2, 'y');", COUNT)
@@ -110,7 +110,7 @@ async def test_missing_empty_and_equally_named_files(room: Room, tmp_path: Path)
     assert await room.sql("/x/empty.db", "SELECT count(*) FROM sqlite_master") == [[0]]
 
 
-@by_both
+@by_python
 async def test_paths_may_hold_what_means_something_elsewhere(room: Room) -> None:
     paths = ["/data/ö #1?%41.db", '/data/it\'s "quoted" $HOME `x`.db', "/data/a;b&c=d.db"]
     for path in paths:
@@ -124,7 +124,7 @@ async def test_paths_may_hold_what_means_something_elsewhere(room: Room) -> None
     assert len((await room.sh("ls -A /data")).splitlines()) == 3
 
 
-@by_both
+@by_python
 async def test_a_name_is_taken_once(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     store = room.store()
@@ -143,7 +143,7 @@ async def test_several_databases_are_captured_as_of_one_moment(room: Room, tmp_p
     await ledger.start()
     store = room.store()
     seen = set()
-    for number in range(12):
+    for number in range(5):
         taken = await store.snapshot(str(number), ledger.paths)
         directory = tmp_path / str(number)
         assert await store.fetch(taken, directory, taken.size)
@@ -157,11 +157,11 @@ async def test_several_databases_are_captured_as_of_one_moment(room: Room, tmp_p
             return (await ledger.read())[1][0] > before
 
         await until(went_on)
-    assert len(seen) == 12, "the writer went on"
+    assert len(seen) == 5, "the writer went on"
     await ledger.stop()
 
 
-@by_both
+@by_python
 async def test_paths_that_are_not_the_worlds_are_refused(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     await room.sh("ln -s /proc/self/environ /data/link.db; ln -s a.db /data/same.db; ln /data/a.db /data/hard.db")
@@ -194,7 +194,7 @@ async def test_paths_that_are_not_the_worlds_are_refused(room: Room) -> None:
     assert await room.names(SNAPSHOTS) == {".lock"}
 
 
-@by_both
+@by_python
 async def test_a_link_is_followed_and_stays(room: Room) -> None:
     await room.sql("/real/a.db", MAIL, COUNT)
     await room.sh("mkdir /data; ln -s ../real/a.db /data/a.db; ln -s /dev/shm/b.db /data/b.db")
@@ -207,11 +207,11 @@ async def test_a_link_is_followed_and_stays(room: Room) -> None:
     assert await room.sh("readlink /data/a.db /data/b.db") == "../real/a.db\n/dev/shm/b.db\n"
 
 
-@everywhere
+@by_both
 async def test_a_process_that_does_not_let_go_is_told_of(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     await room.sql("/data/b.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
-    store = room.store(patience=0.5)
+    store = room.store(patience=0.2)
     for path in ("/data/a.db", "/data/b.db"):
         async with room.holding(path, "BEGIN IMMEDIATE"):
             with pytest.raises(StateBusyError) as failed:
@@ -222,7 +222,7 @@ async def test_a_process_that_does_not_let_go_is_told_of(room: Room) -> None:
 
 @by_both
 async def test_nothing_is_put_under_a_process_that_has_it_open(room: Room) -> None:
-    store = room.store(patience=0.5)
+    store = room.store(patience=0.2)
     for name, journal in (("a", "WAL"), ("b", "DELETE")):
         path = f"/data/{name}.db"
         await room.sql(path, f"PRAGMA journal_mode={journal};" + MAIL, COUNT)
@@ -240,7 +240,7 @@ async def test_nothing_is_put_under_a_process_that_has_it_open(room: Room) -> No
         assert await room.sql(path, COUNT) == [[0]]
 
 
-@by_both
+@by_python
 async def test_a_process_of_another_user_is_noticed_by_its_locks(room: Room) -> None:
     await room.sql("/data/a.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
     await room.sh("chown -R 1234 /data")
@@ -250,7 +250,7 @@ async def test_a_process_of_another_user_is_noticed_by_its_locks(room: Room) -> 
             await room.store().restore(taken, live=False)
 
 
-@by_both
+@by_python
 async def test_a_snapshot_that_was_changed_is_not_put_back(room: Room, tmp_path: Path) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     store = room.store()
@@ -272,11 +272,11 @@ async def test_a_snapshot_that_was_changed_is_not_put_back(room: Room, tmp_path:
     assert await room.names("/data") == {"a.db"}
 
 
-@by_both
+@by_python
 async def test_a_live_restore_says_what_it_cannot_do(room: Room) -> None:
     for path in ("/data/a.db", "/data/c.db"):
         await room.sql(path, "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
-    store = room.store(patience=0.5)
+    store = room.store(patience=0.2)
     taken = await store.snapshot("one", ["/data/a.db", "/data/b.db", "/data/c.db"])
     await room.sql("/data/b.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
     await room.sh("rm /data/c.db*")
@@ -295,7 +295,7 @@ async def test_a_live_restore_says_what_it_cannot_do(room: Room) -> None:
     assert await room.sql("/data/c.db", COUNT) == [[0]]
 
 
-@by_both
+@by_python
 async def test_a_log_that_a_killed_process_left_is_not_played_back(room: Room) -> None:
     await room.sql("/data/a.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
     taken = await room.store().snapshot("one", ["/data/a.db"])
@@ -306,7 +306,7 @@ async def test_a_log_that_a_killed_process_left_is_not_played_back(room: Room) -
     assert await room.sql("/data/a.db", COUNT) == [[0]]
 
 
-@everywhere
+@by_python
 async def test_a_full_disk_is_told_and_nothing_is_left(room: Room) -> None:
     fill = "INSERT INTO mail SELECT value, randomblob(100000) FROM (WITH RECURSIVE n(value) AS (SELECT {} UNION ALL "
     fill += "SELECT value + 1 FROM n WHERE value < {}) SELECT value FROM n)"
@@ -333,7 +333,7 @@ async def test_a_full_disk_is_told_and_nothing_is_left(room: Room) -> None:
     assert await room.sql("/data/a.db", COUNT) == [[100]]
 
 
-@everywhere
+@by_python
 async def test_a_snapshot_is_brought_to_this_host(room: Room, tmp_path: Path) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     store = room.store()
@@ -354,7 +354,7 @@ async def test_a_snapshot_is_brought_to_this_host(room: Room, tmp_path: Path) ->
     assert diff_snapshots(tmp_path / "before", tmp_path / "after").is_empty
 
 
-@locally
+@by_python
 async def test_what_a_dead_helper_left_is_cleared_away(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     await room.sh(
@@ -368,18 +368,18 @@ async def test_what_a_dead_helper_left_is_cleared_away(room: Room) -> None:
     assert await room.sql("/data/a.db", f"SELECT count(*) FROM sqlite_master WHERE name = '{FENCE_TABLE}'") == [[0]]
 
 
-@locally
+@by_python
 async def test_one_who_is_locked_out_by_a_dying_helper_says_so(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     await room.sh('mkdir -p "$1"', SNAPSHOTS)
     async with room.holding(f"{SNAPSHOTS}/.lock", "BEGIN EXCLUSIVE"):
         with pytest.raises(StateBusyError, match="the snapshots are locked") as failed:
-            await room.store(timeout=10.0).snapshot("one", ["/data/a.db"])
+            await room.store(timeout=4.0).snapshot("one", ["/data/a.db"])
         assert failed.value.key == SNAPSHOTS
 
 
 @pytest.mark.soak
-@locally
+@by_python_locally
 async def test_a_gigabyte_goes_there_and_back(room: Room) -> None:
     many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1024) "
     fill = f"INSERT INTO mail {many} SELECT i, randomblob(1048576) FROM n; PRAGMA journal_mode=WAL;"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, Literal
 
 import pytest
-from support.state_room import Ledger, Room, by_python_locally, everywhere, untorn
+from support.state_room import Ledger, Room, by_both, by_python, by_python_locally, in_docker, rooms, untorn
 
 from benchflow.contracts.environment import StateSnapshot
 from benchflow.errors import BenchFlowError
@@ -28,18 +30,70 @@ for path in sys.argv[2:]:
     print(*database.execute(facts).fetchone(), *database.execute("PRAGMA integrity_check").fetchone())
     database.close()
 """
-_KILL = """
-sleep "$1"
-for p in /proc/[0-9]*; do
-  if tr '\\0' ' ' <$p/cmdline 2>/dev/null | grep -q 'benchflow[_]fence'; then kill -9 ${p#/proc/} && echo killed; fi
-done
-true
+# Waits for a sign of how far the helper is, and says so as soon as it is there; kills the helper if it is told to.
+_WATCH = """
+import os, signal, sys, time
+sign, over, *kill = sys.argv[1:]
+print("watching", flush=True)
+while not os.path.lexists(sign):
+    if os.path.lexists(over):
+        sys.exit()
+    time.sleep(0.0002)
+for pid in filter(str.isdigit, os.listdir("/proc") if kill else ()):
+    try:
+        with open("/proc/" + pid + "/cmdline") as file:
+            words = file.read()
+        if "benchflow" "_fence" in words:
+            os.kill(int(pid), signal.SIGKILL)
+    except OSError:
+        continue
+print("there", flush=True)
 """
+OVER = "/tmp/over"
+
+Work = Callable[[], Coroutine[Any, Any, StateSnapshot | None]]
+SIGNS = {
+    "snapshot": (
+        *("{snapshots}/.lock", "{snapshots}/.{name}.part", "{snapshots}/.{name}.part/files/data/a.db"),
+        *("{snapshots}/.{name}.part/files/data/b.db", "{snapshots}/.{name}.part/snapshot.json"),
+    ),
+    "restore": ("/data/.a.db.benchflow", "/data/.b.db.benchflow"),
+    "live restore": ("/data/a.db-wal", "/data/b.db-wal"),
+}
+"""Files that are there while the helper is at something, by what it does."""
 
 
-async def kill_helper(room: Room, after: float) -> int:
-    """Kill the helper in the sandbox in the middle of what it does; how many there were."""
-    return (await room.sh(_KILL, str(after))).count("killed")
+class Ending:
+    """Ends a helper, or its caller, in the middle of what it does. other: the room as somebody else reaches it."""
+
+    def __init__(self, other: Room, who: Literal["helper", "caller"]) -> None:
+        self._other = other
+        self._who = who
+
+    async def end(self, sign: str, work: Work) -> StateSnapshot | BenchFlowError | None:
+        """Return what work came to that was ended when there was a sign, or when it was over."""
+        watching = self._other.sandbox.exec_stream(
+            ["python3", "-I", "-S", "-c", _WATCH, sign, OVER, *(["kill"] if self._who == "helper" else [])], cwd="/"
+        )
+        said = await anext(watching)
+        assert said.data == b"watching\n", said
+        task = asyncio.create_task(work())
+        seen = asyncio.create_task(self._seen(watching))
+        if self._who == "caller":
+            await asyncio.wait([task, seen], return_when=asyncio.FIRST_COMPLETED)
+            task.cancel()
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+        await self._other.sh(': >"$1"', OVER)
+        await seen
+        await self._other.sh('rm "$1"', OVER)
+        if isinstance(result, asyncio.CancelledError):
+            return BenchFlowError("its caller went away")
+        assert result is None or isinstance(result, StateSnapshot | BenchFlowError), result
+        return result
+
+    async def _seen(self, watching: AsyncIterator[Any]) -> None:
+        async for _ in watching:
+            pass
 
 
 async def filled(room: Room) -> None:
@@ -56,62 +110,53 @@ async def restored(room: Room) -> None:
     assert await room.names("/data") == {"a.db", "b.db"}
 
 
-@everywhere
-async def test_a_killed_helper_is_made_good_by_the_next(room: Room, other: Room) -> None:
+async def go_through(room: Room, ending: Ending, signs: dict[str, Sequence[str]]) -> None:
+    """End a snapshot and both kinds of restore at each sign, and have the next one complete it."""
     await filled(room)
-    generator, store, kills = random.Random(6), room.store(), 0
-    for turn in range(12):
-        # As often as it takes to show something.
-        if turn >= 4 and kills:
-            break
-        calls = await asyncio.gather(
-            store.snapshot(f"s{turn}", PATHS), kill_helper(other, generator.uniform(0, 0.4)), return_exceptions=True
-        )
-        assert isinstance(calls[1], int), calls[1]
-        kills += calls[1]
-        taken = await store.snapshot(f"s{turn}", PATHS)
-        assert calls[0] == taken or isinstance(calls[0], BenchFlowError), calls[0]
-        assert await room.names(SNAPSHOTS) == {".lock", *(f"s{n}" for n in range(turn + 1))}
-        live = turn % 2 == 1
-        await spoiled(room)
-        calls = await asyncio.gather(
-            store.restore(taken, live=live), kill_helper(other, generator.uniform(0, 0.4)), return_exceptions=True
-        )
-        assert isinstance(calls[1], int), calls[1]
-        kills += calls[1]
-        assert calls[0] is None or isinstance(calls[0], BenchFlowError), calls[0]
-        await store.restore(taken, live=live)
-        await restored(room)
-    assert kills, "nothing was killed: the test has shown nothing"
-
-
-@everywhere
-async def test_a_caller_that_goes_away_leaves_nothing_that_the_next_would_trip_over(room: Room) -> None:
-    await filled(room)
-    generator, store = random.Random(6), room.store()
-    cut = 0
-    for turn in range(12):
-        # As often as it takes to show something.
-        if turn >= 3 and cut:
-            break
-        taken: StateSnapshot | None = None
-        for live in (None, False, True):
-            if live is not None:
+    store, number = room.store(), 0
+    taken = await store.snapshot("whole", PATHS)
+    for sign in signs["snapshot"]:
+        ended: StateSnapshot | BenchFlowError | None = taken
+        # It may be over before its end comes: as often as it takes to show something.
+        while not isinstance(ended, BenchFlowError):
+            number += 1
+            name = f"s{number}"
+            at = sign.format(snapshots=SNAPSHOTS, name=name)
+            await room.sh(f"rm -f {SNAPSHOTS}/.lock")
+            ended = await ending.end(at, lambda name=name: store.snapshot(name, PATHS))
+            taken = await store.snapshot(name, PATHS)
+            assert isinstance(ended, BenchFlowError) or ended == taken
+            assert await room.names(SNAPSHOTS) == {".lock", "whole", *(f"s{n + 1}" for n in range(number))}
+    for what, live in (("restore", False), ("live restore", True)):
+        for sign in signs[what]:
+            ended = None
+            while ended is None:
                 await spoiled(room)
-            try:
-                async with asyncio.timeout(generator.uniform(0.02, 0.4)):
-                    if live is None:
-                        await store.snapshot(f"s{turn}", PATHS)
-                    elif taken:
-                        await store.restore(taken, live=live)
-            except TimeoutError:
-                cut += 1
-            if live is None:
-                taken = await store.snapshot(f"s{turn}", PATHS)
-            elif taken:
+                ended = await ending.end(sign, lambda live=live: store.restore(taken, live=live))
                 await store.restore(taken, live=live)
                 await restored(room)
-    assert cut, "nobody went away: the test has shown nothing"
+
+
+FEW = {what: signs[-1:] for what, signs in SIGNS.items()}
+
+
+@by_both
+async def test_a_killed_helper_is_made_good_by_the_next(room: Room, other: Room) -> None:
+    await go_through(room, Ending(other, "helper"), FEW)
+
+
+@in_docker
+async def test_a_caller_that_goes_away_leaves_nothing_that_the_next_would_trip_over(room: Room, other: Room) -> None:
+    await go_through(room, Ending(other, "caller"), FEW)
+
+
+@pytest.mark.long
+@by_both
+@pytest.mark.parametrize("who", ["helper", "caller"])
+async def test_who_works_on_state_may_end_at_any_moment(
+    room: Room, other: Room, who: Literal["helper", "caller"]
+) -> None:
+    await go_through(room, Ending(other, who), SIGNS)
 
 
 # --- a world that goes on --------------------------------------------------------------------------------
@@ -123,17 +168,17 @@ class Life:
     def __init__(self, room: Room, seed: int) -> None:
         self._generator = random.Random(seed)
         self._ledger = Ledger(room)
-        self._store = room.store(patience=20.0)
+        self._store = room.store()
         self._notes: dict[str, dict[int, str]] = {name: {} for name in "abc"}
         self._kept: dict[str, tuple[StateSnapshot, dict[str, dict[int, str]]]] = {}
-        self.done = dict.fromkeys(("write", "snapshot", "restore", "restore live", "reset"), 0)
 
     async def run(self, steps: int) -> None:
         await self._ledger.start()
         await self.snapshot("baseline")
-        for number in range(steps):
-            (step,) = self._generator.choices(list(self.done), weights=[8, 3, 2, 2, 1])
-            self.done[step] += 1
+        kinds = ("write", "snapshot", "restore", "restore live", "reset")
+        chosen = [*kinds, *self._generator.choices(kinds, weights=[8, 3, 2, 2, 1], k=steps - len(kinds))]
+        self._generator.shuffle(chosen)
+        for number, step in enumerate(chosen):
             if step == "write":
                 await self.write(number)
             elif step == "snapshot":
@@ -187,20 +232,18 @@ class Life:
         await self._ledger.tell("resume")
 
 
-@everywhere
+@by_python
 async def test_a_world_is_where_it_must_be_after_any_sequence(room: Room) -> None:
-    life = Life(room, 6)
-    await life.run(40)
-    assert all(life.done.values()), life.done
+    await Life(room, 6).run(12)
+
+
+@pytest.mark.long
+@rooms()
+async def test_a_world_is_where_it_must_be_after_eighty_steps(room: Room) -> None:
+    await Life(room, 7).run(80)
 
 
 @pytest.mark.soak
 @by_python_locally
-async def test_a_world_is_where_it_must_be_after_two_hundred_steps(room: Room) -> None:
-    await Life(room, 7).run(200)
-
-
-@pytest.mark.soak
-@everywhere
 async def test_a_world_is_where_it_must_be_after_a_thousand_steps(room: Room) -> None:
     await Life(room, 8).run(1000)

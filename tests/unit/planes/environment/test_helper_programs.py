@@ -12,11 +12,11 @@ from benchflow.planes.environment.helper import probe
 
 
 class Scripted(probe.Probe):
-    """A probe whose tries meet these; the last one ends the time that there is."""
+    """A probe whose tries meet these; the last one ends the time that there is, `deadline` seconds from now."""
 
-    def __init__(self, *met: tuple[bool, str] | Exception) -> None:
+    def __init__(self, *met: tuple[bool, str] | Exception, deadline: float) -> None:
         began = time.monotonic()
-        super().__init__("http://localhost:1/", 0.0, began, began + 600)
+        super().__init__("http://localhost:1/", 0.0, began, began + deadline)
         self.met = [*met]
 
     def ask(self, patience: float) -> tuple[bool, str]:
@@ -29,9 +29,16 @@ class Scripted(probe.Probe):
 
 
 def test_a_whole_try_without_an_answer_is_told() -> None:
-    tried = Scripted((False, "HTTP 503"), TimeoutError(), TimeoutError())
+    tried = Scripted((False, "HTTP 503"), TimeoutError(), TimeoutError(), deadline=600)
     tried.run()
     assert (tried.healthy, tried.answer) == (False, "timed out")
+
+
+def test_a_try_that_the_deadline_cuts_short_leaves_the_answer_before_it() -> None:
+    # Less than a whole try.
+    tried = Scripted((False, "HTTP 503"), TimeoutError(), deadline=probe.TRY / 2)
+    tried.run()
+    assert (tried.healthy, tried.answer) == (False, "HTTP 503")
 
 
 @pytest.mark.parametrize("name", ["shared", "snapshot", "restore", "probe", "ports"])
