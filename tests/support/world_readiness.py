@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import pytest_asyncio
 
 from benchflow.activities.world import check_health, run_setup_commands
-from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.contracts.task import Healthcheck, SandboxConfig, SetupCommand, Task
 from benchflow.errors import ReadinessError, SetupCommandError
 from benchflow.secrets import Secrets
@@ -28,49 +29,54 @@ SECRETS = Secrets({"KEY": "value of the key"}, "in this test")
 class WorldReadiness(Fixtures):
     """`run_setup_commands` and `check_health`."""
 
-    async def test_setup_commands_run_in_order_as_they_are_written(self, own: Sandbox) -> None:
+    @pytest_asyncio.fixture
+    async def episode(self, sandbox: Sandbox, provider: SandboxProvider, room: str) -> Sandbox:
+        """The shared sandbox in an episode of the test's own, which knows of no commands."""
+        return await provider.attach(sandbox.ref.model_copy(update={"episode": room[1:]}))
+
+    async def test_setup_commands_run_in_order_as_they_are_written(self, episode: Sandbox, room: str) -> None:
         task = task_with(
-            SetupCommand(command='echo "$KEY" >/first; mkdir -m 777 /place'),
-            SetupCommand(command='cat /first >second; echo "$MORE $(id -un)" >>second', cwd="/place", user="nobody",
-                         env={"MORE": "more"}),
+            SetupCommand(command=f'echo "$KEY" >{room}/first; mkdir -m 777 {room}/place'),
+            SetupCommand(command='cat ../first >second; echo "$MORE $(id -un)" >>second', cwd=f"{room}/place",
+                         user="nobody", env={"MORE": "more"}),
         )  # fmt: skip
-        await run_setup_commands(own, task, SECRETS.resolve(task.sandbox.env), SECRETS)
-        assert await own.read_file("/place/second") == b"value of the key\nmore nobody\n"
+        await run_setup_commands(episode, task, SECRETS.resolve(task.sandbox.env), SECRETS)
+        assert await episode.read_file(f"{room}/place/second") == b"value of the key\nmore nobody\n"
 
-    async def test_setup_commands_run_once_however_often_they_are_asked_for(self, own: Sandbox) -> None:
-        task = task_with(SetupCommand(command="echo ran >>/count"))
+    async def test_setup_commands_run_once_however_often_they_are_asked_for(self, episode: Sandbox, room: str) -> None:
+        task = task_with(SetupCommand(command=f"echo ran >>{room}/count"))
         for _ in range(3):
-            await run_setup_commands(own, task, SECRETS.resolve(task.sandbox.env), SECRETS)
-        assert await own.read_file("/count") == b"ran\n"
+            await run_setup_commands(episode, task, SECRETS.resolve(task.sandbox.env), SECRETS)
+        assert await episode.read_file(f"{room}/count") == b"ran\n"
 
-    async def test_a_setup_command_that_fails_is_told_with_its_last_words(self, own: Sandbox) -> None:
+    async def test_a_setup_command_that_fails_is_told_with_its_last_words(self, episode: Sandbox) -> None:
         task = task_with(SetupCommand(command="true"), SetupCommand(command="echo no such thing >&2; exit 3"))
         with pytest.raises(SetupCommandError, match="setup command 2 failed") as caught:
-            await run_setup_commands(own, task, SECRETS.resolve(task.sandbox.env), SECRETS)
+            await run_setup_commands(episode, task, SECRETS.resolve(task.sandbox.env), SECRETS)
         assert caught.value.log_tail == "no such thing\n"
 
-    async def test_a_setup_command_that_takes_too_long_is_killed(self, own: Sandbox) -> None:
+    async def test_a_setup_command_that_takes_too_long_is_killed(self, episode: Sandbox) -> None:
         length = nap()
         task = task_with(SetupCommand(command=f"setsid sleep {length} & sleep {length}", timeout_sec=0.5))
         with pytest.raises(SetupCommandError, match="longer than"):
-            await run_setup_commands(own, task, SECRETS.resolve(task.sandbox.env), SECRETS)
-        assert await napping(own, length) == []
+            await run_setup_commands(episode, task, SECRETS.resolve(task.sandbox.env), SECRETS)
+        assert await napping(episode, length) == []
 
-    async def test_a_world_is_healthy_as_soon_as_its_command_succeeds(self, own: Sandbox) -> None:
-        await own.exec(["sh", "-c", "(sleep 0.5; touch /up) >/dev/null 2>&1 &"])
-        check = Healthcheck(command='test -e /up && test "$KEY" = k', interval_sec=0.1, retries=600)
-        await check_health(own, check, {"KEY": "k"})
-        assert await own.read_file("/up") == b""
+    async def test_a_world_is_healthy_as_soon_as_its_command_succeeds(self, episode: Sandbox, room: str) -> None:
+        await episode.exec(["sh", "-c", f"(sleep 0.5; touch {room}/up) >/dev/null 2>&1 &"])
+        check = Healthcheck(command=f'test -e {room}/up && test "$KEY" = k', interval_sec=0.1, retries=600)
+        await check_health(episode, check, {"KEY": "k"})
+        assert await episode.read_file(f"{room}/up") == b""
 
-    async def test_a_world_that_stays_ill_is_told_with_its_last_words(self, own: Sandbox) -> None:
+    async def test_a_world_that_stays_ill_is_told_with_its_last_words(self, episode: Sandbox) -> None:
         check = Healthcheck(command="echo ill >&2; exit 4", interval_sec=0.05, retries=2)
         with pytest.raises(ReadinessError, match="exit status 4") as caught:
-            await check_health(own, check, {})
+            await check_health(episode, check, {})
         assert caught.value.log_tail == "ill\n"
 
-    async def test_a_healthcheck_that_hangs_is_killed_each_time(self, own: Sandbox) -> None:
+    async def test_a_healthcheck_that_hangs_is_killed_each_time(self, episode: Sandbox) -> None:
         length = nap()
         check = Healthcheck(command=f"setsid sleep {length}", interval_sec=0.05, timeout_sec=0.3, retries=1)
         with pytest.raises(ReadinessError, match="timed out"):
-            await check_health(own, check, {})
-        assert await napping(own, length) == []
+            await check_health(episode, check, {})
+        assert await napping(episode, length) == []

@@ -79,14 +79,14 @@ class Commands(Fixtures):
         status = (await sandbox.exec(["grep", "CapEff", "/proc/self/status"], user=4321, cwd="/")).stdout
         assert int(status.split()[1], 16) == 0
 
-    async def test_a_user_and_a_group_added_later_count(self, own: Sandbox) -> None:
+    async def test_a_user_and_a_group_added_later_count(self, sandbox: Sandbox) -> None:
+        late, crew = f"late{nap()}", f"crew{nap()}"
         with pytest.raises(SandboxError):
-            await own.exec(["true"], user="late")
-        add = "useradd -m late && groupadd -g 7777 crew && usermod -aG crew late"
-        assert (await own.exec(["sh", "-c", add])).return_code == 0
-        assert (await own.exec(["sh", "-c", "id -un; id -Gn; cd && pwd"], user="late", cwd="/")).stdout.split() == [
-            *("late", "late", "crew", "/home/late")
-        ]
+            await sandbox.exec(["true"], user=late)
+        add = f"useradd -m {late} && groupadd {crew} && usermod -aG {crew} {late}"
+        assert (await sandbox.exec(["sh", "-c", add])).return_code == 0
+        said = await sandbox.exec(["sh", "-c", "id -un; id -Gn; cd && pwd"], user=late, cwd="/")
+        assert said.stdout.split() == [late, late, crew, f"/home/{late}"]
 
     async def test_an_unknown_user_is_an_error_that_names_it(self, sandbox: Sandbox) -> None:
         with pytest.raises(SandboxError, match="ghost") as caught:
@@ -108,10 +108,10 @@ class Commands(Fixtures):
         assert result.return_code == 126
         assert "/no/such/place" in result.stderr
 
-    @pytest.mark.parametrize(("signal", "code"), [("KILL", 137), ("TERM", 143), ("SEGV", 139)])
-    async def test_a_command_that_a_signal_ends_has_its_status(self, sandbox: Sandbox, signal: str, code: int) -> None:
-        result = await sandbox.exec(["sh", "-c", f"echo here; kill -{signal} $$"])
-        assert (result.return_code, result.stdout, result.timed_out) == (code, "here\n", False)
+    async def test_a_command_that_a_signal_ends_has_its_status(self, sandbox: Sandbox) -> None:
+        for signal, code in (("KILL", 137), ("TERM", 143), ("SEGV", 139)):
+            result = await sandbox.exec(["sh", "-c", f"echo here; kill -{signal} $$"])
+            assert (result.return_code, result.stdout, result.timed_out) == (code, "here\n", False)
 
     async def test_a_command_has_no_input(self, sandbox: Sandbox) -> None:
         assert (await sandbox.exec(["cat"], timeout=PATIENCE)).return_code == 0
@@ -183,10 +183,10 @@ class Control(Fixtures):
         seen = [(r.return_code, r.stdout, r.stderr) for r in results]
         assert seen == [(n, f"{n}\n", f"e{n}\n") for n in range(100)]
 
-    async def test_scripts_work_after_all_processes_were_killed(self, own: Sandbox) -> None:
-        assert (await own.control("echo one")).stdout == "one\n"
-        await own.kill_processes(keep="nothing")
-        assert (await own.control("echo two")).stdout == "two\n"
+    async def test_scripts_work_after_all_processes_were_killed(self, sandbox: Sandbox) -> None:
+        assert (await sandbox.control("echo one")).stdout == "one\n"
+        await sandbox.kill_processes(keep="nothing")
+        assert (await sandbox.control("echo two")).stdout == "two\n"
 
 
 class Streams(Fixtures):

@@ -105,10 +105,9 @@ class Starting(Fixtures):
         assert (await provider.start(spec, host_id="h", queue="q")).ref.handle == ref.handle
         await provider.remove(spec.name)
 
-    async def test_a_name_of_another_stack_is_not_taken_over(self, start: Start) -> None:
-        first = await start()
+    async def test_a_name_of_another_stack_is_not_taken_over(self, start: Start, sandbox: Sandbox) -> None:
         with pytest.raises(SandboxStartError, match="does not belong to this stack") as caught:
-            await start(name=first.ref.name, labels={STACK_LABEL: "other"})
+            await start(name=sandbox.ref.name, labels={STACK_LABEL: "other"})
         assert caught.value.remedy
 
     async def test_an_image_that_is_not_here_is_named(
@@ -123,13 +122,14 @@ class Starting(Fixtures):
     ) -> None:
         other = image.model_copy(update={"workdir": "/image"})
         plain = image.model_copy(update={"workdir": None})
-        asked = await start(workdir="/asked", image=other)
-        assert asked.ref.workdir == "/asked"
-        assert (await start(image=other)).ref.workdir == "/image"
-        assert (await start(image=plain)).ref.workdir in ("/root", "/app")
+        wanted: tuple[dict[str, Any], ...] = ({"workdir": "/asked", "image": other}, {"image": other}, {"image": plain})
+        asked, images, none = await asyncio.gather(*(start(**fields) for fields in wanted))
+        assert (asked.ref.workdir, images.ref.workdir) == ("/asked", "/image")
+        assert none.ref.workdir in ("/root", "/app")
 
-    async def test_the_log_directories_are_there_with_their_modes(self, own: Sandbox) -> None:
-        said = await own.exec(["stat", "-c", "%n %a %U", "/logs", "/logs/agent", "/logs/verifier", "/logs/artifacts"])
+    async def test_the_log_directories_are_there_with_their_modes(self, sandbox: Sandbox) -> None:
+        directories = ("/logs", "/logs/agent", "/logs/verifier", "/logs/artifacts")
+        said = await sandbox.exec(["stat", "-c", "%n %a %U", *directories])
         assert said.stdout.splitlines() == [
             "/logs 755 root",
             "/logs/agent 777 root",
@@ -137,13 +137,17 @@ class Starting(Fixtures):
             "/logs/artifacts 777 root",
         ]
 
-    async def test_each_sandbox_has_files_and_processes_of_its_own(self, start: Start) -> None:
+    async def test_each_sandbox_has_files_processes_and_executions_of_its_own(
+        self, still: Sandbox, room: str, own: Sandbox
+    ) -> None:
         length = nap()
-        one, two = await start(), await start()
-        await one.write_file("/tmp/mine", "x")
-        await leave(one, length)
-        assert (await two.exec(["test", "-e", "/tmp/mine"])).return_code == 1
-        assert await napping(two, length) == []
+        await still.write_file(f"{room}/mine", "x")
+        await leave(still, length)
+        assert (await own.exec(["test", "-e", f"{room}/mine"])).return_code == 1
+        assert await napping(own, length) == []
+        assert (await still.exec_once(room, ["echo", "one"])).stdout == "one\n"
+        assert not await own.was_started(room)
+        assert (await own.exec_once(room, ["echo", "two"])).stdout == "two\n"
 
     async def test_many_start_and_go_at_the_same_time(
         self, start: Start, provider: SandboxProvider, stack: str
@@ -154,14 +158,14 @@ class Starting(Fixtures):
         await asyncio.gather(*(provider.remove(sandbox.ref.name) for sandbox in sandboxes))
         assert await provider.owned(stack) == []
 
-    async def test_package_managers_and_user_changes_work(self, own: Sandbox) -> None:
+    async def test_package_managers_and_user_changes_work(self, sandbox: Sandbox, room: str) -> None:
         for command in (
             ["su", "-s", "/bin/sh", "nobody", "-c", "id -un"],
-            ["chown", "-R", "nobody", "/logs"],
-            ["useradd", "-m", "agent"],
+            ["chown", "-R", "nobody", room],
+            ["useradd", "-m", f"agent{nap()}"],
             ["dpkg", "--configure", "-a"],
         ):
-            result = await own.exec(command)
+            result = await sandbox.exec(command)
             assert result.return_code == 0, (command, result.stderr)
 
 
@@ -179,18 +183,8 @@ class Finding(Fixtures):
             with pytest.raises(SandboxLostError):
                 await one.attach(own.ref)
 
-    async def test_attaching_finds_the_very_sandbox_and_not_a_later_one_of_its_name(
-        self, provider: SandboxProvider, other: SandboxProvider, start: Start
-    ) -> None:
-        first = await start()
-        await provider.remove(first.ref.name)
-        second = await start(name=first.ref.name)
-        assert second.ref.handle != first.ref.handle
-        with pytest.raises(SandboxLostError):
-            await other.attach(first.ref)
-
     async def test_every_method_says_that_it_is_lost(
-        self, own: Sandbox, other: SandboxProvider, tmp_path: Path
+        self, own: Sandbox, provider: SandboxProvider, other: SandboxProvider, stack: str, tmp_path: Path
     ) -> None:
         await other.remove(own.ref.name)
         calls: dict[str, Callable[[], Awaitable[Any]]] = {
@@ -206,6 +200,10 @@ class Finding(Fixtures):
             "mark_baseline": lambda: own.mark_baseline(),
             "expose_port": lambda: own.expose_port(80),
         }
+        if provider.capabilities().snapshot:
+            calls["snapshot"] = lambda: own.snapshot(f"benchflow-test-{nap()}")
+        if provider.capabilities().fork:
+            calls["fork"] = lambda: own.fork([f"benchflow-test-{nap()}"])
         raised: dict[str, type[BaseException] | None] = {}
         for name, call in calls.items():
             try:
@@ -214,6 +212,7 @@ class Finding(Fixtures):
             except Exception as error:
                 raised[name] = type(error)
         assert raised == dict.fromkeys(calls, SandboxLostError)
+        assert await provider.owned(stack) == []
 
     async def test_a_sandbox_removed_under_commands_is_lost(self, own: Sandbox, other: SandboxProvider) -> None:
         lengths = [nap() for _ in range(3)]
@@ -276,17 +275,14 @@ class Finding(Fixtures):
 class Ending(Fixtures):
     """`stop`, `remove` and `sweep`."""
 
-    async def test_removing_twice_or_what_never_was_is_success(self, provider: SandboxProvider, own: Sandbox) -> None:
-        await own.stop()
-        await own.stop()
-        await provider.remove(own.ref.name)
-        await provider.remove("benchflow-test-never-was")
-
-    async def test_removals_at_the_same_moment_all_succeed(
+    async def test_removing_at_the_same_moment_or_again_or_what_never_was_is_success(
         self, provider: SandboxProvider, other: SandboxProvider, own: Sandbox, stack: str
     ) -> None:
         await asyncio.gather(*(one.remove(own.ref.name) for one in (provider, other) * 3))
         assert await provider.owned(stack) == []
+        await own.stop()
+        await provider.remove(own.ref.name)
+        await provider.remove("benchflow-test-never-was")
 
     async def test_stopping_leaves_no_process_on_this_host(self, own: Sandbox) -> None:
         lengths = [nap() for _ in range(4)]
@@ -310,7 +306,9 @@ class Ending(Fixtures):
         await own.stop()
         assert on_this_host([length]) == []
 
-    async def test_a_sandbox_of_the_same_name_starts_afresh(self, start: Start, provider: SandboxProvider) -> None:
+    async def test_a_sandbox_of_the_same_name_starts_afresh_and_is_not_the_one_that_was(
+        self, start: Start, provider: SandboxProvider, other: SandboxProvider
+    ) -> None:
         first = await start()
         await first.write_file("/mark", "x")
         await first.exec_once("key", ["echo", "one"])
@@ -321,12 +319,15 @@ class Ending(Fixtures):
             await second.read_file("/mark")
         assert not await second.was_started("key")
         assert (await second.exec_once("key", ["echo", "two"])).stdout == "two\n"
+        assert second.ref.handle != first.ref.handle
+        with pytest.raises(SandboxLostError):
+            await other.attach(first.ref)
 
     async def test_sweeping_leaves_living_sandboxes_alone(
         self, provider: SandboxProvider, start: Start, stack: str
     ) -> None:
         mode = provider.capabilities().network_modes[0]
-        sandboxes = [await start(network_mode=mode) for _ in range(2)]
+        sandboxes = await asyncio.gather(*(start(network_mode=mode) for _ in range(2)))
         await provider.remove(sandboxes[0].ref.name)
         await provider.sweep(stack)
         assert (await sandboxes[1].exec(["echo", "alive"])).stdout == "alive\n"

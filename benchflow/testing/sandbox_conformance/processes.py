@@ -33,29 +33,29 @@ while True:
 class Processes(Fixtures):
     """`mark_baseline` and `kill_processes`."""
 
-    async def test_services_stay_and_everything_else_is_killed(self, own: Sandbox) -> None:
+    async def test_services_stay_and_everything_else_is_killed(self, still: Sandbox) -> None:
         service, mine, others = nap(), nap(), nap()
-        await leave(own, service)
-        await own.mark_baseline()
-        await leave(own, mine)
-        await leave(own, others, user="nobody")
-        assert await own.kill_processes() == 2
-        assert await napping(own, service, mine, others) == [service]
-        assert await own.kill_processes() == 0
+        await leave(still, service)
+        await still.mark_baseline()
+        await leave(still, mine)
+        await leave(still, others, user="nobody")
+        assert await still.kill_processes() == 2
+        assert await napping(still, service, mine, others) == [service]
+        assert await still.kill_processes() == 0
 
-    async def test_what_a_service_starts_later_stays_too(self, own: Sandbox) -> None:
+    async def test_what_a_service_starts_later_stays_too(self, still: Sandbox) -> None:
         worker, later, agents = nap(), nap(), nap()
         serve = f"sleep {worker}; while :; do sleep {later}; done"
-        await own.exec(["sh", "-c", f"({serve}) >/dev/null 2>&1 &"])
-        await asleep(own, worker)
-        await own.mark_baseline()
-        await own.exec(["pkill", "-f", f"sleep {worker}$"])
-        await leave(own, agents)
-        await asleep(own, later)
-        before = (await own.exec(["pgrep", "-xf", f"sleep {later}"])).stdout
-        assert await own.kill_processes() == 1
-        assert await napping(own, later, agents) == [later]
-        assert (await own.exec(["pgrep", "-xf", f"sleep {later}"])).stdout == before
+        await still.exec(["sh", "-c", f"({serve}) >/dev/null 2>&1 &"])
+        await asleep(still, worker)
+        await still.mark_baseline()
+        await still.exec(["pkill", "-f", f"sleep {worker}$"])
+        await leave(still, agents)
+        await asleep(still, later)
+        before = (await still.control('pgrep -xf "$1"', f"sleep {later}")).stdout
+        assert await still.kill_processes() == 1
+        assert await napping(still, later, agents) == [later]
+        assert (await still.control('pgrep -xf "$1"', f"sleep {later}")).stdout == before
 
     async def test_without_a_baseline_only_the_sandbox_itself_stays(self, own: Sandbox) -> None:
         length = nap()
@@ -64,91 +64,93 @@ class Processes(Fixtures):
         assert await napping(own, length) == []
         assert (await own.exec(["echo", "alive"])).stdout == "alive\n"
 
-    async def test_keep_nothing_kills_services_too(self, own: Sandbox) -> None:
+    async def test_keep_nothing_kills_services_too(self, still: Sandbox) -> None:
         length = nap()
-        await leave(own, length)
-        await own.mark_baseline()
-        assert await own.kill_processes(keep="nothing") == 1
-        assert await napping(own, length) == []
-        assert (await own.exec(["echo", "alive"])).stdout == "alive\n"
+        await leave(still, length)
+        await still.mark_baseline()
+        assert await still.kill_processes(keep="nothing") == 1
+        assert await napping(still, length) == []
+        assert (await still.exec(["echo", "alive"])).stdout == "alive\n"
 
-    async def test_a_later_baseline_goes_instead_of_an_earlier_one(self, own: Sandbox) -> None:
+    async def test_a_later_baseline_goes_instead_of_an_earlier_one(self, still: Sandbox) -> None:
         first, second = nap(), nap()
-        await own.mark_baseline()
-        await leave(own, first)
-        await own.mark_baseline()
-        await leave(own, second)
-        assert await own.kill_processes() == 1
-        assert await napping(own, first, second) == [first]
+        await still.mark_baseline()
+        await leave(still, first)
+        await still.mark_baseline()
+        await leave(still, second)
+        assert await still.kill_processes() == 1
+        assert await napping(still, first, second) == [first]
 
-    async def test_what_runs_under_a_key_can_be_added_to_the_baseline(self, own: Sandbox) -> None:
+    async def test_what_runs_under_a_key_can_be_added_to_the_baseline(self, still: Sandbox) -> None:
         first, service, worker, agents = nap(), nap(), nap(), nap()
-        await leave(own, first)
-        await own.mark_baseline()
-        await leave(own, agents)
-        task = asyncio.create_task(own.exec_once("world", ["sh", "-c", f"setsid sleep {worker} & sleep {service}"]))
-        await asleep(own, service, worker)
-        await own.mark_baseline("world")
-        await own.mark_baseline("never started")
-        assert await own.kill_processes() == 1
-        assert await napping(own, first, service, worker, agents) == [first, service, worker]
-        await own.kill_once("world")
+        await leave(still, first)
+        await still.mark_baseline()
+        await leave(still, agents)
+        task = asyncio.create_task(still.exec_once("world", ["sh", "-c", f"setsid sleep {worker} & sleep {service}"]))
+        await asleep(still, service, worker)
+        await still.mark_baseline("world")
+        await still.mark_baseline("never started")
+        assert await still.kill_processes() == 1
+        assert await napping(still, first, service, worker, agents) == [first, service, worker]
+        await still.kill_once("world")
         await task
 
-    async def test_the_baseline_survives_the_process_that_marked_it(self, own: Sandbox, other: SandboxProvider) -> None:
+    async def test_the_baseline_survives_the_process_that_marked_it(
+        self, still: Sandbox, other: SandboxProvider
+    ) -> None:
         service, mine = nap(), nap()
-        await leave(own, service)
-        await own.mark_baseline()
-        await leave(own, mine)
-        assert await (await other.attach(own.ref)).kill_processes() >= 1
-        assert await napping(own, service, mine) == [service]
+        await leave(still, service)
+        await still.mark_baseline()
+        await leave(still, mine)
+        assert await (await other.attach(still.ref)).kill_processes() >= 1
+        assert await napping(still, service, mine) == [service]
 
-    async def test_the_baseline_cannot_be_changed_from_inside(self, own: Sandbox) -> None:
-        await own.mark_baseline()
-        said = await own.exec(["grep", "-rl", "baseline", "/run", "/logs", "/tmp"])
+    async def test_the_baseline_cannot_be_changed_from_inside(self, still: Sandbox) -> None:
+        await still.mark_baseline()
+        said = await still.exec(["grep", "-rl", "baseline", "/run", "/logs", "/tmp"])
         assert said.stdout == ""
 
-    async def test_a_process_with_a_forged_name_is_killed_all_the_same(self, own: Sandbox) -> None:
-        await own.mark_baseline()
-        await own.exec(["python3", "-c", FORGE])
+    async def test_a_process_with_a_forged_name_is_killed_all_the_same(self, still: Sandbox) -> None:
+        await still.mark_baseline()
+        await still.exec(["python3", "-c", FORGE])
 
         async def forged() -> bool:
-            return (await own.exec(["test", "-e", "/forged"])).return_code == 0
+            return (await still.exec(["test", "-e", "/forged"])).return_code == 0
 
         await until(forged)
-        assert await own.kill_processes() == 1
+        assert await still.kill_processes() == 1
 
-    async def test_a_stopped_process_is_killed_too(self, own: Sandbox) -> None:
+    async def test_a_stopped_process_is_killed_too(self, still: Sandbox) -> None:
         length = nap()
-        await leave(own, length)
-        await own.exec(["pkill", "-STOP", "-f", f"sleep {length}$"])
-        assert await own.kill_processes() == 1
-        assert await napping(own, length) == []
+        await leave(still, length)
+        await still.exec(["pkill", "-STOP", "-f", f"sleep {length}$"])
+        assert await still.kill_processes() == 1
+        assert await napping(still, length) == []
 
-    async def test_processes_that_multiply_are_all_killed_and_services_live(self, own: Sandbox) -> None:
+    async def test_processes_that_multiply_are_all_killed_and_services_live(self, still: Sandbox) -> None:
         service, length = nap(), nap()
-        await leave(own, service)
-        await own.mark_baseline()
-        await own.exec(["sh", "-c", f"f() {{ setsid sleep {length} & sleep 0.02; f & }}; f"])
-        await asleep(own, length)
-        assert await own.kill_processes() >= 2
-        assert await napping(own, service, length) == [service]
+        await leave(still, service)
+        await still.mark_baseline()
+        await still.exec(["sh", "-c", f"f() {{ setsid sleep {length} & sleep 0.02; f & }}; f"])
+        await asleep(still, length)
+        assert await still.kill_processes() >= 2
+        assert await napping(still, service, length) == [service]
 
-    async def test_a_fork_bomb_is_put_out(self, own: Sandbox) -> None:
-        await own.mark_baseline()
-        await own.exec(["sh", "-c", 'python3 -c "$1" >/dev/null 2>&1 &', "sh", BOMB])
+    async def test_a_fork_bomb_is_put_out(self, still: Sandbox) -> None:
+        await still.mark_baseline()
+        await still.exec(["sh", "-c", 'python3 -c "$1" >/dev/null 2>&1 &', "sh", BOMB])
 
         async def burning() -> bool:
-            return int((await own.exec(["sh", "-c", "pgrep -c python3"])).stdout) >= 32
+            return int((await still.exec(["sh", "-c", "pgrep -c python3"])).stdout) >= 32
 
         await until(burning)
-        assert await own.kill_processes() >= 32
+        assert await still.kill_processes() >= 32
         # By their arguments, which one that has ended has no more, though its end may still be under way.
-        assert (await own.exec(["sh", "-c", "ps -eo args= | grep -c ^python3"])).stdout == "0\n"
+        assert (await still.exec(["sh", "-c", "ps -eo args= | grep -c ^python3"])).stdout == "0\n"
 
-    async def test_a_command_under_way_is_the_agents_and_ends_with_its_status(self, own: Sandbox) -> None:
+    async def test_a_command_under_way_is_the_agents_and_ends_with_its_status(self, still: Sandbox) -> None:
         length = nap()
-        task = asyncio.create_task(own.exec(["sleep", length]))
-        await asleep(own, length)
-        assert await own.kill_processes() >= 1
+        task = asyncio.create_task(still.exec(["sleep", length]))
+        await asleep(still, length)
+        assert await still.kill_processes() >= 1
         assert (await task).return_code == 137

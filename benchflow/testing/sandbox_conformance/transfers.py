@@ -13,10 +13,10 @@ import pytest
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxError
 from benchflow.testing.sandbox_conformance.files import BINARY, listing
-from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, Start
+from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures
 
-MANY = 2000
-HUGE = 200 * 1024 * 1024
+MANY = 500
+HUGE = 48 * 1024 * 1024
 
 
 def tree(root: Path) -> Path:
@@ -132,15 +132,15 @@ class Downloads(Fixtures):
         assert filecmp.cmpfiles(source, tmp_path / "back", names, shallow=False) == (names, [], [])
         assert len(list((tmp_path / "back").iterdir())) == MANY
 
-    async def test_a_huge_file_goes_and_comes_back_the_same(self, start: Start, tmp_path: Path) -> None:
-        sandbox = await start()
+    async def test_a_huge_file_goes_and_comes_back_the_same(self, sandbox: Sandbox, room: str, tmp_path: Path) -> None:
         block = os.urandom(1024 * 1024)
         with (tmp_path / "huge").open("wb") as file:
             for n in range(HUGE // len(block)):
                 file.write(b"%08d" % n + block[8:])
-        await sandbox.upload(tmp_path / "huge", "/deep/huge")
-        assert await sandbox.download("/deep/huge", tmp_path / "back")
+        await sandbox.upload(tmp_path / "huge", f"{room}/deep/huge")
+        assert await sandbox.download(f"{room}/deep/huge", tmp_path / "back")
         assert filecmp.cmp(tmp_path / "huge", tmp_path / "back", shallow=False)
+        await sandbox.control('rm "$1"', f"{room}/deep/huge")
         for name in ("huge", "back"):
             (tmp_path / name).unlink()
 
@@ -188,11 +188,11 @@ class Downloads(Fixtures):
         assert await sandbox.download(room, tmp_path / "got")
         assert (tmp_path / "got" / "a").read_text() == "new\n"
 
-    @pytest.mark.parametrize("path", ["no", "no/such", "dangling"])
-    async def test_a_download_of_nothing_says_so(self, sandbox: Sandbox, room: str, tmp_path: Path, path: str) -> None:
+    async def test_a_download_of_nothing_says_so(self, sandbox: Sandbox, room: str, tmp_path: Path) -> None:
         await sandbox.exec(["ln", "-s", "/no/such", f"{room}/dangling"])
-        assert not await sandbox.download(f"{room}/{path}", tmp_path / "got")
-        assert not (tmp_path / "got").exists()
+        for path in ("no", "no/such", "dangling"):
+            assert not await sandbox.download(f"{room}/{path}", tmp_path / "got")
+            assert not (tmp_path / "got").exists()
 
     async def test_a_download_can_leave_out(self, sandbox: Sandbox, room: str, tmp_path: Path) -> None:
         await sandbox.exec(["sh", "-c", f"cd {room} && mkdir keep drop && touch keep/a drop/b c.log"])

@@ -26,6 +26,7 @@ from benchflow.testing.sandbox_conformance.fixtures import (
     nap,
     napping,
 )
+from benchflow.testing.sandbox_conformance.networks import PORT, SERVE, fetched
 from benchflow.testing.waiting import until
 
 Begin = Callable[..., Awaitable[Sandbox]]
@@ -46,6 +47,16 @@ while :; do
   read it <&9
 done
 """
+
+COMBINED = [
+    pytest.param(('CMD ["echo", "$A"]',), "$A", id="exec"),
+    pytest.param(("CMD echo shell $A",), "shell a", id="shell"),
+    pytest.param(('ENTRYPOINT ["echo", "e"]', "CMD c"), "e /bin/sh -c c", id="exec and shell"),
+    pytest.param(('CMD ["c"]', 'ENTRYPOINT ["echo", "e"]'), "e c", id="exec and exec"),
+    pytest.param(("ENTRYPOINT echo e", 'CMD ["c"]'), "e", id="shell and exec"),
+    pytest.param(('SHELL ["/bin/sh", "-ec"]', "CMD false; echo no", "CMD echo yes"), "yes", id="another shell"),
+]
+"""What a Dockerfile says to run, and what is run."""
 
 
 class Worlds(Fixtures):
@@ -134,7 +145,7 @@ class Worlds(Fixtures):
         await sandbox.exec(["pkill", "-xf", f"sleep {worker}"])
 
         async def anew() -> bool:
-            return (await sandbox.exec(["cat", "/world/workers"])).stdout == "\n\n"
+            return (await sandbox.control("cat /world/workers")).stdout == "\n\n"
 
         await until(anew)
         await asleep(sandbox, worker)
@@ -144,10 +155,11 @@ class Worlds(Fixtures):
         twice = f"setsid -w setsid -w sh -c 'sleep {alike} &' >/dev/null 2>&1"
         await sandbox.exec(["sh", "-c", twice], user="nobody")
         await asleep(sandbox, alike)
-        before = await sandbox.exec(["pgrep", "-xf", f"sleep {worker}"])
+        find = 'pgrep -xf "$1"', f"sleep {worker}"
+        before = await sandbox.control(*find)
         assert await sandbox.kill_processes() == 3
         assert await napping(sandbox, worker, mine, others_, alike) == [worker]
-        assert (await sandbox.exec(["pgrep", "-xf", f"sleep {worker}"])).stdout == before.stdout
+        assert (await sandbox.control(*find)).stdout == before.stdout
         assert await sandbox.kill_processes() == 0
 
     async def test_an_entrypoint_may_end_and_says_how(
@@ -203,7 +215,8 @@ class Worlds(Fixtures):
     async def test_a_process_that_starts_a_world_may_be_killed_at_any_moment(
         self, plan: BuildContext, provider: SandboxProvider, spec: SandboxSpec, start: Start, form: str
     ) -> None:
-        image = await plan.build('CMD echo "$SECRET" >>/begun; exec sleep 1000')
+        length = nap()
+        image = await plan.build(f'CMD echo "$SECRET" >>/begun; exec sleep {length}')
         spec = spec.model_copy(update={"image": image, "entrypoint": form})
         told = {"SECRET": "canary"}
         whole = await _time_of(others.start(self.provider_path, spec, secrets=told))
@@ -217,12 +230,9 @@ class Worlds(Fixtures):
             both = [provider.start(wanted, host_id="h", queue="q", secrets=told) for _ in range(2)]
             sandbox, _ = await asyncio.gather(*both)
 
-            async def runs(sandbox: Sandbox = sandbox) -> bool:
-                # What it wrote comes before what it becomes.
-                return (await sandbox.exec(["pgrep", "-cxf", "sleep 1000"])).stdout != "0\n"
-
-            await until(runs)
-            assert (await sandbox.exec(["pgrep", "-cxf", "sleep 1000"])).stdout == "1\n", step
+            # What it wrote comes before what it becomes.
+            await asleep(sandbox, length)
+            assert (await sandbox.control('ps -eo args | grep -cx "$1"', f"sleep {length}")).stdout == "1\n", step
             assert await sandbox.read_file("/begun") == b"canary\n"
             await provider.remove(wanted.name)
 
@@ -239,17 +249,7 @@ class Worlds(Fixtures):
         with pytest.raises(SandboxError, match="does not run its image's entrypoint"):
             await provider.entrypoint_state(own.ref.name)
 
-    @pytest.mark.parametrize(
-        ("steps", "argv"),
-        [
-            (("CMD echo shell $A",), "shell a"),
-            (('CMD ["echo", "$A"]',), "$A"),
-            (('ENTRYPOINT ["echo", "e"]', "CMD c"), "e /bin/sh -c c"),
-            (('CMD ["c"]', 'ENTRYPOINT ["echo", "e"]'), "e c"),
-            (("ENTRYPOINT echo e", 'CMD ["c"]'), "e"),
-            (('SHELL ["/bin/sh", "-ec"]', "CMD false; echo no", "CMD echo yes"), "yes"),
-        ],
-    )
+    @pytest.mark.parametrize(("steps", "argv"), COMBINED)
     async def test_entrypoint_and_command_combine_as_in_docker(
         self, plan: BuildContext, begin: Begin, provider: SandboxProvider, steps: tuple[str, ...], argv: str
     ) -> None:
@@ -349,66 +349,47 @@ class Bases(Fixtures):
 class Episodes(Fixtures):
     """`SandboxRef.episode`."""
 
-    async def test_each_episode_has_executions_of_its_own(self, own: Sandbox, other: SandboxProvider) -> None:
-        one, two = [await other.attach(own.ref.model_copy(update={"episode": name})) for name in ("e1", "e2")]
-        count = ["sh", "-c", "echo x >>/count; wc -l </count"]
-        assert (one.ref.episode, own.ref.episode) == ("e1", "")
-        assert (await own.exec_once("key", count)).stdout == "1\n"
-        assert not await one.was_started("key")
-        assert [(await sandbox.exec_once("key", count)).stdout for sandbox in (one, two, one)] == ["2\n", "3\n", "2\n"]
-        assert await two.was_started("key")
+    async def test_each_episode_has_executions_of_its_own(
+        self, sandbox: Sandbox, other: SandboxProvider, room: str
+    ) -> None:
+        one, two = [await other.attach(sandbox.ref.model_copy(update={"episode": room[1:] + end})) for end in "12"]
+        count = ["sh", "-c", f"echo x >>{room}/count; wc -l <{room}/count"]
+        assert (one.ref.episode, sandbox.ref.episode) == (f"{room[1:]}1", "")
+        assert (await sandbox.exec_once(room, count)).stdout == "1\n"
+        assert not await one.was_started(room)
+        assert [(await each.exec_once(room, count)).stdout for each in (one, two, one)] == ["2\n", "3\n", "2\n"]
+        assert await two.was_started(room)
 
-    async def test_an_episodes_kill_is_not_anothers(self, own: Sandbox, other: SandboxProvider) -> None:
-        one, two = [await other.attach(own.ref.model_copy(update={"episode": name})) for name in ("e1", "e2")]
+    async def test_an_episodes_kill_is_not_anothers(self, still: Sandbox, other: SandboxProvider, room: str) -> None:
+        one, two = [await other.attach(still.ref.model_copy(update={"episode": room[1:] + end})) for end in "12"]
         first, second = nap(), nap()
         tasks = [
-            asyncio.create_task(sandbox.exec_once("key", ["sleep", length]))
-            for sandbox, length in ((one, first), (two, second))
+            asyncio.create_task(each.exec_once("key", ["sleep", length]))
+            for each, length in ((one, first), (two, second))
         ]
-        await asleep(own, first, second)
+        await asleep(still, first, second)
         await two.kill_once("key")
         assert (await tasks[1]).return_code == 137
-        assert await napping(own, first, second) == [first]
+        assert await napping(still, first, second) == [first]
         await one.kill_once("key")
         assert (await tasks[0]).return_code == 137
-
-
-SERVE = "import http.server as h; h.HTTPServer(('0.0.0.0', 8123), h.SimpleHTTPRequestHandler).serve_forever()"
 
 
 class Ports(Fixtures):
     """`SandboxSpec.ports` and `expose_port`."""
 
     async def test_a_port_of_each_of_two_sandboxes_is_reached_from_this_host(self, start: Start) -> None:
-        sandboxes = [await start(network_mode="public", ports=(8123,)) for _ in range(2)]
+        sandboxes = await asyncio.gather(*(start(network_mode="public", ports=(PORT,)) for _ in range(2)))
         for number, sandbox in enumerate(sandboxes):
-            await sandbox.write_file("/served/it", f"sandbox {number}")
-            await sandbox.exec(["sh", "-c", f'cd /served && python3 -c "{SERVE}" >/dev/null 2>&1 &'])
-        for number, sandbox in enumerate(sandboxes):
-            address = await sandbox.expose_port(8123)
-
-            async def answer(address: tuple[str, int] = address) -> bytes:
-                return await _get(*address)
-
-            assert (await until(answer)).endswith(f"sandbox {number}".encode())
+            assert (await sandbox.exec(["sh", "-c", SERVE.format(number)])).return_code == 0
+        addresses = [await sandbox.expose_port(PORT) for sandbox in sandboxes]
+        assert [await fetched(address) for address in addresses] == [b"0\n", b"1\n"]
 
     async def test_without_a_network_a_port_is_refused(self, start: Start) -> None:
-        sandbox = await start(network_mode="no-network", ports=(8123,))
+        sandbox = await start(network_mode="no-network", ports=(PORT,))
         with pytest.raises(SandboxError, match="no network") as caught:
-            await sandbox.expose_port(8123)
-        assert caught.value.remedy
-
-
-async def _get(host: str, port: int) -> bytes:
-    """What HTTP says; nothing as long as nobody answers."""
-    try:
-        reader, writer = await asyncio.open_connection(host, port)
-        writer.write(b"GET /it HTTP/1.0\r\n\r\n")
-        said = await reader.read()
-        writer.close()
-    except OSError:
-        return b""
-    return said
+            await sandbox.expose_port(PORT)
+        assert caught.value.key == "network_mode" and caught.value.remedy
 
 
 async def _time_of(caller: others.Caller) -> float:

@@ -1,4 +1,4 @@
-"""A Docker provider, and sandboxes that are gone when the test is over."""
+"""A Docker provider, sandboxes that are gone when the test is over, and which tests of a published suite are long."""
 
 from __future__ import annotations
 
@@ -16,6 +16,17 @@ from benchflow.planes.sandbox.docker import DockerProvider
 from benchflow.planes.sandbox.docker.sandbox import DockerSandbox
 
 Start = Callable[..., Awaitable[DockerSandbox]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as long what a class names in `long`: a suite that is published has no marks that only we know."""
+    for item in items:
+        cls = getattr(item, "cls", None)
+        long = getattr(cls, "long", frozenset())
+        missing = [name for name in long if not hasattr(cls, name.partition("[")[0])]
+        assert not missing, f"{cls} has no tests {missing}"
+        if {item.name, getattr(item, "originalname", None)} & long:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture

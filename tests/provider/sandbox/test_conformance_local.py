@@ -17,6 +17,7 @@ from benchflow.testing.sandbox_conformance.fixtures import left_mounted
 @pytest.mark.local
 class TestLocal(SandboxConformance, WorldReadiness):
     provider_path = "benchflow.planes.sandbox.local.provider:LocalProvider"
+    long = frozenset({"test_thirty_generations_are_as_good_as_one"})
 
     @pytest.fixture(scope="class")
     @classmethod
