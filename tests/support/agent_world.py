@@ -198,15 +198,19 @@ async def asked(job: Job, task: str, other_than: str | None = None) -> RolloutPr
             return None
         return progress
 
-    found = await until(waits)
+    found = await until(waits, every=0.1)
     assert found is not None
     return found
 
 
+def index_of(job: Job, task: str) -> int:
+    """The number of a task's rollout, in a job of one agent."""
+    return [ref.name for ref in job.spec.tasks].index(task)
+
+
 def rollout_of(job: Job, task: str) -> str:
     """The workflow id of a task's rollout."""
-    index = [ref.name for ref in job.spec.tasks].index(task)
-    return job.spec.rollout_id(job.id, index)
+    return job.spec.rollout_id(job.id, index_of(job, task))
 
 
 async def histories(job: Job) -> dict[str, str]:

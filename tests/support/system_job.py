@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 from support import run
+from support.agent_world import declare
 from support.paths import BENCHMARKS
 from support.running import job_config
 
@@ -29,6 +31,9 @@ SystemTasks = Mapping[str, Sequence[Path]]
 
 Results = Mapping[str, RolloutResult]
 """Of one job, by the names of their tasks."""
+
+SILENT_SEC = 20
+"""How long an agent may say nothing in the job `denied`."""
 
 JOBS: Mapping[str, Mapping[str, Any]] = {
     # The slowest comes first: its rollout waits for a limit.
@@ -45,10 +50,26 @@ JOBS: Mapping[str, Mapping[str, Any]] = {
     "persistent": {"sandbox": "local", "concurrency": 3},
     "rooms": {"sandbox": "local", "verify_in": "separate", "keep": "workspace"},
     "groups": {"sandbox": "local", "keep": "workspace", "mode": {"kind": "grpo", "n": 2, "at": 1}},
+    "mute": {"sandbox": "local", "agents": ["mute"], "sandbox_setup_timeout": 30},
+    "denied": {"sandbox": "local", "agents": ["demo"], "permissions": "deny", "agent_idle_timeout_sec": SILENT_SEC},
+    "turns": {"sandbox": "local", "agents": ["demo"], "concurrency": 6},
+    "turns_in_docker": {"sandbox": "docker", "agents": ["demo"]},
+    "served": {"sandbox": "local", "agents": ["dependent"]},
+    "leaves": {"sandbox": "local", "agents": ["leaves"]},
+    "absent": {"sandbox": "local", "agents": ["absent"]},
 }
 """What the run's jobs are asked for with. Their agent is the oracle, unless they say otherwise."""
 
-VARIABLES = {"BENCHFLOW_AGENTS_DIR": str(BENCHMARKS / "attacks" / "agents"), "WORLD_KEY": "w0rld-c4n4ry-6f1d0a52e7"}
+AGENTS: Mapping[str, Mapping[str, Any]] = {
+    "demo": {},
+    "dependent": {"session": {"client": ["fs", "terminal"]}},
+    "leaves": {"launch": ["sh", "-c", "echo no gateway here >&2; exit 9"]},
+    "absent": {"launch": ["/opt/no-such-agent"]},
+    "mute": {"launch": ["sleep", "72001"]},
+}
+"""Agents of a user's own beside those of `benchmarks/attacks`: what the record of each has beyond the demo agent's."""
+
+VARIABLES = {"WORLD_KEY": "w0rld-c4n4ry-6f1d0a52e7", "BF_TEST_DESK_TOKEN": "desk-t0k3n-77f2"}
 """Of the process that submits them."""
 
 
@@ -72,7 +93,10 @@ class SystemJobs:
             # Beside what the run removes in the end: a failed test may have to be looked into.
             root = self._directory.parent / key
             tasks = self._write(root / "tasks", list(self._modules) if again is None else [again])
-            with self._on_stack():
+            agents = shutil.copytree(BENCHMARKS / "attacks" / "agents", root / "agents")
+            for name, record in AGENTS.items():
+                declare(agents, name, **record)
+            with self._on_stack(BENCHFLOW_AGENTS_DIR=str(agents)):
                 refused = asyncio.run(_submit({name: tasks[name] for name in JOBS if name in tasks}, root / "jobs"))
             return {"jobs_dir": str(root / "jobs"), "refused": refused}
 
@@ -102,11 +126,11 @@ class SystemJobs:
         return tasks
 
     @contextlib.contextmanager
-    def _on_stack(self) -> Iterator[None]:
+    def _on_stack(self, **variables: str) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             for name in ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE", "BENCHFLOW_STORE"):
                 patch.delenv(name, raising=False)
-            for name, value in (VARIABLES | {"BENCHFLOW_STATE_DIR": str(self._state)}).items():
+            for name, value in (VARIABLES | variables | {"BENCHFLOW_STATE_DIR": str(self._state)}).items():
                 patch.setenv(name, value)
             yield
 

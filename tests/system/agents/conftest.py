@@ -1,4 +1,4 @@
-"""The shared stack, the demo agent as a user's own, and the jobs of the demo agent that a whole run shares."""
+"""The shared stack, the demo agent as a user's own, and the rollouts of the run's jobs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.agent_world import Seen, declare
-from support.demo_jobs import DemoJobs
-from support.made_once import attempt_of
+from support.system_job import Results
 
 
 @pytest.fixture(scope="module")
@@ -23,30 +22,22 @@ def stack_variables(agents_dir: Path) -> dict[str, str]:
     return {"BENCHFLOW_AGENTS_DIR": str(agents_dir)}
 
 
-@pytest.fixture(scope="session")
-def demo_jobs(request: pytest.FixtureRequest, run_directory: Path, shared_state: Path) -> DemoJobs:
-    """The jobs that have tasks of every module of which a test is to be run. Long tests have jobs of their own."""
-    items = [item for item in request.session.items if item.get_closest_marker("long") is None]
-    modules = {item.getparent(pytest.Module).obj for item in items}  # type: ignore[union-attr]
-    writers = [module.demo_tasks for module in modules if hasattr(module, "demo_tasks")]
-    return DemoJobs(run_directory, shared_state, sorted(writers, key=lambda writer: writer.__module__))
-
-
-@pytest.fixture(autouse=True)
-def early(request: pytest.FixtureRequest, demo_jobs: DemoJobs) -> None:
-    """Begin with the run's jobs at once: those who read their results, `test_turns*.py`, come last."""
-    for sandbox in ("local", "docker"):
-        if request.node.get_closest_marker(sandbox):
-            demo_jobs.submit(sandbox)
+@pytest.fixture
+def local_turns(
+    turns_results: Results,
+    denied_results: Results,
+    served_results: Results,
+    leaves_results: Results,
+    absent_results: Results,
+    mute_results: Results,
+    module_jobs: Path,
+) -> dict[str, Seen]:
+    """The rollouts of agents that speak for themselves, in the run's jobs in local sandboxes."""
+    jobs = (turns_results, denied_results, served_results, leaves_results, absent_results, mute_results)
+    return {name: Seen(result) for results in jobs for name, result in results.items()}
 
 
 @pytest.fixture
-def local_turns(request: pytest.FixtureRequest, demo_jobs: DemoJobs, module_jobs: Path) -> dict[str, Seen]:
-    """The rollouts of the run's jobs in local sandboxes."""
-    return demo_jobs.seen("local", attempt_of(request))
-
-
-@pytest.fixture
-def docker_turns(request: pytest.FixtureRequest, demo_jobs: DemoJobs, module_jobs: Path) -> dict[str, Seen]:
-    """The rollouts of the run's jobs in Docker."""
-    return demo_jobs.seen("docker", attempt_of(request))
+def docker_turns(turns_in_docker_results: Results, module_jobs: Path) -> dict[str, Seen]:
+    """The same in Docker."""
+    return {name: Seen(result) for name, result in turns_in_docker_results.items()}

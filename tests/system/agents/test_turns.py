@@ -18,7 +18,7 @@ from support.agent_world import (
     write_step,
     write_task,
 )
-from support.demo_jobs import VARIABLES, DemoTasks
+from support.system_job import VARIABLES, SystemJobs, SystemTasks
 
 from benchflow.paths import JobPaths
 
@@ -82,7 +82,7 @@ BUILD = f"RUN echo open > {WORKDIR}/lines && seq 9 >> {WORKDIR}/lines && echo cl
 BUILD += "RUN chmod 600 /opt/for-root\n"
 
 
-def demo_tasks(root: Path) -> DemoTasks:
+def system_tasks(root: Path) -> SystemTasks:
     solved = write_task(root, "solved", WHOLE_TURN)
     end = {"end": "end_turn", "usage": USAGE}
     stepped = write_task(
@@ -97,15 +97,15 @@ def demo_tasks(root: Path) -> DemoTasks:
     write_step(stepped, "second")
     uses_tools = write_task(root, "uses-tools", [SOLVE, {"run": TELLS_TOKEN}], environment=LOCAL_SERVER)
     return {
-        "auto": [solved, stepped, uses_tools, write_task(root, "asks", ASKS)],
-        "deny": [write_task(root, "asks-in-vain", ASKS)],
-        "client": [write_task(root, "served", SERVED, build=BUILD)],
-        "docker": [solved],
+        "turns": [solved, stepped, uses_tools, write_task(root, "asks", ASKS)],
+        "denied": [write_task(root, "asks-in-vain", ASKS)],
+        "served": [write_task(root, "served", SERVED, build=BUILD)],
+        "turns_in_docker": [solved],
     }
 
 
 @pytest.fixture(params=[LOCAL, DOCKER])
-def solved(request: pytest.FixtureRequest) -> Seen:
+def solved(request: pytest.FixtureRequest, system_jobs: SystemJobs) -> Seen:
     """The rollout of a whole turn."""
     seen: Seen = request.getfixturevalue(f"{request.param}_turns")["solved"]
     return seen

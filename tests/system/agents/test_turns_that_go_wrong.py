@@ -19,8 +19,8 @@ from support.agent_world import (
     run_tasks,
     write_task,
 )
-from support.demo_jobs import SILENT_SEC, DemoTasks
 from support.made_once import made_once
+from support.system_job import SILENT_SEC, SystemTasks
 
 SO_FAR = [{"say": "so far"}, SOLVE, {"stderr": "something is wrong here"}]
 """What all of them do before they misbehave: enough for the verifier."""
@@ -98,13 +98,12 @@ url = "http://127.0.0.1:1/mcp"
 WALL_SEC = 20
 
 
-def demo_tasks(root: Path) -> DemoTasks:
+def system_tasks(root: Path) -> SystemTasks:
     deaf = [{"ignore_cancel": True}, {"ignore_sigterm": True}, {"hang": True}]
     boast = {"name": "n" * 100_000, "capabilities": {"_meta": {"all": "c" * 100_000}}}
     nonsense = {"ask": "may I?", "options": ["yes"], "record": RECORD}
-    any_task = write_task(root, "any", [SOLVE])
     return {
-        "auto": [
+        "turns": [
             # The one that takes longest first.
             daemons_task(root, "never-ends", "71002", *deaf, config=f"[agent]\ntimeout_sec = {WALL_SEC}\n"),
             *(
@@ -118,13 +117,14 @@ def demo_tasks(root: Path) -> DemoTasks:
             write_task(root, "speaks-version-7", script={"protocol_version": 7}),
             write_task(root, "needs-remote-tools", environment=REMOTE_SERVER),
         ],
-        "deny": [
+        "denied": [
             write_task(root, "hangs", [*SO_FAR, {"hang": True}]),
             write_task(root, "is-stopped", [*SO_FAR, {"hang": "stopped"}]),
         ],
-        "unready": [any_task],
-        "mute": [any_task],
-        "docker": [daemons_task(root, "leaves-daemons-in-docker", "73001")],
+        "leaves": [write_task(root, "leaves", [SOLVE])],
+        "absent": [write_task(root, "absent", [SOLVE])],
+        "mute": [write_task(root, "mute", [SOLVE])],
+        "turns_in_docker": [daemons_task(root, "leaves-daemons-in-docker", "73001")],
     }
 
 
