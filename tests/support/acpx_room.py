@@ -26,12 +26,13 @@ from benchflow.planes.agent.acp.limits import Limits
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, find_account, run_mount
 from benchflow.planes.agent.acp.session import Turn
 from benchflow.planes.agent.acp.wire import Message
-from benchflow.planes.agent.acpx import acpx_record
+from benchflow.planes.agent.acpx import NO_CHOICES, Choices, acpx_record
 from benchflow.planes.agent.acpx.session import AcpxSession
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.toolbox import PUMP, Toolbox
 from benchflow.testing import demo_agent
 from benchflow.testing.sandbox_conformance.fixtures import make_provider
+from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import append_node
 
 HOME = "/tmp/home"
@@ -52,18 +53,23 @@ def small_record() -> AgentRecord:
 
 @dataclass
 class AcpxRoom:
-    """A sandbox in which one session of acpx can be. pump, acpx: how both are started there."""
+    """A sandbox in which one session of acpx can be. pump, acpx: how both are started there.
+
+    choices, servers: what the session is given.
+    """
 
     sandbox: Sandbox
     directory: Path
     pump: tuple[str, ...]
     acpx: tuple[str, ...]
-    python: tuple[str, ...] = ("python3",)
     inner: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
+    choices: Choices = NO_CHOICES
+    servers: list[Message] = field(default_factory=list)
     lines: list[Message] = field(default_factory=list)
 
     async def session(self, **settings: Any) -> AcpxSession:
+        settings = {"choices": self.choices, "servers": self.servers} | settings
         return AcpxSession(
             self.sandbox,
             self.directory / SESSION,
@@ -81,7 +87,7 @@ class AcpxRoom:
         """Put the demo agent behind acpx, with these turns."""
         await self.sandbox.write_file("/opt/demo_agent.py", Path(demo_agent.__file__).read_bytes())
         await self.sandbox.write_file("/opt/script.json", json.dumps({"turns": turns} | script))
-        self.inner = (*self.python, "/opt/demo_agent.py", "/opt/script.json")
+        self.inner = ("python3", "/opt/demo_agent.py", "/opt/script.json")
 
     async def turn(
         self,
@@ -117,9 +123,11 @@ class AcpxRoom:
 
     async def until_running(self, what: str, count: int) -> None:
         """Wait until so many have it: what holds a turn's files names the agent, too, and goes just after the turn."""
-        async with asyncio.timeout(120):
-            while await self.running(what) != count:
-                await asyncio.sleep(0.02)
+
+        async def are_running() -> bool:
+            return await self.running(what) == count
+
+        await until(are_running)
 
 
 @asynccontextmanager
@@ -156,7 +164,13 @@ async def _work(job: dict[str, Any]) -> None:
         sandbox = await provider.attach(SandboxRef.model_validate(job["ref"]))
         made = job["room"]
         room = AcpxRoom(
-            sandbox, Path(made["directory"]), tuple(made["pump"]), tuple(made["acpx"]), inner=tuple(made["inner"])
+            sandbox,
+            Path(made["directory"]),
+            tuple(made["pump"]),
+            tuple(made["acpx"]),
+            tuple(made["inner"]),
+            choices=Choices(**made["choices"]),
+            servers=made["servers"],
         )
         session = await room.session()
 
@@ -164,7 +178,7 @@ async def _work(job: dict[str, Any]) -> None:
             room.lines.extend(new)
             append_node(Path(job["trajectory"]), "n1", "agent", room.lines)
 
-        turn = await session.turn(0, "go", sink, Reading(), Limits(**job["limits"]))
+        turn = await session.turn(0, job["prompt"], sink, Reading(), PATIENT)
         print(json.dumps({"stop_reason": turn.stop_reason, "ended_by": turn.ended_by}), flush=True)
     finally:
         await provider.close()
@@ -172,7 +186,7 @@ async def _work(job: dict[str, Any]) -> None:
 
 @asynccontextmanager
 async def acpx_worker(
-    room: AcpxRoom, kind: str, trajectory: Path, limits: Limits = PATIENT
+    room: AcpxRoom, kind: str, trajectory: Path, prompt: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process that drives the first turn; killed at the end, wherever it is then."""
     job = {
@@ -183,9 +197,11 @@ async def acpx_worker(
             "pump": room.pump,
             "acpx": room.acpx,
             "inner": room.inner,
+            "choices": asdict(room.choices),
+            "servers": room.servers,
         },
         "trajectory": str(trajectory),
-        "limits": asdict(limits),
+        "prompt": prompt,
     }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, __file__, json.dumps(job)),

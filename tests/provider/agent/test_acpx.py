@@ -1,4 +1,4 @@
-"""Agents behind acpx: which there are, and a session with one in a real sandbox, with the acpx that npm has."""
+"""A session with an agent behind acpx in a real sandbox, with the acpx that npm has."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from support.acp_room import CWD, KINDS, SELDOM_ON_DOCKER, USER
+from support.acp_room import CWD, KINDS, SELDOM_IN_DOCKER, USER
 from support.acpx_room import HOME, AcpxRoom, acpx_room_in, acpx_worker, small_record
 
-from benchflow.contracts.agent import Choice
-from benchflow.errors import ACPError, AgentExitError, ConfigError, UnsupportedFeatureError
+from benchflow.errors import ACPError, AgentExitError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import Limits
+from benchflow.planes.agent.acp.limits import Limits, Patience
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
-from benchflow.planes.agent.acp.wire import Heard, Message
+from benchflow.planes.agent.acp.session import Turn
 from benchflow.planes.agent.acpx import Choices, choices_of
 from benchflow.planes.agent.acpx.session import AGENT_LOG
-from benchflow.planes.agent.acpx.stream import Stream
-from benchflow.planes.agent.registry import all_agents, find_agent
+from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.settings import settings_for
 from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
 from benchflow.testing.scripted_model import ScriptedModel
@@ -42,197 +40,155 @@ def toolbox(kept: StatePaths) -> Toolbox:
     return built
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=SELDOM_IN_DOCKER)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest_asyncio.fixture
 async def room(
-    kind: str,
-    state: Path,
-    tmp_path: Path,
-    runtime: Toolbox,
-    toolbox: Toolbox,
-    python_toolbox: Toolbox,
-    base_image: str,
+    kind: str, state: Path, tmp_path: Path, runtime: Toolbox, toolbox: Toolbox, base_image: str
 ) -> AsyncIterator[AcpxRoom]:
-    directory = tmp_path / "agent"
-    async with acpx_room_in(kind, directory, runtime, toolbox, base_image, python_toolbox.mount) as made:
-        # Not every image has a Python of its own.
-        made.python = (f"{python_toolbox.mount_path}/bin/python3",)
+    async with acpx_room_in(kind, tmp_path / "agent", runtime, toolbox, base_image) as made:
         yield made
-
-
-# --- which there are -------------------------------------------------------------------------------------
-
-
-def test_an_agent_behind_acpx_is_the_agent_with_acpx_beside_it() -> None:
-    inner, record = find_agent("opencode"), find_agent("acpx/opencode")
-    assert record.name == "acpx/opencode"
-    assert record.protocol == "acpx"
-    assert record.version == f"0.19.1-{inner.version}"
-    assert record.install is not None and inner.install is not None
-    assert record.install.packages == {**inner.install.packages, "acpx": "0.19.1"}
-    assert record.mount_path == f"/opt/benchflow/agents/acpx-opencode-0.19.1-{inner.version}"
-    assert (record.launch, record.endpoints, record.model) == (inner.launch, inner.endpoints, inner.model)
-    assert record.env.items() > inner.env.items()
-    assert set(record.session.hazards) > set(inner.session.hazards)
-    assert record.home_dirs == (*inner.home_dirs, ".acpx")
-
-
-def test_an_alias_may_stand_behind_acpx() -> None:
-    assert find_agent("acpx/claude").name == "acpx/claude-agent-acp"
-
-
-def test_a_name_behind_acpx_that_nobody_has_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="there is no agent 'acpx/opncode'") as caught:
-        find_agent("acpx/opncode")
-    assert "did you mean 'acpx/opencode'?" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["oracle", "nop", "openhands"])
-def test_an_agent_that_acpx_cannot_drive_is_refused_by_name(name: str) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=f"agent '{name}'"):
-        find_agent(f"acpx/{name}")
-
-
-def test_acpx_is_no_agent_by_itself() -> None:
-    assert "acpx" not in all_agents()
-    with pytest.raises(ConfigError, match="there is no agent 'acpx'"):
-        find_agent("acpx")
-
-
-def test_a_user_cannot_name_an_agent_as_if_it_were_behind_acpx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", str(tmp_path))
-    table = 'name = "acpx/mine"\ndescription = "Mine."\nprotocol = "acp"\nlaunch = ["mine"]\n'
-    (tmp_path / "mine.toml").write_text(table)
-    with pytest.raises(ConfigError, match="acpx/"):
-        find_agent("mine")
-
-
-def test_what_a_session_is_told_is_what_its_record_leaves_to_sessions() -> None:
-    claude, codex, pi = find_agent("acpx/claude"), find_agent("acpx/codex"), find_agent("acpx/pi")
-    assert choices_of(claude, "opus", "high") == Choices("opus", None, {"effort": "high"})
-    assert choices_of(codex, "gpt", "high") == Choices(None, "agent-full-access")
-    assert choices_of(pi, "model", "low") == Choices(None, None, {"thought_level": "low"})
-    by_mode = pi.model_copy(update={"effort": Choice(by="mode", value="{effort}")})
-    assert choices_of(by_mode, "model", "low") == Choices(None, "low")
-
-
-# --- what is heard ---------------------------------------------------------------------------------------
-
-
-def heard(*messages: Message | bytes) -> tuple[Stream, list[Message]]:
-    stream, lines = Stream(Reading()), []
-    for message in messages:
-        raw = message if isinstance(message, bytes) else json.dumps(message).encode()
-        lines += stream.lines(Heard(0, raw, None if isinstance(message, bytes) else message))
-    return stream, lines
-
-
-def said(text: str) -> Message:
-    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
-    return {"jsonrpc": "2.0", "method": "session/update", "params": {"update": update}}
-
-
-PROMPT: Message = {"jsonrpc": "2.0", "id": 2, "method": "session/prompt", "params": {}}
-END: Message = {"jsonrpc": "2.0", "id": 2, "result": {"stopReason": "end_turn", "usage": {"inputTokens": 7}}}
-
-
-def test_an_answer_to_the_agent_is_not_taken_for_the_end_of_the_turn() -> None:
-    ask: Message = {"jsonrpc": "2.0", "id": 2, "method": "session/request_permission", "params": {"toolCall": {}}}
-    answer: Message = {"jsonrpc": "2.0", "id": 2, "result": {"outcome": {"outcome": "cancelled"}}}
-    stream, lines = heard(PROMPT, ask, answer)
-    assert [line["type"] for line in lines] == ["permission_request", "permission_answer"]
-    assert stream.result is None
-    stream, _ = heard(PROMPT, ask, answer, END)
-    assert stream.result == END["result"]
-
-
-def test_a_refusal_of_what_the_agent_asked_is_not_taken_for_one_of_the_prompt() -> None:
-    read: Message = {"jsonrpc": "2.0", "id": 2, "method": "fs/read_text_file", "params": {"path": "/none"}}
-    refused: Message = {"jsonrpc": "2.0", "id": 2, "error": {"code": -32603, "message": "no"}}
-    stream, lines = heard(PROMPT, read, refused)
-    assert [line["type"] for line in lines] == ["client_request"]
-    assert stream.failure is None
-    stream, _ = heard(PROMPT, read, refused, refused)
-    assert isinstance(stream.failure, ACPError)
-
-
-def test_what_a_session_repeats_before_the_prompt_is_not_said_in_this_turn() -> None:
-    _, lines = heard(said("old"), PROMPT, said("new"), END)
-    assert [line.get("text") for line in lines if line["type"] == "agent_message"] == ["new"]
-
-
-def test_stray_text_is_kept() -> None:
-    _, lines = heard(PROMPT, b"Warning: hm", END)
-    assert lines == [{"type": "noise", "text": "Warning: hm"}]
-
-
-@pytest.mark.parametrize("what", [b'{"jsonrpc": "2.0", "id"', b"\xff\xfe", {"jsonrpc": "2.0"}, {"id": 3}])
-def test_garbage_ends_the_turn(what: Message | bytes) -> None:
-    with pytest.raises(ACPError, match="acpx wrote"):
-        heard(PROMPT, what)
 
 
 # --- turns -----------------------------------------------------------------------------------------------
 
+EFFORT = {
+    "id": "effort",
+    "name": "Effort",
+    "type": "select",
+    "currentValue": "low",
+    "options": [{"value": value, "name": value} for value in ("low", "high")],
+}
+ASK = {"ask": "may I?", "options": [["no", "reject_once"], ["yes", "allow_once"]]}
 
-async def test_a_turn_is_heard_and_its_agent_acts_in_the_sandbox(room: AcpxRoom) -> None:
+
+async def test_a_session_outlives_who_drives_it_and_goes_on_in_one_process(
+    room: AcpxRoom, kind: str, tmp_path: Path
+) -> None:
+    # What lies in the workspace has no say in what the session is given.
+    theirs = {"defaultPermissions": "deny-all", "mcpServers": [{"name": "theirs", "command": "/theirs", "args": []}]}
+    await room.sandbox.write_file(f"{CWD}/.acpxrc.json", json.dumps(theirs))
+    room.servers = [{"name": "ours", "command": "/ours", "args": [], "env": []}]
+    room.choices = Choices("large", "code", {"effort": "high"})
     await room.play(
         [
+            {"repeat": 60, "do": [{"say": "a{i}"}]},
+            {"wait_for": "gate"},
             {"think": "hm"},
-            {"say": "Hello"},
             {"write": "made.txt", "content": "made"},
-            {"ask": "may I?", "options": [["no", "reject_once"], ["yes", "allow_once"]]},
+            ASK,
             {"usage": {"used": 10, "size": 100, "cost": {"amount": 0.5, "currency": "USD"}}},
             {"end": "end_turn", "usage": {"inputTokens": 7, "outputTokens": 3, "totalTokens": 10}},
-        ]
+        ],
+        [{"say": "second"}, ASK],
+        otherwise=[{"say": "lost"}],
+        models=["small", "large"],
+        modes=["ask", "code"],
+        config_options=[EFFORT],
     )
+    prompt = '[{"not": "blocks"}]\n'
+    trajectory = tmp_path / "acp_trajectory.jsonl"
+    async with acpx_worker(room, kind, trajectory, prompt) as worker:
+        await until(lambda: len(read_journal(trajectory)) >= 40)
+        assert worker.returncode is None
+    assert worker.returncode == -signal.SIGKILL
+    await room.tell("gate")
+
     reading = Reading()
-    turn = await room.turn(prompt='[{"not": "blocks"}]\n', reading=reading)
-    assert (turn.stop_reason, turn.ended_by) == ("end_turn", None)
-    assert turn.reading is reading
+    turn = await room.turn(prompt=prompt, reading=reading)
+    assert (turn.stop_reason, turn.ended_by, turn.reading) == ("end_turn", None, reading)
+    assert room.texts() == [f"a{number}" for number in range(60)]
+    # What the one wrote that was killed is what its heir has heard.
+    written = [line["text"] for line in read_journal(trajectory) if line["type"] == "agent_message"]
+    assert written == room.texts()[: len(written)]
     assert [line["text"] for line in room.of("agent_thought")] == ["hm"]
-    assert room.texts() == ["Hello"]
-    assert await room.sandbox.read_file(f"{CWD}/made.txt") == b"made"
     owner = await room.sandbox.exec(["stat", "-c", "%U", f"{CWD}/made.txt"])
     assert owner.stdout.strip() == USER
-    assert room.of("permission_answer")[0]["result"]["outcome"]["optionId"] == "yes"
+    assert [line["result"]["outcome"]["optionId"] for line in room.of("permission_answer")] == ["yes"]
     assert reading.usage is not None
     assert (reading.usage.input_tokens, reading.usage.output_tokens, reading.usage.cost) == (7, 3, 0.5)
-    prompts = [message for message in await room.received() if message.get("method") == "session/prompt"]
-    assert [message["params"]["prompt"] for message in prompts] == [[{"type": "text", "text": '[{"not": "blocks"}]\n'}]]
 
+    first = list(room.lines)
+    room.lines.clear()
+    await room.turn(1)
+    assert room.texts() == ["second"]
+    # The first one is over: it is heard again, and not taken again.
+    room.lines.clear()
+    assert (await room.turn(prompt=prompt)).stop_reason == "end_turn"
+    assert room.lines == first
+
+    received = await room.received()
+    prompts = [message["params"] for message in received if message.get("method") == "session/prompt"]
+    assert [asked["prompt"] for asked in prompts] == [
+        [{"type": "text", "text": prompt}],
+        [{"type": "text", "text": "go"}],
+    ]
+    assert len({asked["sessionId"] for asked in prompts}) == 1
+    begins = next(n for n, message in enumerate(received) if message.get("method") == "session/prompt")
+    told = {message["method"]: message["params"] for message in received[:begins] if "method" in message}
+    assert [server["name"] for server in told["session/new"]["mcpServers"]] == ["ours"]
+    assert told["session/set_model"]["modelId"] == "large"
+    assert told["session/set_mode"]["modeId"] == "code"
+    assert told["session/set_config_option"]["value"] == "high"
+    # The agent of the turn is another process than the one that was told first.
+    starts = [n for n, message in enumerate(received) if message.get("method") == "initialize"]
+    again = {message["method"] for message in received[starts[-1] : begins] if "method" in message}
+    assert {"session/set_model", "session/set_config_option"} <= again
+
+    await room.until_running("[d]emo_agent", 1)
     await (await room.session()).kill()
     assert await room.running("[d]emo_agent") == await room.running("__[q]ueue-owner") == 0
 
 
 @LOCALLY
-async def test_two_turns_are_of_one_session_and_one_process(room: AcpxRoom) -> None:
-    await room.play([{"say": "first"}], [{"say": "second"}], otherwise=[{"say": "lost"}])
-    await room.turn(0)
-    await room.turn(1)
-    assert room.texts() == ["first", "second"]
-    prompts = [message for message in await room.received() if message.get("method") == "session/prompt"]
-    assert len({message["params"]["sessionId"] for message in prompts}) == 1
-    await room.until_running("[d]emo_agent", 1)
+async def test_silence_ends_a_turn_and_an_agent_that_lost_its_session_does_not_go_on_as_if_it_had_it(
+    room: AcpxRoom,
+) -> None:
+    await room.play(
+        [{"say": "so far"}, {"hang": True}],
+        otherwise=[{"say": "who are you?"}],
+        capabilities={"loadSession": False},
+    )
+    turn = await silent_turn(room, Patience(cancel=300))
+    assert (turn.stop_reason, turn.ended_by) == ("cancelled", "idle")
+
+    await (await room.session()).kill()
+    await room.sandbox.control('rm -rf "$1/.demo-agent"', HOME)
+    with pytest.raises(AgentExitError, match="between two turns"):
+        await room.turn(1)
+    assert await room.running("[d]emo_agent") == 0
 
 
-@LOCALLY
-async def test_a_turn_that_is_over_is_heard_again_and_not_taken_again(room: AcpxRoom) -> None:
-    await room.play([{"say": "once"}, {"ask": "may I?"}])
-    first = await room.turn()
+async def silent_turn(room: AcpxRoom, patience: Patience) -> Turn:
+    """The first turn, which says `so far` and no more, as an heir ends it for its silence, and as others hear of it."""
+    # The silence of its start is not meant.
+    begun = asyncio.ensure_future(room.turn())
+    await until(lambda: room.texts() or begun.done())
+    begun.cancel()
+    await asyncio.gather(begun, return_exceptions=True)
+    room.lines.clear()
+    turn = await room.turn(limits=Limits(idle=0.5), patience=patience)
+    assert room.texts() == ["so far"]
     lines = list(room.lines)
     room.lines.clear()
-    again = await room.turn()
+    again = await room.turn(limits=Limits(idle=60))
+    assert (again.stop_reason, again.ended_by) == (turn.stop_reason, turn.ended_by)
     assert room.lines == lines
-    assert again.stop_reason == first.stop_reason
-    methods = [message.get("method") for message in await room.received()]
-    assert methods.count("session/prompt") == 1
+    return turn
 
 
+@pytest.mark.long
+@LOCALLY
+async def test_an_agent_that_is_deaf_is_killed(room: AcpxRoom) -> None:
+    await room.play([{"say": "so far"}, {"hang": "stopped"}])
+    turn = await silent_turn(room, Patience(cancel=4))
+    assert (turn.stop_reason, turn.ended_by) == ("timeout", "idle")
+
+
+@pytest.mark.long
 @LOCALLY
 async def test_an_agent_that_loads_its_session_may_end_between_two_turns(room: AcpxRoom) -> None:
     await room.play([{"say": "first"}], [{"say": "second"}])
@@ -242,18 +198,7 @@ async def test_an_agent_that_loads_its_session_may_end_between_two_turns(room: A
     assert room.texts() == ["first", "second"]
 
 
-@LOCALLY
-async def test_an_agent_that_lost_its_session_does_not_go_on_as_if_it_had_it(room: AcpxRoom) -> None:
-    await room.play([{"say": "first"}], otherwise=[{"say": "who are you?"}], capabilities={"loadSession": False})
-    await room.turn(0)
-    await (await room.session()).kill()
-    await room.sandbox.control('rm -rf "$1/.demo-agent"', HOME)
-    with pytest.raises(AgentExitError, match="between two turns"):
-        await room.turn(1)
-    assert await room.running("[d]emo_agent") == 0
-
-
-@pytest.mark.soak
+@pytest.mark.long
 @LOCALLY
 async def test_a_session_may_begin_at_any_turn_with_an_agent_that_loads_none(room: AcpxRoom) -> None:
     await room.play(
@@ -270,67 +215,17 @@ async def test_a_session_may_begin_at_any_turn_with_an_agent_that_loads_none(roo
     ]
 
 
+@pytest.mark.long
 @LOCALLY
-async def test_nobody_can_be_asked(room: AcpxRoom) -> None:
-    with pytest.raises(UnsupportedFeatureError, match="cannot wait"):
-        await room.session(permissions="ask")
-
-
-@LOCALLY
-@pytest.mark.parametrize(
-    ("permissions", "chosen"), [pytest.param("auto", "yes", marks=pytest.mark.soak), ("deny", "no")]
-)
+@pytest.mark.parametrize(("permissions", "chosen"), [("auto", "yes"), ("deny", "no")])
 async def test_permissions_are_answered_by_policy(room: AcpxRoom, permissions: str, chosen: str) -> None:
-    options = [["no", "reject_once"], ["yes", "allow_once"]]
-    await room.play([{"ask": "may I?", "options": options, "then": {"yes": [{"say": "yes"}], "no": [{"say": "no"}]}}])
+    await room.play([ASK | {"then": {"yes": [{"say": "yes"}], "no": [{"say": "no"}]}}])
     turn = await room.turn(permissions=permissions)
     assert turn.stop_reason == "end_turn"
     assert room.texts() == [chosen]
 
 
-@LOCALLY
-async def test_the_workspace_does_not_say_what_the_session_is_given(room: AcpxRoom) -> None:
-    theirs = {"defaultPermissions": "approve-all", "mcpServers": [{"name": "theirs", "command": "/theirs", "args": []}]}
-    await room.sandbox.write_file(f"{CWD}/.acpxrc.json", json.dumps(theirs))
-    await room.play([{"say": "here"}])
-    await room.turn(servers=[{"name": "ours", "command": "/ours", "args": [], "env": []}])
-    new = next(message for message in await room.received() if message.get("method") == "session/new")
-    assert [server["name"] for server in new["params"]["mcpServers"]] == ["ours"]
-
-
-@LOCALLY
-async def test_model_mode_and_options_reach_the_agent(room: AcpxRoom) -> None:
-    option = {"id": "effort", "name": "Effort", "type": "select", "currentValue": "low"}
-    choices = [{"value": value, "name": value} for value in ("low", "high")]
-    await room.play(
-        [{"say": "here"}],
-        models=["small", "large"],
-        modes=["ask", "code"],
-        config_options=[option | {"options": choices}],
-    )
-    await room.turn(choices=Choices("large", "code", {"effort": "high"}))
-    received = await room.received()
-    prompt = next(n for n, message in enumerate(received) if message.get("method") == "session/prompt")
-    told = {message["method"]: message["params"] for message in received[:prompt] if "method" in message}
-    assert told["session/set_model"]["modelId"] == "large"
-    assert told["session/set_mode"]["modeId"] == "code"
-    assert told["session/set_config_option"]["value"] == "high"
-    # The agent of the turn is another process than the one that was told first.
-    starts = [n for n, message in enumerate(received) if message.get("method") == "initialize"]
-    again = {message["method"] for message in received[starts[-1] : prompt] if "method" in message}
-    assert {"session/set_model", "session/set_config_option"} <= again
-
-
 # --- trouble ---------------------------------------------------------------------------------------------
-
-
-@LOCALLY
-async def test_an_agent_that_exits_ends_the_turn_with_its_log(room: AcpxRoom) -> None:
-    await room.play([{"say": "so far"}, {"stderr": "out of luck\n"}, {"exit": 3}])
-    with pytest.raises(AgentExitError) as caught:
-        await room.turn()
-    assert "out of luck" in str(caught.value.log_tail)
-    assert room.texts() == ["so far"]
 
 
 @LOCALLY
@@ -350,6 +245,17 @@ async def test_the_log_of_an_agent_is_read_as_the_agent(room: AcpxRoom) -> None:
     assert "the key" not in str(caught.value)
 
 
+@pytest.mark.long
+@LOCALLY
+async def test_an_agent_that_exits_ends_the_turn_with_its_log(room: AcpxRoom) -> None:
+    await room.play([{"say": "so far"}, {"stderr": "out of luck\n"}, {"exit": 3}])
+    with pytest.raises(AgentExitError) as caught:
+        await room.turn()
+    assert "out of luck" in str(caught.value.log_tail)
+    assert room.texts() == ["so far"]
+
+
+@pytest.mark.long
 @LOCALLY
 async def test_an_agent_that_refuses_the_prompt_says_why(room: AcpxRoom) -> None:
     await room.play([{"error": "no credit", "code": -32001}])
@@ -357,6 +263,7 @@ async def test_an_agent_that_refuses_the_prompt_says_why(room: AcpxRoom) -> None
         await room.turn()
 
 
+@pytest.mark.long
 @LOCALLY
 async def test_acpx_that_is_killed_is_an_error(room: AcpxRoom) -> None:
     await room.play([{"say": "so far"}, {"hang": True}])
@@ -369,33 +276,7 @@ async def test_acpx_that_is_killed_is_an_error(room: AcpxRoom) -> None:
         await task
 
 
-@LOCALLY
-@pytest.mark.parametrize(
-    ("last", "reason", "grace"),
-    [({"hang": True}, "cancelled", 120.0), pytest.param({"hang": "stopped"}, "timeout", 4.0, marks=pytest.mark.soak)],
-    ids=["cancels", "deaf"],
-)
-async def test_silence_ends_a_turn(
-    room: AcpxRoom, last: Message, reason: str, grace: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("benchflow.planes.agent.acpx.session.CANCEL_GRACE", grace)
-    await room.play([{"say": "so far"}, last])
-    # The silence of its start is not meant: it is an heir's turn.
-    begun = asyncio.ensure_future(room.turn())
-    await until(lambda: room.texts() or begun.done())
-    begun.cancel()
-    await asyncio.gather(begun, return_exceptions=True)
-    room.lines.clear()
-    turn = await room.turn(limits=Limits(idle=2))
-    assert (turn.stop_reason, turn.ended_by) == (reason, "idle")
-    assert room.texts() == ["so far"]
-    lines = list(room.lines)
-    room.lines.clear()
-    again = await room.turn(limits=Limits(idle=60))
-    assert (again.stop_reason, again.ended_by) == (turn.stop_reason, turn.ended_by)
-    assert room.lines == lines
-
-
+@pytest.mark.long
 @LOCALLY
 async def test_a_turn_may_be_cancelled_by_anybody(room: AcpxRoom) -> None:
     await room.play([{"say": "so far"}, {"hang": True}])
@@ -406,37 +287,11 @@ async def test_a_turn_may_be_cancelled_by_anybody(room: AcpxRoom) -> None:
     assert (turn.stop_reason, turn.ended_by) == ("cancelled", "cancelled")
 
 
-@pytest.mark.crash
-@pytest.mark.parametrize("kind", SELDOM_ON_DOCKER, indirect=True)
-async def test_a_turn_survives_those_who_drive_it(room: AcpxRoom, kind: str, tmp_path: Path) -> None:
-    parts = [[{"repeat": 60, "do": [{"say": f"{part}{{i}}"}]}, {"wait_for": f"gate-{part}"}] for part in "abc"]
-    await room.play([*(action for part in parts for action in part), {"ask": "may I?"}, {"say": "done"}])
-    trajectory = tmp_path / "acp_trajectory.jsonl"
-
-    for number, part in enumerate("abc", start=1):
-        async with acpx_worker(room, kind, trajectory) as process:
-            await until(lambda n=number: sum("text" in line for line in read_journal(trajectory)) >= 60 * n)
-            assert process.returncode is None
-        assert process.returncode == -signal.SIGKILL
-        await room.tell(f"gate-{part}")
-    async with asyncio.timeout(300), acpx_worker(room, kind, trajectory) as last:
-        out, _ = await last.communicate()
-
-    assert json.loads(out) == {"stop_reason": "end_turn", "ended_by": None}
-    written = read_journal(trajectory)
-    texts = [line["text"] for line in written if line["type"] == "agent_message"]
-    assert texts == [*(f"{part}{number}" for part in "abc" for number in range(60)), "done"]
-    assert [line["seq"] for line in written] == list(range(len(written)))
-    received = await room.received()
-    assert [message.get("method") for message in received].count("session/prompt") == 1
-    assert len([line for line in written if line["type"] == "permission_answer"]) == 1
-
-
 # --- a real agent ----------------------------------------------------------------------------------------
 
 
 # In every run it does so through the whole engine, too, for a turn.
-@pytest.mark.soak
+@pytest.mark.long
 @LOCALLY
 async def test_opencode_behind_acpx_works_with_a_scripted_model(
     kind: str, state: Path, tmp_path: Path, kept: StatePaths, runtime: Toolbox, base_image: str
