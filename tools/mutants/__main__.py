@@ -101,10 +101,9 @@ def main() -> int:
     mutants = [Mutant.read(path) for path in sorted(Path(__file__).parent.glob("*.toml"))]
     if unknown := set(options.names) - {mutant.name for mutant in mutants}:
         parser.error(f"no such mutant: {', '.join(sorted(unknown))}")
+    mutants = [mutant for mutant in mutants if not options.names or mutant.name in options.names]
     wrong = 0
     for mutant in mutants:
-        if options.names and mutant.name not in options.names:
-            continue
         started = time.monotonic()
         problem = run(mutant, whole_lane=options.lane, keep=options.keep)
         verdict, seconds = "WRONG" if problem else "killed", time.monotonic() - started

@@ -1,0 +1,35 @@
+"""The table of guarantees names tests and mutants that exist."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from support.paths import ROOT
+
+TABLE = ROOT / "tests" / "GUARANTEES.md"
+MUTANTS = ROOT / "tools" / "mutants"
+CONFORMANCE = ROOT / "benchflow" / "testing" / "sandbox_conformance"
+ROW = re.compile(
+    r"^\| (?P<guarantee>.+?) \| `(?P<test>[^`]+)` \| (?P<lane>\w+) \| (?:`(?P<mutant>[^`]+)`|unproven) \|$", re.M
+)
+
+
+def test_each_row_names_a_test_of_its_lane() -> None:
+    rows = list(ROW.finditer(TABLE.read_text()))
+    assert len(rows) > 50
+    suite = "".join(file.read_text() for file in sorted(CONFORMANCE.glob("*.py")))
+    for row in rows:
+        file, _, name = row["test"].partition("::")
+        text = (ROOT / "tests" / file).read_text()
+        assert file.startswith(f"{row['lane']}/")
+        assert not name or f"def {name}(" in text or ("conformance" in file and f"def {name}(" in suite), row["test"]
+
+
+def test_each_mutant_shows_one_guarantee_and_is_run_against_its_test() -> None:
+    rows = {row["mutant"]: row for row in ROW.finditer(TABLE.read_text()) if row["mutant"]}
+    assert rows.keys() == {file.stem for file in MUTANTS.glob("*.toml")}
+    for name, row in rows.items():
+        test = tomllib.loads((MUTANTS / f"{name}.toml").read_text())["test"]
+        assert test.removeprefix("tests/").split("::")[0] == row["test"].split("::")[0]
+        assert test.split("::")[-1] == row["test"].split("::")[-1] or "::" not in test
