@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +24,9 @@ class Hall(NoopProvider):
     stubborn_start: while it is set to an event, sandboxes come up once that is set, whoever cancels meanwhile.
     elsewhere: per task, the queues that its sandboxes are said to be on, one after another, instead of this host's.
     images: the fences of the snapshots that were taken or unpacked, by their names.
-    reward: what verifiers write. turns: how often each rollout had one; most_open: sandboxes at a time.
+    reward: what verifiers write. drawn: what the turns in each sandbox have left there, one number each, with those
+    that the state had which it began from; with `draws` the last of them is the reward. turns: how often each rollout
+    had one; most_open: sandboxes at a time.
     """
 
     name = "hall"
@@ -33,6 +36,8 @@ class Hall(NoopProvider):
         self.faults: dict[str, list[Exception]] = {}
         self.elsewhere: dict[str, list[str]] = {}
         self.reward = b"1.0"
+        self.draws = False
+        self.drawn: dict[str, tuple[float, ...]] = {}
         self.stubborn_start: asyncio.Event | None = None
         self.starting = 0
         self.turns: Counter[str] = Counter()
@@ -43,6 +48,7 @@ class Hall(NoopProvider):
         self.images: dict[str, str] = {}
         self._released: dict[str, asyncio.Event] = {}
         self._rollouts: dict[str, SandboxSpec] = {}
+        self._drawn_in: dict[str, tuple[float, ...]] = {}
 
     @property
     def in_turn(self) -> list[str]:
@@ -88,6 +94,7 @@ class Hall(NoopProvider):
             self.starting += 1
             await _despite_cancellation(self.stubborn_start)
         self._rollouts[spec.name] = spec
+        self.drawn[spec.name] = self._drawn_in.get(spec.image.reference, ())
         self.open.add(spec.name)
         self.most_open = max(self.most_open, len(self.open))
         if queues := self.elsewhere.get(spec.labels["benchflow.task"]):
@@ -110,6 +117,10 @@ class Hall(NoopProvider):
             for spec in specs
             if spec.labels["benchflow.stack"] == stack_id
         ]
+
+    def reward_in(self, sandbox: str) -> bytes:
+        """What a verifier writes in this sandbox now."""
+        return str(self.drawn[sandbox][-1]).encode() if self.draws else self.reward
 
     async def turn(self, labels: dict[str, str]) -> None:
         rollout = labels["benchflow.workflow"]
@@ -145,22 +156,24 @@ class _Seat(NoopSandbox):
 
     async def snapshot(self, name: str) -> ImageRef:
         self._hall.images[name] = self._fence
+        self._hall._drawn_in[name] = self._hall.drawn[self.ref.name]
         return ImageRef(reference=name, workdir="/app")
 
     async def exec_once(self, key: str, cmd: Sequence[str], **options: Any) -> SandboxExecResult:
         if key.startswith("turn-"):
             await self._hall.turn(self._labels)
+            self._hall.drawn[self.ref.name] += (random.randrange(1, 2**16) / 2**16,)
         return await super().exec_once(key, cmd, **options)
 
     async def read_file(self, path: str) -> bytes:
         if path == FENCE:
             return self._fence.encode()
-        return self._hall.reward if path == REWARD_FILE else await super().read_file(path)
+        return self._hall.reward_in(self.ref.name) if path == REWARD_FILE else await super().read_file(path)
 
     async def download(self, source: str, target: Any, *, exclude: Sequence[str] = ()) -> bool:
         found = await super().download(source, target, exclude=exclude)
         for file in target.glob("reward.txt") if found and target.is_dir() else ():
-            file.write_bytes(self._hall.reward)
+            file.write_bytes(self._hall.reward_in(self.ref.name))
         return found
 
     async def stop(self) -> None:

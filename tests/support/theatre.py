@@ -48,9 +48,10 @@ class Theatre:
             (task / script).write_text("#!/bin/sh\n")
         return task
 
-    def stepped(self, count: int = 3) -> Path:
-        """A task of several steps, `s0` and so on."""
-        task = self.task(config="".join(f'[[steps]]\nname = "s{number}"\n' for number in range(count)))
+    def stepped(self, count: int = 3, *, name: str = "play", final: bool = False) -> Path:
+        """A task of several steps, `s0` and so on. final: its reward is that of the last, not their mean."""
+        config = 'multi_step_reward_strategy = "final"\n' if final else ""
+        task = self.task(name, config + "".join(f'[[steps]]\nname = "s{number}"\n' for number in range(count)))
         for number in range(count):
             solution = task / "steps" / f"s{number}" / "solution"
             solution.mkdir(parents=True)

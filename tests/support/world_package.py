@@ -53,3 +53,49 @@ def write_package(root: Path, tasks: dict[str, dict[str, str]], text: str) -> Pa
         (task / "environment" / "ledger").write_bytes(LEDGER.read_bytes())
     (root / "environment.toml").write_text(text)
     return root
+
+
+# A world whose image starts its service.
+ENTRYPOINT_IMAGE = f"""\
+FROM {BASE_IMAGE}
+COPY ledger /usr/local/bin/ledger
+RUN chmod 755 /usr/local/bin/ledger && mkdir -p /data
+WORKDIR /root
+ENTRYPOINT ["ledger"]
+CMD ["/data/ledger.db", "9000"]
+"""
+
+ENTRYPOINT_MANIFEST = """\
+[environment]
+name = "ledger"
+image = "test/ledger-world"
+ports = [9000]
+{head}
+[environment.task_selection]
+key = "WHICH_TASK"
+{selection}
+[environment.readiness]
+http = ["http://localhost:9000/health"]
+tcp = [9000]
+timeout_sec = 60
+
+[environment.forward_env]
+keys = {keys}
+
+[environment.state]
+paths = ["/data/ledger.db"]
+"""
+
+
+def write_entrypoint_package(
+    root: Path, name: str, *, head: str = "", selection: str = "", keys: str = "[]", **task: str
+) -> Path:
+    """A package of one task, which brings no image. task: keyword arguments of `write_task`."""
+    root = root / name
+    written = write_task(root / "tasks", name, dockerfile="", **task)
+    (written / "environment" / "Dockerfile").unlink()
+    (root / "image").mkdir()
+    (root / "image" / "Dockerfile").write_text(ENTRYPOINT_IMAGE)
+    (root / "image" / "ledger").write_bytes(LEDGER.read_bytes())
+    (root / "environment.toml").write_text(ENTRYPOINT_MANIFEST.format(head=head, selection=selection, keys=keys))
+    return root

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.system_job import Results, SystemJobs, SystemTasks
-from support.task_writer import BASE_IMAGE, write_task
-from support.world_package import GET, LEDGER, POST
+from support.world_package import GET, POST, write_entrypoint_package
 
 LOCAL = pytest.param("local", marks=pytest.mark.local)
 DOCKER = pytest.param("docker", marks=pytest.mark.docker)
@@ -17,52 +16,10 @@ seldom_in_docker = pytest.mark.parametrize(
     "found", [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long]), LOCAL], indirect=True
 )
 
-IMAGE = f"""\
-FROM {BASE_IMAGE}
-COPY ledger /usr/local/bin/ledger
-RUN chmod 755 /usr/local/bin/ledger && mkdir -p /data
-WORKDIR /root
-ENTRYPOINT ["ledger"]
-CMD ["/data/ledger.db", "9000"]
-"""
-
-MANIFEST = """\
-[environment]
-name = "ledger"
-image = "test/ledger-world"
-ports = [9000]
-{head}
-[environment.task_selection]
-key = "WHICH_TASK"
-{selection}
-[environment.readiness]
-http = ["http://localhost:9000/health"]
-tcp = [9000]
-timeout_sec = 60
-
-[environment.forward_env]
-keys = {keys}
-
-[environment.state]
-paths = ["/data/ledger.db"]
-"""
-
-
-def write_world(root: Path, name: str, *, head: str = "", selection: str = "", keys: str = "[]", **task: str) -> Path:
-    """A package of one task, which brings no image. task: keyword arguments of `write_task`."""
-    root = root / name
-    written = write_task(root / "tasks", name, dockerfile="", **task)
-    (written / "environment" / "Dockerfile").unlink()
-    (root / "image").mkdir()
-    (root / "image" / "Dockerfile").write_text(IMAGE)
-    (root / "image" / "ledger").write_bytes(LEDGER.read_bytes())
-    (root / "environment.toml").write_text(MANIFEST.format(head=head, selection=selection, keys=keys))
-    return root
-
 
 def owned(root: Path, first: str) -> Path:
     """A world that its entrypoint owns. first: what is to be so of the first process."""
-    return write_world(
+    return write_entrypoint_package(
         root,
         "owned",
         solve=f"set -e\ntr '\\0' '\\n' </proc/1/environ | grep -qx WHICH_TASK=owned\n{first}\n"
@@ -72,7 +29,7 @@ def owned(root: Path, first: str) -> Path:
 
 def others(root: Path) -> list[Path]:
     return [
-        write_world(
+        write_entrypoint_package(
             root,
             "told-by-command",
             selection='inject_into = "exec"\n',
@@ -80,13 +37,13 @@ def others(root: Path) -> list[Path]:
             'tr "\\0" "\\n" </proc/1/environ | grep -q WHICH_TASK && exit 1\n'
             f"{GET}/environ | grep -q WHICH_TASK || touch /root/answer\n",
         ),
-        write_world(
+        write_entrypoint_package(
             root,
             "entrypoint-dies",
             solve=f"{POST}/die\nsleep 3600\n",
             test="echo 1 >/logs/verifier/reward.txt",
         ),
-        write_world(
+        write_entrypoint_package(
             root,
             "entrypoint-ends-early",
             head="keep_alive = false\n",

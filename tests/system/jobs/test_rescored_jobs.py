@@ -15,11 +15,10 @@ from benchflow.contracts.rollout import RolloutResult
 from benchflow.rescoring import Request, Rescoring, rescore
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.long]
 
-FEW = 3
-MANY = pytest.param(50, marks=pytest.mark.soak)
-"""Repeats of each of four tasks."""
+REPEATS = 12
+"""Of each of four tasks. One of each is scored again in `test_scored_jobs`."""
 
 # Every rollout has a reward of its own.
 AT_RANDOM = (
@@ -85,14 +84,13 @@ def now(found: Rescoring) -> dict[str, dict[str, float] | None]:
     return {rollout.rollout_name: rollout.rewards for rollout in found.rollouts}
 
 
-@pytest.mark.parametrize("repeats", [FEW, MANY])
-def test_scored_again_every_rollout_has_exactly_its_score(module_jobs: Path, tmp_path: Path, repeats: int) -> None:
-    court, name = Court(), f"again-{repeats}"
+def test_scored_again_every_rollout_has_exactly_its_score(module_jobs: Path, tmp_path: Path) -> None:
+    court, repeats = Court(), REPEATS
     with pytest.MonkeyPatch.context() as patch, ScriptedModel(court) as model:
         patch.setenv("OPENAI_API_KEY", "a-key-of-nobodys")
         options = {"judge": {"base_url": model.openai_base_url}, "sandbox": "local", "keep": "workspace"}
-        run_tasks(tasks(tmp_path), module_jobs, job_name=name, repeats=repeats, concurrency=4, **options)
-        job = module_jobs / name
+        run_tasks(tasks(tmp_path), tmp_path / "jobs", job_name="again", repeats=repeats, concurrency=4, **options)
+        job = tmp_path / "jobs" / "again"
         live = {result.rollout_name: result for result in _results(job)}
         assert len(live) == 4 * repeats
         measured = [result for result in live.values() if result.rewards is not None]

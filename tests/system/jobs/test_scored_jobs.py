@@ -1,18 +1,23 @@
-"""Tasks scored in every way that a verifier can declare: one job of the oracle, judged by a scripted model."""
+"""Tasks scored in every way that a verifier can declare, judged by a scripted model; and scored again."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.made_once import made_once
 from support.running import run_tasks
 from support.task_writer import BASE_IMAGE, write_script
 
 from benchflow.contracts.rollout import Failure, RolloutResult
 from benchflow.paths import RolloutPaths
+from benchflow.rescoring import Request, Rescoring, rescore
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 from benchflow.trajectories.journal import read_journal
 
@@ -34,7 +39,7 @@ space = "action"
 
 [judge]
 model = "openai/gpt-judge"
-timeout = {timeout}
+timeout = 120
 """
 DOCUMENT = "---\nverifier:\n  strategies:\n    only: {strategy}\n---\n\n## role:critic\n\nBe strict.\n"
 KIT = """
@@ -43,6 +48,9 @@ manifest = json.load(open(os.environ["BENCHFLOW_REWARD_KIT_MANIFEST"]))
 assert manifest["criteria_policy"]["weights"] == {"clear": 3.0, "modest": 1.0}, manifest
 json.dump({"metrics": {"clear": 1.0, "modest": 0.0}}, open(os.environ["BENCHFLOW_REWARD_JSON"], "w"))
 """
+# Every rollout has a reward of its own.
+AT_RANDOM = "n=$(od -An -N2 -tu2 /dev/urandom | tr -d ' '); echo \"0.$n\" > /app/answer\n"
+READS = '#!/bin/sh\nread reward < /app/answer; printf \'{"reward": %s}\' "$reward" > /logs/verifier/reward.json\n'
 EPISODE = [
     {"ok": True, "output": {"blocks": [], "metadata": {}, "reward": 0.25, "finished": False}},
     {"ok": True, "output": {"blocks": [], "metadata": {}, "reward": 0.75, "finished": True}},
@@ -81,14 +89,12 @@ def write_task(
 
 def judged(root: Path, name: str) -> Path:
     """A task that a rubric's judge scores; what it does is decided by the name that it reads in the report."""
-    # Only one takes longer than it may: the others may be late, on a busy machine.
-    rubric = RUBRIC.replace("{timeout}", "2" if name == "judged-slow" else "120")
     return write_task(
         root,
         name,
         "{type: llm-judge, rubric: rubrics/verifier.toml, input_dir: /app}",
         f"echo 'a report: {name}' > /app/report.md\n",
-        files={"rubrics/verifier.toml": rubric},
+        files={"rubrics/verifier.toml": RUBRIC},
     )
 
 
@@ -108,26 +114,36 @@ class Court:
         first = self.asked[name, criterion] == 1
         bad: dict[str, dict[str, Any] | str] = {
             "judged-malformed": "I cannot say." if first else good,
-            "judged-429": {"error": {"status": 429, "retry_after": 0.1}} if first else good,
-            "judged-500": {"error": {"status": 500}},
-            "judged-slow": {**good, "delay": 60},
             "judged-never": "I cannot say.",
         }
         return bad.get(name, good)
 
 
-@pytest.fixture(scope="module")
-def court() -> Court:
-    return Court()
+@dataclass(frozen=True)
+class Scored:
+    """A job that is over. asked: what its judge was asked, as often; same: it was scored again as it is, which asked
+    `asked_again`; other: it was scored again by a changed rubric, which asked `asked_anew`.
+    """
+
+    job: Path
+    results: dict[str, RolloutResult]
+    asked: Counter[tuple[str, str]]
+    same: Rescoring
+    asked_again: Counter[tuple[str, str]]
+    other: Rescoring
+    asked_anew: Counter[tuple[str, str]]
 
 
-@pytest.fixture(scope="module")
-def results(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory, court: Court) -> dict[str, RolloutResult]:
-    root = tmp_path_factory.mktemp("tasks")
-    names = ("well", "badly", "malformed", "429", "500", "slow", "never")
+WAYS = ["judged-badly", "by-a-kit", "an-episode", "with-functions", "drawn", "collected"]
+"""Tasks that are scored again."""
+
+
+@made_once()
+def scored(root: Path) -> Scored:
+    """The oracle's rollouts of a task for each way."""
     report = "printf 'a report\\nof two lines\\n' > /app/report.md\n"
     split = judged(root, "judged-split")
-    tasks = [judged(root, f"judged-{name}") for name in names] + [_as_split(split)]
+    tasks = [judged(root, f"judged-{name}") for name in ("badly", "malformed", "never")] + [_as_split(split)]
     tasks += [
         write_task(
             root,
@@ -141,7 +157,7 @@ def results(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory, court: 
             "by-a-kit",
             "{type: reward-kit, root: kit, criteria: rubrics/verifier.toml}",
             report,
-            files={"kit/reward.py": KIT, "rubrics/verifier.toml": RUBRIC.replace("{timeout}", "120")},
+            files={"kit/reward.py": KIT, "rubrics/verifier.toml": RUBRIC},
         ),
         write_task(
             root,
@@ -163,6 +179,7 @@ def results(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory, court: 
             front=TABLE,
             files={"test.sh": "#!/bin/sh\necho 0.5 > /logs/verifier/reward.txt\n"},
         ),
+        write_task(root, "drawn", "{type: script, command: ./test.sh}", AT_RANDOM, files={"test.sh": READS}),
         write_task(
             root,
             "collected",
@@ -172,10 +189,20 @@ def results(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory, court: 
             files={"test.sh": "#!/bin/sh\n[ $(cat /tmp/lines) = 2 ] && echo 1 > /logs/verifier/reward.txt\n"},
         ),
     ]
+    court, job, copy = Court(), root / "jobs" / "scored", root / "jobs" / "copy"
     with pytest.MonkeyPatch.context() as patch, ScriptedModel(court) as model:
         patch.setenv("OPENAI_API_KEY", KEY)
         judge = {"base_url": model.openai_base_url, "retries": 1}
-        return run_tasks(tasks, module_jobs, job_name="scored", sandbox="local", concurrency=6, judge=judge)
+        options = {"sandbox": "local", "concurrency": 6, "keep": "workspace", "judge": judge}
+        results = run_tasks(tasks, root / "jobs", job_name=job.name, **options)
+        asked = Counter(court.asked)
+        shutil.copytree(job, copy)
+        same = asyncio.run(rescore(copy, Request(include=WAYS)))
+        again = court.asked - asked
+        rubric = judged(root / "changed", "judged-badly") / "verifier" / "rubrics" / "verifier.toml"
+        rubric.write_text(RUBRIC.replace("that it was not granted", "that it was not given"))
+        other = asyncio.run(rescore(copy, Request(tasks=root / "changed", include=["judged-badly"])))
+        return Scored(job, results, asked, same, again, other, court.asked - asked - again)
 
 
 def _as_split(task: Path) -> Path:
@@ -202,14 +229,14 @@ def failed(result: RolloutResult) -> Failure:
     return result.verifier_error
 
 
-@pytest.mark.parametrize("name", ["well", "malformed", "429", "split"])
-def test_a_judge_that_comes_to_an_answer_scores(results: dict[str, RolloutResult], name: str) -> None:
-    result = results[f"judged-{name}"]
+@pytest.mark.parametrize("name", ["malformed", "split"])
+def test_a_judge_that_comes_to_an_answer_scores(scored: Scored, name: str) -> None:
+    result = scored.results[f"judged-{name}"]
     assert (result.verifier_error, result.rewards) == (None, {"reward": 1.0, "clear": 1.0, "modest": 1.0})
 
 
-def test_criteria_are_weighed_and_belong_to_their_spaces(results: dict[str, RolloutResult]) -> None:
-    result = results["judged-badly"]
+def test_criteria_are_weighed_and_belong_to_their_spaces(scored: Scored) -> None:
+    result = scored.results["judged-badly"]
     assert result.rewards == {"reward": pytest.approx((3 * 0.25 + 0) / 4), "clear": 0.25, "modest": 0.0}
     said = {line["tag"]: line for line in read_journal(paths_of(result).rewards) if line["tag"]}
     assert {tag: (line["space"], line["value"]) for tag, line in said.items()} == {
@@ -218,43 +245,39 @@ def test_criteria_are_weighed_and_belong_to_their_spaces(results: dict[str, Roll
     }
 
 
-@pytest.mark.parametrize(("name", "says"), [("500", "500"), ("slow", "2 s"), ("never", "not an answer")])
-def test_a_judge_without_an_answer_measures_nothing(results: dict[str, RolloutResult], name: str, says: str) -> None:
-    error = failed(results[f"judged-{name}"])
+def test_a_judge_without_an_answer_measures_nothing(scored: Scored) -> None:
+    error = failed(scored.results["judged-never"])
     assert (error.type, error.category) == ("JudgeError", "verifier_judge")
-    assert says in error.message
+    assert "not an answer" in error.message
 
 
-def test_what_a_judge_was_asked_and_what_it_cost_is_kept(results: dict[str, RolloutResult], court: Court) -> None:
-    result = results["judged-malformed"]
+def test_what_a_judge_was_asked_and_what_it_cost_is_kept(scored: Scored) -> None:
+    result = scored.results["judged-malformed"]
     (step,) = result.steps
     assert step.verify is not None
     used = step.verify.metadata["judge"]
     assert (used["calls"], used["input_tokens"]) == (4, 400)
     transcripts = [json.loads(file.read_text()) for file in paths_of(result).judge().glob("*.json")]
     assert len(transcripts) == 2 and all(len(one["attempts"]) == 2 for one in transcripts)
-    assert court.asked["judged-malformed", "clear"] == 2
+    assert scored.asked["judged-malformed", "clear"] == 2
 
 
-def test_the_key_of_a_judge_is_nowhere(results: dict[str, RolloutResult]) -> None:
-    job = paths_of(results["judged-well"]).root.parent
-    for file in job.rglob("*"):
+def test_the_key_of_a_judge_is_nowhere(scored: Scored) -> None:
+    for file in scored.job.rglob("*"):
         assert not file.is_file() or KEY.encode() not in file.read_bytes(), file
 
 
-def test_a_role_a_kit_and_an_episode_score(results: dict[str, RolloutResult]) -> None:
-    assert results["in-a-role"].rewards == {"reward": 0.5}
-    assert results["by-a-kit"].rewards == {"reward": 0.75, "clear": 1.0, "modest": 0.0}
-    assert results["an-episode"].rewards == {"reward": 0.75}
-    said = list(read_journal(paths_of(results["an-episode"]).rewards))
+def test_a_role_a_kit_and_an_episode_score(scored: Scored) -> None:
+    assert scored.results["in-a-role"].rewards == {"reward": 0.5}
+    assert scored.results["by-a-kit"].rewards == {"reward": 0.75, "clear": 1.0, "modest": 0.0}
+    assert scored.results["an-episode"].rewards == {"reward": 0.75}
+    said = list(read_journal(paths_of(scored.results["an-episode"]).rewards))
     assert [(line["type"], line["value"]) for line in said] == [("process", 0.25), ("terminal", 0.75)]
-    assert "episode.jsonl" in failed(results["no-episode"]).message
+    assert "episode.jsonl" in failed(scored.results["no-episode"]).message
 
 
-def test_functions_are_scored_in_their_spaces_and_one_that_fails_is_no_number(
-    results: dict[str, RolloutResult],
-) -> None:
-    result = results["with-functions"]
+def test_functions_are_scored_in_their_spaces_and_one_that_fails_is_no_number(scored: Scored) -> None:
+    result = scored.results["with-functions"]
     assert result.verifier_error is None and result.rewards is not None
     output = (0.5 + 1 + 1) / 3
     assert result.rewards == {
@@ -272,7 +295,26 @@ def test_functions_are_scored_in_their_spaces_and_one_that_fails_is_no_number(
     assert step.verify is not None and list(step.verify.errors) == ["reasoning-checks"]
 
 
-def test_commands_collect_for_the_verifier_and_one_that_fails_is_told(results: dict[str, RolloutResult]) -> None:
-    result = results["collected"]
+def test_commands_collect_for_the_verifier_and_one_that_fails_is_told(scored: Scored) -> None:
+    result = scored.results["collected"]
     assert result.rewards == {"reward": 1.0}
     assert any("collect[1]" in note and "3" in note for note in result.warnings)
+
+
+# --- scored again ----------------------------------------------------------------------------------------
+
+
+def rewards_of(found: Rescoring) -> dict[str, dict[str, float] | None]:
+    return {rollout.task_name: rollout.rewards for rollout in found.rollouts}
+
+
+def test_scored_again_each_has_the_score_that_it_had(scored: Scored) -> None:
+    assert rewards_of(scored.same) == {name: scored.results[name].rewards for name in WAYS}
+    counts = scored.same.counts
+    assert (counts.unchanged, counts.changed, counts.failed) == (len(WAYS), 0, 0)
+    assert scored.asked_again == {}, "what was answered is not asked again"
+
+
+def test_only_what_a_changed_rubric_asks_anew_is_asked(scored: Scored) -> None:
+    assert rewards_of(scored.other)["judged-badly"] == scored.results["judged-badly"].rewards
+    assert scored.asked_anew == {("judged-badly", "modest"): 1}

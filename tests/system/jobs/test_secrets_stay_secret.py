@@ -1,4 +1,4 @@
-"""A value that a task names as `${VAR}` reaches the commands that need it, and nothing else anywhere."""
+"""A value that a task names as `${VAR}`, or a world by its name, reaches what needs it, and nothing else anywhere."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from docker.models.containers import Container
 from support.running import job_config
 from support.task_writer import BASE_IMAGE, write_task
+from support.world_package import GET, write_entrypoint_package
 
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.paths import StatePaths
@@ -26,6 +27,7 @@ from benchflow.testing.waiting import until
 pytestmark = pytest.mark.docker
 
 CANARY = "c4n4ry-6f1d0a52e7"
+WORLDS_CANARY = "entryp0int-c4n4ry-77d1"
 
 CONFIG = dedent("""\
     [solution]
@@ -65,7 +67,7 @@ async def histories(job: Job) -> str:
         history = (await handle.fetch_history()).to_json()
         # Payloads are in base 64 there.
         texts.append(re.sub(r'"data":\s*"([A-Za-z0-9+/=]*)"', lambda m: str(base64.b64decode(m.group(1))), history))
-    assert len(texts) == 2
+    assert len(texts) == 3
     return "\n".join(texts)
 
 
@@ -87,6 +89,7 @@ async def test_a_named_value_is_seen_by_commands_only(
     engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BF_TEST_CANARY", CANARY)
+    monkeypatch.setenv("WORLD_KEY", WORLDS_CANARY)
     monkeypatch.delenv("BF_TEST_ABSENT", raising=False)
     # The scripts that compare would betray the value themselves, so they hold it only inside the sandbox's layers.
     task = write_task(
@@ -94,30 +97,43 @@ async def test_a_named_value_is_seen_by_commands_only(
     )
     for file in (task / "task.toml", task / "solution" / "solve.sh", task / "tests" / "test.sh"):
         file.write_text(file.read_text().replace(CANARY, "$(printf %s c4n4ry -6f1d0a52e7)"))
+    world = write_entrypoint_package(
+        tmp_path,
+        "told",
+        keys='["WORLD_KEY"]',
+        solve=f'[ -z "$WORLD_KEY" ] && {GET}/environ | grep -q "$(printf %s entryp0int -c4n4ry-77d1)" && '
+        "touch /root/answer\nwhile [ ! -e /root/go ]; do sleep 0.05; done\n",
+    )
     client = docker.from_env()
-    job = await submit(plan_job(job_config([task], engine, job_name="keeps")))
-    private = StatePaths.default().secrets
-    assert [oct(file.stat().st_mode & 0o777) for file in private.iterdir()] == ["0o600"]
+    job = await submit(plan_job(job_config([task, world], engine, job_name="keeps", sandbox="docker")))
+    private = files_with(StatePaths.default().root, CANARY.encode())
+    assert [(file.parent, oct(file.stat().st_mode & 0o777)) for file in private] == [
+        (StatePaths.default().secrets, "0o600")
+    ]
 
-    async def started() -> list[Container]:
+    async def at_work() -> list[Container]:
         found = await asyncio.to_thread(client.containers.list, filters={"label": "benchflow.job=keeps"})
-        return [container for container in found if container.exec_run("pgrep -f solve.sh").exit_code == 0]
+        ready = [container for container in found if container.exec_run("pgrep -f solve.sh").exit_code == 0]
+        return ready if len(ready) == 2 else []
 
-    (container,) = await until(started)
-    inspected = json.dumps(container.attrs)
-    image = json.dumps(container.image.attrs) + json.dumps(container.image.history())
-    container.exec_run("touch /root/go")
+    containers = await until(at_work)
+    inspected = json.dumps([container.attrs for container in containers])
+    images = json.dumps([[container.image.attrs, container.image.history()] for container in containers])
+    changed = json.dumps([client.api.diff(container.id) for container in containers])
+    for container in containers:
+        container.exec_run("touch /root/go")
     await job.wait()
 
-    (result,) = job.results()
-    assert result.rewards == {"reward": 1.0}, (result.error, result.verifier_error)
+    assert {result.task_name: result.rewards for result in job.results()} == {
+        "keeps": {"reward": 1.0},
+        "told": {"reward": 1.0},
+    }, [(result.error, result.verifier_error) for result in job.results()]
     assert '"PLAIN=in the open"' in inspected
-    assert CANARY not in inspected
-    assert CANARY not in image
-    assert CANARY not in await histories(job)
-    assert files_with(engine, CANARY.encode()) == []
-    assert files_with(StatePaths.default().root, CANARY.encode()) == []
-    assert list(private.iterdir()) == []
+    told = await histories(job)
+    for canary in (CANARY, WORLDS_CANARY):
+        assert canary not in inspected + images + changed + told
+        assert files_with(engine, canary.encode()) == []
+        assert files_with(StatePaths.default().root, canary.encode()) == []
     client.close()
 
 

@@ -1,0 +1,88 @@
+"""Jobs with a mode: GRPO groups for a trainer, also when one is run again, and V(s) along one trunk."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.theatre import Theatre
+
+from benchflow.cli.resume import plan_again
+from benchflow.jobs import submit
+from benchflow.trajectories.journal import read_journal
+
+
+@pytest.fixture(autouse=True)
+def drawn(theatre: Theatre) -> None:
+    theatre.hall.draws = True
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+async def test_a_group_is_a_line_that_a_trainer_reads_without_its_tree_and_one_that_is_run_again_another(
+    theatre: Theatre,
+) -> None:
+    tasks = [theatre.stepped(2, name=name, final=True) for name in ("first", "second")]
+    job = await theatre.submit(*tasks, mode={"kind": "grpo", "n": 2, "at": 1})
+    results = {result.task_name: result for result in await theatre.results(job)}
+    root = job.directory.root
+    first, second = lines(root / "groups.jsonl")
+    assert (second["task"], second["agent"], second["repeat"]) == ("second", "oracle", 0)
+    assert (second["n"], second["failed"], second["error"]) == (2, {}, None)
+    returns = [leaf["returns"] for leaf in second["leaves"]]
+    assert second["mean"] == pytest.approx(statistics.fmean(returns)) == results["second"].reward
+    assert second["std"] == pytest.approx(statistics.stdev(returns))
+    for leaf in second["leaves"]:
+        wanted = (leaf["returns"] - second["mean"]) / (second["std"] + 1e-6)
+        assert leaf["advantages"]["grpo"] == pytest.approx(wanted)
+        events = [event for file in leaf["trajectory"] for event in read_journal(root / file)]
+        assert [event["node"] for event in events] == ["n1", "n1", leaf["node"], leaf["node"]]
+        assert leaf["is_truncated"] is False
+
+    # What is run again has its line again, and the others keep theirs.
+    shutil.rmtree(root / second["directory"])
+    again = await submit(plan_again(job.name, root.parent, concurrency=2, context_root=None))
+    assert again.started == 1
+    await again.wait()
+    same, anew = lines(root / "groups.jsonl")
+    assert same == first
+    assert anew["n"] == 2 and not {*returns} & {leaf["returns"] for leaf in anew["leaves"]}
+
+
+async def test_values_along_a_trunk_are_those_of_its_own_states(theatre: Theatre) -> None:
+    mode = {"kind": "value", "depths": [2, 0], "n": 2}
+    job = await theatre.submit(theatre.stepped(final=True), mode=mode)
+    (result,) = await theatre.results(job)
+    assert result.error is None and result.directory is not None
+    # The trunk is a rollout as it would have been without a mode.
+    assert result.reward_kind == "measured"
+    assert [step.step.name for step in result.steps] == ["s0", "s1", "s2"]
+    root = Path(result.directory)
+    tree = {node["id"]: node for node in json.loads((root / "tree.json").read_bytes())["nodes"]}
+    assert (tree["n3"]["returns"], tree["n3"]["parent"], tree["n2"]["parent"]) == (result.reward, "n2", "n1")
+    rows = lines(job.directory.values)
+    assert [(row["depth"], row["node"], row["n"], row["error"]) for row in rows] == [
+        (0, "n0", 2, None),
+        (2, "n2", 2, None),
+    ]
+    for row in rows:
+        ends = {f"{row['node']}.{child}": tree[f"{row['node']}.{child}/n3"]["returns"] for child in range(2)}
+        assert row["returns"] == ends
+        known = [tree[row["node"]][name] for name in ("value", "variance", "stderr")]
+        assert [row[name] for name in ("value", "variance", "stderr")] == known
+        assert row["value"] == pytest.approx(statistics.fmean(ends.values()))
+        assert row["stderr"] == pytest.approx(math.sqrt(statistics.variance(ends.values()) / 2))
+    left = list(theatre.hall.drawn.values())
+    trunk = theatre.hall.drawn[result.sandbox["name"]]
+    assert len(trunk) == 3
+    # Two began with what the trunk's first two turns had left, and two with nothing.
+    assert sum(drawn[:2] == trunk[:2] and drawn != trunk for drawn in left) == 2
+    assert sum(drawn[:1] != trunk[:1] and len(drawn) == 3 for drawn in left) == 2
+    assert theatre.hall.images == {} and list(theatre.context.paths.checkpoints.glob("*.json")) == []

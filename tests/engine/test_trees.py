@@ -1,0 +1,146 @@
+"""Rollouts that branch: who begins where, what a state is worth, how trees grow, and what is kept of their states.
+
+What a turn leaves in a sandbox of the hall is a number that nobody else draws: it tells from where a child began.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.theatre import Theatre
+
+import benchflow as bf
+from benchflow.contracts.rollout import RolloutResult
+from benchflow.errors import ConfigError
+from benchflow.paths import RolloutPaths
+from benchflow.trajectories.values import tree_grpo
+
+
+@pytest.fixture(autouse=True)
+def drawn(theatre: Theatre) -> None:
+    theatre.hall.draws = True
+
+
+async def grown(theatre: Theatre, policy: dict[str, Any], *, steps: int = 3, **branch: Any) -> RolloutResult:
+    """The result of one rollout whose last step is its reward."""
+    job = await theatre.submit(theatre.stepped(steps, final=True), branch={"policy": policy} | branch)
+    (result,) = await theatre.results(job)
+    assert result.error is None
+    # Nothing is kept of states that nobody needs any more.
+    assert theatre.hall.images == {} and list(theatre.context.paths.checkpoints.glob("*.json")) == []
+    assert not theatre.hall.open
+    return result
+
+
+def nodes_of(result: RolloutResult) -> dict[str, dict[str, Any]]:
+    assert result.directory is not None
+    tree = json.loads((Path(result.directory) / "tree.json").read_bytes())
+    return {node["id"]: node for node in tree["nodes"]}
+
+
+def left_by(theatre: Theatre, result: RolloutResult, chain: str = "") -> tuple[float, ...]:
+    """What was in the last sandbox of a rollout, or of one of its chains: a number for each turn that led there."""
+    if chain:
+        place = RolloutPaths(Path(str(result.directory))).child(chain)
+        result = RolloutResult.model_validate_json(place.result.read_bytes())
+    return theatre.hall.drawn[result.sandbox["name"]]
+
+
+async def test_children_go_on_from_one_state_and_its_value_is_their_mean(theatre: Theatre) -> None:
+    result = await grown(theatre, {"kind": "after_steps", "steps": [1], "n": 3})
+    nodes = nodes_of(result)
+    assert set(nodes) == {"n0", "n1"} | {f"n1.{child}/n{step}" for child in range(3) for step in (2, 3)}
+    leaves = [nodes[f"n1.{child}/n3"] for child in range(3)]
+    value = statistics.fmean(leaf["rewards"]["reward"] for leaf in leaves)
+    assert result.reward == pytest.approx(value) == nodes["n1"]["value"]
+    assert result.reward_kind == "value"
+    assert (nodes["n1"]["n"], nodes["n1"]["failed"], nodes["n1"]["pending"]) == (3, {}, [])
+    left = [left_by(theatre, result, f"n1.{child}") for child in range(3)]
+    # The first is the parent's, the others are each child's own.
+    assert {len(drawn) for drawn in left} == {3} and len({drawn[0] for drawn in left}) == 1
+    assert len({drawn[1] for drawn in left}) == len({drawn[2] for drawn in left}) == 3
+    assert [drawn[2] for drawn in left] == [leaf["rewards"]["reward"] for leaf in leaves]
+
+
+async def test_children_branch_again(theatre: Theatre) -> None:
+    result = await grown(theatre, {"kind": "after_steps", "steps": [0, 1], "n": 2}, steps=2, max_depth=2)
+    nodes = nodes_of(result)
+    leaves = [node for node in nodes.values() if node["id"].endswith("/n2")]
+    assert len(leaves) == 4
+    value = statistics.fmean(leaf["rewards"]["reward"] for leaf in leaves)
+    assert result.reward == pytest.approx(value) == nodes["n0"]["value"]
+    for name in ("n0.0/n1", "n0.1/n1"):
+        below = [leaf["rewards"]["reward"] for leaf in leaves if leaf["id"].startswith(name)]
+        assert nodes[name]["value"] == pytest.approx(statistics.fmean(below))
+
+
+async def test_a_parent_goes_on_from_the_best_of_its_children(theatre: Theatre) -> None:
+    policy = {"kind": "after_steps", "steps": [1], "n": 3}
+    result = await grown(theatre, policy, horizon=1, then="best")
+    nodes = nodes_of(result)
+    children = [f"n1.{number}/n2" for number in range(3)]
+    assert set(nodes) == {"n0", "n1", "n3", *children}
+    best = max(children, key=lambda name: nodes[name]["returns"])
+    assert nodes["n3"]["parent"] == best
+    assert nodes["n1"]["value"] == pytest.approx(statistics.fmean(nodes[name]["returns"] for name in children))
+    assert (result.reward_kind, result.reward) == ("measured", nodes["n3"]["rewards"]["reward"])
+    assert left_by(theatre, result)[:2] == left_by(theatre, result, best.partition("/")[0])
+    assert [step.step.name for step in result.steps] == ["s0", "s1", "s2"]
+
+
+@pytest.mark.long
+async def test_a_parent_goes_on_from_the_child_that_is_named(theatre: Theatre) -> None:
+    result = await grown(theatre, {"kind": "every_n", "every": 1, "n": 2}, horizon=1, then="child:1")
+    nodes = nodes_of(result)
+    # Where the second child has ended, which is where its parent goes on, it branches again.
+    assert set(nodes) == {"n0", "n1", "n1.0/n2", "n1.1/n2", "n1.1/n2.0/n3", "n1.1/n2.1/n3"}
+    assert result.reward == nodes["n1.1/n2.1/n3"]["rewards"]["reward"]
+
+
+async def test_trees_of_tree_grpo_grow_from_their_own_nodes(theatre: Theatre) -> None:
+    result = await grown(theatre, {"kind": "tree_grpo", "m": 2, "n": 2, "l": 1, "k": 3})
+    nodes = nodes_of(result)
+    parents = {node["parent"] for node in nodes.values()}
+    leaves = [node for node in nodes.values() if node["id"] not in parents]
+    assert len(leaves) == 6
+    by_tree = {
+        tree: {leaf["id"]: leaf["returns"] for leaf in leaves if leaf["tree"] == tree} for tree in ("n0.0", "n0.1")
+    }
+    assert [len(returns) for returns in by_tree.values()] == [3, 3]
+    assert {leaf["id"]: leaf["advantages"]["tree_grpo"] for leaf in leaves} == pytest.approx(tree_grpo(by_tree))
+    # What has begun in the middle of a chain has what led there.
+    assert {len(left_by(theatre, result, leaf["id"].rpartition("/")[0])) for leaf in leaves} == {3}
+
+
+# --- from Python ---------------------------------------------------------------------------------------------
+
+
+async def test_a_rollout_is_branched_from_python(theatre: Theatre) -> None:
+    config = bf.RolloutConfig(task_path=theatre.task(), environment="hall", jobs_dir=theatre.root / "jobs")
+    result = await (await bf.Rollout.create(config)).branch(n=2, aggregate="max")
+    assert (result.error, result.reward_kind) == (None, "value")
+    tree = bf.load_tree(str(result.directory))
+    assert [leaf.id for leaf in tree.leaves] == ["n0.0/n1", "n0.1/n1"]
+    assert result.reward == max(leaf.returns or 0 for leaf in tree.leaves)
+
+
+async def test_what_cannot_be_branched_from_python_is_refused(theatre: Theatre) -> None:
+    jobs = theatre.root / "jobs"
+    config = bf.RolloutConfig(task_path=theatre.stepped(2), environment="hall", jobs_dir=jobs)
+    rollout = await bf.Rollout.create(config)
+    with pytest.raises(ConfigError, match="2 steps"):
+        await rollout.branch(n=2, at=2)
+    with pytest.raises(ConfigError, match="greater than or equal to 1"):
+        await rollout.branch(n=0)
+    with pytest.raises(ConfigError, match="not a known key"):
+        await rollout.branch(n=2, atonce=3)
+    with pytest.raises(ConfigError, match="they are not counted"):
+        await rollout.branch(n=2, every=2)
+    twice = config.model_copy(update={"branch": bf.BranchConfig(policy=bf.Group(n=2))})
+    with pytest.raises(ConfigError, match="as its configuration says"):
+        await (await bf.Rollout.create(twice)).branch(n=2)
+    assert not jobs.exists()
