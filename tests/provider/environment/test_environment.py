@@ -12,12 +12,11 @@ from support.small_worlds import (
     OnLocal,
     Worlds,
     ask,
-    keeper_of,
     notes,
     running,
 )
 
-from benchflow.contracts.environment import Environment, Manifest, Service, StateTable, TaskSelection
+from benchflow.contracts.environment import Service, StateTable, TaskSelection
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.errors import ServiceDiedError, StatelessError
 from benchflow.planes.environment.environment import ManifestEnvironment
@@ -31,19 +30,7 @@ async def begun(world: ManifestEnvironment) -> ManifestEnvironment:
     return world
 
 
-class WorldOfServices(Worlds):
-    async def test_a_world_without_state_says_so_and_how_to_have_one(self, world: MakeWorld) -> None:
-        mine = world(notes())
-        stateful = await begun(world(notes(), state=STATE))
-        snapshot = await stateful.snapshot("baseline")
-        for work in (mine.snapshot("a"), mine.restore(snapshot), mine.reset(snapshot), mine.query()):
-            with pytest.raises(StatelessError, match="'world' is stateless") as caught:
-                await work
-            assert isinstance(caught.value, RuntimeError)
-            assert "[environment.state]" in (caught.value.remedy or "")
-        # Nothing was done to find that out.
-        await mine.check()
-
+class WorldInBrief(Worlds):
     async def test_restoring_rolls_back_what_services_show_and_takes_out_what_was_not_there(
         self, place: Sandbox, world: MakeWorld
     ) -> None:
@@ -63,10 +50,35 @@ class WorldOfServices(Worlds):
         assert await ask(place) == ["one", "three"]
         await mine.check()
 
+    async def test_a_service_that_dies_is_found_by_the_next_look(self, place: Sandbox, world: MakeWorld) -> None:
+        mine = await begun(world(notes(), notes("more", 9102)))
+        await mine.check()
+        with pytest.raises(AssertionError):
+            await ask(place, port=9102, note="die 7")
+        with pytest.raises(ServiceDiedError, match="'more' ended with exit status 7") as caught:
+            await mine.check()
+        assert (caught.value.file, caught.value.key) == ("world.toml", "services.more")
+        assert "told to die" in (caught.value.log_tail or "")
+        assert "notes begins" in (await mine.logs())["notes"]
+
+
+class WorldOfServices(WorldInBrief):
+    async def test_a_world_without_state_says_so_and_how_to_have_one(self, world: MakeWorld) -> None:
+        mine = world(notes())
+        stateful = await begun(world(notes(), state=STATE))
+        snapshot = await stateful.snapshot("baseline")
+        for work in (mine.snapshot("a"), mine.restore(snapshot), mine.reset(snapshot), mine.query()):
+            with pytest.raises(StatelessError, match="'world' is stateless") as caught:
+                await work
+            assert isinstance(caught.value, RuntimeError)
+            assert "[environment.state]" in (caught.value.remedy or "")
+        # Nothing was done to find that out.
+        await mine.check()
+
     async def test_resetting_goes_back_to_the_baseline_however_often(self, place: Sandbox, world: MakeWorld) -> None:
         mine = await begun(world(notes(), state=STATE))
         baseline = await mine.snapshot("baseline")
-        for hard in (False, True, False):
+        for hard in (False, True):
             await ask(place, note="something")
             assert await mine.reset(baseline, hard=hard) is True
             assert await ask(place) == []
@@ -82,17 +94,6 @@ class WorldOfServices(Worlds):
         assert (await mine.query()).digest != before.digest
         assert (await place.control("ls /var/lib/benchflow/snapshots")).stdout == ""
 
-    async def test_a_service_that_dies_is_found_by_the_next_look(self, place: Sandbox, world: MakeWorld) -> None:
-        mine = await begun(world(notes(), notes("more", 9102)))
-        await mine.check()
-        with pytest.raises(AssertionError):
-            await ask(place, port=9102, note="die 7")
-        with pytest.raises(ServiceDiedError, match="'more' ended with exit status 7") as caught:
-            await mine.check()
-        assert (caught.value.file, caught.value.key) == ("world.toml", "services.more")
-        assert "told to die" in (caught.value.log_tail or "")
-        assert "notes begins" in (await mine.logs())["notes"]
-
     async def test_a_world_that_is_torn_down_is_gone_and_its_sandbox_stays(
         self, place: Sandbox, world: MakeWorld
     ) -> None:
@@ -103,7 +104,7 @@ class WorldOfServices(Worlds):
         assert (await place.exec(["true"])).return_code == 0
         assert "notes begins" in (await mine.logs())["notes"]
 
-    @pytest.mark.parametrize("where", ["entrypoint", "exec"])
+    @pytest.mark.parametrize("where", [pytest.param("entrypoint", marks=pytest.mark.long), "exec"])
     async def test_services_know_their_task(self, place: Sandbox, world: MakeWorld, where: str) -> None:
         chosen = TaskSelection.model_validate({"key": "WHICH_TASK", "inject_into": where})
         await begun(world(notes(), task_selection=chosen, env={"KEY": "value", "WHICH_TASK": "another"}))
@@ -125,11 +126,6 @@ class WorldOfServices(Worlds):
         await mine.teardown()
         assert await running(place, "notes --db") == 0
 
-    async def test_a_manifest_environment_is_an_environment(self, place: Sandbox, provider: SandboxProvider) -> None:
-        declared = Manifest(name="world", base_image="base", owns_lifecycle=False, services=(notes(),))
-        mine: Environment = ManifestEnvironment(declared, place, provider, keeper=keeper_of(place), task="task")
-        assert mine.manifest is declared
-
     async def test_what_services_have_in_common_is_in_one_place(self, fresh: Fresh, world: MakeWorld) -> None:
         """A sandbox of another working directory: services run in it."""
         sandbox = await fresh(workdir="/work")
@@ -139,7 +135,13 @@ class WorldOfServices(Worlds):
 
 
 @pytest.mark.docker
-class TestWorldOnDocker(OnDocker, WorldOfServices):
+class TestWorldOnDocker(OnDocker, WorldInBrief):
+    pass
+
+
+@pytest.mark.docker
+@pytest.mark.long
+class TestMoreOfTheWorldOnDocker(OnDocker, WorldOfServices):
     pass
 
 

@@ -1,9 +1,6 @@
-"""Whoever works on a world may be killed at any moment; whoever comes next finishes what was asked for."""
+"""Whoever works on a world may die at any step; whoever comes next finishes what was asked for."""
 
 from __future__ import annotations
-
-import asyncio
-import time
 
 import pytest
 from support.small_worlds import DATABASE, MakeWorld, OnDocker, OnLocal, Worlds, ask, notes, running
@@ -11,8 +8,6 @@ from support.world_callers import call
 
 from benchflow.contracts.environment import StateTable
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.planes.environment.incarnation import WORLD
-from benchflow.testing.waiting import until
 
 STATE = StateTable(paths=(DATABASE, "/data/more.db"))
 
@@ -24,103 +19,62 @@ async def only_once(sandbox: Sandbox) -> None:
     assert await running(sandbox, "benchflow-world") >= 1
 
 
-class CrashesAtTheStart(Worlds):
-    moments = 4
+class Crashes(Worlds):
+    every: int | None = None
+    """At each how many-th of its calls of the sandbox somebody is to die; None for few of them."""
 
-    async def test_starting_a_world_may_be_interrupted_at_any_moment(self, place: Sandbox, world: MakeWorld) -> None:
-        mine = world(notes(), notes("more", 9102))
-        caller = call(self.provider_path, place.ref, mine.manifest, "provision")
-        await caller.begun()
-        began = time.monotonic()
-        await caller.answer()
-        whole = time.monotonic() - began
-        for step in range(self.moments):
+    def steps(self, calls: int, few: list[int]) -> list[int]:
+        return [*range(1, calls + 1, self.every)] if self.every else few
+
+    async def test_who_starts_a_world_may_die_at_any_step(self, place: Sandbox, world: MakeWorld) -> None:
+        mine, deaths = world(notes(), notes("more", 9102)), 0
+        calls = (await call(self.provider_path, place.ref, mine.manifest, "provision").answer())["calls"]
+        steps = self.steps(calls, [calls * 2 // 3])
+        for step in steps:
             # Each incarnation is given the time to say that it began.
             await mine.readiness()
             await mine.teardown()
-            caller = call(self.provider_path, place.ref, mine.manifest, "provision")
-            await caller.begun()
-            await asyncio.sleep(whole * step / self.moments)
-            await caller.kill()
-            await call(self.provider_path, place.ref, mine.manifest, "provision").answer()
+            deaths += await call(self.provider_path, place.ref, mine.manifest, "provision", fatal=step).died()
+            await mine.provision()
             await mine.readiness()
             await only_once(place)
-        assert (await mine.logs())["notes"].count("notes begins") == self.moments + 1
+        assert (await mine.logs())["notes"].count("notes begins") == len(steps) + 1
+        # How often one looks until a service is there is not always the same.
+        assert deaths
 
-
-class CrashesInARollback(Worlds):
-    moments = 4
-
-    async def test_rolling_back_may_be_interrupted_at_any_moment(self, place: Sandbox, world: MakeWorld) -> None:
-        mine = world(notes(), notes("more", 9102), state=STATE)
+    async def test_who_rolls_back_may_die_at_any_step(self, place: Sandbox, world: MakeWorld) -> None:
+        mine, deaths = world(notes(), notes("more", 9102), state=STATE), 0
         await mine.provision()
         await mine.readiness()
         await ask(place, note="kept")
         snapshot = await mine.snapshot("kept")
-        caller = call(self.provider_path, place.ref, mine.manifest, "restore", snapshot)
-        await caller.begun()
-        began = time.monotonic()
-        await caller.answer()
-        whole = time.monotonic() - began
-        for step in range(self.moments):
+        restoring = (self.provider_path, place.ref, mine.manifest, "restore", snapshot)
+        calls = (await call(*restoring).answer())["calls"]
+        # Between the end of the services and the files, and when the services start.
+        for step in self.steps(calls, [calls // 4, calls * 2 // 3]):
             await ask(place, note="rolled back")
             await ask(place, port=9102, note="rolled back, too")
-            caller = call(self.provider_path, place.ref, mine.manifest, "restore", snapshot)
-            await caller.begun()
-            await asyncio.sleep(whole * step / self.moments)
-            await caller.kill()
-            await call(self.provider_path, place.ref, mine.manifest, "restore", snapshot).answer()
-            assert await ask(place) == ["kept"], f"killed at moment {step}"
-            assert await ask(place, port=9102) == [], f"killed at moment {step}"
+            deaths += await call(*restoring, fatal=step).died()
+            await mine.restore(snapshot)
+            assert await ask(place) == ["kept"], f"died before step {step}"
+            assert await ask(place, port=9102) == [], f"died before step {step}"
             await only_once(place)
             await mine.check()
-
-    async def test_a_rollback_that_died_between_the_stop_and_the_files_is_completed(
-        self, place: Sandbox, world: MakeWorld
-    ) -> None:
-        mine = world(notes(), state=STATE)
-        await mine.provision()
-        await mine.readiness()
-        snapshot = await mine.snapshot("empty")
-        await ask(place, note="rolled back")
-        caller = call(self.provider_path, place.ref, mine.manifest, "restore", snapshot)
-        await caller.begun()
-
-        async def stopped() -> bool:
-            looked = await place.control(f"cd {WORLD}/* && {{ test -e 1/stopped || test -e 2; }}")
-            return looked.return_code == 0
-
-        await until(stopped)
-        await caller.kill()
-        await mine.restore(snapshot)
-        assert await ask(place) == []
-        await mine.check()
-
-
-# Each in one kind of sandbox in every run; in a long one in both, and at more moments.
-
-
-@pytest.mark.docker
-@pytest.mark.crash
-@pytest.mark.soak
-class TestCrashesAtTheStartOnDocker(OnDocker, CrashesAtTheStart):
-    moments = 8
+        assert deaths
 
 
 @pytest.mark.local
-@pytest.mark.crash
-class TestCrashesAtTheStartOnLocal(OnLocal, CrashesAtTheStart):
+class TestCrashesOnLocal(OnLocal, Crashes):
     pass
-
-
-@pytest.mark.docker
-@pytest.mark.crash
-@pytest.mark.soak
-class TestCrashesInARollbackOnDocker(OnDocker, CrashesInARollback):
-    moments = 8
 
 
 @pytest.mark.local
-@pytest.mark.crash
-class TestCrashesInARollbackOnLocal(OnLocal, CrashesInARollback):
-    pass
+@pytest.mark.long
+class TestCrashesAtEachStepOnLocal(OnLocal, Crashes):
+    every = 1
+
+
+@pytest.mark.docker
+@pytest.mark.long
+class TestCrashesAtManyStepsOnDocker(OnDocker, Crashes):
+    every = 3

@@ -22,8 +22,10 @@ Build = Callable[..., Awaitable[ImageRef]]
 Owned = Callable[..., Awaitable[ManifestEnvironment]]
 
 SERVE = f"{PROGRAM} --db {DATABASE} --port {PORT}"
-HEALTHY = {"http": [f"http://localhost:{PORT}/health"], "timeout_sec": 60}
+HEALTHY = {"http": [f"http://localhost:{PORT}/health"], "timeout_sec": 300}
 STATE = {"paths": [DATABASE]}
+FORMS = ["first", pytest.param("below", marks=pytest.mark.long)]
+"""How an entrypoint is started: as the sandbox's first process, or below it."""
 
 
 async def death_of(world: ManifestEnvironment) -> ServiceDiedError:
@@ -72,7 +74,7 @@ class BegunByAnEntrypoint(Worlds):
                 f"FROM {self.base_image}\nCOPY notes {PROGRAM}\nRUN mkdir -p /data\n"
                 f'ENTRYPOINT ["/bin/sh", "-c", "{command}"]\n'
             )
-            built[command] = await provider.build(ImageConfig(context=str(context), entrypoint=True, timeout_sec=120))
+            built[command] = await provider.build(ImageConfig(context=str(context), entrypoint=True, timeout_sec=600))
             return built[command]
 
         return make
@@ -109,20 +111,21 @@ class BegunByAnEntrypoint(Worlds):
         assert await mine.provision() == ()
         ready = await mine.readiness()
         assert [probe.answer for probe in ready.probes] == ["HTTP 200", "connected"]
-        assert ready.services == () and 0 < ready.seconds < 60
+        assert ready.services == () and 0 < ready.seconds < 300
         await mine.check()
         assert "notes begins" in (await mine.logs())[ENTRYPOINT]
         assert len((await mine.logs(tail=5))[ENTRYPOINT]) == 5
 
 
 class WorldOfAnEntrypoint(BegunByAnEntrypoint):
-    @pytest.mark.parametrize("form", ["first", "below"])
+    @pytest.mark.parametrize("form", FORMS)
     async def test_it_knows_its_task_and_its_secrets(self, owned: Owned, form: str) -> None:
         mine = await owned(form=form)
         await mine.readiness()
         seen = await ask(mine.sandbox, "/env")
         assert (seen["BENCHFLOW_TASK_ID"], seen["KEY"]) == ("task-1", "value")
 
+    @pytest.mark.long
     async def test_one_that_is_never_healthy_is_told_with_its_log(self, owned: Owned) -> None:
         mine = await owned(f"exec {SERVE} --ill", readiness=HEALTHY | {"timeout_sec": 4})
 
@@ -140,11 +143,11 @@ class WorldOfAnEntrypoint(BegunByAnEntrypoint):
         # On a busy machine it may not be heard in time.
         assert ("HTTP 503" in said or "timed out" in said) and "entrypoint:" in said and "notes begins" in said
 
-    @pytest.mark.parametrize("form", ["first", "below"])
+    @pytest.mark.parametrize("form", FORMS)
     async def test_one_that_ends_is_not_waited_for(self, owned: Owned, form: str) -> None:
         # It ends when it is waited for, however long its sandbox has taken to start.
         command = "until [ -e /go ]; do sleep 0.1; done; echo out of luck; exit 9"
-        mine = await owned(command, form=form, readiness=HEALTHY | {"timeout_sec": 120})
+        mine = await owned(command, form=form, readiness=HEALTHY)
         waiting = asyncio.create_task(mine.readiness())
         with contextlib.suppress(SandboxError):
             await mine.sandbox.control("touch /go")
@@ -152,7 +155,7 @@ class WorldOfAnEntrypoint(BegunByAnEntrypoint):
             await waiting
         assert "out of luck" in (caught.value.log_tail or "")
 
-    @pytest.mark.parametrize("form", ["first", "below"])
+    @pytest.mark.parametrize("form", FORMS)
     async def test_one_that_dies_later_is_found_by_the_next_look(self, owned: Owned, form: str) -> None:
         mine = await owned(form=form)
         await mine.readiness()
@@ -163,6 +166,7 @@ class WorldOfAnEntrypoint(BegunByAnEntrypoint):
         assert "entrypoint ended with exit status 7" in died.message
         assert "told to die" in (died.log_tail or "")
 
+    @pytest.mark.long
     async def test_one_that_leaves_its_services_in_the_background_lives_as_long_as_they_do(self, owned: Owned) -> None:
         mine = await owned(f"{SERVE} --daemon --late 0.5", form="below")
         await mine.readiness()
@@ -237,7 +241,7 @@ class TestEntrypointOnDocker(OnDocker, BegunByAnEntrypoint):
 
 
 @pytest.mark.docker
-@pytest.mark.soak
+@pytest.mark.long
 class TestMoreOfEntrypointsOnDocker(OnDocker, WorldOfAnEntrypoint):
     pass
 
