@@ -11,6 +11,7 @@ import io
 import itertools
 import json
 import os
+import secrets
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +21,17 @@ import pytest
 from rich.console import Console
 from support.agent_world import (
     LOCAL,
-    SELDOM_DOCKER,
     TEST,
     Seen,
     assert_nothing_is_left,
     finished,
     histories,
-    run_tasks,
+    rollout_of,
     submit_tasks,
     write_step,
 )
+from support.made_once import made_once
 from support.model_world import (
-    KEY,
     MODEL,
     asked_of,
     calls_of,
@@ -50,11 +50,15 @@ from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import ConfigError
 from benchflow.gateway.client import GatewayClient
+from benchflow.jobs import Job
 from benchflow.jobs.agents import prepare_agent
 from benchflow.paths import JobPaths, StatePaths
 from benchflow.results.summary import read_spec
 from benchflow.testing.scripted_model import Call, ModelRequest, ScriptedModel, SideCalls
 from benchflow.testing.waiting import until
+
+KEY = f"k3y-of-this-module-{secrets.token_hex(8)}"
+"""What only the gateway and the model may see. No other job of the stack is given it meanwhile."""
 
 STEPS = "".join(f'[[steps]]\nname = "{name}"\n' for name in ("one", "two"))
 LOOKS = "python3 /opt/ask.py see /logs/verifier/seen; python3 /opt/ask.py call 'too late' /logs/verifier/late 1\n"
@@ -64,12 +68,20 @@ ON_THE_SIDE = "python3 /opt/ask.py call 'What may this be called?'"
 
 @dataclass(frozen=True)
 class Shown:
-    """A rollout of two steps, the model's own record of it, and the histories of its workflows."""
+    """A rollout of two steps, the model's own record of it, and the histories of its workflows.
+
+    own: a rollout whose key was in the environment; its model's calls. titled: a rollout whose agent called its model
+    when its turn was over; what was seen while it did.
+    """
 
     seen: Seen
     model: list[Call]
     histories: dict[str, str]
     job: JobPaths
+    own: Seen
+    own_model: list[Call]
+    titled: Seen
+    in_flight: tuple[str, int]
 
 
 def answer_by_step(request: ModelRequest) -> dict[str, Any]:
@@ -78,23 +90,60 @@ def answer_by_step(request: ModelRequest) -> dict[str, Any]:
     return says()
 
 
-@pytest.fixture(scope="module", params=[LOCAL, SELDOM_DOCKER])
-def shown(request: pytest.FixtureRequest, module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    task = write_model_task(tmp_path_factory.mktemp("whole"), "whole", config=STEPS)
+@made_once(params=[LOCAL, pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long])])
+async def shown(root: Path, sandbox: str) -> Shown:
+    whole = write_model_task(root, "whole", config=STEPS)
     for step in ("one", "two"):
-        write_step(task, step, LOOKS + TEST)
-    name = f"whole-{request.param}"
-    # One of the two ways in which a key is given; `test_a_key_of_the_environment_stays_outside` has the other.
-    given: dict[str, Any] = {"agent_env": {"POLICY_API_KEY": KEY}}
+        write_step(whole, step, LOOKS + TEST)
+    titling: ScriptedModel
 
-    async def run(model: ScriptedModel) -> Shown:
+    async def answer_at_leisure(request: ModelRequest) -> dict[str, Any]:
+        if request.turn == 0:
+            return runs(f"echo 42 > answer; {ON_THE_SIDE} >/dev/null 2>&1 </dev/null &")
+        while not titling.side_calls:
+            await asyncio.sleep(0.02)
+        return says()
+
+    side = {"hold": "title", "text": "A title", "times": "always", "usage": {"input": 10, "output": 3}}
+
+    async def submitted(task: Path, model: ScriptedModel, **options: Any) -> Job:
         agents = [policy(model, env={})]
-        job = await submit_tasks([task], module_jobs, job_name=name, sandbox=request.param, agents=agents, **given)
-        seen = (await finished(job))["whole"]
-        return Shown(seen, model.calls, await histories(job), job.directory)
+        return await submit_tasks([task], root / "jobs", job_name=task.name, sandbox=sandbox, agents=agents, **options)
 
-    with ScriptedModel(answer_by_step) as model:
-        return asyncio.run(run(model))
+    async with (
+        ScriptedModel(answer_by_step) as model,
+        ScriptedModel(conversation(runs(LOOK), says())) as own_model,
+        ScriptedModel(answer_at_leisure, side=SideCalls.model_validate({"reply": side})) as titling,
+    ):
+        # The two ways in which a key is given.
+        jobs = [await submitted(whole, model, agent_env={"POLICY_API_KEY": KEY})]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("POLICY_API_KEY", KEY)
+            jobs.append(await submitted(write_model_task(root, "own"), own_model))
+        titled = await submitted(write_model_task(root, "titled"), titling, agent_env={"POLICY_API_KEY": KEY})
+        await until(lambda: has_said_that_it_ended("titled"))
+        rollout = rollout_of(titled, "titled")
+        progress = await until(lambda: titled.rollout_progress(rollout))
+        assert progress is not None
+        in_flight = progress.phase, (await GatewayClient(StatePaths.default()).status(rollout)).in_flight
+        titling.release("title")
+        found = {name: seen for job in [*jobs, titled] for name, seen in (await finished(job)).items()}
+        return Shown(
+            seen=found["whole"],
+            model=model.calls,
+            histories=await histories(jobs[0]),
+            job=jobs[0].directory,
+            own=found["own"],
+            own_model=own_model.calls,
+            titled=found["titled"],
+            in_flight=in_flight,
+        )
+
+
+def has_said_that_it_ended(task: str) -> bool:
+    """Return whether the agent of a task has said that its turn is over."""
+    said = [file.read_text() for file in StatePaths.default().sessions.glob(f"bf-{task}-*/0.0/out")]
+    return any('"stopReason"' in text for text in said)
 
 
 # --- the key ---------------------------------------------------------------------------------------------
@@ -153,17 +202,11 @@ def assert_in_no_file(secret: str, *directories: Path) -> None:
     assert having == []
 
 
-def test_a_key_of_the_environment_stays_outside(
-    module_jobs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("POLICY_API_KEY", KEY)
-    task = write_model_task(tmp_path, "own")
-    with ScriptedModel(conversation(runs(LOOK), says())) as model:
-        seen = run_tasks([task], module_jobs, agents=[policy(model, env={})])["own"]
-        assert {call.headers["authorization"] for call in model.calls} == {f"Bearer {KEY}"}
-    assert seen.result.rewards == {"reward": 1.0}
-    assert not [data for data in _data(seen.paths.artifacts / "seen") if KEY.encode() in data]
-    assert_in_no_file(KEY, seen.paths.root)
+def test_a_key_of_the_environment_stays_outside(shown: Shown) -> None:
+    assert {call.headers["authorization"] for call in shown.own_model} == {f"Bearer {KEY}"}
+    assert shown.own.result.rewards == {"reward": 1.0}
+    assert not [data for data in _data(shown.own.paths.artifacts / "seen") if KEY.encode() in data]
+    assert_in_no_file(KEY, shown.own.paths.root)
 
 
 def test_every_key_that_is_given_stays_outside_and_the_first_counts() -> None:
@@ -195,7 +238,15 @@ def test_the_token_is_of_no_use_once_the_agent_has_ended(shown: Shown) -> None:
     data = b"".join(_data(shown.seen.paths.artifacts / "seen"))
     token = data[data.index(b"bfg-") :].partition(b"\0")[0].decode()
     assert _status_of_call(token) == 401
-    assert not any(StatePaths.default().gateway.rollouts.iterdir())
+    assert not [file for file in StatePaths.default().gateway.rollouts.iterdir() if str(shown.job.root) in _read(file)]
+
+
+def _read(file: Path) -> str:
+    """Return the content of a file that others may take away just now."""
+    try:
+        return file.read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def _status_of_call(token: str) -> int:
@@ -270,37 +321,11 @@ def test_the_end_of_a_turn_is_observed(shown: Shown) -> None:
     assert [outcome.turn.turn_end for outcome in shown.seen.result.steps] == ["observed", "observed"]
 
 
-async def test_a_call_after_the_end_of_a_turn_is_waited_for(module_jobs: Path, tmp_path: Path) -> None:
+def test_a_call_after_the_end_of_a_turn_is_waited_for(shown: Shown) -> None:
     """An agent's title, say: its tokens are the turn's, and its record is whole."""
-    model: ScriptedModel
-
-    async def answer(request: ModelRequest) -> dict[str, Any]:
-        if request.turn == 0:
-            return runs(f"echo 42 > answer; {ON_THE_SIDE} >/dev/null 2>&1 </dev/null &")
-        while not model.side_calls:
-            await asyncio.sleep(0.02)
-        return says()
-
-    side = {"hold": "title", "text": "A title", "times": "always", "usage": {"input": 10, "output": 3}}
-    task = write_model_task(tmp_path, "titled")
-    with ScriptedModel(answer, side=SideCalls.model_validate({"reply": side})) as model:
-        job = await submit_tasks([task], module_jobs, agents=[policy(model)])
-        await until(_has_ended)
-        rollout = job.spec.rollout_id(job.id, 0)
-        progress = await until(lambda: job.rollout_progress(rollout))
-        status = await GatewayClient(StatePaths.default()).status(rollout)
-        assert progress is not None
-        assert (progress.phase, status.in_flight) == ("execute", 1)
-        model.release("title")
-        seen = (await finished(job))["titled"]
-    (outcome,) = seen.result.steps
+    assert shown.in_flight == ("execute", 1)
+    (outcome,) = shown.titled.result.steps
     assert outcome.turn.turn_end == "observed"
     assert outcome.turn.usage is not None
     assert (outcome.turn.usage.calls, outcome.turn.usage.input_tokens) == (3, 2010)
-    assert [call.response["error"] for call in calls_of(seen)] == [None] * 3
-
-
-async def _has_ended() -> bool:
-    """Whether the agent has said that its turn is over."""
-    said = [file.read_text() for file in StatePaths.default().sessions.glob("*/0.0/out")]
-    return any('"stopReason"' in text for text in said)
+    assert [call.response["error"] for call in calls_of(shown.titled)] == [None] * 3
