@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.agent_world import Seen, run_tasks, write_step
+from support.made_once import made_once
 from support.model_world import Call, asked_of, calls_of, policy, runs, says, write_model_task
 from typer.testing import CliRunner
 
 from benchflow.cli.app import app
+from benchflow.cli.resume import plan_replay
+from benchflow.cli.rollout import choose
 from benchflow.contracts.gateway import ReplayStatus
+from benchflow.jobs import open_job, submit
 from benchflow.paths import JobPaths
 from benchflow.results.summary import read_results
+from benchflow.testing.scripted_model import Call as ModelCall
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 
 pytestmark = pytest.mark.local
@@ -34,34 +39,66 @@ def answer(request: ModelRequest) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class House:
-    """A rollout that was recorded, and the model that it may ask, which counts on."""
+class Replay:
+    """A replay that is over, and what the model was asked for it."""
 
-    model: ScriptedModel
-    jobs: Path
-    task: Path
+    seen: Seen
+    asked: list[ModelCall]
+
+
+@dataclass(frozen=True)
+class Replays:
+    """A rollout that was recorded, and its replays by their name. status: of the command that asked for `whole`."""
+
+    jobs_dir: Path
     recorded: Seen
-
-    def replay(self, name: str, *options: str) -> tuple[int, Seen, int]:
-        """The exit status, the rollout, and how often the model was asked meanwhile."""
-        before = len(self.model.calls)
-        arguments = ["rollout", "replay", "recorded/steps", "--job-name", name, "--jobs-dir", str(self.jobs), *options]
-        ran = CliRunner().invoke(app, arguments, prog_name="bench")
-        (result,) = read_results(JobPaths(self.jobs / name))
-        return ran.exit_code, Seen(result), len(self.model.calls) - before
+    status: int
+    again: dict[str, Replay]
 
 
-@pytest.fixture(scope="module")
-def house(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    task = write_model_task(tmp_path_factory.mktemp("replay"), "steps", config=STEPS)
-    for step in ("one", "two"):
-        write_step(task, step)
-    with ScriptedModel(answer) as model, pytest.MonkeyPatch.context() as patch:
-        recorded = run_tasks([task], module_jobs, agents=[policy(model)], job_name="recorded")["steps"]
-        # The one that the recorded job was given went with it.
-        patch.setenv("POLICY_API_KEY", OTHER_KEY)
-        assert (recorded.result.error, recorded.result.rewards) == (None, {"reward": 1.0})
-        yield House(model, module_jobs, task, recorded)
+# By the name of the replay: whether the task is another one by now, and how it is asked for.
+ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "until": ("same", {"until": "n1", "strict": False}),
+    "nowhere": ("same", {"until": "n9", "strict": False}),
+    "astray": ("changed", {"until": None, "strict": False}),
+    "strictly": ("changed", {"until": None, "strict": True}),
+}
+
+
+@made_once()
+def replays(root: Path) -> Replays:
+    """Record rollouts of two tasks, change the second step of one of them, and replay them in all ways at once."""
+    jobs_dir = root / "jobs"
+    tasks = [write_model_task(root, name, config=STEPS) for name in ("same", "changed")]
+    for task in tasks:
+        for step in ("one", "two"):
+            write_step(task, step)
+    with ScriptedModel(answer) as model:
+        recorded = run_tasks(tasks, jobs_dir, agents=[policy(model)], job_name="recorded")
+        for seen in recorded.values():
+            assert (seen.result.error, seen.result.rewards) == (None, {"reward": 1.0})
+        (root / "changed" / "steps" / "two" / "instruction.md").write_text("Do two, and this time by heart.\n")
+
+        async def wait() -> None:
+            for name in ASKED:
+                await (await open_job(name, jobs_dir)).wait()
+
+        with pytest.MonkeyPatch.context() as patch:
+            # The key of the recorded job went with it. Each replay has its own, by which its calls are told.
+            for name, (task, how) in ASKED.items():
+                patch.setenv("POLICY_API_KEY", f"{OTHER_KEY}-{name}")
+                asyncio.run(submit(plan_replay(choose(f"recorded/{task}", jobs_dir), job_name=name, **how)))
+            patch.setenv("POLICY_API_KEY", f"{OTHER_KEY}-whole")
+            arguments = ["rollout", "replay", "recorded/same", "--job-name", "whole", "--jobs-dir", str(jobs_dir)]
+            ran = CliRunner().invoke(app, [*arguments, "--strict"], prog_name="bench")
+            asyncio.run(wait())
+        again = {}
+        for name in (*ASKED, "whole"):
+            (result,) = read_results(JobPaths(jobs_dir / name))
+            asked = [call for call in model.calls if call.headers["authorization"] == f"Bearer {OTHER_KEY}-{name}"]
+            again[name] = Replay(Seen(result), asked)
+        assert len(model.calls) == 8 + sum(len(replay.asked) for replay in again.values())
+    return Replays(jobs_dir, recorded["same"], ran.exit_code, again)
 
 
 def sources(calls: list[Call]) -> list[str]:
@@ -78,61 +115,46 @@ def told(seen: Seen) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "ts"} for line in seen.lines]
 
 
-@pytest.fixture(scope="module")
-def whole(house: House) -> tuple[int, Seen, int]:
-    return house.replay("whole", "--strict")
-
-
-def test_a_replay_asks_no_model_and_comes_to_the_same(house: House, whole: tuple[int, Seen, int]) -> None:
-    status, seen, asked = whole
-    assert (status, seen.result.error, seen.result.rewards) == (0, None, {"reward": 1.0})
-    assert asked == 0
-    calls, recorded = calls_of(seen), calls_of(house.recorded)
+def test_a_replay_asks_no_model_and_comes_to_the_same(replays: Replays) -> None:
+    whole, recorded = replays.again["whole"], replays.recorded
+    seen = whole.seen
+    assert (replays.status, seen.result.error, seen.result.rewards) == (0, None, {"reward": 1.0})
+    assert whole.asked == []
+    calls, before = calls_of(seen), calls_of(recorded)
     assert sources(calls) == ["replay"] * 4
-    assert [call.response["response"] for call in calls] == [call.response["response"] for call in recorded]
-    assert [call.where for call in calls] == [call.where for call in recorded]
-    assert told(seen) == told(house.recorded)
+    assert [call.response["response"] for call in calls] == [call.response["response"] for call in before]
+    assert [call.where for call in calls] == [call.where for call in before]
+    assert told(seen) == told(recorded)
     last = states(seen)[-1]
     assert (last.state, last.answered, last.left) == ("replaying", 4, 0)
 
 
-def test_a_replay_costs_nothing(whole: tuple[int, Seen, int]) -> None:
-    _, seen, _ = whole
-    for outcome in seen.result.steps:
+def test_a_replay_costs_nothing(replays: Replays) -> None:
+    for outcome in replays.again["whole"].seen.result.steps:
         assert outcome.turn.usage is not None
         assert (outcome.turn.usage.calls, outcome.turn.usage.input_tokens) == (0, 0)
 
 
-def test_a_replay_goes_live_after_the_node_that_was_named(house: House) -> None:
-    status, seen, asked = house.replay("until", "--until", "n1")
-    assert (status, seen.result.rewards, asked) == (0, {"reward": 1.0}, 2)
+def test_a_replay_goes_live_after_the_node_that_was_named(replays: Replays) -> None:
+    seen = replays.again["until"].seen
+    # With the key that it was given itself.
+    assert (seen.result.rewards, len(replays.again["until"].asked)) == ({"reward": 1.0}, 2)
     calls = calls_of(seen)
     assert sources(calls) == ["replay", "replay", "live", "live"]
     assert [call.where[0] for call in calls] == ["n1", "n1", "n2", "n2"]
-    assert {call.headers["authorization"] for call in house.model.calls[-2:]} == {f"Bearer {OTHER_KEY}"}
     assert [found.state for found in states(seen)] == ["replaying", "live"]
     assert seen.result.steps[1].turn.usage is not None and seen.result.steps[1].turn.usage.calls == 2
 
 
-def test_a_node_that_is_not_on_record_is_refused(house: House) -> None:
-    status, seen, asked = house.replay("nowhere", "--until", "n9")
-    assert (status, asked) == (2, 0) or (seen.error.type, asked) == ("ConfigError", 0)
+def test_a_node_that_is_not_on_record_is_refused(replays: Replays) -> None:
+    seen = replays.again["nowhere"].seen
+    assert (seen.error.type, replays.again["nowhere"].asked) == ("ConfigError", [])
     assert "n9" in seen.error.message
 
 
-@pytest.fixture
-def changed(house: House) -> Iterator[House]:
-    """The second step is another one than at the time of the record."""
-    file = house.task / "steps" / "two" / "instruction.md"
-    before = file.read_text()
-    file.write_text("Do two, and this time by heart.\n")
-    yield house
-    file.write_text(before)
-
-
-def test_a_replay_that_goes_another_way_goes_live_and_says_where(changed: House) -> None:
-    status, seen, asked = changed.replay("astray")
-    assert (status, seen.result.rewards, asked) == (0, {"reward": 1.0}, 2)
+def test_a_replay_that_goes_another_way_goes_live_and_says_where(replays: Replays) -> None:
+    seen = replays.again["astray"].seen
+    assert (seen.result.rewards, len(replays.again["astray"].asked)) == ({"reward": 1.0}, 2)
     assert sources(calls_of(seen)) == ["replay", "replay", "live", "live"]
     divergence = states(seen)[-1].divergence
     assert states(seen)[-1].state == "diverged" and divergence is not None
@@ -142,9 +164,9 @@ def test_a_replay_that_goes_another_way_goes_live_and_says_where(changed: House)
     assert written["divergence"]["diff"] == divergence.diff
 
 
-def test_a_strict_replay_that_goes_another_way_ends_with_an_error(changed: House) -> None:
-    status, seen, asked = changed.replay("strictly", "--strict")
-    assert (status, asked) == (1, 0)
+def test_a_strict_replay_that_goes_another_way_ends_with_an_error(replays: Replays) -> None:
+    seen = replays.again["strictly"].seen
+    assert replays.again["strictly"].asked == []
     assert seen.error.type == "ReplayDivergedError"
     assert seen.error.category == "replay_diverged"
     assert "by heart" in (seen.error.log_tail or "")
@@ -155,12 +177,12 @@ def test_a_strict_replay_that_goes_another_way_ends_with_an_error(changed: House
     assert calls[2].response["error"]["kind"] == "replay_diverged"
 
 
-def test_a_rollout_without_a_record_cannot_be_replayed(house: House, tmp_path: Path) -> None:
+def test_a_rollout_without_a_record_cannot_be_replayed(replays: Replays, tmp_path: Path) -> None:
     jobs = tmp_path / "jobs"
-    shutil.copytree(house.jobs / "recorded", jobs / "recorded")
+    shutil.copytree(replays.jobs_dir / "recorded", jobs / "recorded")
     for record in jobs.rglob("llm_trajectory.jsonl"):
         record.unlink()
-    arguments = ["rollout", "replay", "recorded/steps", "--jobs-dir", str(jobs)]
+    arguments = ["rollout", "replay", "recorded/same", "--jobs-dir", str(jobs)]
     ran = CliRunner().invoke(app, arguments, prog_name="bench")
     assert ran.exit_code == 2
     assert "no record of its model's calls" in ran.stderr
