@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.embedded import EmbeddedStack, Role, chance_of_this_run
-from support.growing_task import assert_is_whole, branch_at_each_step, step, write_growing_task
+from support.growing_task import assert_is_whole, branch_after, step, write_growing_task
 from support.scored import assert_nothing_is_left, finish, submit_job
 from support.worlds import everywhere, seldom_on_local
 
@@ -23,7 +23,7 @@ def assert_is_the_undisturbed_tree(job: Job, steps: int) -> None:
     (result,) = job.results()
     assert result.error is None, result.error
     assert (result.reward, result.reward_kind) == (1.0, "value")
-    assert_is_whole(RolloutPaths(Path(str(result.directory))), steps)
+    assert_is_whole(RolloutPaths(Path(str(result.directory))), steps, range(steps))
 
 
 @seldom_on_local
@@ -31,7 +31,7 @@ async def test_a_tree_in_mid_branch_grows_on_when_its_worker_is_killed(
     handed_over: None, stack: EmbeddedStack, tmp_path: Path
 ) -> None:
     task = write_growing_task(tmp_path / "tasks", 2, held=[0, 1])
-    job = await submit_job(stack, [task], tmp_path / "jobs", branch=branch_at_each_step(2))
+    job = await submit_job(stack, [task], tmp_path / "jobs", branch=branch_after([0, 1]))
     # Two children, and then their four: at each level one of them ends while nobody listens.
     for number, acting in ((0, 2), (1, 4)):
         first, *others = await stack.in_step(step(number), acting)
@@ -51,7 +51,7 @@ async def test_a_tree_grows_as_if_nothing_had_happened(stack: EmbeddedStack, tmp
     task = write_growing_task(tmp_path / "tasks", 3)
     number = 0
     while kills > 0:
-        job = await submit_job(stack, [task], tmp_path / "jobs", f"tree-{number}", branch=branch_at_each_step(3))
+        job = await submit_job(stack, [task], tmp_path / "jobs", f"tree-{number}", branch=branch_after([0, 1, 2]))
         number += 1
         ended = asyncio.create_task(job.wait())
         while kills > 0 and not ended.done():

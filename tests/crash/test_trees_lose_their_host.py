@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from support.counted_task import enough
-from support.growing_task import assert_is_whole, branch_at_each_step, step, write_growing_task
+from support.growing_task import assert_is_whole, branch_after, step, write_growing_task
 from support.hosts import Host, cluster_server
 from support.local_world import free_subnet
 from support.options import set_options
@@ -25,8 +25,6 @@ from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.temporal import stack_id
 from benchflow.testing.waiting import until
-
-STEPS = 2
 
 
 @pytest_asyncio.fixture
@@ -56,37 +54,39 @@ async def hosts(
 
 
 @seldom_on_docker
+@pytest.mark.parametrize("divided", [[1], pytest.param([0, 1], marks=pytest.mark.long)], ids=["once", "twice"])
 async def test_another_host_takes_a_tree_over(
-    hosts: tuple[Host, Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosts: tuple[Host, Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, divided: list[int]
 ) -> None:
+    """divided: after how many steps, of two."""
     lost, other = hosts
     # What makes a host count as lost within seconds, rather than minutes.
-    set_options(monkeypatch, WorkflowOptions(heartbeat_timeout_sec=6, host_start_timeout_sec=2, host_silent_sec=10))
+    set_options(monkeypatch, WorkflowOptions(heartbeat_timeout_sec=5, host_start_timeout_sec=1, host_silent_sec=5))
     config = JobConfig.model_validate(
         {
-            "paths": [write_growing_task(tmp_path / "tasks", STEPS, held=[STEPS - 1])],
+            "paths": [write_growing_task(tmp_path / "tasks", 2, held=[1])],
             "jobs_dir": tmp_path / "jobs",
             "job_name": "tree",
             "sandbox": lost.world.sandbox,
-            "branch": branch_at_each_step(STEPS, portable=True),
+            "branch": branch_after(divided, portable=True),
         }
     )
     job = await submit(plan_job(config))
     stack = await stack_id(job.engine.client)
     lost.begin(stack)
-    leaves = 2**STEPS
-    await until(lambda: len(lost.world.with_file(step(STEPS - 1))) == leaves, every=0.1)
+    leaves = 2 ** len(divided)
+    await until(lambda: len(lost.world.with_file(step(1))) == leaves, every=0.1)
     lost.end(signal.SIGKILL)
     assert await job.is_running()
     other.begin(stack)
-    await until(lambda: len(other.world.with_file(step(STEPS - 1))) == leaves, every=0.1)
-    other.world.make_file(enough(step(STEPS - 1)))
+    await until(lambda: len(other.world.with_file(step(1))) == leaves, every=0.1)
+    other.world.make_file(enough(step(1)))
     await job.wait()
 
     (result,) = job.results()
     assert result.error is None, result.error
     assert (result.reward, result.reward_kind) == (1.0, "value")
-    assert_is_whole(RolloutPaths(Path(str(result.directory))), STEPS)
+    assert_is_whole(RolloutPaths(Path(str(result.directory))), 2, divided)
     await assert_nothing_is_left_of(other)
     # What the lost one still has is its own to remove, should it ever come back.
     assert lost.world.sandboxes() and lost.snapshots()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from itertools import product
+from collections.abc import Collection, Sequence
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -55,32 +55,33 @@ def write_growing_task(root: Path, steps: int, held: Collection[int] = ()) -> Pa
     return task
 
 
-def branch_at_each_step(steps: int, **more: Any) -> dict[str, Any]:
-    """Return the job's option `branch`, with which a tree has two children wherever a step is to be done."""
-    return {"policy": {"kind": "after_steps", "steps": [*range(steps)], "n": CHILDREN}, "max_depth": steps} | more
+def branch_after(steps: Sequence[int], **more: Any) -> dict[str, Any]:
+    """Return the job's option `branch` for a tree that divides when so many steps are done; more: its other fields."""
+    return {"policy": {"kind": "after_steps", "steps": steps, "n": CHILDREN}, "max_depth": len(steps)} | more
 
 
-def assert_is_whole(paths: RolloutPaths, steps: int) -> None:
-    """Every leaf is there, with what its own path did, once, and nothing of another's."""
-    nodes: list[dict[str, Any]] = json.loads(paths.tree.read_bytes())["nodes"]
-    leaves = [node["id"] for node in nodes if node["id"].endswith(f"/n{steps}")]
-    wanted = {
-        "/".join([*(f"n{done}.{choice}" for done, choice in enumerate(choices)), f"n{steps}"])
-        for choices in product(range(CHILDREN), repeat=steps)
-    }
-    assert set(leaves) == wanted
-    assert all(node["value"] == 1.0 and node["failed"] == {} for node in nodes if node["id"] not in wanted)
+def assert_is_whole(paths: RolloutPaths, steps: int, divided: Sequence[int]) -> None:
+    """Every leaf is there, with what its own path did, once, and nothing of another's.
+
+    divided: after how many steps, as given to `branch_after`.
+    """
+    nodes: dict[str, dict[str, Any]] = {node["id"]: node for node in json.loads(paths.tree.read_bytes())["nodes"]}
     names = [f"s{number}" for number in range(steps)]
     who = {}
-    for leaf in leaves:
+    for choices in product(range(CHILDREN), repeat=len(divided)):
+        way = [f"n{done}.{choice}" for done, choice in zip(divided, choices, strict=True)]
+        for depth, done in enumerate(divided):
+            node = nodes["/".join([*way[:depth], f"n{done}"])]
+            assert (node["value"], node["n"], node["failed"]) == (1.0, CHILDREN, {})
+        leaf = "/".join([*way, f"n{steps}"])
         place = paths.child(chain_of(leaf)).verifier_of(names[-1])
         assert (place / "log").read_text().split() == names
         who[leaf] = (place / "who").read_text().split()
         assert len(who[leaf]) == steps
+    assert {node for node in nodes if node.endswith(f"/n{steps}")} == set(who)
     # What two leaves share is what they did before they parted.
-    for one in leaves:
-        for other in leaves:
-            pairs = zip(one.split("/"), other.split("/"), strict=True)
-            parted = next((at for at, (mine, others) in enumerate(pairs) if mine != others), steps)
-            shared = [mine == others for mine, others in zip(who[one], who[other], strict=True)]
-            assert shared == [at < parted for at in range(steps)]
+    for one, other in combinations(who, 2):
+        pairs = zip(divided, one.split("/"), other.split("/"), strict=False)
+        parted = next(done for done, mine, others in pairs if mine != others)
+        shared = [mine == others for mine, others in zip(who[one], who[other], strict=True)]
+        assert shared == [at < parted for at in range(steps)]
