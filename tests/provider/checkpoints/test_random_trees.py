@@ -9,9 +9,9 @@ import uuid
 from typing import Any
 
 import pytest
+from support.captured import checkpoint_of
 from support.random_worlds import DATABASE, PROGRAM, Change, Model
 from support.small_worlds import Fresh, MakeWorld, OnDocker, OnLocal, Worlds, notes
-from test_torn_captures import checkpoint_of
 
 from benchflow.checkpoints import capture, prove
 from benchflow.contracts.environment import StateTable
@@ -109,7 +109,10 @@ class RandomTrees(Worlds):
 
 @pytest.mark.local
 class TestOnLocal(OnLocal, RandomTrees):
-    @pytest.mark.parametrize(("trees", "nodes"), [(2, 6), pytest.param(200, 12, marks=pytest.mark.soak)])
+    @pytest.mark.parametrize(
+        ("trees", "nodes"),
+        [(2, 6), pytest.param(20, 12, marks=pytest.mark.long), pytest.param(200, 12, marks=pytest.mark.soak)],
+    )
     async def test_each_node_is_what_its_path_made_of_it(
         self,
         trees: int,
@@ -125,7 +128,7 @@ class TestOnLocal(OnLocal, RandomTrees):
 
 
 @pytest.mark.docker
-@pytest.mark.soak
+@pytest.mark.long
 class TestOnDocker(OnDocker, RandomTrees):
     async def test_each_node_is_what_its_path_made_of_it(
         self,
@@ -136,4 +139,4 @@ class TestOnDocker(OnDocker, RandomTrees):
         world: MakeWorld,
         discard: list[ImageRef],
     ) -> None:
-        await self.grow(12, 12, provider, fresh, start, keep, world, discard)
+        await self.grow(4, 12, provider, fresh, start, keep, world, discard)

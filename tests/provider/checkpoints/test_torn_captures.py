@@ -7,15 +7,15 @@ import shlex
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from support.captured import checkpoint_of
 from support.small_worlds import DATABASE, MakeWorld, OnDocker, OnLocal, Worlds, ask, notes
 
-from benchflow.checkpoints import Captured, capture, prove
+from benchflow.checkpoints import capture, prove
 from benchflow.checkpoints.capture import FENCE
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.environment import StateTable
@@ -64,26 +64,6 @@ while True:
 """
 
 
-def checkpoint_of(captured: Captured, sandbox: Sandbox) -> Checkpoint:
-    ref = sandbox.ref
-    return Checkpoint(
-        id="c",
-        rollout="r",
-        node="n0",
-        provider=ref.provider,
-        host_id=ref.host_id,
-        queue=ref.queue,
-        workdir=ref.workdir,
-        created_at=datetime.now(UTC),
-        fence=captured.fence,
-        steps_done=0,
-        attempts=captured.attempts,
-        files=captured.files,
-        state=captured.state,
-        by_layer=dict(captured.by_layer),
-    )
-
-
 class Checkpoints(Worlds):
     @pytest_asyncio.fixture
     async def world_here(self, place: Sandbox, world: MakeWorld) -> ManifestEnvironment:
@@ -106,11 +86,13 @@ class Checkpoints(Worlds):
 
         yield one
 
-    async def test_a_copy_has_the_state_of_the_moment_and_neither_sees_the_other(
+    async def test_a_copy_has_the_state_of_the_moment_and_neither_sees_the_other_nor_an_agent_the_fence(
         self, place: Sandbox, start: Any, world: MakeWorld, take: Take
     ) -> None:
         await place.write_file("/root/file", "before")
         checkpoint = await take()
+        assert (await place.exec(["cat", FENCE], user="nobody")).return_code != 0
+        assert (await place.exec(["cat", FENCE])).stdout == checkpoint.fence
         await ask(place, note="after")
         await place.write_file("/root/file", "after")
         copies = [await start(image=checkpoint.files.image) for _ in range(2)]
@@ -152,6 +134,7 @@ class Checkpoints(Worlds):
         await place.kill_once(restless)
         assert (await take()).fence
 
+    @pytest.mark.long
     async def test_a_writer_that_asks_for_no_lock_is_seen(self, place: Sandbox, take: Take) -> None:
         blind = await self.begin(place, BLIND, DATABASE)
         with pytest.raises(TornCheckpointError, match=DATABASE):
@@ -200,6 +183,7 @@ class Checkpoints(Worlds):
         await until(has_gone_on)
         await place.kill_once(diligent)
 
+    @pytest.mark.long
     async def test_an_agent_that_goes_on_outside_is_seen(self, take: Take) -> None:
         said = iter(range(100))
 
@@ -235,16 +219,11 @@ class Checkpoints(Worlds):
             await taking
         assert (await place.exec(["ls", "/var/lib/benchflow/snapshots"])).stdout.split() == []
 
-    async def test_the_fence_is_for_root_alone(self, place: Sandbox, take: Take) -> None:
-        checkpoint = await take()
-        assert (await place.exec(["cat", FENCE], user="nobody")).return_code != 0
-        assert (await place.exec(["cat", FENCE])).stdout == checkpoint.fence
-
     async def begin(self, place: Sandbox, program: str, *arguments: str, user: str | None = None) -> str:
         """Have a program do its work beside the test; the key to kill it by."""
         key = f"restless-{uuid.uuid4().hex[:6]}"
         begun = f"/tmp/{key}"
-        script = f"python3 -c {shlex.join([program, begun, *arguments])} >/dev/null 2>&1 & echo begun"
+        script = f"python3 -I -S -c {shlex.join([program, begun, *arguments])} >/dev/null 2>&1 & echo begun"
         await place.exec_once(key, ["sh", "-c", script], user=user)
 
         async def has_begun() -> bool:
@@ -280,6 +259,6 @@ class TestOnLocal(OnLocal, Checkpoints):
 
 
 @pytest.mark.docker
-@pytest.mark.soak
+@pytest.mark.long
 class TestOnDocker(OnDocker, Checkpoints):
     pass
