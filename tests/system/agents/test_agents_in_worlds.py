@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_world import BASE_IMAGE, LOCAL, Seen, run_tasks
+from support.agent_world import BASE_IMAGE, LOCAL, Seen, finished, submit_tasks
+from support.made_once import made_once
 from support.model_world import calls_of, main_calls, policy, runs, says, write_model_task
 from support.paths import SUPPORT
 
@@ -35,7 +36,6 @@ port = 9000
 [environment.state]
 paths = ["/data/ledger.db"]
 """
-SOAK_ON_DOCKER = pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak])
 URL = "http://localhost:9000"
 POST = (
     "python3 -c 'import os, urllib.request as u; "
@@ -60,21 +60,34 @@ def write_world(root: Path, *names: str, isolation: str) -> list[Path]:
     return tasks
 
 
-def in_world(root: Path, sandbox: str, answer: Any, *names: str, isolation: str) -> dict[str, Seen]:
-    tasks = write_world(root / "package", *names, isolation=isolation)
-    with ScriptedModel(answer) as model:
-        return run_tasks(tasks, root / "jobs", sandbox=sandbox, agents=[policy(model)])
+def act(request: ModelRequest) -> dict[str, Any]:
+    return runs(POST % "add/TASK") if request.turn == 0 else says()
 
 
-@pytest.mark.parametrize("sandbox", [LOCAL, SOAK_ON_DOCKER])
+def break_world(request: ModelRequest) -> dict[str, Any]:
+    return runs(f"{POST % 'die'}; sleep 3600")
+
+
+@made_once(params=[LOCAL, pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long])])
+async def in_worlds(root: Path, sandbox: str) -> dict[str, Seen]:
+    """Two tasks in one world, and one in a world that breaks."""
+    async with ScriptedModel(act) as acting, ScriptedModel(break_world) as breaking:
+        jobs = []
+        for model, isolation, names in (
+            (acting, "persistent", ("one", "two")),
+            (breaking, "per_task", ("broken",)),
+        ):
+            tasks = write_world(root / isolation, *names, isolation=isolation)
+            options = {"sandbox": sandbox, "agents": [policy(model)], "job_name": isolation}
+            jobs.append(await submit_tasks(tasks, root / "jobs", **options))
+        return {name: seen for job in jobs for name, seen in (await finished(job)).items()}
+
+
 def test_an_episode_has_a_session_and_a_record_of_its_own_in_the_state_that_the_last_one_left(
-    engine: Path, tmp_path: Path, sandbox: str
+    in_worlds: dict[str, Seen],
 ) -> None:
-    def answer(request: ModelRequest) -> dict[str, Any]:
-        return runs(POST % "add/TASK") if request.turn == 0 else says()
-
-    found = in_world(tmp_path, sandbox, answer, "one", "two", isolation="persistent")
-    first, second = sorted(found.values(), key=lambda seen: seen.result.started_at)
+    found = [in_worlds["one"], in_worlds["two"]]
+    first, second = sorted(found, key=lambda seen: seen.result.started_at)
     assert [first.result.error, second.result.error] == [None, None]
     assert [first.result.reward, second.result.reward] == [1.0, 2.0]
     assert first.result.sandbox["name"] == second.result.sandbox["name"]
@@ -87,12 +100,8 @@ def test_an_episode_has_a_session_and_a_record_of_its_own_in_the_state_that_the_
     assert first.session.id != second.session.id
 
 
-@pytest.mark.parametrize("sandbox", [LOCAL, SOAK_ON_DOCKER])
-def test_an_agent_is_stopped_when_its_world_breaks(engine: Path, tmp_path: Path, sandbox: str) -> None:
-    def answer(request: ModelRequest) -> dict[str, Any]:
-        return runs(f"{POST % 'die'}; sleep 3600")
-
-    [seen] = in_world(tmp_path, sandbox, answer, "one", isolation="per_task").values()
+def test_an_agent_is_stopped_when_its_world_breaks(in_worlds: dict[str, Seen]) -> None:
+    seen = in_worlds["broken"]
     assert seen.result.error is not None
     assert (seen.result.error.category, seen.result.rewards) == ("service", None)
     assert seen.lines[-1]["type"] == "service_died"

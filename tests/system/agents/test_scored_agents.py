@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.agent_world import Seen, run_tasks
+from support.made_once import made_once
 from support.model_world import policy, runs, says, write_model_task
 
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
@@ -38,32 +39,40 @@ CROOKED = [
 ]
 
 
-class Both:
-    """The agent's model and the judge's at one endpoint."""
-
-    def __init__(self, agent: list[Any], judge: dict[str, Any] | str) -> None:
-        self.agent = agent
-        self.judge = judge
-
-    def __call__(self, request: ModelRequest) -> dict[str, Any] | str:
-        if any(tool.name == "verdict" for tool in request.tools):
-            return self.judge
-        reply: dict[str, Any] | str = self.agent[request.turn]
-        return reply
-
-
 def verdict(score: float) -> dict[str, Any]:
     return {"tools": [{"name": "verdict", "arguments": {"score": score, "reasoning": "So it is."}}]}
 
 
-def scored(tmp_path: Path, jobs: Path, name: str, agent: list[Any], judge: dict[str, Any] | str) -> Seen:
-    task = write_model_task(tmp_path, name, config=CONFIG, test="echo 1 > /logs/verifier/reward.txt\n")
-    dockerfile = task / "environment" / "Dockerfile"
-    dockerfile.write_text(dockerfile.read_text() + SKILL)
-    with pytest.MonkeyPatch.context() as patch, ScriptedModel(Both(agent, judge)) as model:
+CASES: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "honest": (HONEST, verdict(0.75)),
+    "crooked": (CROOKED, verdict(0)),
+    "unjudged": (HONEST, {"error": {"status": 500}}),
+}
+"""What the agent's model says, and the judge's, by the task."""
+
+
+def answer(request: ModelRequest) -> dict[str, Any]:
+    """Answer as the agent's model or as the judge's, who are asked at one endpoint, and both told of the task."""
+    ((agent, judge),) = [case for name, case in CASES.items() if f"This is {name}." in request.text]
+    if any(tool.name == "verdict" for tool in request.tools):
+        return judge
+    reply: dict[str, Any] = agent[request.turn]
+    return reply
+
+
+@made_once()
+def scored(root: Path) -> dict[str, Seen]:
+    tasks = []
+    for name in CASES:
+        task = write_model_task(root, name, config=CONFIG, test="echo 1 > /logs/verifier/reward.txt\n")
+        (task / "instruction.md").write_text(f"Make the answer. This is {name}.\n")
+        dockerfile = task / "environment" / "Dockerfile"
+        dockerfile.write_text(dockerfile.read_text() + SKILL)
+        tasks.append(task)
+    with pytest.MonkeyPatch.context() as patch, ScriptedModel(answer) as model:
         patch.setenv("OPENAI_API_KEY", "a-key-of-nobodys")
         settings = {"base_url": model.openai_base_url, "retries": 1}
-        return run_tasks([task], jobs, job_name=name, sandbox="local", agents=[policy(model)], judge=settings)[name]
+        return run_tasks(tasks, root / "jobs", sandbox="local", agents=[policy(model)], judge=settings)
 
 
 def errors(seen: Seen) -> dict[str, str]:
@@ -72,8 +81,8 @@ def errors(seen: Seen) -> dict[str, str]:
     return step.verify.errors
 
 
-def test_an_honest_agent_earns_every_space(module_jobs: Path, tmp_path: Path) -> None:
-    seen = scored(tmp_path, module_jobs, "honest", HONEST, verdict(0.75))
+def test_an_honest_agent_earns_every_space(scored: dict[str, Seen]) -> None:
+    seen = scored["honest"]
     assert (seen.result.error, errors(seen)) == (None, {})
     rewards = seen.result.rewards
     assert rewards is not None
@@ -83,8 +92,8 @@ def test_an_honest_agent_earns_every_space(module_jobs: Path, tmp_path: Path) ->
     assert (rewards["memory.skills.recall"], rewards["memory.skills.precision"]) == (1.0, 1.0)
 
 
-def test_a_crooked_agent_is_seen_through_in_every_space_but_the_output(module_jobs: Path, tmp_path: Path) -> None:
-    seen = scored(tmp_path, module_jobs, "crooked", CROOKED, verdict(0))
+def test_a_crooked_agent_is_seen_through_in_every_space_but_the_output(scored: dict[str, Seen]) -> None:
+    seen = scored["crooked"]
     assert seen.result.error is None
     rewards = seen.result.rewards
     assert rewards is not None
@@ -99,10 +108,8 @@ def test_a_crooked_agent_is_seen_through_in_every_space_but_the_output(module_jo
     }
 
 
-def test_a_judge_that_fails_leaves_its_space_unmeasured_and_the_rest_as_it_is(
-    module_jobs: Path, tmp_path: Path
-) -> None:
-    seen = scored(tmp_path, module_jobs, "unjudged", HONEST, {"error": {"status": 500}})
+def test_a_judge_that_fails_leaves_its_space_unmeasured_and_the_rest_as_it_is(scored: dict[str, Seen]) -> None:
+    seen = scored["unjudged"]
     assert (seen.result.error, seen.result.verifier_error) == (None, None)
     rewards = seen.result.rewards
     assert rewards is not None and rewards["reward"] == rewards["action"] == 1.0
