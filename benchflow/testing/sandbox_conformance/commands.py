@@ -44,14 +44,6 @@ class Commands(Fixtures):
         assert (said.return_code, said.stdout) == (0, "/root\n")
         assert (await sandbox.exec(show, user="nobody", cwd="/")).stdout == "/nonexistent\n"
 
-    async def test_the_engines_own_environment_is_nowhere_inside(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("ENGINES_KEY", f"engines-{nap()}")
-        sandbox = await start()
-        said = await sandbox.exec(["sh", "-c", "env; cat /proc/[0-9]*/environ"])
-        assert "ENGINES_KEY" not in said.stdout
-
     async def test_a_command_runs_in_the_workspace_or_where_it_is_told(self, start: Start) -> None:
         sandbox = await start(workdir="/place/deep")
         assert sandbox.ref.workdir == "/place/deep"

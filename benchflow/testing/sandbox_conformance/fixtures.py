@@ -19,7 +19,8 @@ from typing import Any, ClassVar, TypeVar, cast
 import pytest
 import pytest_asyncio
 
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxRef, SandboxSpec
+from benchflow.errors import SandboxLostError
 from benchflow.testing.waiting import TIMEOUT_SEC, until
 
 T = TypeVar("T")
@@ -235,10 +236,27 @@ class Fixtures:
             env={"WORLD": "one two"},
         )
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def shared_ref(cls, shared_spec: SandboxSpec) -> SandboxRef:
+        """The same, begun."""
+
+        async def begin() -> SandboxRef:
+            provider = make_provider(cls.provider_path)
+            sandbox = await provider.start(shared_spec, host_id="host", queue="queue")
+            await provider.close()
+            return sandbox.ref
+
+        return elsewhere(begin)
+
     @pytest_asyncio.fixture
-    async def sandbox(self, provider: SandboxProvider, shared_spec: SandboxSpec) -> Sandbox:
+    async def sandbox(self, provider: SandboxProvider, shared_spec: SandboxSpec, shared_ref: SandboxRef) -> Sandbox:
         """The sandbox that the tests of a class share."""
-        return await provider.start(shared_spec, host_id="host", queue="queue")
+        try:
+            return await provider.attach(shared_ref)
+        except SandboxLostError:
+            # A test has broken it.
+            return await provider.start(shared_spec, host_id="host", queue="queue")
 
     @pytest_asyncio.fixture
     async def still(self, sandbox: Sandbox) -> Sandbox:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,8 @@ from benchflow.testing.sandbox_conformance.fixtures import (
     napping,
 )
 
-KILLS = 4
-"""How many processes are killed while they start a sandbox."""
+KILLS = pytest.mark.parametrize("kills", [3, 10])
+"""How many processes are killed while they start a sandbox, each a little later than the one before."""
 
 
 class Starting(Fixtures):
@@ -47,18 +46,16 @@ class Starting(Fixtures):
         again = await provider.build(image_config)
         assert (again.reference, again.workdir) == (image.reference, image.workdir)
 
-    async def test_the_ref_says_what_was_asked_for(self, provider: SandboxProvider, spec: SandboxSpec) -> None:
-        sandbox = await provider.start(spec, host_id="this-host", queue="its-queue", generation=3)
-        ref = SandboxRef.model_validate_json(sandbox.ref.model_dump_json())
-        assert (ref.name, ref.host_id, ref.queue, ref.generation) == (spec.name, "this-host", "its-queue", 3)
-        await provider.remove(spec.name)
-
-    async def test_starting_twice_finds_the_first(self, start: Start, other: SandboxProvider) -> None:
-        first = await start(name="benchflow-test-" + nap())
-        await first.write_file("/mark", "x")
-        second = await start(name=first.ref.name)
-        assert second.ref.handle == first.ref.handle
-        assert await second.read_file("/mark") == b"x"
+    async def test_starting_twice_finds_the_first_and_its_ref_says_what_was_asked_for(
+        self, own: Sandbox, other: SandboxProvider, spec: SandboxSpec
+    ) -> None:
+        await own.write_file("/mark", "x")
+        asked = spec.model_copy(update={"name": own.ref.name})
+        again = await other.start(asked, host_id="this-host", queue="its-queue", generation=3)
+        ref = SandboxRef.model_validate_json(again.ref.model_dump_json())
+        assert (ref.name, ref.host_id, ref.queue, ref.generation) == (own.ref.name, "this-host", "its-queue", 3)
+        assert ref.handle == own.ref.handle
+        assert await again.read_file("/mark") == b"x"
 
     async def test_starts_at_the_same_moment_make_one(
         self, provider: SandboxProvider, other: SandboxProvider, spec: SandboxSpec, stack: str
@@ -71,21 +68,21 @@ class Starting(Fixtures):
         assert len(await provider.owned(stack)) == 1
         await provider.remove(spec.name)
 
+    @KILLS
     async def test_a_process_that_starts_one_may_be_killed_at_any_moment(
-        self, provider: SandboxProvider, spec: SandboxSpec, stack: str
+        self, provider: SandboxProvider, spec: SandboxSpec, stack: str, kills: int
     ) -> None:
-        began = time.monotonic()
         probe = others.start(self.provider_path, spec)
         await probe.begun()
         began = time.monotonic()
         await probe.answer()
         whole = time.monotonic() - began
         await provider.remove(spec.name)
-        for step in range(KILLS):
+        for step in range(kills):
             wanted = spec.model_copy(update={"name": f"{spec.name}-{step}"})
             caller = others.start(self.provider_path, wanted)
             await caller.begun()
-            await asyncio.sleep(whole * step / KILLS)
+            await asyncio.sleep(whole * step / kills)
             await caller.kill()
             sandbox = await provider.start(wanted, host_id="h", queue="q")
             assert (await sandbox.exec(["echo", "here"])).stdout == "here\n", f"killed at moment {step}"
@@ -172,21 +169,16 @@ class Starting(Fixtures):
 class Finding(Fixtures):
     """`attach`, `owned`, and one provider in many places."""
 
-    async def test_attaching_finds_it_from_elsewhere_and_not_when_it_is_gone(
-        self, provider: SandboxProvider, other: SandboxProvider, own: Sandbox
+    async def test_attaching_finds_it_from_elsewhere_until_it_is_gone_and_every_method_says_so_then(
+        self, own: Sandbox, provider: SandboxProvider, other: SandboxProvider, stack: str, tmp_path: Path
     ) -> None:
         again = await other.attach(own.ref)
         assert again.ref == own.ref
         assert (await again.exec(["true"])).return_code == 0
-        await provider.remove(own.ref.name)
+        await other.remove(own.ref.name)
         for one in (provider, other):
             with pytest.raises(SandboxLostError):
                 await one.attach(own.ref)
-
-    async def test_every_method_says_that_it_is_lost(
-        self, own: Sandbox, provider: SandboxProvider, other: SandboxProvider, stack: str, tmp_path: Path
-    ) -> None:
-        await other.remove(own.ref.name)
         calls: dict[str, Callable[[], Awaitable[Any]]] = {
             "exec": lambda: own.exec(["true"]),
             "exec_once": lambda: own.exec_once("key", ["true"]),
@@ -232,17 +224,15 @@ class Finding(Fixtures):
         assert [type(end) for end in ends] == [SandboxLostError] * 3
 
     async def test_each_stack_sees_its_own_sandboxes_only(
-        self, provider: SandboxProvider, start: Start, stack: str
+        self, provider: SandboxProvider, sandbox: Sandbox, class_stack: str, start: Start, stack: str
     ) -> None:
-        other = uuid.uuid4().hex
-        mine = await start()
-        theirs = await start(labels={STACK_LABEL: other, "benchflow.workflow": "w/1"})
-        assert [owned.name for owned in await provider.owned(stack)] == [mine.ref.name]
-        found = await provider.owned(other)
+        theirs = await start(labels={STACK_LABEL: stack, "benchflow.workflow": "w/1"})
+        assert [owned.name for owned in await provider.owned(class_stack)] == [sandbox.ref.name]
+        found = await provider.owned(stack)
         assert [(owned.name, owned.handle) for owned in found] == [(theirs.ref.name, theirs.ref.handle)]
-        assert found[0].labels == {STACK_LABEL: other, "benchflow.workflow": "w/1"}
+        assert found[0].labels == {STACK_LABEL: stack, "benchflow.workflow": "w/1"}
         await provider.remove(theirs.ref.name)
-        assert await provider.owned(other) == []
+        assert await provider.owned(stack) == []
 
     async def test_one_provider_serves_one_event_loop_after_another(
         self, spec: SandboxSpec, state_directory: Path

@@ -13,9 +13,6 @@ from benchflow.testing.sandbox_conformance import others
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, awake, leave, nap, napping
 from benchflow.testing.waiting import until
 
-MOMENTS = 10
-"""How many callers are killed, each a little later in its call than the one before."""
-
 LATE = (1.0, 10.0, 60.0)
 """Seconds after which somebody comes late: more, where a busy machine did not get far enough in fewer."""
 
@@ -27,7 +24,7 @@ class Once:
         self.sandbox = sandbox
         self.key = f"work-{uuid.uuid4().hex}"
         self.file = f"{room}/count-{uuid.uuid4().hex[:8]}"
-        self.command = self.of("sleep 0.4; echo out; echo err >&2; exit 7")
+        self.command = self.of("sleep 0.2; echo out; echo err >&2; exit 7")
 
     def of(self, script: str) -> list[str]:
         return ["sh", "-c", f"echo ran >>{self.file}; {script}"]
@@ -112,7 +109,8 @@ class ExactlyOnce(Fixtures):
         assert (result.return_code, result.stdout, result.stderr) == (7, "out\n", "err\n")
         assert await once.count() == 1
 
-    async def test_a_caller_may_be_killed_at_any_moment(self, sandbox: Sandbox, room: str) -> None:
+    @pytest.mark.parametrize("kills", [5, 20])
+    async def test_a_caller_may_be_killed_at_any_moment(self, sandbox: Sandbox, room: str, kills: int) -> None:
         """Some land between creating, recording and starting; each time it ran, or runs now, once."""
         probe = Once(sandbox, room)
         caller = others.call(self.provider_path, sandbox.ref, "exec_once", probe.key, probe.of("exit 7"))
@@ -120,13 +118,13 @@ class ExactlyOnce(Fixtures):
         began = time.monotonic()
         await caller.answer()
         whole = time.monotonic() - began
-        for step in range(MOMENTS):
+        for step in range(kills):
             once = Once(sandbox, room)
             user = "nobody" if step % 2 else None
             command = once.of("echo out; exit 7")
             caller = others.call(self.provider_path, sandbox.ref, "exec_once", once.key, command, user=user, cwd="/")
             await caller.begun()
-            await asyncio.sleep(whole * step / MOMENTS)
+            await asyncio.sleep(whole * step / kills)
             await caller.kill()
             # Counted first: what the killed one had begun may come up between the two.
             if await once.count():

@@ -26,13 +26,13 @@ from benchflow.testing.sandbox_conformance.fixtures import (
     nap,
     napping,
 )
+from benchflow.testing.sandbox_conformance.lifecycle import KILLS
 from benchflow.testing.sandbox_conformance.networks import PORT, SERVE, fetched
 from benchflow.testing.waiting import until
 
 Begin = Callable[..., Awaitable[Sandbox]]
 
 FORMS = ("first", "below")
-KILLS = 4
 # Says what it is, keeps a note of each beginning, starts a worker anew whenever it ends (in a session of its own, with
 # no parent and no environment), and stays.
 WORLD = """#!/bin/sh
@@ -211,9 +211,10 @@ class Worlds(Fixtures):
             await until(done)
             assert len((await provider.entrypoint_state(sandbox.ref.name)).log) <= 64 * 1024
 
+    @KILLS
     @pytest.mark.parametrize("form", FORMS)
     async def test_a_process_that_starts_a_world_may_be_killed_at_any_moment(
-        self, plan: BuildContext, provider: SandboxProvider, spec: SandboxSpec, start: Start, form: str
+        self, plan: BuildContext, provider: SandboxProvider, spec: SandboxSpec, start: Start, form: str, kills: int
     ) -> None:
         length = nap()
         image = await plan.build(f'CMD echo "$SECRET" >>/begun; exec sleep {length}')
@@ -221,11 +222,11 @@ class Worlds(Fixtures):
         told = {"SECRET": "canary"}
         whole = await _time_of(others.start(self.provider_path, spec, secrets=told))
         await provider.remove(spec.name)
-        for step in range(KILLS):
+        for step in range(kills):
             wanted = spec.model_copy(update={"name": f"{spec.name}-{step}"})
             caller = others.start(self.provider_path, wanted, secrets=told)
             await caller.begun()
-            await asyncio.sleep(whole * step / KILLS)
+            await asyncio.sleep(whole * step / kills)
             await caller.kill()
             both = [provider.start(wanted, host_id="h", queue="q", secrets=told) for _ in range(2)]
             sandbox, _ = await asyncio.gather(*both)
@@ -244,10 +245,10 @@ class Worlds(Fixtures):
             assert caught.value.remedy and caught.value.key == "image"
 
     async def test_a_sandbox_without_an_entrypoint_has_no_state_of_one(
-        self, own: Sandbox, provider: SandboxProvider
+        self, sandbox: Sandbox, provider: SandboxProvider
     ) -> None:
         with pytest.raises(SandboxError, match="does not run its image's entrypoint"):
-            await provider.entrypoint_state(own.ref.name)
+            await provider.entrypoint_state(sandbox.ref.name)
 
     @pytest.mark.parametrize(("steps", "argv"), COMBINED)
     async def test_entrypoint_and_command_combine_as_in_docker(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.world_readiness import WorldReadiness
 
-from benchflow.contracts.sandbox import ImageConfig
+from benchflow.contracts.sandbox import ImageConfig, SandboxRef
 from benchflow.testing.sandbox_conformance import SandboxConformance
 from benchflow.testing.sandbox_conformance.fixtures import left_mounted
 
@@ -17,7 +17,18 @@ from benchflow.testing.sandbox_conformance.fixtures import left_mounted
 @pytest.mark.local
 class TestLocal(SandboxConformance, WorldReadiness):
     provider_path = "benchflow.planes.sandbox.local.provider:LocalProvider"
-    long = frozenset({"test_thirty_generations_are_as_good_as_one"})
+    long = frozenset(
+        {
+            # More rounds of what is killed at any moment.
+            *("test_a_process_that_starts_one_may_be_killed_at_any_moment[10]",),
+            *(
+                f"test_a_process_that_starts_a_world_may_be_killed_at_any_moment[{rounds}]"
+                for rounds in ("first-10", "below-10", "below-3")
+            ),
+            "test_a_caller_may_be_killed_at_any_moment[20]",
+            "test_thirty_generations_are_as_good_as_one",
+        }
+    )
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -31,6 +42,11 @@ class TestLocal(SandboxConformance, WorldReadiness):
         for line in left:
             subprocess.run(["umount", "--lazy", line.split()[1]], check=True)
         assert left == []
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def kept_open(cls, shared_ref: SandboxRef) -> None:
+        """Have a sandbox all the time: without, each test would mount the store anew and take it away again."""
 
     @pytest.fixture(scope="class")
     @classmethod
