@@ -24,9 +24,12 @@ KEY = "canary-key-that-nobody-may-read"
 DIALECTS = ("openai", "anthropic")
 
 
-@pytest.fixture(params=DIALECTS)
+@pytest.fixture(params=["openai", pytest.param("anthropic", marks=pytest.mark.long)])
 def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+in_both_interfaces = pytest.mark.parametrize("dialect", DIALECTS)
 
 
 def says(**verdict: Any) -> dict[str, Any]:
@@ -62,6 +65,7 @@ def transcript(tmp_path: Path, name: str = "q.json") -> dict[str, Any]:
     return content
 
 
+@in_both_interfaces
 async def test_a_verdict_is_a_score_with_reasons(dialect: str, tmp_path: Path) -> None:
     async with ScriptedModel([GOOD]) as model:
         answer = await judge(model, tmp_path, dialect).ask(question())
@@ -72,6 +76,7 @@ async def test_a_verdict_is_a_score_with_reasons(dialect: str, tmp_path: Path) -
     assert "Here is a report." in json.dumps(call.body) and "Is it complete?" in json.dumps(call.body)
 
 
+@pytest.mark.long
 async def test_a_low_score_is_an_answer_like_any(dialect: str, tmp_path: Path) -> None:
     async with ScriptedModel([says(score=0, reasoning="Nothing is there.")]) as model:
         answer = await judge(model, tmp_path, dialect).ask(question())
@@ -84,6 +89,7 @@ async def test_what_an_answer_cost_is_known_where_the_price_is(tmp_path: Path) -
     assert answer.cost_usd is not None and answer.cost_usd > 0
 
 
+@in_both_interfaces
 async def test_a_malformed_answer_is_objected_to(dialect: str, tmp_path: Path) -> None:
     broken = {"tools": [{"name": "verdict", "arguments": "{not json"}]}
     async with ScriptedModel([broken, GOOD]) as model:
@@ -102,7 +108,9 @@ async def test_answers_malformed_for_ever_are_an_error_and_not_a_score(dialect: 
     assert transcript(tmp_path)["answer"] is None and len(transcript(tmp_path)["attempts"]) == 3
 
 
-@pytest.mark.parametrize("score", [7, -1, 2.5, True, "high", None])
+@pytest.mark.parametrize(
+    "score", [7, *(pytest.param(score, marks=pytest.mark.long) for score in (-1, 2.5, True, "high", None))]
+)
 async def test_a_score_that_is_off_its_scale_is_not_taken(score: object, tmp_path: Path) -> None:
     scale = JudgeScale(id="a", description="How good?", low=1, high=5, is_whole=True)
     async with ScriptedModel([says(score=score, reasoning="x"), says(score=4, reasoning="x")]) as model:
@@ -125,6 +133,7 @@ async def test_a_slow_answer_is_asked_for_again(dialect: str, tmp_path: Path) ->
     assert all(attempt["error"] for attempt in attempts[:-1]) and "error" not in attempts[-1]
 
 
+@pytest.mark.long
 async def test_a_judge_that_is_always_slow_is_an_error(tmp_path: Path) -> None:
     async with ScriptedModel([{"delay": 30, "times": "always"}]) as model:
         with pytest.raises(JudgeError, match="asked 2 times"):
@@ -153,6 +162,7 @@ async def test_an_endpoint_that_always_fails_is_an_error(dialect: str, tmp_path:
     assert caught.value.remedy and "scripted error" in str(caught.value.log_tail)
 
 
+@in_both_interfaces
 async def test_a_wrong_key_is_not_tried_twice(dialect: str, tmp_path: Path) -> None:
     refused = {"status": 401, "message": f"no such key: {KEY}", "type": "authentication_error"}
     async with ScriptedModel([{"error": refused, "times": "always"}]) as model:
@@ -239,7 +249,10 @@ async def test_an_earlier_directory_answers_too_and_is_left_as_it_was(tmp_path: 
     assert (tmp_path / "judge" / "q.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"digest": 1}', '{"answer": {}}'])
+@pytest.mark.parametrize(
+    "content",
+    ["{", *(pytest.param(text, marks=pytest.mark.long) for text in ("", "[]", '{"digest": 1}', '{"answer": {}}'))],
+)
 async def test_a_record_that_says_nothing_is_written_anew(content: str, tmp_path: Path) -> None:
     (tmp_path / "judge").mkdir()
     (tmp_path / "judge" / "q.json").write_text(content)
@@ -257,6 +270,7 @@ async def test_any_id_is_a_file_of_its_own(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["judge"]
 
 
+@in_both_interfaces
 async def test_a_transcript_tells_all_that_was_said_but_the_key_and_secrets(dialect: str, tmp_path: Path) -> None:
     hide: Callable[[str], str] = lambda text: text.replace("hunter22", "[PASSWORD]")  # noqa: E731
     refused = {"error": {"status": 503, "message": f"overloaded, {KEY}"}}
@@ -284,14 +298,16 @@ async def test_an_endpoint_is_written_down_without_its_password(tmp_path: Path) 
 
 
 async def test_no_more_calls_are_under_way_than_allowed_whoever_makes_them(tmp_path: Path) -> None:
-    async with ScriptedModel([{**GOOD, "hold": "go", "times": "always"}]) as model:
+    async with ScriptedModel([{**GOOD, "hold": f"{number}th"} for number in range(6)]) as model:
         judges = [judge(model, tmp_path / str(number), concurrency=2) for number in range(3)]
         asked = [each.ask(question(id=str(number))) for each in judges for number in range(2)]
         answers = asyncio.gather(*asked)
-        await model.arrived(2)
-        await asyncio.sleep(0.3)  # in which a third would come
-        assert len(model.in_flight) == 2
-        model.release("go")
+        for number in range(6):
+            # Whoever has an answer makes room for one other. One too many would have come meanwhile.
+            under_way = min(number + 2, 6)
+            await model.arrived(under_way)
+            assert len(model.calls) == under_way
+            model.release(f"{number}th")
         assert len(await answers) == 6
 
 

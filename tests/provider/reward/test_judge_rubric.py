@@ -118,22 +118,19 @@ async def test_a_batched_answer_that_lacks_a_verdict_is_asked_for_again(tmp_path
     assert result.items["share"] == 0.1
 
 
-@pytest.mark.parametrize(
-    ("scoring", "reward"),
-    [
-        ({"aggregation": "all_pass", "threshold": 0.75}, 0.0),
-        ({"aggregation": "all_pass", "threshold": 0.25}, 1.0),
-        ({"aggregation": "any_pass"}, 1.0),
-        ({"aggregation": "threshold", "threshold": 0.8}, 1.0),
-        ({"aggregation": "threshold", "threshold": 0.81}, 0.0),
-    ],
-)
-async def test_the_rubric_says_what_becomes_of_its_criteria(
-    scoring: dict[str, Any], reward: float, tmp_path: Path
-) -> None:
+async def test_the_rubric_says_what_becomes_of_its_criteria(tmp_path: Path) -> None:
+    rewards = []
     async with ScriptedModel(EACH) as model:
-        result = await judged(model, tmp_path, rubric(scoring=scoring))
-    assert result.reward == reward
+        for scoring in (
+            {"aggregation": "all_pass", "threshold": 0.75},
+            {"aggregation": "all_pass", "threshold": 0.25},
+            {"aggregation": "any_pass"},
+            {"aggregation": "threshold", "threshold": 0.8},
+            {"aggregation": "threshold", "threshold": 0.81},
+        ):
+            rewards.append((await judged(model, tmp_path, rubric(scoring=scoring))).reward)
+        assert len(model.calls) == 3, "what was answered is not asked again"
+    assert rewards == [0.0, 1.0, 1.0, 1.0, 0.0]
 
 
 async def test_a_criterion_that_weighs_nothing_is_told_and_not_counted(tmp_path: Path) -> None:
@@ -145,7 +142,7 @@ async def test_a_criterion_that_weighs_nothing_is_told_and_not_counted(tmp_path:
     assert (result.reward, result.items["share"]) == (1.0, 0.25)
 
 
-@pytest.mark.parametrize("mode", ["individual", "batched"])
+@pytest.mark.parametrize("mode", ["individual", pytest.param("batched", marks=pytest.mark.long)])
 async def test_one_criterion_without_a_verdict_fails_the_whole_and_is_named(mode: str, tmp_path: Path) -> None:
     bad = {"when": {"anywhere": "It reads well."}, "error": {"status": 500}, "times": "always"}
     async with ScriptedModel([bad, EACH[0], EACH[2]]) as model:
@@ -164,6 +161,7 @@ async def test_a_retry_asks_only_what_failed(tmp_path: Path) -> None:
     assert result.metadata["judge"]["recorded"] == 2
 
 
+@pytest.mark.long
 async def test_the_rubric_says_how_long_a_call_may_take(tmp_path: Path) -> None:
     slow = says(1, "Everything is there.", delay=30, times="always")
     async with ScriptedModel([slow]) as model:
