@@ -74,13 +74,13 @@ def demo_agent(
     monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", str(tmp_path / "agents"))
 
 
-@pytest.fixture
-def no_images_left(state_root: Path, sandbox: str) -> Iterator[None]:
+@pytest_asyncio.fixture
+async def no_images_left(state_root: Path, sandbox: str) -> AsyncIterator[None]:
     """Set up before the stack, so that its sandboxes are gone when their images are removed."""
     yield
     world = make_world(sandbox, state_root)
-    world.remove_built(MARK)
-    world.close()
+    await world.remove_built(MARK)
+    await world.close()
 
 
 @pytest_asyncio.fixture
@@ -88,6 +88,6 @@ async def stack(state_root: Path, sandbox: str) -> AsyncIterator[EmbeddedStack]:
     made = EmbeddedStack(state_root, sandbox)
     await made.start()
     yield made
-    made.close()
+    await made.close()
     # A client's provider stays with the state directory that it was made for.
     await close_providers(made.id)

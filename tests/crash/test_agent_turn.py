@@ -17,7 +17,7 @@ import pytest
 from support.agent_task import AGENT, Told, long_turn, step_of, texts_of, write_agent_task
 from support.embedded import EmbeddedStack, Role, chance_of_this_run
 from support.scored import assert_nothing_is_left, finish, rows, submit_job
-from support.worlds import Seen, everywhere, seldom_on_docker
+from support.worlds import Seen, everywhere, on_docker, seldom_on_docker
 
 from benchflow.jobs import Job
 from benchflow.paths import RolloutPaths
@@ -106,7 +106,7 @@ FIVE = [signal.SIGKILL] * 4 + [signal.SIGTERM]
 TWENTY = [signal.SIGKILL] * 15 + [signal.SIGTERM] * 5
 
 
-@everywhere
+@on_docker
 @pytest.mark.parametrize(
     ("seconds", "blows"),
     # A worker that dies young is started again later and later, so that more deaths need much more time.
@@ -132,7 +132,7 @@ async def test_workers_die_again_and_again(
 
 
 @pytest.mark.long
-@everywhere
+@on_docker
 async def test_workers_die_before_the_turn_and_as_it_begins(
     handed_over: None, stack: EmbeddedStack, tmp_path: Path
 ) -> None:
@@ -158,7 +158,7 @@ async def test_workers_die_before_the_turn_and_as_it_begins(
 
 
 @pytest.mark.long
-@everywhere
+@on_docker
 async def test_the_server_dies_twice_and_then_with_the_worker(stack: EmbeddedStack, tmp_path: Path) -> None:
     task = write_agent_task(tmp_path / "tasks", "served", long_turn(12, 120))
     job = await start(stack, [task], tmp_path / "jobs")

@@ -8,12 +8,13 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from support.embedded import chance_of_this_run
 from support.local_churn import KEPT, STACK, churn, live, spec_of, stop_in_a_capture
 from support.local_world import LocalWorld, free_subnet
@@ -31,12 +32,12 @@ pytestmark = pytest.mark.local
 NAMES = ("first", "second")
 
 
-@pytest.fixture
-def world(state_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalWorld]:
+@pytest_asyncio.fixture
+async def world(state_root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalWorld]:
     monkeypatch.setenv(SUBNET_VARIABLE, free_subnet())
     made = LocalWorld(state_root)
     yield made
-    made.close()
+    await made.close()
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +173,7 @@ async def test_a_reboot_leaves_only_what_is_reaped(world: LocalWorld) -> None:
     turn.cancel()
     await asyncio.wait([turn])
     await provider.close()
-    world.reboot()
+    await world.reboot()
     fresh = LocalProvider()
     for sandbox in sandboxes:
         with pytest.raises(SandboxLostError):
@@ -259,7 +260,7 @@ async def _nothing_is_left(world: LocalWorld) -> None:
     left: list[str] = []
 
     async def nothing() -> bool:
-        left[:] = world.leftovers()
+        left[:] = await world.leftovers()
         return not left
 
     for _ in range(4):

@@ -17,7 +17,7 @@ from support.agent_task import AGENT
 from support.embedded import EmbeddedStack, Role, chance_of_this_run
 from support.office_task import DOCUMENT, TURNS, prompt_of, reward_of, write_office_package
 from support.scored import assert_nothing_is_left, submit_job
-from support.worlds import everywhere
+from support.worlds import on_local
 
 from benchflow.paths import RolloutPaths
 from benchflow.trajectories.growth import chain_of
@@ -50,7 +50,7 @@ def value_of(choices: Choices) -> float:
     return sum(returns) / len(returns)
 
 
-@everywhere
+@on_local
 @pytest.mark.parametrize("kills", [pytest.param(5, marks=pytest.mark.long), pytest.param(20, marks=pytest.mark.soak)])
 async def test_a_tree_in_the_office_grows_as_if_nothing_had_happened(
     stack: EmbeddedStack, tmp_path: Path, kills: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator
@@ -34,13 +33,13 @@ async def hosts(
     """Two hosts of a cluster that this process submits to."""
     results = tmp_path / "results"
     results.mkdir()
-    with contextlib.ExitStack() as running:
-        address = await asyncio.to_thread(running.enter_context, cluster_server())
+    async with contextlib.AsyncExitStack() as running:
+        address = await running.enter_async_context(cluster_server())
         monkeypatch.setenv("TEMPORAL_ADDRESS", address)
         monkeypatch.setenv("BENCHFLOW_STORE", str(tmp_path / "store"))
         own: list[dict[str, str]] = [{}, {}]
         if sandbox == "docker":
-            own[1]["DOCKER_HOST"] = await asyncio.to_thread(running.enter_context, second_daemon())
+            own[1]["DOCKER_HOST"] = await running.enter_async_context(second_daemon())
         else:
             first = free_subnet()
             own = [{SUBNET_VARIABLE: first}, {SUBNET_VARIABLE: free_subnet(first)}]
@@ -49,7 +48,7 @@ async def hosts(
             for name, variables in zip(("a", "b"), own, strict=True)
         ]
         for host in made:
-            running.callback(host.close)
+            running.push_async_callback(host.close)
         yield made[0], made[1]
 
 
@@ -98,5 +97,9 @@ async def assert_nothing_is_left_of(host: Host) -> None:
     """Nothing that its worker would not remove at once; it ends."""
     await until(lambda: not host.world.sandboxes() and not host.snapshots(), every=0.1)
     host.end()
+
+    async def has_nothing() -> bool:
+        return not await host.world.leftovers()
+
     # The kernel takes some things away in its own time.
-    await until(lambda: not host.world.leftovers(), every=0.1)
+    await until(has_nothing, every=0.1)

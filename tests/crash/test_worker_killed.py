@@ -19,7 +19,7 @@ from support.scored import (
     in_phase,
     submit_job,
 )
-from support.worlds import Seen, everywhere, seldom_on_docker
+from support.worlds import Seen, everywhere, on_docker, seldom_on_docker
 
 import benchflow
 from benchflow import stack as stacks
@@ -80,11 +80,11 @@ async def test_killed_during_a_build(stack: EmbeddedStack, tmp_path: Path) -> No
         # A daemon gives up a build whose client is gone in its own time.
         await until(lambda: stack.world.builds(mark) == [])
     finally:
-        stack.world.remove_built(mark)
+        await stack.world.remove_built(mark)
 
 
 @pytest.mark.long
-@everywhere
+@on_docker
 async def test_told_to_stop_twice(stack: EmbeddedStack, tmp_path: Path) -> None:
     tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox, held=[SOLVED])
     job = await submit_job(stack, tasks, tmp_path / "jobs")
@@ -99,7 +99,7 @@ async def test_told_to_stop_twice(stack: EmbeddedStack, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@everywhere
+@on_docker
 async def test_newer_code_drains_the_older(
     stack: EmbeddedStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import docker
 from docker.models.containers import Container
 from support.worlds import Seen
+
+from benchflow.testing.waiting import until
 
 
 class DockerWorld:
@@ -78,19 +79,19 @@ class DockerWorld:
     def processes(self) -> list[int]:
         return []
 
-    def leftovers(self) -> list[str]:
+    async def leftovers(self) -> list[str]:
         containers = [f"container {container.name}" for container in self._containers()]
         return containers + [f"network {network.name}" for network in self._networks()]
 
-    def remove_built(self, mark: str) -> None:
+    async def remove_built(self, mark: str) -> None:
         client = self._docker.api
         for row in client.images(filters={"label": "benchflow.digest"}):
             # Whoever tests beside this removes images, too.
             with suppress(docker.errors.NotFound):
                 if any(mark in (layer["CreatedBy"] or "") for layer in client.history(row["Id"])):
-                    _remove(client, row["Id"])
+                    await _remove(client, row["Id"])
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for container in self._containers():
             with suppress(docker.errors.APIError):
                 container.remove(force=True)
@@ -115,13 +116,16 @@ def _seen(container: Container) -> Seen:
     return Seen(container.name, str(container.id), container.labels.get("benchflow.workflow", ""))
 
 
-def _remove(client: docker.APIClient, image: str) -> None:
-    """As soon as no container that somebody looked into it with is left."""
-    deadline = time.monotonic() + 20
-    while True:
+async def _remove(client: docker.APIClient, image: str) -> None:
+    """Remove an image as soon as no container that somebody looked into it with is left."""
+
+    def removed() -> bool:
         try:
-            return client.remove_image(image, force=True)
+            client.remove_image(image, force=True)
         except docker.errors.APIError as error:
-            if error.status_code != 409 or time.monotonic() > deadline:
+            if error.status_code != 409:
                 raise
-            time.sleep(0.2)
+            return False
+        return True
+
+    await until(removed, every=0.2)

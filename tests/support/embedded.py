@@ -50,14 +50,14 @@ class EmbeddedStack:
         self.id = await stack_id(await connect(Target(record.address, record.namespace)))
         self.world.watch(self.id)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop the stack and everything that a failed test may have left of it."""
         with suppress(Exception):
-            stack.stop(self.paths)
+            await asyncio.to_thread(stack.stop, self.paths)
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.world.close()
+        await self.world.close()
 
     def processes(self, role: Role | None = None) -> list[int]:
         """The processes that were started for this state directory, whether or not anything knows of them."""

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import docker
@@ -24,8 +24,8 @@ from benchflow.temporal import Target, connect
 from benchflow.testing.waiting import until
 
 
-@contextlib.contextmanager
-def cluster_server() -> Iterator[str]:
+@contextlib.asynccontextmanager
+async def cluster_server() -> AsyncIterator[str]:
     """The address of a Temporal server in memory."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -34,14 +34,15 @@ def cluster_server() -> Iterator[str]:
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
     command += [f"--search-attribute={name}=Keyword" for name in names.KEYWORD_ATTRIBUTES]
     command += [f"--search-attribute={name}=Double" for name in names.DOUBLE_ATTRIBUTES]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)
     try:
-        asyncio.run(until(lambda: _answers(f"127.0.0.1:{port}")))
+        await until(lambda: _answers(f"127.0.0.1:{port}"))
         yield f"127.0.0.1:{port}"
     finally:
         # Asked to end, it waits a second for calls that nobody makes.
         process.kill()
-        process.wait()
+        await process.wait()
 
 
 async def _answers(address: str) -> bool:
@@ -96,10 +97,10 @@ class Host:
             tags = [tag for row in client.api.images(name=SNAPSHOT) for tag in row["RepoTags"] or ()]
         return kept + [tag for tag in tags if tag.startswith(f"{SNAPSHOT}:{short_of(self._stack)}-")]
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End what a failed test may have left of it."""
         self.end(signal.SIGKILL)
-        self.world.close()
+        await self.world.close()
 
     @contextlib.contextmanager
     def _environment(self) -> Iterator[None]:

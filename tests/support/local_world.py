@@ -8,6 +8,7 @@ rules by the subnet, which each stack under test has for itself.
 from __future__ import annotations
 
 import fcntl
+import functools
 import ipaddress
 import json
 import os
@@ -17,7 +18,6 @@ import socket
 import struct
 import subprocess
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +31,7 @@ from benchflow.planes.sandbox.local.helper.process import start_time
 from benchflow.planes.sandbox.local.machine import group_of
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.planes.sandbox.local.store.store import Store
+from benchflow.testing.waiting import until
 
 _GET_ADDRESS = 0x8915
 _HELPER = "helper.server"
@@ -178,7 +179,7 @@ class LocalWorld:
 
     # --- what may be left ----------------------------------------------------------------------------
 
-    def leftovers(self) -> list[str]:
+    async def leftovers(self) -> list[str]:
         found = [f"process {pid}: {_shown(pid)}" for pid in {*self.processes(), *self.inside()}]
         found += [f"mount of process {pid}: {_shown(pid)}" for pid in self._holders()]
         found += [f"mount {point}" for point in self._mounts()]
@@ -188,7 +189,7 @@ class LocalWorld:
         found += [f"rules for {subnet}" for subnet in self._rules() if not self._others_have_rules()]
         found += [f"record {place.name}" for place in self._records()]
         found += [f"lock {lock.name}" for lock in self._locks()]
-        return found or [f"volume {name}" for name in self._volumes()]
+        return found or [f"volume {name}" for name in await self._volumes()]
 
     def counts(self) -> dict[str, int]:
         """How much there is of everything, this process's own handles included."""
@@ -215,30 +216,26 @@ class LocalWorld:
         ]
         return sum(int(words[1]) << 10 for words in lines if words[0] in ("Private_Clean:", "Private_Dirty:"))
 
-    def reboot(self) -> None:
+    async def reboot(self) -> None:
         """Leave what a machine that was switched off and on again has: its files."""
         for pid in {*self.processes(), *self.inside()}:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._remove_groups()
-        for point in self._mounts():
-            subprocess.run(["umount", "-l", point], check=True)
+        await self._remove_groups()
+        self._unmount()
         for place in self._records():
             running = _json(place / "running.json")
             (place / "running.json").write_text(json.dumps(running | {"boot": "before"}))
 
-    def _remove_groups(self) -> None:
+    async def _remove_groups(self) -> None:
         for group in self._groups():
             for directory, _, _ in os.walk(group, topdown=False):
-                while True:
-                    try:
-                        Path(directory).rmdir()
-                        break
-                    except FileNotFoundError:
-                        break
-                    except OSError:
-                        # Its processes have been killed and are about to end.
-                        time.sleep(0.01)
+                # Its processes have been killed and are about to end.
+                await until(functools.partial(_is_removed, Path(directory)))
+
+    def _unmount(self) -> None:
+        for point in self._mounts():
+            subprocess.run(["umount", "-l", point], check=True)
 
     def _records(self) -> list[Path]:
         return sorted((self.home / "sandboxes").glob("*"))
@@ -277,7 +274,7 @@ class LocalWorld:
         """The rules of a host are removed all together, once none of its sandboxes, whoever's they are, needs them."""
         return bool(_addresses()) or _subnets() != [str(self._subnet)]
 
-    def _volumes(self) -> list[str]:
+    async def _volumes(self) -> list[str]:
         """What the store holds of sandboxes. Looks into it, so only when nothing else is left."""
         if not (self.home / "store.img").exists():
             return []
@@ -285,30 +282,40 @@ class LocalWorld:
         found = [f"{kind}/{name}" for kind in ("sandboxes", "masters") for name in store.names(kind)]
         found += [str(draft.relative_to(store.root)) for draft in (store.root / ".partial").iterdir()]
         # Others may just be looking at the mounts, as we do.
-        for _ in range(200):
-            if store.close():
-                return found
-            time.sleep(0.01)
-        return [*found, "a store that cannot be closed"]
+        await until(store.close)
+        return found
+
+    def _has_ended(self) -> bool:
+        """Kill all its processes. Returns whether there were none."""
+        left = {*self.processes(), *self.inside()}
+        for group in self._groups() if left else ():
+            for file in group.rglob("cgroup.freeze"):
+                file.write_text("0")
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not left
 
     # --- after a failure -----------------------------------------------------------------------------
 
-    def remove_built(self, mark: str) -> None:
+    async def remove_built(self, mark: str) -> None:
         """They lie in the state directory."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._over.set()
-        while left := {*self.processes(), *self.inside()}:
-            for group in self._groups():
-                for file in group.rglob("cgroup.freeze"):
-                    file.write_text("0")
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
-        self._remove_groups()
-        for point in self._mounts():
-            subprocess.run(["umount", "-l", point], check=True)
+        await until(self._has_ended)
+        await self._remove_groups()
+        self._unmount()
+
+
+def _is_removed(directory: Path) -> bool:
+    try:
+        directory.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _mounted_below(table: Path, home: Path) -> list[str]:

@@ -89,8 +89,8 @@ async def assert_nothing_is_left(stack: EmbeddedStack) -> None:
     await asyncio.to_thread(stacks.stop, stack.paths)
     left: list[str] = []
 
-    def nothing() -> bool:
-        left[:] = [f"process {pid}" for pid in stack.processes()] + stack.world.leftovers()
+    async def nothing() -> bool:
+        left[:] = [f"process {pid}" for pid in stack.processes()] + await stack.world.leftovers()
         return not left
 
     try:

@@ -14,6 +14,9 @@ LOCAL = pytest.param("local", marks=pytest.mark.local)
 
 everywhere = pytest.mark.parametrize("sandbox", [DOCKER, LOCAL], indirect=True)
 
+on_docker = pytest.mark.parametrize("sandbox", [DOCKER], indirect=True)
+"""For what the other tests of the same thing show on the local provider."""
+
 on_local = pytest.mark.parametrize("sandbox", [LOCAL], indirect=True)
 """For what only the local provider has."""
 
@@ -91,15 +94,15 @@ class World(Protocol):
         """All processes of the provider's own."""
         ...
 
-    def leftovers(self) -> list[str]:
+    async def leftovers(self) -> list[str]:
         """Everything of the stack that is still there, in words."""
         ...
 
-    def remove_built(self, mark: str) -> None:
+    async def remove_built(self, mark: str) -> None:
         """Remove the images in which a step has this text, where they are kept outside of the state directory."""
         ...
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Remove whatever a failed test may have left."""
         ...
 
