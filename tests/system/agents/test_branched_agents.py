@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_world import SOLVE, run_tasks, write_task
+from support.agent_world import SOLVE, Seen, finished, submit_tasks, write_task
+from support.made_once import made_once
 from support.model_world import calls_in, policy, runs, says, write_model_task
 
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
@@ -60,18 +61,47 @@ class Drawing:
         return runs(f"echo plum {self.lots % 2} > /app/answer")
 
 
-def test_children_of_a_session_go_on_with_it_each_for_itself(module_jobs: Path, tmp_path: Path) -> None:
-    branch: dict[str, Any] = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}, "min_session_rung": "load"}
-    branch |= {"children": [{"role": "shy"}, {}]}
-    with ScriptedModel(Drawing()) as model:
-        seen = run_tasks(
-            [write_talk(tmp_path, "talk")],
-            module_jobs,
-            job_name="talk",
-            sandbox="local",
-            agents=[policy(model)],
-            branch=branch,
-        )["talk"]
+OPTIONS = [["red", "allow_once"], ["blue", "allow_once"], ["neither", "reject_once"]]
+
+
+@made_once()
+async def trees(root: Path) -> dict[str, Seen]:
+    """Grow three trees at once."""
+    after_one = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}, "min_session_rung": "load"}
+    picks = {"red": [SOLVE], "blue": [{"say": "blue it is"}]}
+    turn = [{"write": "before", "content": "x"}, {"ask": "which color?", "options": OPTIONS, "then": picks}]
+    # Each has a model of its own, which counts.
+    async with ScriptedModel(Drawing()) as talking, ScriptedModel(Drawing()) as going_on:
+        jobs = [
+            await submit_tasks(tasks, root / "jobs", sandbox="local", **options)
+            for tasks, options in (
+                (
+                    [write_talk(root, "talk")],
+                    {
+                        "job_name": "talk",
+                        "agents": [policy(talking)],
+                        "branch": after_one | {"children": [{"role": "shy"}, {}]},
+                    },
+                ),
+                (
+                    [write_talk(root, "trunk")],
+                    {
+                        "job_name": "trunk",
+                        "agents": [policy(going_on)],
+                        "mode": {"kind": "value", "depths": [1], "n": 2},
+                    },
+                ),
+                (
+                    [write_task(root, "asks", turn)],
+                    {"job_name": "asks", "permissions": "ask", "branch": {"policy": {"kind": "ask_user"}}},
+                ),
+            )
+        ]
+        return {name: seen for job in jobs for name, seen in (await finished(job)).items()}
+
+
+def test_children_of_a_session_go_on_with_it_each_for_itself(trees: dict[str, Seen]) -> None:
+    seen = trees["talk"]
     assert seen.result.error is None
     assert (seen.result.reward, seen.result.reward_kind) == (0.5, "value")
     tree = json.loads(seen.paths.tree.read_text())
@@ -91,16 +121,8 @@ def test_children_of_a_session_go_on_with_it_each_for_itself(module_jobs: Path, 
         assert [event["text"] for event in events if event["type"] == "user_message"] == ["Write down what you noted."]
 
 
-def test_a_trunk_goes_on_in_its_own_session_when_its_children_have_ended(module_jobs: Path, tmp_path: Path) -> None:
-    with ScriptedModel(Drawing()) as model:
-        seen = run_tasks(
-            [write_talk(tmp_path, "trunk")],
-            module_jobs,
-            job_name="trunk",
-            sandbox="local",
-            agents=[policy(model)],
-            mode={"kind": "value", "depths": [1], "n": 2},
-        )["trunk"]
+def test_a_trunk_goes_on_in_its_own_session_when_its_children_have_ended(trees: dict[str, Seen]) -> None:
+    seen = trees["trunk"]
     assert seen.result.error is None
     # Its lot was the third.
     assert (seen.result.reward, seen.result.reward_kind, len(seen.result.sessions)) == (1.0, "measured", 1)
@@ -110,18 +132,8 @@ def test_a_trunk_goes_on_in_its_own_session_when_its_children_have_ended(module_
     assert nodes["n2"]["returns"] == 1.0
 
 
-OPTIONS = [["red", "allow_once"], ["blue", "allow_once"], ["neither", "reject_once"]]
-
-
-def test_each_child_gives_another_answer_to_what_the_agent_asks(module_jobs: Path, tmp_path: Path) -> None:
-    picks = {"red": [SOLVE], "blue": [{"say": "blue it is"}]}
-    task = write_task(
-        tmp_path,
-        "asks",
-        [{"write": "before", "content": "x"}, {"ask": "which color?", "options": OPTIONS, "then": picks}],
-    )
-    branch = {"policy": {"kind": "ask_user"}}
-    seen = run_tasks([task], module_jobs, job_name="asks", sandbox="local", permissions="ask", branch=branch)["asks"]
+def test_each_child_gives_another_answer_to_what_the_agent_asks(trees: dict[str, Seen]) -> None:
+    seen = trees["asks"]
     assert seen.result.error is None
     assert (seen.result.reward, seen.result.reward_kind) == (pytest.approx(1 / 3), "value")
     nodes = {node["id"]: node for node in json.loads(seen.paths.tree.read_text())["nodes"]}

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_world import BASE_IMAGE, LOCAL, SELDOM_DOCKER, run_tasks
+from support.agent_world import BASE_IMAGE, LOCAL, run_tasks
 from support.model_world import policy, runs, says, write_model_task
 from support.paths import SUPPORT
 
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 
 LEDGER = SUPPORT / "ledger.py"
-CHILDREN = 3
+CHILDREN = 2
 KEPT = ("~/same", "/tmp/same", "/var/tmp/same", "/app/same", "/volume/same")
 """Files that a child has from its parent: the one on a volume that the image declares, too."""
 
@@ -181,7 +181,7 @@ class Together:
         return runs("python3 /opt/act.py look", hold="all have begun")
 
 
-@pytest.mark.parametrize("sandbox", [LOCAL, SELDOM_DOCKER])
+@pytest.mark.parametrize("sandbox", [LOCAL, pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long])])
 def test_siblings_see_what_their_parent_has_left_and_nothing_of_each_other(
     module_jobs: Path, tmp_path: Path, sandbox: str
 ) -> None:
@@ -191,8 +191,7 @@ def test_siblings_see_what_their_parent_has_left_and_nothing_of_each_other(
         together.model = model
         ran = run_tasks(
             [write_package(tmp_path, sandbox)],
-            module_jobs,
-            job_name=f"together-{sandbox}",
+            tmp_path / "jobs",
             sandbox=sandbox,
             agents=[policy(model)],
             branch=branch,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.agent_world import SOLVE, Seen, declare, run_tasks, write_task
+from support.agent_world import SOLVE, Seen, declare, finished, submit_tasks, write_task
+from support.made_once import made_once
 from support.model_world import Json, calls_in, main_calls, policy, runs, says, write_model_task
 
 from benchflow.contracts.rollout import RolloutResult
@@ -36,16 +38,22 @@ Do as you are told.
 # What was done in the parent must have been done once.
 TEST = "[ \"$(tr '\\n' ' ' </app/notes)\" = 'plum pear ' ] && cat /app/answer > /logs/verifier/reward.txt\n"
 
-BRANCH: Json = {"policy": {"kind": "after_steps", "steps": [2], "n": 2}, "min_session_rung": "replay"}
+
+def branch(n: int = 1, rung: str = "replay") -> Json:
+    return {"policy": {"kind": "after_steps", "steps": [2], "n": n}, "min_session_rung": rung}
 
 
 @pytest.fixture(scope="module")
 def agents_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The policy agent as one that cannot load its sessions, and the demo agent as one that says so itself."""
+    """The policy agent as one that cannot load its sessions, and demo agents that say that they can."""
     directory = tmp_path_factory.mktemp("agents")
-    declare(directory)
     known = (resources.files("benchflow.planes.agent") / "registry" / "policy.toml").read_text()
     (directory / "policy.toml").write_text(known.replace('rung = "load"', 'rung = "replay"'))
+    # It finds its home only the first time that it is started in a world.
+    once = "cd; [ -e started ] && export HOME=/tmp; touch started; cd /app; exec"
+    launch = ["sh", "-c", f"{once} python3 /opt/demo_agent.py /opt/script.json"]
+    declare(directory, "forgets", launch=launch, session={"rung": "load"})
+    declare(directory, "loads-nothing", session={"rung": "load"})
     return directory
 
 
@@ -79,15 +87,64 @@ class Noting:
         return runs(f"echo {int(knows)} > answer")
 
 
-def run(task: Path, jobs: Path, name: str, script: Any, **branch: Any) -> Seen:
-    with ScriptedModel(script) as model:
-        return run_tasks([task], jobs, job_name=name, sandbox="local", agents=[policy(model)], branch=BRANCH | branch)[
-            task.name
+@dataclass(frozen=True)
+class Trees:
+    """Trees by their task, and what the models of some were asked for."""
+
+    seen: dict[str, Seen]
+    asked: dict[str, list[str]]
+
+
+@made_once()
+async def trees(root: Path) -> Trees:
+    """Grow all trees at once."""
+    scripts = {
+        "talk": Noting(),
+        "random": Noting(also="cat /proc/sys/kernel/random/uuid > id"),
+        "refused": Noting(also="head -c 6 /dev/urandom | od -An -tu1"),
+    }
+    branches = {"talk": branch(2), "random": branch(2, "fresh"), "refused": branch()}
+    tests = {"random": f"cp /app/id /logs/artifacts; {TEST}"}
+    notes = [[{"run": "echo plum >> notes"}], [{"run": "echo pear >> notes"}]]
+    forgets = write_task(root, "forgets", *notes, [{"write": "answer", "content": "1\n"}], test=TEST)
+    options = [["red", "allow_once"], ["blue", "reject_once"]]
+    asks = {"ask": "which color?", "options": options, "then": {"red": [SOLVE], "blue": [{"say": "blue it is"}]}}
+    asking = write_task(
+        root,
+        "asks",
+        notes[0],
+        [*notes[1], asks],
+        [{"say": "over"}],
+        script={"capabilities": {"loadSession": False, "sessionCapabilities": {}}},
+        test="[ \"$(tr '\\n' ' ' </app/notes)\" = 'plum pear ' ] && [ -e /app/answer ]; "
+        "echo $((1 - $?)) > /logs/verifier/reward.txt\n",
+    )
+    async with contextlib.AsyncExitStack() as models:
+        given: dict[str, tuple[Path, Json]] = {
+            "forgets": (write_talk(forgets, "forgets"), {"agents": ["forgets"], "branch": branch()}),
+            "asks": (
+                write_talk(asking, "loads-nothing"),
+                {
+                    "agents": ["loads-nothing"],
+                    "permissions": "ask",
+                    "branch": {"policy": {"kind": "ask_user"}, "min_session_rung": "replay"},
+                },
+            ),
+        }
+        for name, script in scripts.items():
+            model = await models.enter_async_context(ScriptedModel(script))
+            task = write_model_task(root, name, test=tests.get(name, TEST))
+            given[name] = write_talk(task, "policy"), {"agents": [policy(model)], "branch": branches[name]}
+        jobs = [
+            await submit_tasks([task], root / "jobs", job_name=name, **options)
+            for name, (task, options) in given.items()
         ]
+        seen = {name: one for job in jobs for name, one in (await finished(job)).items()}
+    return Trees(seen, {name: sorted(script.asked) for name, script in scripts.items()})
 
 
-def children(seen: Seen, chain: str = "n2") -> list[Seen]:
-    return [Seen(result_at(seen.paths.child(f"{chain}.{number}").result)) for number in range(2)]
+def children(seen: Seen, count: int = 1, chain: str = "n2") -> list[Seen]:
+    return [Seen(result_at(seen.paths.child(f"{chain}.{number}").result)) for number in range(count)]
 
 
 def warnings_of(seen: Seen) -> list[str]:
@@ -99,16 +156,13 @@ def result_at(file: Path) -> RolloutResult:
     return RolloutResult.model_validate_json(file.read_text())
 
 
-def test_a_new_session_is_driven_to_where_the_one_was_and_nothing_is_done_or_asked_twice(
-    module_jobs: Path, tmp_path: Path
-) -> None:
-    script = Noting()
-    seen = run(write_talk(write_model_task(tmp_path, "talk", test=TEST), "policy"), module_jobs, "talk", script)
+def test_a_new_session_is_driven_to_where_the_one_was_and_nothing_is_done_or_asked_twice(trees: Trees) -> None:
+    seen = trees.seen["talk"]
     assert seen.result.error is None
     assert (seen.result.reward, seen.result.reward_kind) == (1.0, "value")
     # The model was asked for the notes by the parent alone.
-    assert sorted(script.asked) == ["Note pear.", "Note plum.", "Report.", "Report."]
-    for child in children(seen):
+    assert trees.asked["talk"] == ["Note pear.", "Note plum.", "Report.", "Report."]
+    for child in children(seen, 2):
         assert (child.result.session_rung, warnings_of(child)) == ("replay", [])
         assert child.result.steps[-1].turn.prefix == "equal"
         assert [line["text"] for line in child.of("user_message")] == ["Report."]
@@ -122,14 +176,10 @@ def test_a_new_session_is_driven_to_where_the_one_was_and_nothing_is_done_or_ask
         assert [line["text"] for line in again if line["type"] == "user_message"] == ["Note plum.", "Note pear."]
 
 
-def test_a_world_that_is_another_one_the_second_time_is_not_taken_for_the_parents(
-    module_jobs: Path, tmp_path: Path
-) -> None:
-    script = Noting(also="cat /proc/sys/kernel/random/uuid > id")
-    task = write_talk(write_model_task(tmp_path, "random", test=f"cp /app/id /logs/artifacts; {TEST}"), "policy")
-    seen = run(task, module_jobs, "random", script, min_session_rung="fresh")
+def test_a_world_that_is_another_one_the_second_time_is_not_taken_for_the_parents(trees: Trees) -> None:
+    seen = trees.seen["random"]
     assert (seen.result.error, seen.result.reward) == (None, 0.0)
-    first, second = children(seen)
+    first, second = children(seen, 2)
     for child in (first, second):
         assert child.result.session_rung == "fresh"
         (warning,) = warnings_of(child)
@@ -139,11 +189,8 @@ def test_a_world_that_is_another_one_the_second_time_is_not_taken_for_the_parent
     assert first.made("id") == second.made("id") != ""
 
 
-def test_what_cannot_be_driven_to_where_it_was_is_refused_where_less_is_not_enough(
-    module_jobs: Path, tmp_path: Path
-) -> None:
-    script = Noting(also="head -c 6 /dev/urandom | od -An -tu1")
-    seen = run(write_talk(write_model_task(tmp_path, "refused", test=TEST), "policy"), module_jobs, "refused", script)
+def test_what_cannot_be_driven_to_where_it_was_is_refused_where_less_is_not_enough(trees: Trees) -> None:
+    seen = trees.seen["refused"]
     assert seen.result.reward is None
     assert seen.error.type == "BranchError"
     for child in children(seen):
@@ -151,19 +198,13 @@ def test_what_cannot_be_driven_to_where_it_was_is_refused_where_less_is_not_enou
         assert "could not be driven to where it was" in child.error.message
         assert child.error.remedy is not None and "fresh" in child.error.remedy
     # What was asked otherwise was asked of nobody.
-    assert sorted(script.asked) == ["Note pear.", "Note plum."]
+    assert trees.asked["refused"] == ["Note pear.", "Note plum."]
 
 
 def test_an_agent_that_was_to_load_its_session_and_does_not_is_driven_there_from_the_very_beginning(
-    module_jobs: Path, tmp_path: Path, agents_dir: Path
+    trees: Trees,
 ) -> None:
-    # It finds its home only the first time that it is started in a world.
-    once = "cd; [ -e started ] && export HOME=/tmp; touch started; cd /app; exec"
-    launch = ["sh", "-c", f"{once} python3 /opt/demo_agent.py /opt/script.json"]
-    declare(agents_dir, "forgets", launch=launch, session={"rung": "load"})
-    turns = [[{"run": "echo plum >> notes"}], [{"run": "echo pear >> notes"}], [{"write": "answer", "content": "1\n"}]]
-    task = write_talk(write_task(tmp_path, "forgets", *turns, test=TEST), "forgets")
-    seen = run_tasks([task], module_jobs, job_name="forgets", agents=["forgets"], branch=BRANCH)["forgets"]
+    seen = trees.seen["forgets"]
     assert (seen.result.error, seen.result.reward) == (None, 1.0)
     for child in children(seen):
         assert child.result.session_rung == "replay"
@@ -171,26 +212,10 @@ def test_an_agent_that_was_to_load_its_session_and_does_not_is_driven_there_from
         assert "could not be loaded: " in warning and "there is no session" in warning
 
 
-def test_a_child_is_driven_to_a_question_of_the_second_turn_of_an_agent_that_loads_nothing(
-    module_jobs: Path, tmp_path: Path, agents_dir: Path
-) -> None:
-    declare(agents_dir, "loads-nothing", session={"rung": "load"})
-    options = [["red", "allow_once"], ["blue", "reject_once"]]
-    asks = {"ask": "which color?", "options": options, "then": {"red": [SOLVE], "blue": [{"say": "blue it is"}]}}
-    turns = [[{"run": "echo plum >> notes"}], [{"run": "echo pear >> notes"}, asks], [{"say": "over"}]]
-    test = "[ \"$(tr '\\n' ' ' </app/notes)\" = 'plum pear ' ] && [ -e /app/answer ]; echo $((1 - $?))"
-    script = {"capabilities": {"loadSession": False, "sessionCapabilities": {}}}
-    task = write_task(tmp_path, "asks", *turns, script=script, test=f"({test}) > /logs/verifier/reward.txt\n")
-    seen = run_tasks(
-        [write_talk(task, "loads-nothing")],
-        module_jobs,
-        job_name="asks",
-        agents=["loads-nothing"],
-        permissions="ask",
-        branch={"policy": {"kind": "ask_user"}, "min_session_rung": "replay"},
-    )["asks"]
+def test_a_child_is_driven_to_a_question_of_the_second_turn_of_an_agent_that_loads_nothing(trees: Trees) -> None:
+    seen = trees.seen["asks"]
     assert (seen.result.error, seen.result.reward) == (None, 0.5)
     nodes = {node["id"]: node for node in json.loads(seen.paths.tree.read_text())["nodes"]}
     assert [nodes[f"n2-asked.{number}/n3"]["returns"] for number in range(2)] == [1.0, 0.0]
-    for child in children(seen, "n2-asked"):
+    for child in children(seen, 2, "n2-asked"):
         assert (child.result.session_rung, warnings_of(child)) == ("replay", [])
