@@ -83,7 +83,7 @@ class AcpxRoom:
             **settings,
         )
 
-    async def play(self, *turns: list[Message], **script: Any) -> None:
+    async def play(self, *turns: list[Message] | Message, **script: Any) -> None:
         """Put the demo agent behind acpx, with these turns."""
         await self.sandbox.write_file("/opt/demo_agent.py", Path(demo_agent.__file__).read_bytes())
         await self.sandbox.write_file("/opt/script.json", json.dumps({"turns": turns} | script))

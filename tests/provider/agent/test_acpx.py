@@ -148,7 +148,7 @@ async def test_silence_ends_a_turn_and_an_agent_that_lost_its_session_does_not_g
     room: AcpxRoom,
 ) -> None:
     await room.play(
-        [{"say": "so far"}, {"hang": True}],
+        {"when": "be silent", "do": [{"say": "so far"}, {"hang": True}]},
         otherwise=[{"say": "who are you?"}],
         capabilities={"loadSession": False},
     )
@@ -165,12 +165,12 @@ async def test_silence_ends_a_turn_and_an_agent_that_lost_its_session_does_not_g
 async def silent_turn(room: AcpxRoom, patience: Patience) -> Turn:
     """The first turn, which says `so far` and no more, as an heir ends it for its silence, and as others hear of it."""
     # The silence of its start is not meant.
-    begun = asyncio.ensure_future(room.turn())
+    begun = asyncio.ensure_future(room.turn(prompt="be silent"))
     await until(lambda: room.texts() or begun.done())
     begun.cancel()
     await asyncio.gather(begun, return_exceptions=True)
     room.lines.clear()
-    turn = await room.turn(limits=Limits(idle=0.5), patience=patience)
+    turn = await room.turn(prompt="be silent", limits=Limits(idle=0.5), patience=patience)
     assert room.texts() == ["so far"]
     lines = list(room.lines)
     room.lines.clear()
