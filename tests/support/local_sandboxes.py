@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageRef, Sandbox
+from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider, SandboxRef
 from benchflow.planes.sandbox.local.images import BARE
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures
+from benchflow.testing.sandbox_conformance.fixtures import Fixtures, elsewhere, make_provider
 
+LOCAL = "benchflow.planes.sandbox.local.provider:LocalProvider"
 AGENT = 61000
 EVERYBODY = pytest.mark.parametrize("user", [None, AGENT], ids=["root", "agent"])
 
 
-class OverTheHost(Fixtures):
+class Economical(Fixtures):
+    """What tests of local sandboxes need not begin anew each: the store, mounted, and the helper process."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def provider(cls, class_stack: str) -> Iterator[SandboxProvider]:
+        """One for all tests of the class: it serves one event loop after another."""
+        made = make_provider(cls.provider_path)
+        yield made
+        elsewhere(made.close)
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def kept_open(cls, shared_ref: SandboxRef) -> None:
+        """Have a sandbox all the time: without, each test would mount the store and take it away again."""
+
+
+class OverTheHost(Economical):
     """The conformance suite's fixtures for local sandboxes that start from the host as it is."""
 
-    provider_path = "benchflow.planes.sandbox.local.provider:LocalProvider"
+    provider_path = LOCAL
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -119,7 +119,7 @@ class Builds(Fixtures):
     async def test_callers_and_processes_at_the_same_moment_share_one_build(
         self, context: BuildContext, start: Start
     ) -> None:
-        config = context.write("RUN sleep 1; cat /proc/sys/kernel/random/uuid >/made")
+        config = context.write("RUN sleep 0.5; cat /proc/sys/kernel/random/uuid >/made")
         there = [others.build(self.provider_path, config) for _ in range(2)]
         images = await asyncio.gather(*(context.build_config(config) for _ in range(2)))
         said = [await caller.answer() for caller in there]

@@ -172,7 +172,7 @@ class Files(Fixtures):
         )
         command = ["python3", "-c", flip, room, str(host_secret.parent)]
         task = asyncio.create_task(sandbox.exec(command))
-        for n in range(40):
+        for n in range(20):
             with contextlib.suppress(FileNotFoundError, SandboxError):
                 assert host_secret.read_bytes() not in await sandbox.read_file(f"{room}/way/secret")
             with contextlib.suppress(FileNotFoundError, SandboxError):

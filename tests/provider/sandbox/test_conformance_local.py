@@ -7,26 +7,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.local_sandboxes import LOCAL, Economical
+from support.rounds import MORE_ROUNDS
 from support.world_readiness import WorldReadiness
 
-from benchflow.contracts.sandbox import ImageConfig, SandboxRef
+from benchflow.contracts.sandbox import ImageConfig
 from benchflow.testing.sandbox_conformance import SandboxConformance
 from benchflow.testing.sandbox_conformance.fixtures import left_mounted
 
 
 @pytest.mark.local
-class TestLocal(SandboxConformance, WorldReadiness):
-    provider_path = "benchflow.planes.sandbox.local.provider:LocalProvider"
+class TestLocal(Economical, SandboxConformance, WorldReadiness):
+    provider_path = LOCAL
     long = frozenset(
         {
-            # More rounds of what is killed at any moment.
-            *("test_a_process_that_starts_one_may_be_killed_at_any_moment[10]",),
-            *(
-                f"test_a_process_that_starts_a_world_may_be_killed_at_any_moment[{rounds}]"
-                for rounds in ("first-10", "below-10", "below-3")
-            ),
-            "test_a_caller_may_be_killed_at_any_moment[20]",
-            "test_thirty_generations_are_as_good_as_one",
+            *MORE_ROUNDS,
+            "test_a_process_that_starts_a_world_may_be_killed_at_any_moment[below-3]",
+            # Their guarantee is shown by the fork of which each child is one moment of the world.
+            *("test_worlds_forked_again_and_again_are_whole_each_time", "test_thirty_generations_are_as_good_as_one"),
+            "test_a_snapshot_may_be_taken_while_the_world_goes_on",
+            # As another user as well as for root.
+            "test_processes_at_the_same_moment_share_one_execution[as root]",
+            "test_a_killed_callers_execution_goes_on_and_is_found_again[as root]",
+            "test_a_timeout_kills_the_command_and_all_it_started[nobody]",
+            "test_a_timeout_kills_what_root_started_as_another_user",
         }
     )
 
@@ -42,11 +46,6 @@ class TestLocal(SandboxConformance, WorldReadiness):
         for line in left:
             subprocess.run(["umount", "--lazy", line.split()[1]], check=True)
         assert left == []
-
-    @pytest.fixture(scope="class", autouse=True)
-    @classmethod
-    def kept_open(cls, shared_ref: SandboxRef) -> None:
-        """Have a sandbox all the time: without, each test would mount the store anew and take it away again."""
 
     @pytest.fixture(scope="class")
     @classmethod
