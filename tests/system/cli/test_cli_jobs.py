@@ -1,43 +1,57 @@
-"""Jobs from submit to results, on the real engine with a sandbox that does nothing."""
+"""A job from submit to results, on the embedded stack with a sandbox that does nothing: what is printed, and kept."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import pty
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.command_line import Bench
+from support.command_line import Bench, Ran
+from support.made_once import made_once
 
-from benchflow.testing.waiting import until
-
-pytestmark = pytest.mark.usefixtures("engine")
-
-BENCH = [sys.executable, "-m", "benchflow.cli"]
+from benchflow.tasks import init_task
 
 
-def test_submit_ends_with_a_table_the_results_and_how_to_stop_the_stack(bench: Bench, tasks: Path) -> None:
-    ran = bench("submit", tasks, "--sandbox", "noop", "--job-name", "first")
-    assert ran.status == 0, ran.err
+@made_once()
+def first(root: Path) -> tuple[Path, Ran]:
+    """The directory in which `bench submit` was run as a process of its own, and what it printed."""
+    for name in ("one", "three", "two"):
+        init_task(root / "set", name)
+    command = [sys.executable, "-m", "benchflow.cli", "submit", "set", "-k", "2", "--sandbox", "noop"]
+    ran = subprocess.run([*command, "--job-name", "first"], cwd=root, capture_output=True, text=True, check=False)
+    return root, Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+@pytest.fixture
+def place(first: tuple[Path, Ran], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory, which is the current one."""
+    monkeypatch.chdir(first[0])
+    return first[0]
+
+
+@pytest.fixture
+def printed(first: tuple[Path, Ran]) -> Ran:
+    return first[1]
+
+
+def test_submit_ends_with_a_table_the_results_and_how_to_stop_the_stack(printed: Ran, place: Path) -> None:
+    assert printed.status == 0, printed.err
     for name in ("one", "two", "three"):
-        assert re.search(rf"^ ?{name} +oracle +1\.0 +✓ passed", ran.out, re.MULTILINE)
-        assert re.search(rf"^passed +1\.0 +{name} · oracle", ran.out, re.MULTILINE)
-    assert "3 rollouts:  3 passed · mean reward 1.0" in ran.out
-    assert f"results  {Path('jobs/first').absolute()}" in ran.out
-    assert re.search(r"^Web UI +http://127\.0\.0\.1:\d+/namespaces/benchflow/workflows/job%2Ffirst-", ran.out, re.M)
-    assert "bench stack stop" in ran.out
+        assert re.search(rf"^ ?{name} #0 +oracle +1\.0 +✓ passed", printed.out, re.MULTILINE)
+        assert re.search(rf"^passed +1\.0 +{name} #[01] · oracle", printed.out, re.MULTILINE)
+    assert "6 rollouts:  6 passed · mean reward 1.0" in printed.out
+    assert f"results  {place / 'jobs/first'}" in printed.out
+    ui = r"^Web UI +http://127\.0\.0\.1:\d+/namespaces/benchflow/workflows/job%2Ffirst-"
+    assert re.search(ui, printed.out, re.MULTILINE)
+    assert "bench stack stop" in printed.out
 
 
-def test_json_is_one_object_with_job_summary_and_rollouts(bench: Bench, tasks: Path) -> None:
-    found = bench("submit", tasks, "-k", "2", "--sandbox", "noop", "--job-name", "j", "--json").json
+def test_a_second_submit_runs_nothing_and_json_is_one_object(bench: Bench, place: Path) -> None:
+    found = bench("submit", "set", "-k", "2", "--sandbox", "noop", "--job-name", "first", "--json").json
     assert sorted(found) == ["job", "rollouts", "summary"]
-    assert found["job"]["name"] == "j"
-    assert found["job"]["state"] == "finished"
+    assert (found["job"]["name"], found["job"]["state"], found["job"]["started"]) == ("first", "finished", 0)
     summary = found["summary"]
     assert {key: summary[key] for key in ("total", "passed", "failed", "errored", "mean_reward")} == {
         "total": 6,
@@ -52,149 +66,55 @@ def test_json_is_one_object_with_job_summary_and_rollouts(bench: Bench, tasks: P
     ]
 
 
-def test_a_second_submit_of_the_same_job_runs_nothing(bench: Bench, task: Path) -> None:
-    options = [task, "--sandbox", "noop", "--job-name", "twice", "--json"]
-    first, second = bench("submit", *options).json, bench("submit", *options).json
-    assert (first["job"]["started"], second["job"]["started"]) == (1, 0)
-    assert first["rollouts"] == second["rollouts"]
-
-
-def test_a_job_of_another_specification_is_refused_with_the_differences(bench: Bench, task: Path) -> None:
-    assert bench("submit", task, "--sandbox", "noop", "--job-name", "mine").status == 0
-    ran = bench("submit", task, "--sandbox", "noop", "--job-name", "mine", "--agent", "nop", "-k", "2", "--json")
+def test_a_job_of_another_specification_is_refused_with_the_differences(bench: Bench, place: Path) -> None:
+    ran = bench("submit", "set", "--sandbox", "noop", "--job-name", "first", "--agent", "nop", "-k", "1", "--json")
     assert ran.status == 2
     error = ran.json["error"]
     assert error["type"] == "JobConflictError"
-    assert "repeats: 1 → 2" in error["message"]
+    assert "repeats: 2 → 1" in error["message"]
     assert "oracle" in error["message"] and "nop" in error["message"]
 
 
-def test_a_detached_job_is_found_again(bench: Bench, tasks: Path) -> None:
-    started = bench("submit", tasks, "--sandbox", "noop", "--job-name", "away", "--detach", "--json")
-    assert started.status == 0
-    assert (started.json["job"]["state"], started.json["rollouts"]) == ("running", [])
-    assert "bench job watch away" in started.err
-    watched = bench("job", "watch", "away", "--json")
-    assert watched.status == 0
-    assert watched.json["summary"]["passed"] == 3
-
-
-def test_jobs_are_listed_and_shown(bench: Bench, task: Path) -> None:
-    assert bench("job", "list").out == "There is no job in jobs.\n"
-    bench("submit", task, "--sandbox", "noop", "--job-name", "shown")
-    assert re.search(r"^ ?shown +1/1 +1 +0 +1\.0 +finished", bench("job", "list").out, re.MULTILINE)
+def test_jobs_are_listed_and_shown(bench: Bench, place: Path) -> None:
+    assert bench("job", "list", "--jobs-dir", "nowhere").out == "There is no job in nowhere.\n"
+    assert re.search(r"^ ?first +6/6 +6 +0 +1\.0 +finished", bench("job", "list").out, re.MULTILINE)
     (listed,) = bench("job", "list", "--json").json["jobs"]
-    assert (listed["job"], listed["state"]) == ("shown", "finished")
-    shown = bench("job", "show", "shown")
-    assert "shown  finished" in shown.out and "✓ passed" in shown.out
-    assert bench("job", "show", "shown", "--json").json["job"]["spec"]["tasks"][0]["name"] == "greet"
+    assert (listed["job"], listed["state"]) == ("first", "finished")
+    shown = bench("job", "show", "first")
+    assert "first  finished" in shown.out and "✓ passed" in shown.out
+    assert bench("job", "show", "first", "--json").json["job"]["spec"]["tasks"][0]["name"] == "one"
 
 
-def test_results_are_found_by_name_and_by_directory(bench: Bench, tasks: Path) -> None:
-    bench("submit", tasks, "-k", "2", "--sandbox", "noop", "--job-name", "r")
-    ran = bench("results", "r")
+def test_results_are_found_by_name_and_by_directory(bench: Bench, place: Path) -> None:
+    ran = bench("results", "first")
     assert ran.status == 0
     assert re.search(r"^ ?oracle +6 +6 +6 +1\.0 +1\.000 … 1\.000", ran.out, re.MULTILINE)
     assert "k=1 1.000   k=2 1.000" in ran.out
     assert "provision" in ran.out
-    assert bench("results", Path("jobs/r"), "--json").json == bench("results", "r", "--json").json
+    assert bench("results", Path("jobs/first"), "--json").json == bench("results", "first", "--json").json
+
+
+def test_a_job_that_is_over_is_watched_to_its_end_and_cannot_be_controlled(bench: Bench, place: Path) -> None:
+    watched = bench("job", "watch", "first", "--json")
+    assert (watched.status, watched.json["summary"]["passed"]) == (0, 6)
+    ran = bench("job", "concurrency", "first", "3")
+    assert ran.status == 2
+    assert "job 'first' does not run" in ran.err
 
 
 @pytest.mark.parametrize(
     "command", ["job show", "job watch", "job cancel", "job pause", "job resume", "job fetch", "results"]
 )
-def test_a_job_that_is_not_there_is_a_wrong_request(bench: Bench, command: str) -> None:
+def test_a_job_that_is_not_there_is_a_wrong_request(bench: Bench, engine: Path, command: str) -> None:
     ran = bench(*command.split(), "nobody")
     assert ran.status == 2
     assert "this is not a job's directory" in ran.err
 
 
-def test_a_job_that_is_over_cannot_be_controlled(bench: Bench, task: Path) -> None:
-    bench("submit", task, "--sandbox", "noop", "--job-name", "over")
-    ran = bench("job", "concurrency", "over", "3")
-    assert ran.status == 2
-    assert "job 'over' does not run" in ran.err
-
-
-def test_a_paused_job_starts_nothing_until_it_goes_on(bench: Bench, task: Path) -> None:
-    bench("submit", task, "-k", "24", "-n", "1", "--sandbox", "noop", "--job-name", "slow", "--detach")
-    assert bench("job", "pause", "slow").status == 0
-    shown = bench("job", "show", "slow", "--json").json["job"]
-    assert (shown["state"], shown["progress"]["paused"]) == ("running", True)
-    # What the server lists lags behind what it has started.
-    asyncio.run(until(lambda: re.search(r"^ ?slow .* running", bench("job", "list").out, re.MULTILINE)))
-    assert bench("job", "concurrency", "slow", "20").status == 0
-    assert bench("job", "unpause", "slow").status == 0
-    assert bench("job", "watch", "slow", "--json").json["summary"]["passed"] == 24
-
-
-def test_ctrl_c_detaches_and_the_job_can_be_cancelled_and_resumed(bench: Bench, task: Path) -> None:
-    command = [*BENCH, "submit", str(task), "-k", "32", "-n", "1", "--sandbox", "noop", "--job-name", "long"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as submitting:
-        assert submitting.stdout is not None
-        while "passed" not in submitting.stdout.readline():
-            assert submitting.poll() is None
-        submitting.send_signal(signal.SIGINT)
-        rest = submitting.stdout.read()
-    assert submitting.returncode == 130
-    assert "Detached. The job runs on." in rest
-    assert "bench job cancel long" in rest
-    assert bench("job", "cancel", "long").status == 0
-    watched = bench("job", "watch", "long", "--json")
-    assert watched.status == 1
-    assert watched.json["summary"]["not_run"] > 0
-    assert "bench job resume long" in watched.err
-    resumed = bench("job", "resume", "long", "-n", "20", "--json")
-    assert resumed.status == 0
-    assert 0 < resumed.json["job"]["started"] < 32
-    assert resumed.json["summary"]["passed"] == 32
-
-
-def test_resume_notices_that_a_task_was_changed(bench: Bench, task: Path) -> None:
-    bench("submit", task, "--sandbox", "noop", "--job-name", "changed")
-    script = task / "verifier" / "test.sh"
-    script.write_text(script.read_text() + "# changed\n")
-    ran = bench("job", "resume", "changed")
-    assert ran.status == 2
-    assert "task greet: " in ran.err
-
-
-def test_resume_notices_that_a_task_is_gone(bench: Bench, task: Path) -> None:
-    bench("submit", task, "--sandbox", "noop", "--job-name", "gone")
-    task.rename(task.parent / "elsewhere")
-    ran = bench("job", "resume", "gone")
-    assert ran.status == 2
-    assert f"{task}: does not exist" in ran.err
-
-
-def test_a_terminal_shows_a_board_and_keeps_the_table(task: Path) -> None:
-    screen, terminal = pty.openpty()
-    command = [*BENCH, "submit", str(task), "-k", "8", "--sandbox", "noop", "--job-name", "board"]
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
-    with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=environment) as submitting:
-        os.close(terminal)
-        shown = b""
-        while True:
-            try:
-                read = os.read(screen, 65536)
-            except OSError:
-                # How Linux says that nobody writes to the terminal any more.
-                break
-            if not read:
-                break
-            shown += read
-    os.close(screen)
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
-    assert submitting.returncode == 0
-    # How far it was when it was last looked at is not known.
-    assert re.search(r"━ +[0-8]/8 ", text)
-    assert "8 rollouts:  8 passed" in text
-
-
 # --- the stack ---------------------------------------------------------------------------------------------
 
 
-def test_the_status_of_the_stack_names_server_worker_and_web_ui(bench: Bench) -> None:
+def test_the_status_of_the_stack_names_server_worker_and_web_ui(bench: Bench, module_jobs: Path) -> None:
     assert bench("stack", "start").status == 0
     status = bench("stack", "status", "--json").json
     assert status["state"] == "running"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.running import run_tasks
+from support.system_job import SystemTasks
 from support.task_writer import BASE_IMAGE, write_step, write_task
 
 import benchflow as bf
@@ -42,15 +42,18 @@ def two_steps(root: Path, *, test: str = DRAWN) -> Path:
     return task
 
 
-@pytest.fixture(scope="module")
-def job(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A job of one rollout, of which two children went on after its first step."""
-    task = two_steps(tmp_path_factory.mktemp("task"))
-    branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}}
-    options = {"sandbox": "local", "keep": "workspace", "branch": branch}
-    result = run_tasks([task], module_jobs, job_name="tree", **options)["two"]
-    assert result.error is None and result.directory is not None
-    return module_jobs / "tree"
+def system_tasks(root: Path) -> SystemTasks:
+    return {"groups": [two_steps(root)]}
+
+
+@pytest.fixture
+def job(groups_job: Path, tmp_path: Path) -> Path:
+    """A job with one rollout, of which two children went on after its first step. It is the test's own copy."""
+    copy = tmp_path / "jobs" / "groups"
+    shutil.copytree(groups_job, copy, ignore=shutil.ignore_patterns("*__*"))
+    (rollout,) = groups_job.glob("two__*")
+    shutil.copytree(rollout, copy / rollout.name)
+    return copy
 
 
 def rollout_of(job: Path) -> Path:
@@ -61,7 +64,7 @@ def result_of(directory: Path) -> RolloutResult:
     return RolloutResult.model_validate_json((directory / "result.json").read_bytes())
 
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.usefixtures("module_jobs")]
 
 
 def test_a_trajectory_leads_from_the_root_to_a_leaf_through_the_files_of_both(job: Path) -> None:
@@ -221,9 +224,9 @@ def test_a_tree_that_grows_is_read_as_far_as_anybody_has_written_it(job: Path, t
 # --- scoring again -------------------------------------------------------------------------------------------
 
 
-async def scored_again(job: Path, request: Request | None = None) -> Rescoring:
+async def scored_again(job: Path, **request: Any) -> Rescoring:
     try:
-        return await rescore(job, request)
+        return await rescore(job, Request(include=["two"], **request))
     finally:
         await close_providers(OWNER)
 
@@ -258,40 +261,9 @@ async def test_by_another_verifier_each_leaf_has_another_reward_and_the_root_the
     job: Path, tmp_path: Path
 ) -> None:
     half = DRAWN.replace("/ 16", "/ 32")
-    two_steps(tmp_path, test=half)
-    (record,) = (await scored_again(job, Request(tasks=tmp_path, trust_workspace=True))).rollouts
+    two_steps(tmp_path / "changed", test=half)
+    (record,) = (await scored_again(job, tasks=tmp_path / "changed", trust_workspace=True)).rollouts
     assert (record.outcome, record.error) == ("changed", None)
     before = result_of(rollout_of(job)).reward
     assert before is not None
     assert record.reward == pytest.approx(before / 2, abs=1e-5)
-
-
-# --- from Python ---------------------------------------------------------------------------------------------
-
-
-async def test_a_rollout_is_branched_from_python(engine: Path, tmp_path: Path) -> None:
-    task = write_task(tmp_path, "small", dockerfile=f"FROM {BASE_IMAGE}\nWORKDIR /app\n")
-    rollout = await bf.Rollout.create(bf.RolloutConfig(task_path=task, environment="local", jobs_dir=engine))
-    result = await rollout.branch(n=2, aggregate="max")
-    assert (result.error, result.reward, result.reward_kind) == (None, 1.0, "value")
-    assert result.directory is not None
-    tree = bf.load_tree(result.directory)
-    assert [(leaf.id, leaf.returns) for leaf in tree.leaves] == [("n0.0/n1", 1.0), ("n0.1/n1", 1.0)]
-
-
-async def test_what_cannot_be_branched_from_python_is_refused(engine: Path, tmp_path: Path) -> None:
-    task = two_steps(tmp_path)
-    config = bf.RolloutConfig(task_path=task, environment="local", jobs_dir=engine)
-    rollout = await bf.Rollout.create(config)
-    with pytest.raises(ConfigError, match="2 steps"):
-        await rollout.branch(n=2, at=2)
-    with pytest.raises(ConfigError, match="greater than or equal to 1"):
-        await rollout.branch(n=0)
-    with pytest.raises(ConfigError, match="not a known key"):
-        await rollout.branch(n=2, atonce=3)
-    with pytest.raises(ConfigError, match="they are not counted"):
-        await rollout.branch(n=2, every=2)
-    twice = config.model_copy(update={"branch": bf.BranchConfig(policy=bf.Group(n=2))})
-    with pytest.raises(ConfigError, match="as its configuration says"):
-        await (await bf.Rollout.create(twice)).branch(n=2)
-    assert not await asyncio.to_thread(engine.exists)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -63,24 +62,11 @@ def test_a_wrong_request_is_refused_with_status_2(
     monkeypatch.chdir(task.parent)
     Path("a-file").touch()
     Path("empty").mkdir()
-    ran = bench("submit", *arguments)
+    ran = bench("submit", "--sandbox", "noop", *arguments)
     assert ran.status == 2
     assert message in ran.err
     assert ran.out == ""
     assert not state.exists()
-
-
-def test_a_taken_port_for_the_local_server_ends_with_1(
-    bench: Bench, task: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        monkeypatch.setenv("BENCHFLOW_STACK_PORT", str(taken.getsockname()[1]))
-        ran = bench("submit", task, "--sandbox", "noop", "--jobs-dir", tmp_path / "jobs", "--json")
-    assert ran.status == 1
-    assert ran.json["error"]["type"] == "PortTakenError"
-    assert ran.json["error"]["key"] == "BENCHFLOW_STACK_PORT"
 
 
 # --- --config ----------------------------------------------------------------------------------------------
@@ -127,18 +113,6 @@ def test_a_wrong_file_is_refused_by_name_and_key(
     bench: Bench, tasks: Path, tmp_path: Path, line: str, message: str
 ) -> None:
     (tmp_path / "job.yaml").write_text(f"tasks_dir: set\n{line}\n")
-    ran = bench("submit", "--config", tmp_path / "job.yaml")
+    ran = bench("submit", "--config", tmp_path / "job.yaml", "--sandbox", "noop")
     assert ran.status == 2
     assert message in ran.err
-
-
-@pytest.mark.local
-def test_the_sandbox_that_auto_chose_is_said_with_the_reason(
-    bench: Bench, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
-    ran = bench("submit", tasks, "--dry-run")
-    assert "sandbox local: no Docker daemon answers at" in ran.out + ran.err
-    plan = bench("submit", tasks, "--dry-run", "--json").json
-    assert plan["sandbox"] == "local" and "nobody.sock" in str(plan["sandbox_reason"])
-    assert bench("submit", tasks, "--sandbox", "noop", "--dry-run", "--json").json["sandbox_reason"] is None

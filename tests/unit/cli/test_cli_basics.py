@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 import typer
@@ -14,8 +12,6 @@ from typer.testing import CliRunner
 from benchflow import __version__
 from benchflow.cli.command import Command, Json
 from benchflow.errors import StoreError, TaskValueError
-
-HEAVY = ("acp", "docker", "pydantic", "structlog", "temporalio", "yaml")
 
 
 @pytest.mark.parametrize("verb", ["submit", "results", "worker", "job", "tasks", "agent", "eval", "stack"])
@@ -45,17 +41,6 @@ def test_every_command_explains_itself(bench: Bench, command: str) -> None:
 
 def test_the_version_is_the_packages(bench: Bench) -> None:
     assert bench("--version").out == f"benchflow {__version__}\n"
-
-
-def test_putting_the_command_line_together_imports_nothing_heavy() -> None:
-    code = f"import sys, benchflow.cli.app; print([name for name in {HEAVY!r} if name in sys.modules])"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert loaded == "[]\n"
-
-
-def test_it_runs_as_a_module() -> None:
-    command = [sys.executable, "-m", "benchflow.cli", "--version"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("benchflow ")
 
 
 # --- errors ------------------------------------------------------------------------------------------------

@@ -1,0 +1,72 @@
+"""A rollout that is put back to a state that it has been in: from Python in the middle of a turn, and by a command."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from support.theatre import Theatre
+from typer.testing import CliRunner
+
+import benchflow as bf
+from benchflow.cli.app import app
+from benchflow.errors import NotRestorableError
+from benchflow.trajectories.stored import load_tree
+
+
+async def rollback(*arguments: str) -> Result:
+    """`bench rollout rollback`."""
+    return await asyncio.to_thread(CliRunner().invoke, app, ["rollout", "rollback", *arguments])
+
+
+async def test_a_rollout_is_put_back_in_the_middle_of_a_turn_and_after_a_step(theatre: Theatre) -> None:
+    hall, jobs_dir = theatre.hall, theatre.root / "jobs"
+    hall.held = hall.draws = True
+    branch = bf.BranchConfig.model_validate({"policy": {"kind": "none"}, "checkpoint": "per_turn"})
+    task = theatre.stepped(final=True)
+    config = bf.RolloutConfig(task_path=task, jobs_dir=jobs_dir, environment="hall", branch=branch)
+    played = await bf.Rollout.create(config)
+    running = asyncio.create_task(played.run())
+
+    await theatre.begun(1)
+    hall.release()
+    await theatre.begun(2)
+    restored = await played.restore("n1")
+    assert (restored.node, restored.undone) == ("n1", ["n2"])
+    await theatre.begun(3)
+    (first,) = [hall.drawn[name] for name in hall.open]
+    assert len(first) == 1
+    hall.release()
+    await theatre.begun(4)
+    refused = await rollback(f"{played.name}/play", "n7", "--jobs-dir", str(jobs_dir))
+    assert refused.exit_code == 2
+    assert "it has not come by n7; those that have one: n0, n1, n2" in refused.stderr
+    assert "remedy: name one that `bench tree show` marks" in refused.stderr
+    done = await rollback(f"{played.name}/play", "n0", "--jobs-dir", str(jobs_dir))
+    assert done.exit_code == 0
+    assert done.stdout == "play · oracle is at n0 again; undone: n1, n2, n3\n"
+    await theatre.begun(5)
+    # The world is as it was before anybody had done anything.
+    assert [hall.drawn[name] for name in hall.open] == [()]
+    hall.release_all()
+
+    result = await running
+    assert result.error is None
+    assert [(one.node, one.undone) for one in result.rollbacks] == [("n1", ["n2"]), ("n0", ["n1", "n2", "n3"])]
+    drawn = hall.drawn[result.sandbox["name"]]
+    assert len(drawn) == 3 and drawn[0] != first[0]
+    assert [step.verify.reward for step in result.steps if step.verify] == list(drawn)
+    place = Path(str(result.directory))
+    tree = load_tree(place)
+    assert [node.id for node in tree.tree.nodes] == ["n0", "n1", "n2", "n3"]
+    events = tree.trajectory("n3")
+    assert [event["node"] for event in events if event["type"] == "user_message"] == ["n1", "n2", "n3"]
+    assert [event["seq"] for event in result.trajectory] == list(range(len(events)))
+    # What was undone is kept, apart.
+    assert (place / "rollbacks" / "2" / "steps" / "s1" / "verifier" / "reward.txt").is_file()
+    assert not (place / "rollbacks" / "1" / "steps" / "s0").exists()
+    assert list(theatre.context.paths.checkpoints.glob("*.json")) == []
+    with pytest.raises(NotRestorableError, match=r"it is over|does not run"):
+        await played.restore("n1")

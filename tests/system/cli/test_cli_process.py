@@ -1,0 +1,51 @@
+"""The command line as a process of its own, and what it needs this machine for."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.command_line import Bench
+
+pytestmark = pytest.mark.usefixtures("state")
+
+HEAVY = ("acp", "docker", "pydantic", "structlog", "temporalio", "yaml")
+
+
+def test_putting_the_command_line_together_imports_nothing_heavy() -> None:
+    code = f"import sys, benchflow.cli.app; print([name for name in {HEAVY!r} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert loaded == "[]\n"
+
+
+def test_it_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "benchflow.cli", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("benchflow ")
+
+
+def test_a_taken_port_for_the_local_server_ends_with_1(
+    bench: Bench, task: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setenv("BENCHFLOW_STACK_PORT", str(taken.getsockname()[1]))
+        ran = bench("submit", task, "--sandbox", "noop", "--jobs-dir", tmp_path / "jobs", "--json")
+    assert ran.status == 1
+    assert ran.json["error"]["type"] == "PortTakenError"
+    assert ran.json["error"]["key"] == "BENCHFLOW_STACK_PORT"
+
+
+@pytest.mark.local
+def test_the_sandbox_that_auto_chose_is_said_with_the_reason(
+    bench: Bench, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    ran = bench("submit", tasks, "--dry-run")
+    assert "sandbox local: no Docker daemon answers at" in ran.out + ran.err
+    plan = bench("submit", tasks, "--dry-run", "--json").json
+    assert plan["sandbox"] == "local" and "nobody.sock" in str(plan["sandbox_reason"])
+    assert bench("submit", tasks, "--sandbox", "noop", "--dry-run", "--json").json["sandbox_reason"] is None
