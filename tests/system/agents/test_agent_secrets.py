@@ -28,13 +28,14 @@ from support.agent_world import (
     WORKDIR,
     Seen,
     declare,
+    finished,
     histories,
     job_config,
-    run_tasks,
     submit_tasks,
     write_step,
     write_task,
 )
+from support.made_once import made_once
 
 from benchflow import stack
 from benchflow.contracts import names
@@ -96,7 +97,10 @@ PRINTS = f"cat {WORKDIR}/out.txt; cat {WORKDIR}/out.txt >&2; cp {WORKDIR}/out.tx
 
 @dataclass(frozen=True)
 class Spilled:
-    """A job of agents that tell all, and what was found of it. outside: what others could see while they acted."""
+    """A job of agents that tell all, and what was found of it. outside: what others could see while they acted.
+
+    values: the files of the engine's own that had them, and private: who might read these.
+    """
 
     job: Job
     seen: dict[tuple[str, str], Seen]
@@ -104,36 +108,37 @@ class Spilled:
     histories: str
     outside: str
     private: list[str]
+    values: list[Path]
 
 
 @pytest.fixture(scope="module")
-def tellers(module_jobs: Path, agents_dir: Path) -> Path:
-    """Agents that tell all they have: `trusted` is given something, `stranger` is not. Returns the jobs directory."""
-    declare(agents_dir, "trusted", launch=LAUNCH, endpoints=[ENDPOINT])
-    declare(agents_dir, "stranger", launch=LAUNCH)
-    return module_jobs
+def agents_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Agents that tell all they have: `trusted` is given something, `stranger` is not, `filed` logs in with a file."""
+    directory = tmp_path_factory.mktemp("agents")
+    declare(directory, "trusted", launch=LAUNCH, endpoints=[ENDPOINT])
+    declare(directory, "stranger", launch=LAUNCH)
+    declare(directory, "filed", endpoints=[ENDPOINT], credential_files=[".acme/login.json"])
+    return directory
 
 
-@pytest.fixture(scope="module", params=[LOCAL, DOCKER])
-def spilled(request: pytest.FixtureRequest, tellers: Path, tmp_path_factory: pytest.TempPathFactory) -> Spilled:
+@made_once(params=[LOCAL, DOCKER])
+async def spilled(root: Path, sandbox: str) -> Spilled:
     task = write_task(
-        tmp_path_factory.mktemp("secrets"),
+        root,
         "spreads",
         SPREADS,
         script={"name": "@ENV@", "version": f"{'x' * 190}@KEY@", "capabilities": {"_meta": {"@KEY@": "@ENV@"}}},
         config=f'[[steps]]\nname = "only"\n{ARTIFACTS}',
     )
     write_step(task, "only", PRINTS + TEST)
+    options = {"sandbox": sandbox, "agents": [TRUSTED, STRANGER], "permissions": "ask"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BF_TEST_ACME_KEY", KEY)
         patch.setenv("BF_TEST_HANDED_ON", HANDED_ON)
-        return asyncio.run(spill(task, tellers, request.param))
-
-
-async def spill(task: Path, jobs_dir: Path, sandbox: str) -> Spilled:
-    options = {"sandbox": sandbox, "agents": [TRUSTED, STRANGER], "permissions": "ask"}
-    job = await submit_tasks([task], jobs_dir, job_name=f"spills-{sandbox}", **options)
-    private = [f"{file.stat().st_mode & 0o777:o}" for file in StatePaths.default().secrets.iterdir()]
+        before = {*StatePaths.default().secrets.glob("*")}
+        job = await submit_tasks([task], root / "jobs", job_name=f"spills-{sandbox}", **options)
+    values = [file for file in {*StatePaths.default().secrets.glob("*")} - before if KEY in read(file)]
+    private = [f"{file.stat().st_mode & 0o777:o}" for file in values]
     rollouts = [job.spec.rollout_id(job.id, index) for index in range(job.spec.total)]
     questions: list[Question] = []
     try:
@@ -151,7 +156,7 @@ async def spill(task: Path, jobs_dir: Path, sandbox: str) -> Spilled:
         await job.wait()
     texts = decoded("\n".join((await histories(job)).values()))
     seen = {(result.task_name, result.agent): Seen(result) for result in job.results()}
-    return Spilled(job, seen, questions, texts, outside, private)
+    return Spilled(job, seen, questions, texts, outside, private, values)
 
 
 async def question_of(job: Job, rollout: str, last: str | None) -> Question:
@@ -292,54 +297,44 @@ def test_no_value_is_seen_of_a_sandbox_from_outside(spilled: Spilled) -> None:
 
 def test_the_values_lie_in_a_private_file_until_the_job_is_over(spilled: Spilled) -> None:
     assert spilled.private == ["600"]
-    assert list(StatePaths.default().secrets.iterdir()) == []
+    assert not any(file.exists() for file in spilled.values)
 
 
 # --- where it goes wrong ---------------------------------------------------------------------------------
 
 
 def failing(root: Path) -> Sequence[Path]:
-    writes = [{"run": "env > out.txt; mkdir deep; env > deep/out.txt", "silent": True}, SOLVE, {"stderr": "@ENV@"}]
+    keeps = [{"run": "printf %s $ACME_KEY > key", "silent": True}]
+    reward = f'printf \'{{"reward": 1, "metadata": {{"saw": "%s"}}}}\' "$(cat {WORKDIR}/key)"'
+    writes = [{"run": "env > out.txt; mkdir deep; env > deep/out.txt", "silent": True}, SOLVE]
+    # Where only a part of what was said is kept, the cut goes through the value.
+    cut_log, cut_message = {"stderr": f"@KEY@{'x' * 3990}"}, {"raw": f'{{"{"x" * 288}@KEY@"'}
     return [
         write_task(root, "refuses", [SOLVE, {"error": "@ENV@"}]),
-        write_task(root, "leaves", [*writes, {"exit": 3}], config=ARTIFACTS, test=PRINTS + TEST),
+        write_task(root, "leaves", [*writes, cut_log, {"exit": 3}], config=ARTIFACTS, test=PRINTS + TEST),
         write_task(root, "other-json", [SOLVE, {"raw": '{"m4rk": "@ENV@"}'}, {"hang": True}]),
         write_task(root, "odd-end", [SOLVE, {"end": "@KEY@"}]),
         write_task(root, "no-session", script={"auth_required": True, "name": "@ENV@"}),
-        # Where only a part of what was said is kept, the cut goes through the value.
-        write_task(
-            root,
-            "cut",
-            [SOLVE, {"stderr": f"@KEY@{'x' * 3990}"}, {"raw": f'{{"{"x" * 288}@KEY@"'}, {"hang": True}],
-        ),
-    ]  # fmt: skip
+        write_task(root, "cut", [SOLVE, cut_message, {"hang": True}]),
+        write_task(root, "unscored", keeps, test=f"cat {WORKDIR}/key; exit 1\n"),
+        write_task(root, "cited", keeps, test=f"{reward} > /logs/verifier/reward.json\n"),
+    ]
 
 
-@pytest.mark.local
-def test_errors_tell_names_in_place_of_values(tellers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BF_TEST_ACME_KEY", KEY)
-    monkeypatch.setenv("BF_TEST_HANDED_ON", HANDED_ON)
-    seen = run_tasks(failing(tmp_path), tellers, job_name="fails", agents=[TRUSTED])
-    for task in ("refuses", "leaves", "other-json", "no-session"):
-        error = seen[task].error
-        assert "[BF_TEST_ACME_KEY]" in f"{error.message} {error.log_tail}", task
-    assert seen["odd-end"].result.steps[0].turn.stop_reason == "[BF_TEST_ACME_KEY]"
-    cut = seen["cut"].error
-    assert cut.message.endswith(f"{'x' * 288}[BF_TEST_ACME_KEY]…")
-    assert cut.log_tail == f"[BF_TEST_ACME_KEY]{'x' * 3990}"
-    assert (seen["leaves"].paths.verifier / "seen.txt").read_text().count("[BF_TEST_ACME_KEY]") == 1
-    assert_nobody_has_them(tellers / "fails")
+@dataclass(frozen=True)
+class Failed:
+    """Rollouts of agents that tell all and fail, or whose verifier does, by their task; and the login of one."""
+
+    jobs_dir: Path
+    seen: dict[str, Seen]
+    login: str
 
 
-@pytest.mark.local
-def test_a_login_in_a_file_is_the_agents_alone(tellers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BF_TEST_ACME_KEY", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
+@made_once()
+async def failed(root: Path) -> Failed:
     login = json.dumps({"key": f"-----BEGIN-----\n{KEY}\n{GIVEN}\n", "kind": "pem"})
-    (tmp_path / ".acme").mkdir()
-    (tmp_path / ".acme" / "login.json").write_text(login)
-    declare(tmp_path / "agents", "filed", endpoints=[ENDPOINT], credential_files=[".acme/login.json"])
-    monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", str(tmp_path / "agents"))
+    (root / ".acme").mkdir()
+    (root / ".acme" / "login.json").write_text(login)
     file = "$HOME/.acme/login.json"
     tells = [
         {"run": f"sha256sum < {file}; stat -L -c '%U %a' {file}", "silent": True, "record": "/logs/artifacts/digests"},
@@ -347,35 +342,48 @@ def test_a_login_in_a_file_is_the_agents_alone(tellers: Path, tmp_path: Path, mo
         {"stderr": "m4rk"},
         SOLVE,
     ]
-    seen = run_tasks([write_task(tmp_path, "logs-in", tells)], tellers, job_name="logs-in", agents=["filed"])["logs-in"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("BF_TEST_ACME_KEY", raising=False)
+        patch.setenv("HOME", str(root))
+        files = [write_task(root, "logs-in", tells)]
+        jobs = [await submit_tasks(files, root / "jobs", job_name="logs-in", agents=["filed"])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BF_TEST_ACME_KEY", KEY)
+        patch.setenv("BF_TEST_HANDED_ON", HANDED_ON)
+        jobs.append(await submit_tasks(failing(root), root / "jobs", job_name="fails", agents=[TRUSTED]))
+    return Failed(root / "jobs", {name: seen for job in jobs for name, seen in (await finished(job)).items()}, login)
+
+
+@pytest.mark.local
+def test_errors_tell_names_in_place_of_values(failed: Failed) -> None:
+    seen = failed.seen
+    for task in ("refuses", "leaves", "other-json", "no-session"):
+        error = seen[task].error
+        assert "[BF_TEST_ACME_KEY]" in f"{error.message} {error.log_tail}", task
+    assert seen["odd-end"].result.steps[0].turn.stop_reason == "[BF_TEST_ACME_KEY]"
+    assert seen["cut"].error.message.endswith(f"{'x' * 288}[BF_TEST_ACME_KEY]…")
+    assert seen["leaves"].error.log_tail == f"[BF_TEST_ACME_KEY]{'x' * 3990}"
+    assert (seen["leaves"].paths.verifier / "seen.txt").read_text().count("[BF_TEST_ACME_KEY]") == 1
+    assert_nobody_has_them(failed.jobs_dir / "fails")
+
+
+@pytest.mark.local
+def test_a_login_in_a_file_is_the_agents_alone(failed: Failed) -> None:
+    seen = failed.seen["logs-in"]
     assert (seen.result.error, seen.result.rewards) == (None, {"reward": 1.0})
     (told,) = seen.recorded("digests")
-    assert told["output"].split() == [hashlib.sha256(login.encode()).hexdigest(), "-", "agent", "600"]
+    assert told["output"].split() == [hashlib.sha256(failed.login.encode()).hexdigest(), "-", "agent", "600"]
     assert json.loads((seen.paths.agent / "login").read_text())["kind"] == "pem"
-    assert files_with(tellers / "logs-in", "[~/.acme/login.json]")
-    assert files_with(tellers / "logs-in", *CANARIES) == []
+    assert files_with(failed.jobs_dir / "logs-in", "[~/.acme/login.json]")
+    assert files_with(failed.jobs_dir / "logs-in", *CANARIES) == []
     assert files_with(StatePaths.default().root, *CANARIES) == []
 
 
 @pytest.mark.local
-def test_errors_of_a_verifier_tell_names_in_place_of_values(
-    tellers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Not one of those that other tests look for in what all of them share.
-    word = "0th3r-c4nary-mk3r8fzt"
-    monkeypatch.setenv("BF_TEST_ACME_KEY", word)
-    writes = [{"run": "printf %s $ACME_KEY > key", "silent": True}]
-    reward = f'printf \'{{"reward": 1, "metadata": {{"saw": "%s"}}}}\' "$(cat {WORKDIR}/key)"'
-    tasks = [
-        write_task(tmp_path, "unscored", writes, test=f"cat {WORKDIR}/key; exit 1\n"),
-        write_task(tmp_path, "cited", writes, test=f"{reward} > /logs/verifier/reward.json\n"),
-    ]
-    seen = run_tasks(tasks, tellers, job_name="verifies", agents=["trusted"])
-    error = seen["unscored"].result.verifier_error
+def test_errors_of_a_verifier_tell_names_in_place_of_values(failed: Failed) -> None:
+    error = failed.seen["unscored"].result.verifier_error
     assert error is not None and error.log_tail == "[BF_TEST_ACME_KEY]"
-    assert seen["cited"].result.rewards == {"reward": 1.0}
-    assert files_with(tellers / "verifies", word) == []
-    assert files_with(StatePaths.default().root, word) == []
+    assert failed.seen["cited"].result.rewards == {"reward": 1.0}
 
 
 # --- what is asked for by name ---------------------------------------------------------------------------
@@ -386,7 +394,7 @@ def small(root: Path, name: str = "small") -> Path:
 
 
 async def test_a_missing_key_is_refused_before_anything_starts(
-    tellers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module_jobs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.delenv("BF_TEST_ACME_KEY", raising=False)
@@ -405,7 +413,7 @@ async def test_a_missing_key_is_refused_before_anything_starts(
     assert not jobs.exists() or list(jobs.iterdir()) == []
 
 
-def test_a_value_is_not_sent_to_a_cluster(tellers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_is_not_sent_to_a_cluster(module_jobs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEMPORAL_ADDRESS", "temporal.example:7233")
     monkeypatch.setenv("BENCHFLOW_STORE", str(tmp_path / "store"))
     with pytest.raises(ConfigError, match="the value of GIVEN would be seen in the history") as caught:
@@ -420,13 +428,14 @@ def test_a_value_is_not_sent_to_a_cluster(tellers: Path, tmp_path: Path, monkeyp
     assert plan.values == {}
 
 
-@pytest.mark.local
-async def test_the_same_job_with_another_value_is_another_job(tellers: Path, tmp_path: Path) -> None:
+async def test_the_same_job_with_another_value_is_another_job(module_jobs: Path, tmp_path: Path) -> None:
     task = small(tmp_path)
 
     def plan(value: str) -> Any:
         agents = [{"name": "stranger", "env": {"GIVEN": value}}]
-        return plan_job(job_config([task], tellers, job_name="again", agents=agents))
+        # What becomes of it makes no difference.
+        options: dict[str, Any] = {"sandbox": "noop", "retry": {"max_retries": 0}}
+        return plan_job(job_config([task], tmp_path / "jobs", job_name="again", agents=agents, **options))
 
     first = await submit(plan(GIVEN))
     await first.wait()

@@ -10,9 +10,8 @@ import pytest
 from support.agent_world import RECORD, SOLVE, Seen, write_step, write_task
 
 import benchflow as bf
-from benchflow.contracts.rollout import Answer, Option, UserQuestion
+from benchflow.contracts.rollout import Answer
 from benchflow.errors import AskUserError, ConfigError
-from benchflow.jobs.questions import answer_to
 
 OPTIONS = [["sure", "allow_once"], ["not-now", "reject_once"]]
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -40,7 +39,7 @@ async def test_each_question_is_asked_once_and_one_without_an_answer_again(modul
             return "Ada"
         raise LookupError("I do not know")
 
-    rollout = await rollout_of(task, module_jobs, job_name="asks")
+    rollout = await rollout_of(task, tmp_path / "jobs", job_name="asks")
     with pytest.raises(AskUserError, match="LookupError: I do not know") as caught:
         await rollout.run(on_ask_user=answers)
     assert isinstance(caught.value.__cause__, LookupError)
@@ -52,7 +51,7 @@ async def test_each_question_is_asked_once_and_one_without_an_answer_again(modul
         asked.append(question.text)
         return {"name": "Bob"} if question.kind == "form" else Answer(question=question.id, option="not-now")
 
-    again = await rollout_of(task, module_jobs, job_name="asks")
+    again = await rollout_of(task, tmp_path / "jobs", job_name="asks")
     result = await again.run(on_ask_user=refuses)
     assert (result.error, result.reward) == (None, 1.0)
     assert asked == ["may I?", "may I?", "who?"]
@@ -80,7 +79,7 @@ async def test_each_child_that_asks_is_answered_for_itself(module_jobs: Path, tm
             await both.wait()
         return "sure" if question.chain == "n1.1" else "not-now"
 
-    rollout = await rollout_of(task, module_jobs, job_name="family")
+    rollout = await rollout_of(task, tmp_path / "jobs", job_name="family")
     result = await rollout.branch(n=2, at=1, on_ask_user=answers, children=[{"role": "shy"}, {"role": "bold"}])
     assert result.error is None
     assert set(asked) == {"", "n1.0", "n1.1"}
@@ -98,50 +97,3 @@ async def test_a_handler_needs_an_agent_that_asks(tmp_path: Path, module_jobs: P
     with pytest.raises(ConfigError, match="nobody would be asked") as caught:
         await rollout.run(on_ask_user=lambda question: None)
     assert (caught.value.key, bool(caught.value.remedy)) == ("permissions", True)
-
-
-# --- replies --------------------------------------------------------------------------------------------
-
-
-def permission(**more: Any) -> UserQuestion:
-    options = [Option(id="sure", name="Sure", kind="allow_once")]
-    return UserQuestion(id="q", kind="permission", text="may I?", options=options, rollout="job/r", **more)
-
-
-def form(**more: Any) -> UserQuestion:
-    return UserQuestion(id="q", kind="form", text="who?", form=FORM, rollout="job/r", **more)
-
-
-@pytest.mark.parametrize(
-    ("question", "reply", "answer"),
-    [
-        (permission(), "sure", {"option": "sure"}),
-        (permission(), None, {}),
-        (permission(), Answer(question="q", option="sure"), {"option": "sure"}),
-        (form(), "Ada", {"content": {"name": "Ada"}}),
-        (form(), {"name": "Ada"}, {"content": {"name": "Ada"}}),
-        (form(), None, {}),
-        (form(options=[Option(id="name:Ada", name="Ada")]), "name:Ada", {"option": "name:Ada"}),
-    ],
-)
-def test_what_a_handler_returns_becomes_an_answer(question: UserQuestion, reply: Any, answer: dict[str, Any]) -> None:
-    assert answer_to(question, reply) == Answer(question="q", **answer)
-
-
-TWO = {"type": "object", "properties": {"name": {"type": "string"}, "color": {"type": "string"}}}
-
-
-@pytest.mark.parametrize(
-    ("question", "reply", "message"),
-    [
-        (permission(), "perhaps", "returned 'perhaps', and offered is: sure"),
-        (permission(), {"name": "Ada"}, "filled in a form where one of these is offered: sure"),
-        (permission(), 3, "no answer: 3"),
-        (permission(), Answer(question="p", option="sure"), "another question, 'p', not to 'q'"),
-        (form().model_copy(update={"form": TWO}), "Ada", "returned 'Ada', and offered is: a form"),
-    ],
-)
-def test_what_is_no_answer_is_refused_with_who_waits_for_one(question: UserQuestion, reply: Any, message: str) -> None:
-    with pytest.raises(AskUserError, match=message) as caught:
-        answer_to(question.model_copy(update={"chain": "n1.0"}), reply)
-    assert "job/r (n1.0) still waits" in str(caught.value.remedy)
