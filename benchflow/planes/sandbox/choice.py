@@ -14,7 +14,8 @@ AUTO = "auto"
 
 _SOCKET = "unix:///var/run/docker.sock"
 
-_PATIENCE = 5.0
+PATIENCE = 5.0
+"""Seconds within which a daemon answers."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class Choice:
     reason: str
 
 
-def choose() -> Choice:
-    """Docker if its daemon answers, else local. Raises `SandboxUnavailableError` when neither can be."""
+def choose(patience: float = PATIENCE) -> Choice:
+    """Return Docker if its daemon answers in time, else local. Raise `SandboxUnavailableError` when neither can be."""
     address = os.environ.get("DOCKER_HOST") or _SOCKET
-    problem = docker_problem(address)
+    problem = docker_problem(address, patience)
     if problem is None:
         return Choice("docker", f"a Docker daemon answers at {address}")
     from benchflow.planes.sandbox.local.requirements import require_platform
@@ -44,7 +45,7 @@ def choose() -> Choice:
     return Choice("local", problem)
 
 
-def docker_problem(address: str) -> str | None:
+def docker_problem(address: str, patience: float = PATIENCE) -> str | None:
     """Why no Docker daemon can be used at an address (as DOCKER_HOST spells it); None when one answers.
 
     Asked without the docker library, whose import would take longer than all the rest, where that is possible.
@@ -53,11 +54,11 @@ def docker_problem(address: str) -> str | None:
     plain_tcp = where.scheme in ("tcp", "http") and not os.environ.get("DOCKER_TLS_VERIFY")
     try:
         if where.scheme == "unix":
-            status = _ping(_Unix(where.path))
+            status = _ping(_Unix(where.path, patience))
         elif plain_tcp:
-            status = _ping(http.client.HTTPConnection(where.hostname or "", where.port or 2375, timeout=_PATIENCE))
+            status = _ping(http.client.HTTPConnection(where.hostname or "", where.port or 2375, timeout=patience))
         else:
-            return _ask_library(address)
+            return _ask_library(address, patience)
     except PermissionError:
         return f"this user may not talk to the Docker daemon at {address}"
     except (OSError, http.client.HTTPException) as error:
@@ -73,11 +74,11 @@ def _ping(connection: http.client.HTTPConnection) -> int:
         connection.close()
 
 
-def _ask_library(address: str) -> str | None:
+def _ask_library(address: str, patience: float) -> str | None:
     import docker
 
     try:
-        client = docker.from_env(timeout=int(_PATIENCE))
+        client = docker.from_env(timeout=int(patience))
         client.ping()
         client.close()
     except Exception as error:
@@ -88,11 +89,11 @@ def _ask_library(address: str) -> str | None:
 class _Unix(http.client.HTTPConnection):
     """HTTP over a socket in the file system."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=_PATIENCE)
+    def __init__(self, path: str, patience: float) -> None:
+        super().__init__("localhost", timeout=patience)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(_PATIENCE)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)

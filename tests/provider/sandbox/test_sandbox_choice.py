@@ -12,14 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import SandboxUnavailableError
-from benchflow.planes.sandbox import choice
 from benchflow.planes.sandbox.choice import choose, docker_problem
-from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
-
-MOUNTS = """22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
-23 22 0:21 / /proc rw - proc proc rw
-24 22 254:1 / {} rw,relatime - ext4 /dev/vdb rw
-"""
 
 
 class Daemon(socketserver.ThreadingUnixStreamServer):
@@ -45,10 +38,8 @@ class Answer(BaseHTTPRequestHandler):
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     with Daemon(str(tmp_path / "docker.sock"), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-        # This one shares its interpreter, and a busy machine, with who asks it.
-        monkeypatch.setattr(choice, "_PATIENCE", 60.0)
         yield server
         server.shutdown()
 
@@ -59,7 +50,8 @@ def no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_docker_is_chosen_when_a_daemon_answers(daemon: Daemon) -> None:
-    chosen = choose()
+    # It shares its interpreter, and a busy machine, with who asks it.
+    chosen = choose(patience=300)
     assert chosen.sandbox == "docker"
     assert chosen.reason == f"a Docker daemon answers at {os.environ['DOCKER_HOST']}"
 
@@ -82,29 +74,9 @@ def test_without_root_and_without_docker_there_is_an_error_with_both_remedies(
 
 def test_what_is_no_docker_daemon_is_said_to_be_none(daemon: Daemon) -> None:
     daemon.status = 503
-    assert "not a Docker daemon (status 503)" in str(docker_problem(os.environ["DOCKER_HOST"]))
+    assert "not a Docker daemon (status 503)" in str(docker_problem(os.environ["DOCKER_HOST"], patience=300))
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "unix:///no/such/socket"])
 def test_an_address_where_nobody_listens_is_named(address: str) -> None:
     assert f"no Docker daemon answers at {address}" in str(docker_problem(address))
-
-
-def test_the_local_sandbox_needs_linux_and_root() -> None:
-    with pytest.raises(SandboxUnavailableError, match="Linux"):
-        require_platform("darwin", 0)
-    with pytest.raises(SandboxUnavailableError, match="root") as caught:
-        require_platform("linux", 1000)
-    assert "--sandbox docker" in str(caught.value.remedy)
-
-
-@pytest.mark.parametrize("path", ["/usr", "/var", "/etc", "/var/lib"])
-def test_a_machine_in_several_pieces_is_refused(path: str) -> None:
-    with pytest.raises(SandboxUnavailableError, match=f"{path} is a file system of its own") as caught:
-        require_one_root(MOUNTS.format(path))
-    assert "--sandbox docker" in str(caught.value.remedy)
-
-
-@pytest.mark.parametrize("path", ["/var/lib/docker", "/home", "/data", "/usr/local/models"])
-def test_other_file_systems_do_not_matter(path: str) -> None:
-    require_one_root(MOUNTS.format(path))

@@ -42,7 +42,7 @@ CAPABILITIES = (
 PIDS_LIMIT = 4096
 LOG_TAIL = 30
 NOT_FOUND = 127
-_LOOKS = 200
+_LOOKS = 1200
 """At a container that should have ended, 0.05 s apart: a busy daemon is late to note the end."""
 LOG = {"type": "json-file", "config": {"max-size": "16m", "max-file": "2"}}
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

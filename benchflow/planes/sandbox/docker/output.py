@@ -35,17 +35,18 @@ done
 
 
 class Output:
-    """The outputs of the commands of one container."""
+    """The outputs of the commands of one container. cap: bytes kept of each in the end; on_disk: while it grows."""
 
-    def __init__(self, shell: RootShell) -> None:
+    def __init__(self, shell: RootShell, *, cap: int = OUTPUT_CAP, on_disk: int = OUTPUT_ON_DISK) -> None:
         self._shell = shell
+        self._cap, self._on_disk = cap, on_disk
 
     async def collect(
         self, room: str, code: int, *, timed_out: bool = False, remove: bool = False
     ) -> SandboxExecResult:
         """The result of a command that ended with `code`. remove: its room with it."""
         left_out = LEFT_OUT.replace("\n", "\\n")
-        script = _SHOW.format(room=room, cap=OUTPUT_CAP, half=OUTPUT_CAP // 2, left_out=left_out)
+        script = _SHOW.format(room=room, cap=self._cap, half=self._cap // 2, left_out=left_out)
         if remove:
             script = f"(\n{script}\n)\nr=$?; rm -rf {room}; exit $r"
         answer = await self._shell.run(script)
@@ -66,4 +67,4 @@ class Output:
 
     async def trim(self, room: str) -> None:
         """Give back the middle of what has grown too large, while the command goes on."""
-        await self._shell.run(_TRIM.format(room=room, limit=OUTPUT_ON_DISK, half=OUTPUT_CAP // 2))
+        await self._shell.run(_TRIM.format(room=room, limit=self._on_disk, half=self._cap // 2))

@@ -12,6 +12,7 @@ it again. Neither a double fork nor a new session nor a cleared environment hide
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import time
 from collections.abc import Iterable
@@ -122,9 +123,10 @@ def closure(table: dict[int, Process], seeds: Iterable[int], spared: set[int]) -
 class Hunt:
     """Rounds of looking for processes and killing them. whom: for a complaint; met: all that were found so far."""
 
-    def __init__(self, whom: str) -> None:
+    def __init__(self, whom: str, *, rounds: int, dying_sec: float) -> None:
         self.met: set[tuple[int, int]] = set()
         self._whom = whom
+        self._most_rounds, self._dying_sec = rounds, dying_sec
         self._rounds = self._idle = 0
         self._give_up = 0.0
 
@@ -136,8 +138,8 @@ class Hunt:
         if not found <= self.met:
             self.met |= found
             self._rounds += 1
-            self._idle, self._give_up = 0, time.monotonic() + DYING_SEC
-            if self._rounds == ROUNDS:
+            self._idle, self._give_up = 0, time.monotonic() + self._dying_sec
+            if self._rounds == self._most_rounds:
                 raise self._error("multiplies faster than it can be killed")
             return 0
         self._idle += 1
@@ -153,9 +155,19 @@ class Hunt:
 
 
 class Processes:
-    """The processes of one container."""
+    """The processes of one container. rounds, dying_sec: how long it is tried to kill them."""
 
-    def __init__(self, engine: Engine, shell: RootShell, container: str, record: Path) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        shell: RootShell,
+        container: str,
+        record: Path,
+        *,
+        rounds: int = ROUNDS,
+        dying_sec: float = DYING_SEC,
+    ) -> None:
+        self._hunt = functools.partial(Hunt, rounds=rounds, dying_sec=dying_sec)
         self._engine = engine
         self._shell = shell
         self._container = container
@@ -184,7 +196,7 @@ class Processes:
         """
         baseline = self._baseline() if keep_services else set()
         world = keep_services and await self._entrypoint() in FORMS
-        hunt, first = Hunt("what runs in the sandbox"), ""
+        hunt, first = self._hunt("what runs in the sandbox"), ""
         while True:
             shell, table = await self._table(first=first)
             main = await self._main(table)
@@ -207,7 +219,7 @@ class Processes:
         known as its own by it alone, where they have left its session and changed their environment.
         """
         marker = f"{MARKER}={nonce}"
-        hunt, first = Hunt("what a command has started"), ""
+        hunt, first = self._hunt("what a command has started"), ""
         while True:
             shell, table = await self._table(marker, first)
             spared = closure(table, [shell], set()) | await self._main(table)
@@ -226,7 +238,7 @@ class Processes:
 
     async def kill_world(self) -> None:
         """Kill all that no command but the entrypoint's has started, where that is not the first process."""
-        hunt, first = Hunt("what the image's entrypoint has started"), ""
+        hunt, first = self._hunt("what the image's entrypoint has started"), ""
         while True:
             shell, table = await self._table(first=first)
             main = await self._main(table)

@@ -36,8 +36,8 @@ _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 # How long the rules are trusted to be there still, in seconds.
 _TRUST = 30.0
 
-# How long a sweep waits for whoever links or prepares just now, in seconds.
-_LOCK_SEC = 5.0
+LOCK_SEC = 5.0
+"""How long a sweep waits for whoever links or prepares just now."""
 
 # The first two are reserved for measurements within one machine's reach (RFC 2544): nobody's network is hidden by them.
 _CANDIDATES = (
@@ -85,7 +85,7 @@ def hold() -> Iterator[Network]:
         os.close(lock)
 
 
-def sweep() -> None:
+def sweep(patience: float = LOCK_SEC) -> None:
     """Remove the rules if no link is left on this host and nobody is about to make one; also what a crash left.
 
     A link goes a moment after the last process of its sandbox, or at once by `netlink.remove`.
@@ -95,7 +95,7 @@ def sweep() -> None:
     file = _lock_file()
     lock = _open(file)
     try:
-        if not _lock_alone(lock):
+        if not _lock_alone(lock, patience):
             return
         with netlink.open_socket() as sock:
             if netlink.links(sock):
@@ -145,9 +145,9 @@ def _open(file: Path) -> int:
         ) from error
 
 
-def _lock_alone(lock: int) -> bool:
+def _lock_alone(lock: int, patience: float) -> bool:
     """Lock for writing, unless others hold it all the time: what they link is theirs to sweep."""
-    deadline = time.monotonic() + _LOCK_SEC
+    deadline = time.monotonic() + patience
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

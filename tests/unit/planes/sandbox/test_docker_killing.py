@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +11,9 @@ from typing import Any, cast
 import pytest
 
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.docker import processes
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.processes import Processes
 from benchflow.planes.sandbox.docker.shell import Answer, RootShell
-from benchflow.testing.sandbox_conformance.fixtures import nap, napping
 
 SHELL = 9
 
@@ -71,12 +70,19 @@ def table() -> Table:
 
 
 @pytest.fixture
-def killing(table: Table, tmp_path: Path) -> Processes:
-    return Processes(cast(Engine, table), cast(RootShell, table), "container", tmp_path / "baseline.json")
+def made(table: Table, tmp_path: Path) -> Callable[..., Processes]:
+    """Makes what kills them; keyword arguments say for how long."""
+    record = tmp_path / "baseline.json"
+    return functools.partial(Processes, cast(Engine, table), cast(RootShell, table), "container", record)
 
 
-async def test_who_is_slow_to_die_is_waited_for_and_does_not_count_as_many(table, killing, monkeypatch):
-    monkeypatch.setattr(processes, "ROUNDS", 2)
+@pytest.fixture
+def killing(made: Callable[..., Processes]) -> Processes:
+    return made()
+
+
+async def test_who_is_slow_to_die_is_waited_for_and_does_not_count_as_many(table, made):
+    killing = made(rounds=2)
     table.rows[20].dies_after = 8
     assert await killing.kill_unknown(keep_services=False) == 2
     assert sorted(table.rows) == [1, SHELL]
@@ -85,16 +91,16 @@ async def test_who_is_slow_to_die_is_waited_for_and_does_not_count_as_many(table
 
 
 @pytest.mark.parametrize("kill", ["kill_unknown", "kill_marked"])
-async def test_who_does_not_die_is_named(table, killing, monkeypatch, kill):
-    monkeypatch.setattr(processes, "DYING_SEC", 0.2)
+async def test_who_does_not_die_is_named(table, made, kill):
+    killing = made(dying_sec=0.0)
     table.rows[20] = Row(marked=True, dies_after=10**9)
     with pytest.raises(SandboxError, match=r"does not end \(pids: 20\)"):
         await (killing.kill_unknown(False) if kill == "kill_unknown" else killing.kill_marked("nonce"))
 
 
 @pytest.mark.parametrize("kill", ["kill_unknown", "kill_marked"])
-async def test_who_multiplies_is_given_up_on(table, killing, monkeypatch, kill):
-    monkeypatch.setattr(processes, "ROUNDS", 5)
+async def test_who_multiplies_is_given_up_on(table, made, kill):
+    killing = made(rounds=5)
     table.look = lambda: table.rows.update({max(table.rows) + 1: Row(marked=True)})
     with pytest.raises(SandboxError, match="multiplies faster"):
         await (killing.kill_unknown(False) if kill == "kill_unknown" else killing.kill_marked("nonce"))
@@ -130,18 +136,3 @@ async def test_a_shell_of_the_engine_that_ends_late_is_killed_and_not_counted(ta
     table.rows |= {30: Row(parent=0), 31: Row()}
     assert await killing.kill_unknown(keep_services=False) == 1
     assert sorted(table.rows) == [1, 30]
-
-
-@pytest.mark.docker
-async def test_nothing_is_left_to_kill_after_all_was_killed(sandbox):
-    await sandbox.exec(["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 &"])
-    assert [await sandbox.kill_processes() for _ in range(15)] == [1] + [0] * 14
-
-
-@pytest.mark.docker
-async def test_a_timeout_kills_those_that_are_forked_meanwhile_and_leave_everything(sandbox):
-    length = nap()
-    fork = f"while :; do env -i /usr/bin/setsid sleep {length} & sleep 0.005; done"
-    result = await sandbox.exec(["sh", "-c", f"({fork}) & ({fork}) & {fork}"], timeout=1.0)
-    assert result.timed_out
-    assert await napping(sandbox, length) == []
