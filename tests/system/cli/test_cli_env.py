@@ -1,4 +1,4 @@
-"""`bench env …`: a manifest tried on this machine, and the difference between two states."""
+"""`bench env check`: a manifest tried on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,18 @@ from support.command_line import Bench
 
 from benchflow.cli.world import OWNER
 from benchflow.planes.sandbox import close_providers, get_provider
+from benchflow.planes.sandbox.local.machine import OWNER_LABEL
+from benchflow.testing.waiting import until
+
+pytestmark = pytest.mark.usefixtures("module_jobs")
 
 LOCAL = pytest.param("local", marks=pytest.mark.local)
 WHERE = [pytest.param("docker", marks=pytest.mark.docker), LOCAL]
-SELDOM_IN_DOCKER = [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak]), LOCAL]
+SELDOM_HERE = [
+    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("local", marks=[pytest.mark.local, pytest.mark.long]),
+]
+SELDOM_IN_DOCKER = [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long]), LOCAL]
 
 DESK = """#!/usr/bin/env python3
 import http.server, json, sqlite3, sys
@@ -122,14 +129,15 @@ def detail(found: dict[str, list[dict[str, str]]], what: str) -> str:
     return next(finding["detail"] for finding in found["findings"] if finding["what"] == what)
 
 
-def left(sandbox: str) -> list[str]:
-    """The sandboxes of checks that are still there."""
+def left(sandbox: str, checking: int | None = None) -> list[str]:
+    """The sandboxes of checks that are still there. checking: the process that made them, this one by default."""
 
     async def ask() -> list[str]:
         try:
-            return [each.name for each in await get_provider(sandbox).owned(OWNER)]
+            found = await get_provider(sandbox).owned(OWNER)
         finally:
             await close_providers(OWNER)
+        return [each.name for each in found if each.labels[OWNER_LABEL].startswith(f"{checking or os.getpid()}:")]
 
     return asyncio.run(ask())
 
@@ -137,7 +145,7 @@ def left(sandbox: str) -> list[str]:
 # --- check ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sandbox", WHERE)
+@pytest.mark.parametrize("sandbox", SELDOM_HERE)
 def test_all_that_a_stateful_world_declares_holds(bench: Bench, world: Path, sandbox: str) -> None:
     ran = bench("env", "check", manifest(world, STARTED + STATE), "--sandbox", sandbox, "--json")
     assert ran.status == 0, ran.out
@@ -151,7 +159,8 @@ def test_all_that_a_stateful_world_declares_holds(bench: Bench, world: Path, san
     assert left(sandbox) == []
 
 
-@pytest.mark.parametrize("sandbox", SELDOM_IN_DOCKER)
+@pytest.mark.long
+@pytest.mark.parametrize("sandbox", WHERE)
 def test_a_service_may_be_what_writes(bench: Bench, world: Path, sandbox: str) -> None:
     file = manifest(world, STARTED + STATE)
     ran = bench("env", "check", file, "--sandbox", sandbox, "--write", POST, "--json")
@@ -172,6 +181,7 @@ def test_a_world_whose_entrypoint_owns_the_services_is_rolled_back_while_it_runs
 
 @pytest.mark.docker
 @pytest.mark.agents
+@pytest.mark.long
 def test_an_image_without_python_is_worked_on_by_node(bench: Bench, world: Path) -> None:
     dockerfile = DOCKERFILE.replace("CMD", "RUN rm -f /usr/bin/python3*\nCMD").replace(
         '"desk", "9001", "/data/desk.db"', '"sleep", "600"'
@@ -224,8 +234,8 @@ def test_a_restore_is_held_to_the_rows_of_the_snapshot(bench: Bench, world: Path
     ("paths", "write", "said"),
     [
         ("/data/desk.db", "http://localhost:9001/notes:{}", "HTTP 422: no text"),
-        ("/data/desk.db", "http://localhost:9007/notes", "no answer"),
-        ("/data/other.db", POST, "the declared state is what it was before"),
+        pytest.param("/data/other.db", POST, "the declared state is what it was before", marks=pytest.mark.long),
+        pytest.param("/data/desk.db", "http://localhost:9007/notes", "no answer", marks=pytest.mark.long),
     ],
 )
 def test_a_write_that_does_not_arrive_in_the_state_fails(
@@ -260,6 +270,7 @@ def task_of(tmp_path: Path, dockerfile: str) -> Path:
 
 
 @pytest.mark.docker
+@pytest.mark.long
 def test_a_tasks_own_image_and_setup_are_tried(bench: Bench, world: Path, tmp_path: Path) -> None:
     task = task_of(tmp_path, "FROM desk-base:1\nRUN cp /usr/local/bin/desk /usr/local/bin/phone\n")
     text = STARTED.replace("phone serve", "phone 9002 /data/desk.db && test -e /data/done") + STATE
@@ -289,16 +300,22 @@ def test_a_variable_that_is_not_set_is_asked_for(bench: Bench, world: Path) -> N
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_a_check_that_is_interrupted_removes_its_sandbox(world: Path, name: str) -> None:
     text = STARTED.replace("desk 9001", "desk 9003")
     command = [sys.executable, "-m", "benchflow.cli", "env", "check", manifest(world, text), "--sandbox", "docker"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not left("docker"):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
-    os.kill(process.pid, getattr(signal, name))
-    _, errors = process.communicate(timeout=120)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            asyncio.run(until(lambda: asyncio.to_thread(_is_tried, process)))
+            process.send_signal(getattr(signal, name))
+            _, errors = process.communicate(timeout=300)
+        finally:
+            process.kill()
     assert (process.returncode, errors.strip()) == (130, "interrupted")
-    assert left("docker") == []
+    assert left("docker", process.pid) == []
+
+
+def _is_tried(process: subprocess.Popen[str]) -> bool:
+    """Whether a check has a sandbox by now."""
+    assert process.poll() is None
+    return left("docker", process.pid) != []
