@@ -30,6 +30,7 @@ from benchflow.planes.agent.acp.session import Session
 from benchflow.planes.agent.acp.wire import Message, Wire
 from benchflow.planes.agent.toolbox import PUMP, Toolbox, image_with_toolboxes
 from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.testing.waiting import until
 
 docker_only = pytest.mark.docker
 
@@ -93,21 +94,34 @@ async def provider(elsewhere: Forwarder) -> AsyncIterator[DockerProvider]:
 
 
 @pytest.fixture(scope="module")
-def built() -> Iterator[list[ImageRef]]:
-    """The image of all tests here, when one of them has built it; removed in the end."""
-    images: list[ImageRef] = []
+def built() -> Iterator[dict[str, ImageRef]]:
+    """The images of all tests here, as soon as one of them has built them; removed in the end."""
+    images: dict[str, ImageRef] = {}
     yield images
     client = docker.from_env()
-    for image in images:
+    for image in reversed(images.values()):
         client.images.remove(image.reference, force=True)
     client.close()
 
 
 @pytest_asyncio.fixture
-async def image(provider: DockerProvider, runtime: Toolbox, base_image: str, built: list[ImageRef]) -> ImageRef:
-    if not built:
-        built.append(await image_with_toolboxes(provider, ImageRef(reference=base_image), [runtime]))
-    return built[0]
+async def plain(
+    provider: DockerProvider, base_image: str, built: dict[str, ImageRef], tmp_path_factory: pytest.TempPathFactory
+) -> ImageRef:
+    """An image with a directory and an entrypoint of its own."""
+    if "plain" not in built:
+        context = tmp_path_factory.mktemp("plain")
+        (context / "Dockerfile").write_text(f'FROM {base_image}\nWORKDIR /some/where\nENTRYPOINT ["/usr/bin/env"]\n')
+        built["plain"] = await provider.build(ImageConfig(context=str(context), digest=uuid.uuid4().hex))
+    return built["plain"]
+
+
+@pytest_asyncio.fixture
+async def image(provider: DockerProvider, runtime: Toolbox, plain: ImageRef, built: dict[str, ImageRef]) -> ImageRef:
+    """The same with the runtime in it."""
+    if "image" not in built:
+        built["image"] = await image_with_toolboxes(provider, plain, [runtime])
+    return built["image"]
 
 
 @pytest_asyncio.fixture
@@ -158,18 +172,11 @@ async def test_a_daemon_elsewhere_mounts_nothing_and_its_image_has_the_toolboxes
 
 @docker_only
 async def test_an_image_with_toolboxes_is_built_once_and_keeps_what_it_was(
-    provider: DockerProvider, runtime: Toolbox, base_image: str, tmp_path: Path
+    provider: DockerProvider, plain: ImageRef, image: ImageRef, runtime: Toolbox
 ) -> None:
-    (tmp_path / "Dockerfile").write_text(f'FROM {base_image}\nWORKDIR /some/where\nENTRYPOINT ["/bin/cat"]\n')
-    plain = await provider.build(ImageConfig(context=str(tmp_path), digest=uuid.uuid4().hex))
-    first, second = [await image_with_toolboxes(provider, plain, [runtime]) for _ in range(2)]
-    try:
-        assert first == second
-        assert first.reference != plain.reference
-        assert first.workdir == "/some/where"
-    finally:
-        await provider.remove_image(first)
-        await provider.remove_image(plain)
+    assert await image_with_toolboxes(provider, plain, [runtime]) == image
+    assert image.reference != plain.reference
+    assert image.workdir == "/some/where"
 
 
 async def test_without_toolboxes_an_image_is_what_it_was(state: Path) -> None:
@@ -204,21 +211,22 @@ async def test_a_turn_goes_through_a_mirror_and_both_sides_are_equal(room: Room)
 
 
 @docker_only
-async def test_what_breaks_is_taken_up_again(room: Room, elsewhere: Forwarder) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.long)])
+async def test_what_breaks_is_taken_up_again(room: Room, elsewhere: Forwarder, times: int) -> None:
+    actions: list[Message] = [{"say": "part 0"}]
+    for number in range(times):
+        updates = {"repeat": 100, "do": [{"say": "update {i}"}]}
+        actions += [{"wait_for": f"gate-{number}"}, updates, {"say": f"part {number + 1}"}]
     async with mirror_of(room) as mirror:
-        agent = await room.open(
-            {"say": "first"},
-            {"wait_for": "go"},
-            {"repeat": 200, "do": [{"say": "update {i}"}], "pace": 0.005},
-        )
+        agent = await room.open(*actions)
         turn = asyncio.create_task(mirror.during(agent.prompt()))
-        await _until_said(room, b"first")
-        elsewhere.cut()
-        await room.tell("go")
-        await _until_said(room, b"update 20")
-        elsewhere.cut()
+        for number in range(times):
+            await _until_said(room, f"part {number}".encode())
+            elsewhere.cut()
+            await room.tell(f"gate-{number}")
         assert (await turn).stop_reason == "end_turn"
-    assert agent.texts() == ["first", *(f"update {number}" for number in range(200))]
+    said = [[*(f"update {number}" for number in range(100)), f"part {part + 1}"] for part in range(times)]
+    assert agent.texts() == ["part 0", *(text for part in said for text in part)]
 
 
 @docker_only
@@ -233,11 +241,12 @@ async def test_who_waits_hears_that_the_sandbox_is_gone(room: Room, provider: Do
 
 
 @docker_only
+@pytest.mark.long
 async def test_two_mirrors_at_once_double_nothing(room: Room) -> None:
     async with mirror_of(room) as mirror, mirror_of(room), mirror_of(room):
-        agent = await room.open({"repeat": 500, "do": [{"say": "update {i}"}]})
+        agent = await room.open({"repeat": 300, "do": [{"say": "update {i}"}]})
         await mirror.during(agent.prompt())
-    assert agent.texts() == [f"update {number}" for number in range(500)]
+    assert agent.texts() == [f"update {number}" for number in range(300)]
     assert here(room, "out") == (await there(room, "out"))[: len(here(room, "out"))]
     assert [message["id"] for message in await room.received() if "method" in message] == [
         "initialize",
@@ -258,21 +267,22 @@ async def test_a_line_that_a_crash_cut_in_half_over_there_is_mended(room: Room) 
 
 
 @docker_only
-@pytest.mark.crash
-async def test_a_turn_outlives_the_worker_that_followed_it(room: Room, tmp_path: Path) -> None:
+async def test_a_turn_outlives_the_worker_that_followed_it(room: Room) -> None:
+    part: Message = {"repeat": 100, "do": [{"say": "update {i}"}]}
     async with mirror_of(room):
-        agent = await room.open({"repeat": 300, "do": [{"say": "update {i}"}], "pace": 0.01})
-    for word in (b"update 40", b"update 150"):
-        async with worker(room, agent.id):
-            await _until_said(room, word)
+        agent = await room.open(part, {"wait_for": "gate"}, part, {"ask": "may I?", "record": "record"})
+    async with worker(room, agent.id):
+        await _until_said(room, b"update 40")
+    await room.tell("gate")
     async with worker(room, agent.id) as last:
-        assert last.stdout is not None
-        said = json.loads(await asyncio.wait_for(last.stdout.readline(), 300))
-    assert said["stop_reason"] == "end_turn"
+        said, _ = await last.communicate()
+    assert json.loads(said)["stop_reason"] == "end_turn"
     assert here(room, "out") == await there(room, "out")
     heard = [json.loads(raw) for raw in here(room, "out").splitlines()]
-    texts = [line["params"]["update"]["content"]["text"] for line in heard if line.get("method") == "session/update"]
-    assert texts == [f"update {number}" for number in range(300)]
+    updates = [line["params"]["update"] for line in heard if line.get("method") == "session/update"]
+    texts = [update["content"]["text"] for update in updates if update["sessionUpdate"] == "agent_message_chunk"]
+    assert texts == [f"update {number}" for number in range(100)] * 2
+    assert await room.recorded() == ["allow"]
     assert len([message for message in await room.received() if message.get("method") == "session/prompt"]) == 1
 
 
@@ -285,18 +295,14 @@ async def test_what_is_here_already_is_not_appended_again(tmp_path: Path) -> Non
 
 
 async def _until_said(room: Room, word: bytes) -> None:
-    def is_there() -> bool:
-        return word in here(room, "out")
-
-    async with asyncio.timeout(180):
-        while not is_there():
-            await asyncio.sleep(0.005)
+    await until(lambda: word in here(room, "out"))
 
 
 async def _until_there(room: Room, content: bytes) -> None:
-    async with asyncio.timeout(180):
-        while await there(room, "in") != content:
-            await asyncio.sleep(0.01)
+    async def is_there() -> bool:
+        return await there(room, "in") == content
+
+    await until(is_there)
 
 
 # --- the worker that is killed ---------------------------------------------------------------------------
