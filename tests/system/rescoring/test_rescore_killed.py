@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +13,7 @@ from support.stored_jobs import Past, answer, files_below, store_job, write_task
 from benchflow.planes.sandbox import get_provider
 from benchflow.rescoring import Request, RescoredRollout, rescore
 from benchflow.rescoring.sandboxes import OWNER
+from benchflow.testing.waiting import until
 
 HANGS = "[ -e /app/hang ] && sleep 600\n"
 """A verifier that does not end where the workspace says so."""
@@ -35,19 +34,14 @@ async def test_what_was_done_before_a_kill_is_not_done_again(jobs: Path, tmp_pat
     command = [sys.executable, "-m", "benchflow.cli", "rescore", str(job), "--name", "mine", "--concurrency", "2"]
     said = tmp_path / "said"
     with said.open("wb") as output:
-        env = os.environ | {"PYTHONFAULTHANDLER": "1"}
-        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output, env=env)
+        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
+
+    async def is_in_the_middle() -> bool:
+        assert process.returncode is None, said.read_text()
+        return first.exists() and await get_provider("local").owned(OWNER) != []
+
     try:
-        # It imports, makes a store and builds an image first: on a busy machine that takes most of a minute.
-        async with asyncio.timeout(180):
-            while not (first.exists() and await get_provider("local").owned(OWNER)):
-                assert process.returncode is None, said.read_text()
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        # Has each of its threads tell where it is.
-        process.send_signal(signal.SIGABRT)
-        await process.wait()
-        pytest.fail(f"{sorted(files_below(job))}\n{said.read_text()}")
+        await until(is_in_the_middle)
     finally:
         with suppress(ProcessLookupError):
             process.kill()
