@@ -69,7 +69,7 @@ def answer(request: ModelRequest) -> Mapping[str, Any] | str:
 
 @dataclass
 class World:
-    """One sandbox and the rollout in it."""
+    """One sandbox and a rollout in it. index: the number of its session, where several agents have theirs in it."""
 
     room: Worlds
     sandbox: Sandbox
@@ -78,6 +78,7 @@ class World:
     registration: Registration
     session: AgentSession | None = None
     lines: list[Json] = field(default_factory=list)
+    index: int = 0
     patience: Patience = field(default_factory=Patience)
 
     def connection(self) -> Connection:
@@ -85,7 +86,7 @@ class World:
         return Connection(self.sandbox, sessions, mirrored=self.room.mirrored, patience=self.patience)
 
     async def open(self, load: AgentSession | None = None, within: float = PATIENCE) -> AgentSession:
-        self.session = await self.connection().open(0, self.start, within, load=load)
+        self.session = await self.connection().open(self.index, self.start, within, load=load)
         return self.session
 
     async def turn(self, number: int, prompt: str) -> Turn:
@@ -109,7 +110,7 @@ class World:
 
     def sent(self) -> list[Json]:
         """The messages that the agent got, of all its processes."""
-        files = sorted((self.directory / "sessions").glob("*/in"))
+        files = sorted((self.directory / "sessions").glob(f"{self.index}.*/in"))
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
     def record(self) -> list[Json]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,13 @@ from benchflow.contracts.rollout import AgentSession
 from benchflow.errors import AgentExitError, AgentTimeoutError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.acp.connect import STARTS, session_rung
-from benchflow.planes.agent.acp.limits import Patience
 from benchflow.planes.agent.registry import find_agent
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.local
 
-SELDOM = [pytest.mark.agents, pytest.mark.soak]
+SELDOM = [pytest.mark.agents, pytest.mark.long]
 REAL = [
-    # In every run it does so in a tree.
     pytest.param("claude-agent-acp", "session/resume", marks=SELDOM),
     pytest.param("claude-agent-acp", "session/load", marks=SELDOM),
     pytest.param("opencode", "session/resume", marks=SELDOM),
@@ -37,7 +35,7 @@ REAL = [
     pytest.param("codex-acp", "session/load", marks=SELDOM),
 ]
 
-SMALL = """import json, os, sys, time
+SMALL = """import io, json, os, sys, time
 how = sys.argv[1]
 
 def send(**message):
@@ -62,9 +60,12 @@ for line in sys.stdin:
             time.sleep(0.01)
         while how == "hangs":
             time.sleep(600)
+        # Written at once, so that nothing depends on when the rest comes.
+        sys.stdout = io.StringIO()
         send(id=number, result=None)
-        time.sleep(0.05)
         say("late history")
+        sys.stdout, said = sys.__stdout__, sys.stdout.getvalue()
+        print(said, end="", flush=True)
     elif method == "session/prompt":
         say("new")
         send(id=number, result={"stopReason": "end_turn"})
@@ -102,6 +103,7 @@ async def test_a_session_goes_on_in_a_copy_and_either_side_knows_nothing_of_the_
     await check_copy(worlds, "session/resume")
 
 
+@pytest.mark.long
 async def test_a_session_that_is_told_again_goes_on_in_a_copy(paths: StatePaths, tmp_path: Path) -> None:
     async with worlds_of(by(find_agent("policy"), "session/load"), paths, tmp_path / "worlds") as worlds:
         await check_copy(worlds, "session/load")
@@ -162,6 +164,7 @@ async def check_tokens(parent: World, child: World) -> None:
     assert "environ" in with_own.stdout
 
 
+@pytest.mark.long
 async def test_copies_of_a_copy_go_on_too_with_other_models(worlds: Worlds) -> None:
     parent = await parent_in(worlds)
     child = await worlds.copy(parent, "child", model="scripted-2")
@@ -177,6 +180,7 @@ async def test_copies_of_a_copy_go_on_too_with_other_models(worlds: Worlds) -> N
     assert len(grandchild.bodies()[-1]["messages"]) == 12
 
 
+@pytest.mark.long
 async def test_a_session_that_is_not_the_parents_any_more_is_told_by_its_first_call(worlds: Worlds) -> None:
     parent = await parent_in(worlds)
     child = await worlds.copy(parent, "child")
@@ -216,6 +220,7 @@ async def test_what_an_agent_finds_in_its_home_is_the_rollouts_and_its_sessions_
     assert (await found(parent)) == (b"parent", b"key of the parent", sessions)
 
 
+@pytest.mark.long
 async def test_what_was_said_in_the_parent_is_not_heard_where_the_files_of_sessions_are_the_sandboxs_own(
     worlds: Worlds,
 ) -> None:
@@ -243,20 +248,32 @@ def small(how: str) -> AgentRecord:
     )
 
 
-@contextlib.asynccontextmanager
-async def small_world(how: str, paths: StatePaths, directory: Path) -> AsyncIterator[World]:
-    """A world in which a session `s-1` is believed to have been held."""
-    async with worlds_of(small(how), paths, directory) as worlds:
+SmallWorld = Callable[[str], World]
+"""A world in which a session `s-1` is believed to have been held, by how its agent behaves."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def small_world(paths: StatePaths, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SmallWorld]:
+    """One sandbox for all of them, in which each has a session of its own."""
+    async with worlds_of(small("is late"), paths, tmp_path_factory.mktemp("worlds")) as worlds:
         world = await worlds.first()
-        # An agent that has little of the machine may take a while to say the last of its history.
-        world.patience = Patience(silence=3.0)
         await world.sandbox.write_file("/opt/small.py", SMALL)
-        yield world
+        numbers = itertools.count()
+
+        def of(how: str) -> World:
+            record = small(how)
+            start = replace(world.start, record=record, argv=record.launch)
+            return replace(world, start=start, session=None, lines=[], index=next(numbers))
+
+        yield of
+
+
+in_small_world = pytest.mark.asyncio(loop_scope="module")
 
 
 async def begun(world: World) -> None:
     """Begin to load a session, and go away when the agent is at it."""
-    out = world.directory / "sessions" / "0.0" / "out"
+    out = world.directory / "sessions" / f"{world.index}.0" / "out"
 
     async def is_at_it() -> bool:
         return out.exists() and "history" in out.read_text()
@@ -270,32 +287,33 @@ async def begun(world: World) -> None:
 def held(world: World, **more: Any) -> AgentSession:
     account = world.start.account
     given = {"user": account.name, "uid": account.uid, "gid": account.gid, "home": account.home, "cwd": "/work"}
-    return AgentSession(index=0, id="s-1", directory="0.0", **(given | more))
+    return AgentSession(index=world.index, id="s-1", directory=f"{world.index}.0", **(given | more))
 
 
 def methods(world: World) -> list[str]:
     return [message["method"] for message in world.sent() if "method" in message]
 
 
-async def test_history_belongs_to_no_turn_even_if_it_comes_late(paths: StatePaths, tmp_path: Path) -> None:
-    async with small_world("is late", paths, tmp_path / "worlds") as world:
-        assert (await world.open(held(world))).id == "s-1"
-        await world.turn(1, "go")
-        assert world.texts() == "new"
-        assert methods(world) == ["initialize", "session/load", "session/prompt"]
+@in_small_world
+async def test_history_belongs_to_no_turn_even_if_it_comes_late(small_world: SmallWorld) -> None:
+    world = small_world("is late")
+    assert (await world.open(held(world))).id == "s-1"
+    await world.turn(1, "go")
+    assert world.texts() == "new"
+    assert methods(world) == ["initialize", "session/load", "session/prompt"]
 
 
-async def test_a_worker_that_takes_over_while_a_session_is_loaded_asks_nothing_again(
-    paths: StatePaths, tmp_path: Path
-) -> None:
-    async with small_world("waits", paths, tmp_path / "worlds") as world:
-        await begun(world)
-        await world.sandbox.control("touch /work/go")
-        assert (await world.open(held(world))).id == "s-1"
-        assert (await world.open(held(world))).id == "s-1"
-        await world.turn(1, "go")
-        assert world.texts() == "new"
-        assert methods(world) == ["initialize", "session/load", "session/prompt"]
+@in_small_world
+async def test_a_worker_that_takes_over_while_a_session_is_loaded_asks_nothing_again(small_world: SmallWorld) -> None:
+    world = small_world("waits")
+    await world.sandbox.control("rm -f /work/go")
+    await begun(world)
+    await world.sandbox.control("touch /work/go")
+    assert (await world.open(held(world))).id == "s-1"
+    assert (await world.open(held(world))).id == "s-1"
+    await world.turn(1, "go")
+    assert world.texts() == "new"
+    assert methods(world) == ["initialize", "session/load", "session/prompt"]
 
 
 async def test_a_session_that_an_agent_does_not_know_is_told_and_a_new_one_may_follow(worlds: Worlds) -> None:
@@ -314,50 +332,52 @@ async def test_a_session_that_an_agent_does_not_know_is_told_and_a_new_one_may_f
     assert status.prefix == "different"
 
 
-async def test_an_agent_that_loads_nothing_is_not_asked(paths: StatePaths, tmp_path: Path) -> None:
-    async with small_world("cannot", paths, tmp_path / "worlds") as world:
-        with pytest.raises(SessionNotLoadedError, match="loads no sessions"):
-            await world.open(held(world))
-        assert methods(world) == ["initialize"]
-        session = await world.open()
-        assert (session.id, session_rung(world.start.record, session)) == ("s-2", "replay")
+@in_small_world
+async def test_an_agent_that_loads_nothing_is_not_asked(small_world: SmallWorld) -> None:
+    world = small_world("cannot")
+    with pytest.raises(SessionNotLoadedError, match="loads no sessions"):
+        await world.open(held(world))
+    assert methods(world) == ["initialize"]
+    session = await world.open()
+    assert (session.id, session_rung(world.start.record, session)) == ("s-2", "replay")
 
 
-async def test_a_load_that_takes_too_long_is_ended_and_a_new_session_may_follow(
-    paths: StatePaths, tmp_path: Path
-) -> None:
-    async with small_world("hangs", paths, tmp_path / "worlds") as world:
-        # Its start is not what takes too long.
-        await begun(world)
-        with pytest.raises(AgentTimeoutError, match="session/load"):
-            await world.open(held(world), within=1.5)
-        left = await world.sandbox.exec(["pgrep", "-f", "small.py"], cwd="/")
-        assert left.stdout == ""
-        assert (await world.open()).directory == "0.1"
+@in_small_world
+async def test_a_load_that_takes_too_long_is_ended_and_a_new_session_may_follow(small_world: SmallWorld) -> None:
+    world = small_world("hangs")
+    # Its start is not what takes too long.
+    await begun(world)
+    with pytest.raises(AgentTimeoutError, match="session/load"):
+        await world.open(held(world), within=1.0)
+    left = await world.sandbox.exec(["pgrep", "-f", "small.py hangs"], cwd="/")
+    assert left.stdout == ""
+    assert (await world.open()).directory == f"{world.index}.1"
 
 
+@in_small_world
 async def test_an_agent_that_ends_instead_of_loading_is_started_again_and_then_given_up(
-    paths: StatePaths, tmp_path: Path
+    small_world: SmallWorld,
 ) -> None:
-    async with small_world("exits", paths, tmp_path / "worlds") as world:
-        with pytest.raises(AgentExitError, match="exit status 1"):
-            await world.open(held(world))
-        assert methods(world) == ["initialize", "session/load"] * STARTS
+    world = small_world("exits")
+    with pytest.raises(AgentExitError, match="exit status 1"):
+        await world.open(held(world))
+    assert methods(world) == ["initialize", "session/load"] * STARTS
 
 
 # --- what is refused
 
 
-async def test_what_cannot_be_loaded_is_refused_before_anything_is_started(paths: StatePaths, tmp_path: Path) -> None:
-    async with small_world("is late", paths, tmp_path / "worlds") as world:
-        own = world.start
-        for agent, says in (("gemini", "destructive"), ("acpx/claude-agent-acp", "acpx"), ("openclaw", "openclaw")):
-            world.start = replace(own, record=find_agent(agent))
-            with pytest.raises(UnsupportedFeatureError, match=says) as caught:
-                await world.open(held(world))
-            assert caught.value.remedy == f"allow the rung {find_agent(agent).session.rung!r}"
-        world.start = own
-        for moved in ({"home": "/elsewhere"}, {"cwd": "/elsewhere"}):
-            with pytest.raises(SessionNotLoadedError, match="/elsewhere"):
-                await world.open(held(world, **moved))
-        assert not (world.directory / "sessions" / "0.0").exists()
+@in_small_world
+async def test_what_cannot_be_loaded_is_refused_before_anything_is_started(small_world: SmallWorld) -> None:
+    world = small_world("is late")
+    own = world.start
+    for agent, says in (("gemini", "destructive"), ("acpx/claude-agent-acp", "acpx"), ("openclaw", "openclaw")):
+        world.start = replace(own, record=find_agent(agent))
+        with pytest.raises(UnsupportedFeatureError, match=says) as caught:
+            await world.open(held(world))
+        assert caught.value.remedy == f"allow the rung {find_agent(agent).session.rung!r}"
+    world.start = own
+    for moved in ({"home": "/elsewhere"}, {"cwd": "/elsewhere"}):
+        with pytest.raises(SessionNotLoadedError, match="/elsewhere"):
+            await world.open(held(world, **moved))
+    assert not (world.directory / "sessions" / f"{world.index}.0").exists()
