@@ -73,20 +73,14 @@ def wire(tmp_path: Path) -> Wire:
 
 
 async def test_an_image_is_asked_once(
-    provider: DockerProvider,
-    alpine: ImageRef,
-    base_image: str,
-    tmp_path: Path,
-    stack: str,
-    monkeypatch: pytest.MonkeyPatch,
+    provider: DockerProvider, base_image: str, tmp_path: Path, stack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths, labels = StatePaths(tmp_path), {"benchflow.stack": stack}
-    assert await libc_of(provider, alpine, paths, labels=labels) == "musl"
-    assert await libc_of(provider, ImageRef(reference=base_image), paths, labels=labels) == "glibc"
+    image, paths, labels = ImageRef(reference=base_image), StatePaths(tmp_path), {"benchflow.stack": stack}
+    assert await libc_of(provider, image, paths, labels=labels) == "glibc"
     assert await provider.owned(stack) == []
     # Where nothing can be started the answer is what was kept.
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
-    assert await libc_of(DockerProvider(), alpine, paths, labels=labels) == "musl"
+    assert await libc_of(DockerProvider(), image, paths, labels=labels) == "glibc"
 
 
 async def test_an_image_that_does_not_start_leaves_nothing(
@@ -107,32 +101,34 @@ async def test_where_the_image_is_the_host_nothing_is_started(tmp_path: Path) ->
 # --- what runs there -------------------------------------------------------------------------------------
 
 
-async def test_node_and_its_packages_run(
-    provider: DockerProvider, alpine: ImageRef, kept: StatePaths, wire: Wire, stack: str
+async def test_an_image_with_musl_is_known_and_what_is_built_for_it_runs(
+    provider: DockerProvider,
+    alpine: ImageRef,
+    kept: StatePaths,
+    python_toolbox: Toolbox,
+    wire: Wire,
+    stack: str,
+    tmp_path: Path,
 ) -> None:
-    runtime, toolbox = await ensure_runtime(kept, "musl"), await ensure_toolbox(node_agent(), kept, "musl")
-    assert toolbox is not None
-    room = await start(provider, stack, alpine, wire, runtime, toolbox)
-    for needed in (runtime, toolbox):
-        await require_runs_in(room.sandbox, needed)
-    ran = await room.sandbox.exec([*runtime.program("node"), "--version"], user=USER)
-    assert ran.stdout.strip() == f"v{MUSL_NODE_VERSION}"
-    ran = await room.sandbox.exec([*toolbox.argv(node_agent()), "1.2.3", "-i"], user=USER, cwd="/tmp")
-    assert ran.stdout.strip() == "1.2.4", ran.stderr
-
-
-async def test_a_python_toolbox_brings_its_libc_and_is_one_for_all_images(
-    provider: DockerProvider, alpine: ImageRef, kept: StatePaths, python_toolbox: Toolbox, wire: Wire, stack: str
-) -> None:
-    toolbox = await ensure_toolbox(python_agent(), kept, "musl")
-    assert toolbox is not None and toolbox.root == python_toolbox.root
+    assert await libc_of(provider, alpine, StatePaths(tmp_path), labels={"benchflow.stack": stack}) == "musl"
     runtime = await ensure_runtime(kept, "musl")
-    room = await start(provider, stack, alpine, wire, runtime, toolbox)
-    await require_runs_in(room.sandbox, toolbox)
-    ran = await room.sandbox.exec(toolbox.argv(python_agent()), user=USER, cwd="/tmp")
-    assert "moo" in ran.stdout, ran.stderr
+    node = await ensure_toolbox(node_agent(), kept, "musl")
+    python = await ensure_toolbox(python_agent(), kept, "musl")
+    # The one for Python brings its own libc, and is the same for all images.
+    assert node is not None and python is not None and python.root == python_toolbox.root
+    room = await start(provider, stack, alpine, wire, runtime, node, python)
+    for argv, says in (
+        ([*runtime.program("node"), "--version"], f"v{MUSL_NODE_VERSION}"),
+        ([*node.argv(node_agent()), "1.2.3", "-i"], "1.2.4"),
+        (python.argv(python_agent()), "moo"),
+    ):
+        ran = await room.sandbox.exec(argv, user=USER, cwd="/tmp")
+        assert says in ran.stdout, ran.stderr
+    for toolbox in (runtime, node, python):
+        await require_runs_in(room.sandbox, toolbox)
 
 
+@pytest.mark.long
 async def test_a_toolbox_for_glibc_is_refused_by_name(
     provider: DockerProvider, alpine: ImageRef, runtime: Toolbox, wire: Wire, stack: str
 ) -> None:
@@ -141,6 +137,7 @@ async def test_a_toolbox_for_glibc_is_refused_by_name(
         await require_runs_in(room.sandbox, runtime)
 
 
+@pytest.mark.long
 async def test_a_package_that_musl_has_none_of_is_named(kept: StatePaths) -> None:
     with pytest.raises(AgentInstallError, match=r"no-such-package-of-ours-musl 1\.0\.0: there is no such version"):
         await ensure_toolbox(node_agent(packages={"no-such-package-of-ours{libc}": "1.0.0"}), kept, "musl")
@@ -156,7 +153,7 @@ def version_with_musl(record: AgentRecord) -> AgentRecord:
     )
 
 
-@pytest.mark.soak
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["opencode", "codex", "claude", "gemini", "pi", "openhands"])
 async def test_a_real_agent_initializes_through_the_pump(
     provider: DockerProvider, alpine: ImageRef, kept: StatePaths, wire: Wire, stack: str, name: str
