@@ -50,6 +50,8 @@ class WorldInBrief(Worlds):
         assert await ask(place) == ["one", "three"]
         await mine.check()
 
+
+class WorldOfServices(WorldInBrief):
     async def test_a_service_that_dies_is_found_by_the_next_look(self, place: Sandbox, world: MakeWorld) -> None:
         mine = await begun(world(notes(), notes("more", 9102)))
         await mine.check()
@@ -61,8 +63,6 @@ class WorldInBrief(Worlds):
         assert "told to die" in (caught.value.log_tail or "")
         assert "notes begins" in (await mine.logs())["notes"]
 
-
-class WorldOfServices(WorldInBrief):
     async def test_a_world_without_state_says_so_and_how_to_have_one(self, world: MakeWorld) -> None:
         mine = world(notes())
         stateful = await begun(world(notes(), state=STATE))

@@ -106,6 +106,8 @@ class BegunByAnEntrypoint(Worlds):
 
         return make
 
+
+class WorldOfAnEntrypoint(BegunByAnEntrypoint):
     async def test_it_is_ready_when_its_probes_say_so(self, owned: Owned) -> None:
         mine = await owned(ports=(PORT,), readiness=HEALTHY | {"tcp": [PORT]})
         assert await mine.provision() == ()
@@ -116,8 +118,6 @@ class BegunByAnEntrypoint(Worlds):
         assert "notes begins" in (await mine.logs())[ENTRYPOINT]
         assert len((await mine.logs(tail=5))[ENTRYPOINT]) == 5
 
-
-class WorldOfAnEntrypoint(BegunByAnEntrypoint):
     @pytest.mark.parametrize("form", FORMS)
     async def test_it_knows_its_task_and_its_secrets(self, owned: Owned, form: str) -> None:
         mine = await owned(form=form)

@@ -374,7 +374,7 @@ async def test_one_who_is_locked_out_by_a_dying_helper_says_so(room: Room) -> No
     await room.sh('mkdir -p "$1"', SNAPSHOTS)
     async with room.holding(f"{SNAPSHOTS}/.lock", "BEGIN EXCLUSIVE"):
         with pytest.raises(StateBusyError, match="the snapshots are locked") as failed:
-            await room.store(timeout=4.0).snapshot("one", ["/data/a.db"])
+            await room.store(timeout=2.0).snapshot("one", ["/data/a.db"])
         assert failed.value.key == SNAPSHOTS
 
 

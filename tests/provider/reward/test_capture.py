@@ -20,6 +20,7 @@ from benchflow.contracts.task import JudgeConfig, Task, VerifierConfig, Verifier
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace, put_workspace
 from benchflow.testing.sandbox_conformance.fixtures import Start
+from benchflow.testing.waiting import until
 
 MIB = 1024 * 1024
 
@@ -69,12 +70,14 @@ class Moving:
 
 
 @pytest.mark.docker
+@pytest.mark.long
 class TestMovingInDocker(Moving, InDocker):
     pass
 
 
 @pytest.mark.docker
 @pytest.mark.agents
+@pytest.mark.long
 class TestMovingByBusybox(Moving, InDocker):
     @pytest.fixture(scope="class")
     @classmethod
@@ -109,8 +112,7 @@ class TestKeeping(Moving, InLocal):
     async def test_whoever_keeps_it_may_be_stopped_in_the_middle(self, own: Sandbox, tmp_path: Path) -> None:
         await sh(own, f"head -c 50000000 /dev/zero >{own.ref.workdir}/a")
         keeping = asyncio.create_task(keep_workspace(own, tmp_path, limit_bytes=100 * MIB))
-        while not any(path.stat().st_size for path in tmp_path.glob(".workspace-*")):
-            await asyncio.sleep(0.001)
+        await until(lambda: any(path.stat().st_size for path in tmp_path.glob(".workspace-*")), every=0.001)
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         assert list(tmp_path.iterdir()) == []

@@ -83,7 +83,7 @@ async def hardened(
     return report, found
 
 
-class Hardening:
+class HardeningInBrief:
     async def test_traps_are_taken_out_and_the_work_stays(self, own: Sandbox) -> None:
         ws = own.ref.workdir
         await sh(own, BEFORE.format(ws=ws))
@@ -117,6 +117,21 @@ class Hardening:
         assert sorted((await sh(own, look)).split("\n")) == sorted("\n".join([*names, "was", "was", ""]).split("\n"))
         assert report.seconds > 0 and report.disabled == []
 
+    async def test_the_verifier_runs_with_what_the_image_says(self, own: Sandbox, tmp_path: Path) -> None:
+        await own.mark_baseline()
+        baseline = await take_baseline(own, agent=AGENT)
+        script = "#!/bin/sh\necho 1 >/logs/verifier/reward.txt; env >/logs/verifier/env.txt; ls $PYTHONPATH"
+        await sh(own, "mkdir -p /run/benchflow/verifier; echo >/run/benchflow/verifier/pytest.py")
+        one = verifier(tmp_path / "v", {"test.sh": script}, baseline=baseline, env={"HOME": "/srv"})
+        assert (await one.run(own, tmp_path / "logs")).reward == 1.0
+        env = dict(line.split("=", 1) for line in (tmp_path / "logs/env.txt").read_text().splitlines() if "=" in line)
+        assert env["PATH"] == baseline.path and env["HOME"] == "/srv" and env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"
+        asked = f"-c /dev/null --confcutdir=/tests --rootdir={own.ref.workdir} -p no:cacheprovider"
+        assert env["PYTEST_ADDOPTS"].startswith(asked)
+        assert (tmp_path / "logs/test-stdout.txt").read_text().split() == [f"{PLUGIN}.py"]
+
+
+class Hardening(HardeningInBrief):
     async def test_programs_that_root_changed_are_as_they_were(self, own: Sandbox) -> None:
         await own.mark_baseline()
         baseline = await take_baseline(own)
@@ -157,20 +172,7 @@ class Hardening:
         only = NOTHING.model_copy(update={"cleanup_conftests": True})
         assert {item for item, *_ in (await hardened(own, baseline, only))[1]} == {"cleanup_conftests"}
 
-    async def test_the_verifier_runs_with_what_the_image_says(self, own: Sandbox, tmp_path: Path) -> None:
-        await own.mark_baseline()
-        baseline = await take_baseline(own, agent=AGENT)
-        script = "#!/bin/sh\necho 1 >/logs/verifier/reward.txt; env >/logs/verifier/env.txt; ls $PYTHONPATH"
-        await sh(own, "mkdir -p /run/benchflow/verifier; echo >/run/benchflow/verifier/pytest.py")
-        one = verifier(tmp_path / "v", {"test.sh": script}, baseline=baseline, env={"HOME": "/srv"})
-        assert (await one.run(own, tmp_path / "logs")).reward == 1.0
-        env = dict(line.split("=", 1) for line in (tmp_path / "logs/env.txt").read_text().splitlines() if "=" in line)
-        assert env["PATH"] == baseline.path and env["HOME"] == "/srv" and env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"
-        asked = f"-c /dev/null --confcutdir=/tests --rootdir={own.ref.workdir} -p no:cacheprovider"
-        assert env["PYTEST_ADDOPTS"].startswith(asked)
-        assert (tmp_path / "logs/test-stdout.txt").read_text().split() == [f"{PLUGIN}.py"]
-
-    @pytest.mark.parametrize("user", [None, "nobody"])
+    @pytest.mark.parametrize("user", [pytest.param(None, marks=pytest.mark.long), "nobody"])
     async def test_a_verifier_may_configure_git_for_itself(
         self, own: Sandbox, tmp_path: Path, user: str | None
     ) -> None:
@@ -197,6 +199,7 @@ class Hardening:
         assert await sh(own, f"cat {ws}/.git/config") == "[core]\n\tbare = false\n[user]\n\tname = A\n[diff]\n"
         assert await sh(own, f"cat {ws}/new.git/config {ws}/config") == "[core]\n\tbare = true\n[diff]\n\texternal=x\n"
 
+    @pytest.mark.long
     async def test_very_much_is_put_right_and_the_report_stays_short(self, own: Sandbox) -> None:
         ws, many = own.ref.workdir, f"$(seq -f package-with-a-{'long-' * 30}name-%g 200)"
         each = "for d in */; do echo {} >${{d}}{}; done"
@@ -256,14 +259,14 @@ class Hardening:
 
 
 @pytest.mark.docker
-class TestHardeningInDocker(Hardening, InDocker):
-    @pytest.mark.soak
-    async def test_very_much_is_put_right_and_the_report_stays_short(self, own: Sandbox) -> None:
-        await super().test_very_much_is_put_right_and_the_report_stays_short(own)
+class TestHardeningInDocker(HardeningInBrief, InDocker):
+    pass
 
-    @pytest.mark.soak
-    async def test_each_item_lifts_its_own_protection_and_no_other(self, own: Sandbox) -> None:
-        await super().test_each_item_lifts_its_own_protection_and_no_other(own)
+
+@pytest.mark.docker
+@pytest.mark.long
+class TestMoreOfHardeningInDocker(Hardening, InDocker):
+    pass
 
 
 @pytest.mark.local

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from benchflow.contracts.task import VerifierConfig
@@ -13,10 +13,11 @@ from benchflow.planes.reward.hardening import HardeningBaseline, misses_plugin, 
 from benchflow.planes.reward.hardening.environment import PLUGINS
 from benchflow.planes.reward.hardening.names import SHADOWED
 from benchflow.planes.reward.hardening.pytest_guard import PLUGIN, plugin_source
+from benchflow.testing.waiting import until
 
 
 def package(site: Path, name: str) -> None:
-    """A distribution with a plugin that says that it was loaded."""
+    """Make a distribution with a plugin that says that it was loaded."""
     (site / f"{name}_mod.py").write_text(f"print('loaded {name}')\n")
     info = site / f"{name}-1.dist-info"
     info.mkdir(parents=True)
@@ -28,13 +29,17 @@ def test_plugins_of_the_image_of_the_task_and_of_the_verifier_are_loaded(tmp_pat
     site, own, app, tests = (tmp_path / name for name in ("site", "own", "app", "tests"))
     for directory in (site, own, app, tests):
         directory.mkdir()
+    baseline = HardeningBaseline(path=os.environ["PATH"], directories=os.environ["PATH"].split(":"), plugins=["image"])
     for name in ("image", "agent", "named"):
         package(site, name)
-    # As in a sandbox, the engine's plugin is put in place after the agent has ended.
-    time.sleep(0.02)
-    baseline = HardeningBaseline(path=os.environ["PATH"], directories=os.environ["PATH"].split(":"), plugins=["image"])
-    (own / f"{PLUGIN}.py").write_text(plugin_source(baseline, ["named"]))
-    time.sleep(0.02)
+    plugin = own / f"{PLUGIN}.py"
+
+    def is_placed() -> bool:
+        """As in a sandbox, after the agent has ended: by the clock of files, whose ticks are long."""
+        plugin.write_text(plugin_source(baseline, ["named"]))
+        return plugin.stat().st_ctime > max(path.stat().st_ctime for path in site.iterdir())
+
+    asyncio.run(until(is_placed))
     package(site, "verifiers")
     (app / "pytest.ini").write_text("[pytest]\naddopts = --unknown-option\n")
     (tmp_path / "conftest.py").write_text("raise SystemExit('the conftest above the tests was read')\n")
@@ -48,7 +53,7 @@ def test_plugins_of_the_image_of_the_task_and_of_the_verifier_are_loaded(tmp_pat
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     loaded = {line.split()[1] for line in ran.stdout.splitlines() if line.startswith("loaded")}
@@ -64,7 +69,7 @@ def test_a_python_that_does_not_find_the_plugin_says_so(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert ran.returncode != 0 and misses_plugin(ran.stdout + ran.stderr)
 
@@ -80,8 +85,8 @@ def test_what_pytest_has_imported_when_it_loads_plugins_is_what_must_not_be_shad
     (tmp_path / "probe.py").write_text(IMPORTED)
     (tmp_path / "test_it.py").write_text("def test_it(): pass")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "probe", "-p", "no:cacheprovider", "-c", os.devnull]
-    env = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
     imported = {name for line in ran.stdout.splitlines() if line.startswith("imported ") for name in line.split()[1:]}
     standard = {name for name in imported if name in sys.stdlib_module_names}
     assert len(standard) > 50 and standard - SHADOWED == set()

@@ -51,6 +51,7 @@ class Killed:
 
 
 @pytest.mark.docker
+@pytest.mark.long
 class TestKilledInDocker(Killed, InDocker):
     pass
 

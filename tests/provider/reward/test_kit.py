@@ -76,6 +76,7 @@ class KitTests:
 
 
 @pytest.mark.docker
+@pytest.mark.long
 class TestKitsInDocker(KitTests, InDocker):
     """The image has no Python under any name but python3."""
 

@@ -148,6 +148,7 @@ class TestOnThisMachine(Captures):
 
 
 @pytest.mark.docker
+@pytest.mark.long
 class TestInDocker(Captures):
     provider_path = "benchflow.planes.sandbox.docker:DockerProvider"
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
-import time
 import venv
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchflow.planes.reward.hardening import HardeningBaseline
 from benchflow.planes.reward.hardening.pytest_guard import PLUGIN, plugin_source
+from benchflow.testing.waiting import until
 
 TESTS = "from calc import add\n\ndef test_a(): assert add(2, 3) == 5\n\ndef test_b(): assert add(-7, 3) == -4\n"
 GOOD = "def add(a, b): return a + b\n"
@@ -49,7 +52,7 @@ class Run:
 
     def end(self, code: str, *args: str, tests: str = TESTS, plugins: tuple[str, ...] = ()) -> tuple[int, str]:
         with self.start(code, *args, tests=tests, plugins=plugins) as running:
-            out, err = running.communicate(timeout=120)
+            out, err = running.communicate(timeout=300)
         return running.returncode, out + err
 
 
@@ -64,9 +67,14 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("code", ENDINGS.values(), ids=ENDINGS)
-def test_a_run_that_does_not_come_to_its_own_end_is_no_success(tmp_path: Path, code: str) -> None:
-    status, said = Run(tmp_path).end(code)
+def few(names: Iterable[str], *in_every_run: str) -> list[Any]:
+    """Return the parameters of a test, of which only some are in every run."""
+    return [pytest.param(name, marks=[] if name in in_every_run else [pytest.mark.long]) for name in names]
+
+
+@pytest.mark.parametrize("ending", few(ENDINGS, "in-a-test", "at-the-end", "by-its-count"))
+def test_a_run_that_does_not_come_to_its_own_end_is_no_success(tmp_path: Path, ending: str) -> None:
+    status, said = Run(tmp_path).end(ENDINGS[ending])
     assert status not in (0, -signal.SIGKILL), said
 
 
@@ -93,7 +101,12 @@ UNITTEST = "import unittest\nfrom calc import add\nclass T(unittest.TestCase):\n
 UNITTEST += "    def test_it(self): self.assertEqual(add(1, 1), 2)\n"
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize(
+    "what",
+    few(
+        CHANGES, "_pytest.python.Function.runtest", "_pytest.reports.TestReport.failed", "pytest_runtest_makereport, by"
+    ),
+)
 def test_a_success_of_a_changed_pytest_is_none(tmp_path: Path, what: str) -> None:
     tests = UNITTEST if "unittest" in what else TESTS
     status, said = Run(tmp_path).end(CHANGES[what] + BAD, tests=tests)
@@ -162,10 +175,10 @@ def test_what_honest_suites_do_is_no_change(tmp_path: Path) -> None:
     ("code", "args", "status"),
     [
         (GOOD, ["--collect-only"], 0),
-        (GOOD, ["--version", "--version"], 0),
+        pytest.param(GOOD, ["--version", "--version"], 0, marks=pytest.mark.long),
         (BAD, ["-x", "-s"], 1),
-        (GOOD, ["-k", "no_such_test"], 5),
-        (GOOD, ["--no-such-option"], 4),
+        pytest.param(GOOD, ["-k", "no_such_test"], 5, marks=pytest.mark.long),
+        pytest.param(GOOD, ["--no-such-option"], 4, marks=pytest.mark.long),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n", [], -signal.SIGTERM),
     ],
 )
@@ -180,14 +193,19 @@ WAIT += "    time.sleep(600)\n"
 
 def session_of(running: subprocess.Popen[str], run: Run) -> int:
     """The process of the tests, once it runs them."""
-    file, until = run.root / "app" / "pid", time.monotonic() + 120
-    while not (file.exists() and file.read_text()):
-        assert running.poll() is None and time.monotonic() < until
-        time.sleep(0.01)
+    file = run.root / "app" / "pid"
+
+    def begun() -> bool:
+        assert running.poll() is None
+        return file.exists() and file.read_text() != ""
+
+    asyncio.run(until(begun))
     return int(file.read_text())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT, signal.SIGKILL]
+)
 def test_a_signal_reaches_the_tests(tmp_path: Path, number: signal.Signals) -> None:
     run = Run(tmp_path)
     with run.start(GOOD, tests=WAIT) as running:
@@ -195,7 +213,7 @@ def test_a_signal_reaches_the_tests(tmp_path: Path, number: signal.Signals) -> N
         assert session != running.pid
         running.send_signal(number)
         # Its output ends when nobody holds it any more; the test would have for ten minutes.
-        out, _ = running.communicate(timeout=120)
+        out, _ = running.communicate(timeout=300)
     assert running.returncode == (2 if number == signal.SIGINT else -number)
     assert ("KeyboardInterrupt" in out) == (number == signal.SIGINT)
 
@@ -215,7 +233,7 @@ def test_a_program_that_calls_pytest_stays_one_process(tmp_path: Path) -> None:
     assert run.end(changed)[0] == 70
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_well_known_plugins_are_no_change(tmp_path: Path) -> None:
     venv.create(tmp_path / "v", with_pip=True)
     python = str(tmp_path / "v" / "bin" / "python")

@@ -60,6 +60,7 @@ class SoftVerifying:
 
 
 @pytest.mark.docker
+@pytest.mark.long
 class TestSoftVerifyingInDocker(SoftVerifying, InDocker):
     pass
 
@@ -114,7 +115,7 @@ class TestSoftVerifying(SoftVerifying, InLocal):
         look = "ls -A /verifier; ls -d /tests /*kept* /logs/verifier/* 2>/dev/null"
         assert await sh(own, f"{look} || true") == ""
 
-    @pytest.mark.parametrize("error", [RewardMissingError, VerifierTimeoutError])
+    @pytest.mark.parametrize("error", [pytest.param(RewardMissingError, marks=pytest.mark.long), VerifierTimeoutError])
     async def test_a_verifier_that_fails_leaves_nothing_either(
         self, own: Sandbox, tmp_path: Path, error: type[Exception]
     ) -> None:
@@ -126,6 +127,7 @@ class TestSoftVerifying(SoftVerifying, InLocal):
                 await made.soft(own, tmp_path / "soft")
         assert await sh(own, "ls -A /logs/verifier; ls -d /verifier /tests 2>/dev/null || true") == ""
 
+    @pytest.mark.long
     async def test_a_verifier_of_another_user_can_read_and_write_its_own(self, own: Sandbox, tmp_path: Path) -> None:
         config = {"user": AGENT + 1}
         script = "#!/bin/sh\ncat test.sh >/dev/null && id -u && echo 1 >/logs/verifier/reward.txt\n"

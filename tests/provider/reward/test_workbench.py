@@ -54,6 +54,7 @@ class Working:
 
 
 @pytest.mark.docker
+@pytest.mark.long
 class TestWorkingInDocker(Working, InDocker):
     pass
 
@@ -79,7 +80,9 @@ class TestWorking(Working, InLocal):
             await world.read("b", limit=3)
         assert caught.value.file == f"{own.ref.workdir}/b" and caught.value.remedy
 
-    @pytest.mark.parametrize("first", ["tests", "run", "read"])
+    @pytest.mark.parametrize(
+        "first", ["tests", pytest.param("run", marks=pytest.mark.long), pytest.param("read", marks=pytest.mark.long)]
+    )
     async def test_what_the_agent_left_running_ends_before_anything_else(
         self, own: Sandbox, tmp_path: Path, first: str
     ) -> None:
