@@ -37,8 +37,7 @@ WORKDIR = "/app"
 
 LOCAL = pytest.param("local", marks=pytest.mark.local)
 DOCKER = pytest.param("docker", marks=pytest.mark.docker)
-SELDOM_LOCAL = pytest.param("local", marks=[pytest.mark.local, pytest.mark.soak])
-SELDOM_DOCKER = pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak])
+LONG_IN_DOCKER = pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long])
 
 SOLVE = {"write": "answer", "content": "42\n"}
 """The action that a task's verifier rewards, unless the task says otherwise."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-from support.agent_world import BASE_IMAGE, LOCAL, Seen, finished, submit_tasks
+from support.agent_world import BASE_IMAGE, LOCAL, LONG_IN_DOCKER, Seen, finished, submit_tasks
 from support.made_once import made_once
 from support.model_world import calls_of, main_calls, policy, runs, says, write_model_task
 from support.paths import SUPPORT
@@ -68,7 +67,7 @@ def break_world(request: ModelRequest) -> dict[str, Any]:
     return runs(f"{POST % 'die'}; sleep 3600")
 
 
-@made_once(params=[LOCAL, pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long])])
+@made_once(params=[LOCAL, LONG_IN_DOCKER])
 async def in_worlds(root: Path, sandbox: str) -> dict[str, Seen]:
     """Two tasks in one world, and one in a world that breaks."""
     async with ScriptedModel(act) as acting, ScriptedModel(break_world) as breaking:

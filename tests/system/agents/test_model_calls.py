@@ -21,6 +21,7 @@ import pytest
 from rich.console import Console
 from support.agent_world import (
     LOCAL,
+    LONG_IN_DOCKER,
     TEST,
     Seen,
     assert_nothing_is_left,
@@ -90,7 +91,7 @@ def answer_by_step(request: ModelRequest) -> dict[str, Any]:
     return says()
 
 
-@made_once(params=[LOCAL, pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long])])
+@made_once(params=[LOCAL, LONG_IN_DOCKER])
 async def shown(root: Path, sandbox: str) -> Shown:
     whole = write_model_task(root, "whole", config=STEPS)
     for step in ("one", "two"):

@@ -1,7 +1,8 @@
-"""Real agents from the package index solve a real task in Docker, all at once, against a scripted model.
+"""Real agents from the package index solve a real task against a scripted model.
 
-One of each wire format but Gemini's, and acpx in front of one; the others in a long run. What is scripted is the model
-alone: the agents, their tools, the protocol, the sandbox and the verifier are what a user gets.
+One of them in every run, in a local sandbox. In a long run one of each wire format but Gemini's, and acpx in front of
+one, all at once in Docker; the others in a longer one. What is scripted is the model alone: the agents, their tools,
+the protocol, the sandbox and the verifier are what a user gets.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import docker
 import pytest
+from support.made_once import made_once
 from support.real_agents import (
     DONE,
     INSTRUCTION,
@@ -39,23 +41,24 @@ from benchflow.planes.agent.toolbox.manifest import read_manifest
 from benchflow.testing.scripted_model import Call, ScriptedModel
 from benchflow.trajectories.journal import read_journal
 
-pytestmark = [pytest.mark.docker, pytest.mark.agents]
+pytestmark = pytest.mark.agents
 
 CHAT: dict[str, Any] = {"api": "openai-chat", "provider": "openai", "variable": "OPENAI_API_KEY"}
 
+CLAUDE = Asked(
+    "claude-agent-acp",
+    "anthropic-messages",
+    "anthropic",
+    "ANTHROPIC_API_KEY",
+    says="claude-cli/",
+    by_name=True,
+    effort="low",
+)
 AGENTS = [
     # It tells of the last call alone.
     Asked("opencode", **CHAT, says="opencode/"),
     Asked("acpx/opencode", **CHAT, says="opencode/"),
-    Asked(
-        "claude-agent-acp",
-        "anthropic-messages",
-        "anthropic",
-        "ANTHROPIC_API_KEY",
-        says="claude-cli/",
-        by_name=True,
-        effort="low",
-    ),
+    CLAUDE,
     Asked(
         "codex-acp",
         "openai-responses",
@@ -92,7 +95,7 @@ OTHERS = [
         effort="low",
     ),
 ]
-"""Too much for every run."""
+"""Too much for a long run."""
 
 
 @dataclass(frozen=True)
@@ -117,35 +120,21 @@ class Shown:
 
 
 @pytest.fixture(scope="module")
-def jobs_dir(shared_state: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Use the shared stack, with no agents but our own; returns a jobs directory."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BENCHFLOW_STATE_DIR", str(shared_state))
-        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-        for name in ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE", "BENCHFLOW_STORE"):
-            patch.delenv(name, raising=False)
-        patch.delenv("BENCHFLOW_AGENTS_DIR", raising=False)
-        for asked in (*AGENTS, *OTHERS):
-            if asked.by_name:
-                patch.setenv(asked.variable, asked.key)
-        yield tmp_path_factory.mktemp("real") / "jobs"
+def stack_variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """No agents but our own."""
+    keys = {asked.variable: asked.key for asked in (*AGENTS, *OTHERS) if asked.by_name}
+    return {"XDG_CONFIG_HOME": str(tmp_path_factory.mktemp("config"))} | keys
 
 
-@pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_task(tmp_path_factory.mktemp("task"))
-
-
-def run(asked: Sequence[Asked], task: Path, jobs_dir: Path, name: str) -> Shown:
-    """One job of all these agents at once."""
+def run(asked: Sequence[Asked], root: Path, sandbox: str) -> Shown:
+    """Run all these agents at once, in one job."""
 
     async def results(model: ScriptedModel) -> list[RolloutResult]:
         config = JobConfig(
-            paths=[task],
-            jobs_dir=jobs_dir,
-            job_name=name,
+            paths=[write_task(root)],
+            jobs_dir=root / "jobs",
             agents=[one.spec(model) for one in asked],
-            sandbox="docker",
+            sandbox=sandbox,
             concurrency=len(asked),
             # They start, and some are read from the disk for the first time, all on the same cores.
             sandbox_setup_timeout=300,
@@ -154,21 +143,34 @@ def run(asked: Sequence[Asked], task: Path, jobs_dir: Path, name: str) -> Shown:
         await job.wait()
         return job.results()
 
-    with ScriptedModel(answer, host=host_address()) as model:
+    with ScriptedModel(answer, host=host_address() if sandbox == "docker" else "127.0.0.1") as model:
         found = {result.agent: result for result in asyncio.run(results(model))}
         assert model.unanswered == []
         return Shown(found, model.calls)
 
 
-@pytest.fixture(scope="module")
-def shown(task: Path, jobs_dir: Path) -> Shown:
-    return run(AGENTS, task, jobs_dir, "real")
+@pytest.mark.local
+def test_a_real_agent_solves_a_task(module_jobs: Path, tmp_path: Path) -> None:
+    shown = run([CLAUDE], tmp_path, "local")
+    for check in (check_result, check_calls, check_trajectory, check_session, check_usage, check_journals):
+        check(shown, CLAUDE)
+    assert {effort_in(call) for call in shown.calls_of(CLAUDE)} == {CLAUDE.effort}
+
+
+@made_once()
+def shown(root: Path) -> Shown:
+    return run(AGENTS, root, "docker")
 
 
 each = pytest.mark.parametrize("asked", AGENTS, ids=lambda asked: asked.agent)
 
 
+def in_docker(test: Any) -> Any:
+    return pytest.mark.docker(pytest.mark.long(test))
+
+
 @each
+@in_docker
 def test_a_real_agent_solves_the_task(shown: Shown, asked: Asked) -> None:
     check_result(shown, asked)
 
@@ -176,13 +178,15 @@ def test_a_real_agent_solves_the_task(shown: Shown, asked: Asked) -> None:
 def check_result(shown: Shown, asked: Asked) -> None:
     result = shown.of(asked)
     assert (result.error, result.rewards, result.status) == (None, {"reward": 1.0}, "passed")
-    assert result.warnings == []
+    # A local sandbox says what stands for the image.
+    assert [text for text in result.warnings if not text.startswith("the host (")] == []
     (outcome,) = result.steps
     assert outcome.turn.stop_reason == "end_turn"
     assert result.n_tool_calls == 4
 
 
 @each
+@in_docker
 def test_its_model_was_asked_by_it_with_the_key_that_it_was_given(shown: Shown, asked: Asked) -> None:
     check_calls(shown, asked)
 
@@ -197,12 +201,14 @@ def check_calls(shown: Shown, asked: Asked) -> None:
     assert {call.model for call in shown.calls if key_in(call) == asked.key and not call.side} == {asked.model}
 
 
+@in_docker
 @pytest.mark.parametrize("asked", [asked for asked in AGENTS if asked.effort], ids=lambda asked: asked.agent)
 def test_an_effort_reaches_the_model(shown: Shown, asked: Asked) -> None:
     assert {effort_in(call) for call in shown.calls_of(asked)} == {asked.effort}
 
 
 @each
+@in_docker
 def test_its_trajectory_tells_what_it_did(shown: Shown, asked: Asked) -> None:
     check_trajectory(shown, asked)
 
@@ -228,6 +234,7 @@ def check_trajectory(shown: Shown, asked: Asked) -> None:
 
 
 @each
+@in_docker
 def test_what_it_says_of_itself_is_what_the_registry_says(shown: Shown, asked: Asked) -> None:
     check_session(shown, asked)
 
@@ -242,6 +249,7 @@ def check_session(shown: Shown, asked: Asked) -> None:
 
 
 @each
+@in_docker
 def test_the_tokens_that_it_used_are_on_record(shown: Shown, asked: Asked) -> None:
     check_usage(shown, asked)
 
@@ -255,6 +263,7 @@ def check_usage(shown: Shown, asked: Asked) -> None:
 
 
 @each
+@in_docker
 def test_its_journals_are_kept_without_its_key(shown: Shown, asked: Asked) -> None:
     check_journals(shown, asked)
 
@@ -273,6 +282,7 @@ def check_journals(shown: Shown, asked: Asked) -> None:
         assert not [name for name in names if asked.key.encode() in (Path(at) / name).read_bytes()]
 
 
+@in_docker
 def test_nothing_is_left_of_any_of_them(shown: Shown) -> None:
     check_remains(shown)
 
@@ -294,20 +304,22 @@ def toolboxes_of(asked: Asked) -> dict[str, tuple[int, int]]:
     return {path.name: (path.stat().st_ino, (path / "toolbox.json").stat().st_mtime_ns) for path in ours}
 
 
-def test_a_second_rollout_installs_nothing(shown: Shown, task: Path, jobs_dir: Path) -> None:
+@in_docker
+def test_a_second_rollout_installs_nothing(shown: Shown, tmp_path: Path) -> None:
     # The one that starts soonest.
     policy = AGENTS[-1]
     before = toolboxes_of(policy)
     assert len(before) == 1
-    again = run([policy], task, jobs_dir, "again")
+    again = run([policy], tmp_path, "docker")
     check_result(again, policy)
     assert toolboxes_of(policy) == before
 
 
+@pytest.mark.docker
 @pytest.mark.soak
 @pytest.mark.parametrize("asked", OTHERS, ids=lambda asked: asked.agent)
-def test_the_others_solve_the_task_too(asked: Asked, task: Path, jobs_dir: Path) -> None:
-    shown = run([asked], task, jobs_dir, f"other-{asked.agent.replace('/', '-')}")
+def test_the_others_solve_the_task_too(asked: Asked, module_jobs: Path, tmp_path: Path) -> None:
+    shown = run([asked], tmp_path, "docker")
     for check in (check_result, check_calls, check_trajectory, check_session, check_usage, check_journals):
         check(shown, asked)
     assert {effort_in(call) for call in shown.calls_of(asked)} == {asked.effort}

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.agent_world import Seen
+from support.made_once import made_once
 from support.model_world import calls_of, main_calls
 from support.real_agents import Api, Asked, answer, write_task
 
@@ -27,7 +28,7 @@ from benchflow.gateway.normalise import Normaliser
 from benchflow.jobs import Job, JobPlan, plan_job, submit
 from benchflow.testing.scripted_model import ScriptedModel
 
-pytestmark = [pytest.mark.docker, pytest.mark.agents]
+pytestmark = [pytest.mark.docker, pytest.mark.agents, pytest.mark.long]
 
 APIS: dict[str, tuple[Api, str, str]] = {
     "opencode": ("openai-chat", "openai", "OPENAI_API_KEY"),
@@ -60,22 +61,22 @@ class Twice:
     again: Seen
 
 
-@pytest.fixture(scope="module")
-def runs(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Twice]:
-    task = write_task(tmp_path_factory.mktemp("task"))
+@made_once()
+def runs(root: Path) -> dict[str, Twice]:
+    task, jobs_dir = write_task(root), root / "jobs"
     config = task / "task.toml"
     config.write_text(ARTIFACTS + config.read_text() + OFFLINE)
     options: dict[str, Any] = {"sandbox": "docker", "concurrency": 3, "sandbox_setup_timeout": 300}
     with ScriptedModel(answer) as model:
         agents = [asked.spec(model) for asked in AGENTS]
-        asked = JobConfig(paths=[task], jobs_dir=module_jobs, job_name="first", agents=agents, **options)
+        asked = JobConfig(paths=[task], jobs_dir=jobs_dir, job_name="first", agents=agents, **options)
         (job,) = asyncio.run(_run(plan_job(asked)))
         assert model.unanswered == []
     # From here on nobody answers at that address.
     first = {result.agent: Seen(result) for result in job.results()}
     plans = [
         plan_replay(
-            choose(f"first/{seen.result.rollout_name}", module_jobs), until=None, strict=True, job_name=f"again-{agent}"
+            choose(f"first/{seen.result.rollout_name}", jobs_dir), until=None, strict=True, job_name=f"again-{agent}"
         )
         for agent, seen in first.items()
     ]

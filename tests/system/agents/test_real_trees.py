@@ -17,7 +17,7 @@ from support.real_agents import Asked
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 
-pytestmark = [pytest.mark.local, pytest.mark.agents]
+pytestmark = [pytest.mark.local, pytest.mark.agents, pytest.mark.long]
 
 Json = dict[str, Any]
 
@@ -28,8 +28,7 @@ GEMINI = Asked("gemini", "gemini", "google", "GEMINI_API_KEY", says="")
 
 each = pytest.mark.parametrize(
     "asked",
-    # One in every run: each costs its start in every world, and its installation once.
-    [CLAUDE, pytest.param(CODEX, marks=pytest.mark.soak), pytest.param(OPENCODE, marks=pytest.mark.soak)],
+    [CLAUDE, CODEX, OPENCODE],
     ids=lambda asked: asked.agent,
 )
 
@@ -119,7 +118,6 @@ def test_children_go_on_with_a_real_agents_session_each_for_itself(
         assert {other for other in WORDS if f"note {other}" in told} == {word}
 
 
-@pytest.mark.soak
 def test_a_session_that_is_another_one_lowers_the_rung_that_is_recorded(module_jobs: Path, tmp_path: Path) -> None:
     """The agent's own file of its session is changed by what it is told to run: so it loads what was never said."""
     # In the last command of the turn, and after it: its answer is written to the file when the command is over.
@@ -148,12 +146,11 @@ ASKED = "cp /app/notes /logs/artifacts/; [ -e /app/notes ]"
 @pytest.mark.parametrize(
     ("asked", "files"),
     [
-        pytest.param(CLAUDE, {}, marks=pytest.mark.soak, id="claude-agent-acp"),
+        pytest.param(CLAUDE, {}, id="claude-agent-acp"),
         pytest.param(
             OPENCODE,
             # It asks for nothing unless it is told to.
             {"opencode.json": json.dumps({"permission": {"bash": "ask"}})},
-            marks=pytest.mark.soak,
             id="opencode",
         ),
     ],
@@ -183,7 +180,6 @@ def test_children_are_driven_to_a_real_agents_question_and_each_gives_another_an
         assert (sources[0], set(sources[1:])) == ("replay", after)
 
 
-@pytest.mark.soak
 def test_children_choose_each_another_option_of_a_real_agents_question_tool(module_jobs: Path, tmp_path: Path) -> None:
     def script(request: ModelRequest) -> Json | str:
         if request.tool_results:
@@ -204,7 +200,6 @@ def test_children_choose_each_another_option_of_a_real_agents_question_tool(modu
         assert f"It is to be {color}." in "".join(one.texts)
 
 
-@pytest.mark.soak
 def test_an_agent_that_asks_for_nothing_does_not_branch_where_it_would_ask(module_jobs: Path, tmp_path: Path) -> None:
     task = write_task(tmp_path, CODEX.agent, prompts=("Please wait", "Please note pear"), test=ASKED)
     branch: Json = {"policy": {"kind": "ask_user"}}
@@ -214,7 +209,6 @@ def test_an_agent_that_asks_for_nothing_does_not_branch_where_it_would_ask(modul
     assert not (seen.paths.root / "children").exists()
 
 
-@pytest.mark.soak
 def test_a_real_agent_whose_sessions_do_not_survive_being_loaded_is_driven_to_where_it_was(
     module_jobs: Path, tmp_path: Path
 ) -> None:
