@@ -23,7 +23,7 @@ from benchflow.testing.scripted_model import ScriptedModel
 Message = dict[str, Any]
 
 POLICY = resources.files("benchflow.planes.agent.policy") / "policy.mjs"
-PATIENCE = 120
+PATIENCE = 300
 ANSWERS: dict[str, Any] = {
     "initialize": s.InitializeResponse,
     "session/new": s.NewSessionResponse,

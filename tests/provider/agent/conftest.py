@@ -29,7 +29,7 @@ def python_toolbox(kept: StatePaths) -> Toolbox:
 
 @pytest.fixture
 def acp_agent(tmp_path: Path) -> Path:
-    """A program that speaks as much ACP as `initialize`; its first argument says how."""
+    """A program that speaks as much ACP as `initialize`; its first argument says how, its second how long it naps."""
     file = tmp_path / "speaks.py"
     file.write_text(SPEAKS)
     file.chmod(0o755)
@@ -42,7 +42,7 @@ how = sys.argv[1]
 if how == "exits":
     sys.exit("no gateway here")
 if how == "forks":
-    subprocess.Popen(["sleep", "4711"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.Popen(["sleep", sys.argv[2]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 request = json.loads(sys.stdin.readline())
 if how == "hangs":
     time.sleep(600)

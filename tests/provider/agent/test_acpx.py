@@ -292,6 +292,7 @@ async def test_a_turn_may_be_cancelled_by_anybody(room: AcpxRoom) -> None:
 
 # In every run it does so through the whole engine, too, for a turn.
 @pytest.mark.long
+@pytest.mark.agents
 @LOCALLY
 async def test_opencode_behind_acpx_works_with_a_scripted_model(
     kind: str, state: Path, tmp_path: Path, kept: StatePaths, runtime: Toolbox, base_image: str

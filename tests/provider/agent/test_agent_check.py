@@ -12,6 +12,7 @@ from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError, Config
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.check import check_agent
 from benchflow.planes.agent.registry import find_agent
+from benchflow.testing.sandbox_conformance.fixtures import nap
 from benchflow.testing.waiting import until
 
 LOADS = {"session": {"rung": "load"}}
@@ -46,9 +47,10 @@ async def test_an_agent_has_an_empty_home_and_no_secrets(acp_agent: Path, monkey
 
 
 async def test_what_an_agent_started_is_gone_afterwards(acp_agent: Path) -> None:
-    assert (await check_agent(agent(launch=[str(acp_agent), "forks"]))).ok
+    length = nap()
+    assert (await check_agent(agent(launch=[str(acp_agent), "forks", length]))).ok
     # It was killed, and goes as soon as it has its turn.
-    await until(lambda: ["sleep", "4711"] not in [row.info["cmdline"] for row in psutil.process_iter(["cmdline"])])
+    await until(lambda: ["sleep", length] not in [row.info["cmdline"] for row in psutil.process_iter(["cmdline"])])
 
 
 async def test_an_agent_that_ends_is_shown_with_its_last_words(acp_agent: Path) -> None:
@@ -83,7 +85,8 @@ async def test_the_engines_own_agents_need_no_check() -> None:
         await check_agent(find_agent("oracle"))
 
 
-@pytest.mark.soak
+@pytest.mark.long
+@pytest.mark.agents
 @pytest.mark.parametrize("name", ["claude", "codex", "opencode", "gemini", "pi", "openhands", "openclaw"])
 async def test_a_real_agent_starts_from_its_toolbox(name: str, kept: StatePaths) -> None:
     found = await check_agent(find_agent(name), paths=kept)

@@ -118,29 +118,29 @@ async def test_what_a_reply_that_was_cut_short_asks_for_is_not_done(start: Start
 # --- what a model gets wrong -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "says"),
-    [
-        ("read", '{"path": "a.txt', "the arguments are not JSON"),
-        ("read", '["a.txt"]', "not a JSON object"),
-        ("read", "", "not JSON"),
-        ("read", "{}", "`path` is missing"),
-        ("read", '{"path": 3}', "`path` is not a string"),
-        ("read", '{"path": "a.txt", "line": 0}', "`line` is not a whole number from 1"),
-        ("write", '{"path": "a.txt", "content": "", "mode": "x"}', "no argument `mode`"),
-        ("run", '{"command": null}', "`command` is not a string"),
-        ("browse", '{"url": "x"}', 'there is no tool "browse": use read, write, run'),
-        ("constructor", "{", 'there is no tool "constructor"'),
-    ],
-)
-async def test_a_call_that_makes_no_sense_is_told_to_the_model(
-    start: Start, name: str, arguments: str, says: str
-) -> None:
-    async with ScriptedModel(use({"name": name, "arguments": arguments})) as model, start(model) as agent:
+NONSENSE = [
+    ("read", '{"path": "a.txt', "the arguments are not JSON"),
+    ("read", '["a.txt"]', "not a JSON object"),
+    ("read", "", "not JSON"),
+    ("read", "{}", "`path` is missing"),
+    ("read", '{"path": 3}', "`path` is not a string"),
+    ("read", '{"path": "a.txt", "line": 0}', "`line` is not a whole number from 1"),
+    ("write", '{"path": "a.txt", "content": "", "mode": "x"}', "no argument `mode`"),
+    ("run", '{"command": null}', "`command` is not a string"),
+    ("browse", '{"url": "x"}', 'there is no tool "browse": use read, write, run'),
+    ("constructor", "{", 'there is no tool "constructor"'),
+]
+
+
+async def test_a_call_that_makes_no_sense_is_told_to_the_model(start: Start) -> None:
+    script = use(*({"name": name, "arguments": arguments} for name, arguments, _ in NONSENSE))
+    async with ScriptedModel(script) as model, start(model) as agent:
         assert (await agent.prompt())["stopReason"] == "end_turn"
-        assert told(model)[0].startswith("error: ") and says in told(model)[0]
-        assert [status for status, _ in agent.outputs()] == ["failed"]
-        assert sent(model)[2]["tool_calls"][0]["function"]["arguments"] == arguments
+        for (_, _, says), output in zip(NONSENSE, told(model), strict=True):
+            assert output.startswith("error: ") and says in output
+        assert [status for status, _ in agent.outputs()] == ["failed"] * len(NONSENSE)
+        calls = next(message for message in sent(model) if message["role"] == "assistant")["tool_calls"]
+        assert [call["function"]["arguments"] for call in calls] == [arguments for _, arguments, _ in NONSENSE]
 
 
 async def test_calls_of_one_id_are_told_apart(start: Start) -> None:
@@ -232,9 +232,9 @@ async def test_a_command_is_killed_with_all_its_processes_when_the_turn_is_cance
 async def test_a_command_that_takes_too_long_is_killed(start: Start) -> None:
     length = nap()
     script = use(run_tool(f"echo so far; sleep {length}; echo over"))
-    async with ScriptedModel(script) as model, start(model, command_timeout_sec=5) as agent:
+    async with ScriptedModel(script) as model, start(model, command_timeout_sec=2) as agent:
         await agent.prompt()
-        assert agent.outputs() == [("failed", "so far\n[killed after 5 s]")]
+        assert agent.outputs() == [("failed", "so far\n[killed after 2 s]")]
         await until(lambda: not asleep(length))
 
 

@@ -241,10 +241,10 @@ async def test_a_call_that_takes_too_long_or_is_cancelled_is_taken_back(start: S
     with McpServer([ARCHIVE]) as server:
         server.result = lambda params: {"result": TEXT} if server.released.wait(PATIENCE) else 500
         script = [{"tools": [calling("mail__archive_mail")]}] * 2
-        async with ScriptedModel([script[0], "Hm."]) as model, start(model, command_timeout_sec=3) as agent:
+        async with ScriptedModel([script[0], "Hm."]) as model, start(model, command_timeout_sec=1) as agent:
             await agent.new(server.row("mail"))
             await agent.prompt()
-            assert told(model)[0].endswith("gave no answer within 3 s")
+            assert told(model)[0].endswith("gave no answer within 1 s")
             await until(lambda: server.of("notifications/cancelled"))
         async with ScriptedModel([script[1], "Hm."]) as model, start(model) as agent:
             await agent.new(server.row("mail"))

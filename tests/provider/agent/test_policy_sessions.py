@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.acp_room import CWD, KINDS, PATIENT, USER, room_in, take_turn
+from support.acp_room import CWD, PATIENT, SELDOM_IN_DOCKER, USER, room_in, take_turn
 from support.policy_process import GOAL, PATIENCE, Message, Refused, Start, asleep, run_tool, running, told, use
 
 from benchflow.paths import StatePaths
@@ -200,7 +200,7 @@ def policy_toolbox(kept: StatePaths) -> Toolbox:
     return made
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SELDOM_IN_DOCKER)
 async def test_it_reaches_a_goal_in_a_sandbox(
     kind: str, state: Path, tmp_path: Path, policy_toolbox: Toolbox, base_image: str
 ) -> None:

@@ -107,6 +107,7 @@ async def test_a_sandbox_that_does_not_mount_it_is_told_so(start: Start, node_to
 
 
 @pytest.mark.long
+@pytest.mark.agents
 @pytest.mark.parametrize("name", ["claude", "codex", "opencode", "gemini", "pi", "openhands", "openclaw"])
 async def test_a_real_agent_initializes_in_an_image_without_its_runtime(
     start: Start, kept: StatePaths, name: str

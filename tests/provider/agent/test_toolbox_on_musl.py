@@ -154,6 +154,7 @@ def version_with_musl(record: AgentRecord) -> AgentRecord:
 
 
 @pytest.mark.long
+@pytest.mark.agents
 @pytest.mark.parametrize("name", ["opencode", "codex", "claude", "gemini", "pi", "openhands"])
 async def test_a_real_agent_initializes_through_the_pump(
     provider: DockerProvider, alpine: ImageRef, kept: StatePaths, wire: Wire, stack: str, name: str
