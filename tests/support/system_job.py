@@ -92,6 +92,8 @@ class SystemJobs:
         def make() -> dict[str, object]:
             # Beside what the run removes in the end: a failed test may have to be looked into.
             root = self._directory.parent / key
+            # Of a process that was interrupted before it had submitted all.
+            shutil.rmtree(root, ignore_errors=True)
             tasks = self._write(root / "tasks", list(self._modules) if again is None else [again])
             agents = shutil.copytree(BENCHMARKS / "attacks" / "agents", root / "agents")
             for name, record in AGENTS.items():

@@ -73,16 +73,16 @@ def expected(names: list[str], verify_in: str | None = None) -> dict[str, float]
     return {name: 1.0 for name in names if not ALL[name].is_stopped(verify_in)}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("sandbox", "agent", "verify_in"),
     [
-        pytest.param("docker", "attacker", None),
-        pytest.param("docker", "attacker-root", None),
-        pytest.param("docker", "attacker", "separate"),
-        pytest.param("docker", "attacker-root", "separate"),
-        pytest.param("local", "attacker", None, marks=pytest.mark.local),
-        pytest.param("local", "attacker-root", "separate", marks=pytest.mark.local),
+        # Each provider with each agent, each agent in each place, and each place on each provider.
+        pytest.param("docker", "attacker", None, marks=pytest.mark.long),
+        pytest.param("docker", "attacker-root", "separate", marks=pytest.mark.long),
+        pytest.param("local", "attacker", "separate", marks=[pytest.mark.local, pytest.mark.long]),
+        pytest.param("local", "attacker-root", None, marks=[pytest.mark.local, pytest.mark.long]),
+        pytest.param("docker", "attacker", "separate", marks=pytest.mark.soak),
+        pytest.param("docker", "attacker-root", None, marks=pytest.mark.soak),
     ],
 )
 def test_none_of_all_attacks_earns_more_than_the_docs_say(
