@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -17,6 +18,8 @@ from urllib.parse import quote, urlencode
 
 from support.paths import BENCHMARKS
 
+from benchflow.testing.waiting import until
+
 PACKAGE = BENCHMARKS / "office"
 PACKAGES = sorted((PACKAGE / "image" / "packages").iterdir())
 WORLDS = PACKAGE / "image" / "worlds"
@@ -30,16 +33,16 @@ ENVIRONMENT = {
 }
 
 
-def program(name: str, *arguments: str, first: str = "pass") -> list[str]:
-    """A console script, without an installation: `office-mail` and so on. first: a statement that comes before it."""
+def program(name: str, *arguments: str) -> list[str]:
+    """A console script, without an installation: `office-mail` and so on."""
     entry = {"office-seed": "office_core.seeding", "office-check": "office_check.command"}
     module = entry.get(name, name.replace("-", "_") + ".command")
-    code = f"import sys; sys.argv[0] = {name!r}; {first}; from {module} import main; sys.exit(main())"
+    code = f"import sys; sys.argv[0] = {name!r}; from {module} import main; sys.exit(main())"
     return [sys.executable, "-c", code, *arguments]
 
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(program(name, *arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    return subprocess.run(program(name, *arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
 
 
 def write_worlds(directory: Path, task: str, text: str = "") -> Path:
@@ -88,7 +91,7 @@ class Running:
         return self.request(method, path, body, headers)
 
     def request(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         try:
             connection.request(method, quote(path, safe="/?&=%+"), body, headers or {})
             response = connection.getresponse()
@@ -119,7 +122,7 @@ class Running:
 
     def stop(self) -> int:
         self.process.terminate()
-        return self.process.wait(60)
+        return self.process.wait(600)
 
 
 def _in_query(value: Any) -> str:
@@ -129,10 +132,10 @@ def _in_query(value: Any) -> str:
 
 
 @contextmanager
-def serving(name: str, database: Path, *arguments: str, first: str = "pass") -> Iterator[Running]:
-    """A service on a port of its own, until the block ends. first: see `program`."""
+def serving(name: str, database: Path, *arguments: str) -> Iterator[Running]:
+    """A service on a port of its own, until the block ends."""
     began = time.monotonic()
-    command = program(f"office-{name}", "--db", str(database), "serve", "--port", "0", *arguments, first=first)
+    command = program(f"office-{name}", "--db", str(database), "serve", "--port", "0", *arguments)
     log = database.with_suffix(".log")
     with log.open("w") as stderr:
         process = subprocess.Popen(command, env=ENVIRONMENT, stderr=stderr, text=True)
@@ -146,14 +149,10 @@ def serving(name: str, database: Path, *arguments: str, first: str = "pass") -> 
 
 def _announced_port(process: subprocess.Popen[str], log: Path) -> int:
     """The service prints its address when it listens."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        first, newline, _ = log.read_text().partition("\n")
-        if newline:
-            assert process.poll() is None, first
-            return int(first.partition("127.0.0.1:")[2].partition(",")[0])
-        time.sleep(0.005)
-    raise AssertionError(f"it does not listen: {log.read_text()}")
+    asyncio.run(until(lambda: "\n" in log.read_text() or process.poll() is not None, every=0.005))
+    said = log.read_text()
+    assert process.poll() is None, said
+    return int(said.partition("127.0.0.1:")[2].partition(",")[0])
 
 
 def cpu_of_children() -> float:

@@ -35,6 +35,21 @@ def start(seeded: Path, tmp_path: Path) -> Iterator[Callable[..., Running]]:
         yield begin
 
 
+@pytest.fixture(scope="module")
+def house(seeded: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Running]]:
+    """Starts services that the tests of a module share, for what changes nothing."""
+    directory, running = tmp_path_factory.mktemp("house"), dict[str, Running]()
+    with ExitStack() as stack:
+
+        def shared(name: str) -> Running:
+            if name not in running:
+                shutil.copy(seeded / f"{name}.db", directory)
+                running[name] = stack.enter_context(serving(name, directory / f"{name}.db"))
+            return running[name]
+
+        yield shared
+
+
 @pytest.fixture
 def office_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The packages of the office world can be imported."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.office_house import SERVICES, Running, run
+from support.office_house import SERVICES, Running, run, serving
 
 from benchflow.contracts.environment import StateFile, StateSnapshot
 from benchflow.planes.environment.difference import diff_snapshots
@@ -33,37 +33,37 @@ def take_snapshot(databases: Path, directory: Path) -> Path:
     return directory
 
 
+def write_evidence(seeded: Path, databases: Path, root: Path) -> Path:
+    """Write what a verifier is given, of what services have made of the databases; return its directory."""
+    before = take_snapshot(seeded, root / "snapshots" / "before")
+    after = take_snapshot(databases, root / "snapshots" / "after")
+    directory = root / "environment"
+    directory.mkdir()
+    (directory / "state.json").write_text(read_state(after, rows=10_000).model_dump_json())
+    (directory / "diff.json").write_text(diff_snapshots(before, after).model_dump_json())
+    return directory
+
+
+@pytest.fixture(scope="module")
+def morning(seeded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that a verifier is given, of a world in which some things were done."""
+    databases = tmp_path_factory.mktemp("morning")
+    for name in SERVICES:
+        shutil.copy(seeded / f"{name}.db", databases)
+    with serving("mail", databases / "mail.db") as mail, serving("files", databases / "files.db") as files:
+        mail.call("POST /messages/m-0045/archive")
+        mail.call("POST /messages", to=["dirk", "noor"], subject="Visit", body="We “come”\non 19 March – at nine.")
+        mail.call("POST /messages/m-0001/move", folder="attic")
+        files.call("DELETE /files/f-0003")
+        mail.stop(), files.stop()
+    return write_evidence(seeded, databases, databases)
+
+
 @pytest.fixture
-def evidence(seeded: Path, start: Start, tmp_path: Path) -> Callable[[], Path]:
-    """The directory that a verifier is given, of what the services made of the base company until now."""
-
-    def write() -> Path:
-        for name in SERVICES:
-            if not (tmp_path / f"{name}.db").exists():
-                shutil.copy(seeded / f"{name}.db", tmp_path)
-        before = take_snapshot(seeded, tmp_path / "snapshots" / "before")
-        after = take_snapshot(tmp_path, tmp_path / "snapshots" / "after")
-        directory = tmp_path / "environment"
-        directory.mkdir()
-        (directory / "state.json").write_text(read_state(after, rows=10_000).model_dump_json())
-        (directory / "diff.json").write_text(diff_snapshots(before, after).model_dump_json())
-        return directory
-
-    return write
-
-
-@pytest.fixture
-def busy_morning(start: Start, evidence: Callable[[], Path], tmp_path: Path) -> Any:
-    """A check of a world in which some things were done."""
+def busy_morning(morning: Path, tmp_path: Path) -> Any:
     from office_check import Check
 
-    mail, files = start("mail"), start("files")
-    mail.call("POST /messages/m-0045/archive")
-    mail.call("POST /messages", to=["dirk", "noor"], subject="Visit", body="We “come”\non 19 March – at nine.")
-    mail.call("POST /messages/m-0001/move", folder="attic")
-    files.call("DELETE /files/f-0003")
-    mail.stop(), files.stop()
-    return Check(evidence(), tmp_path / "output")
+    return Check(morning, tmp_path / "output")
 
 
 def reward(directory: Path) -> dict[str, Any]:
@@ -164,13 +164,15 @@ def test_what_was_forbidden_caps_the_reward(
     assert busy_morning.finish() == 0.0
 
 
-def test_who_does_nothing_gets_nothing(evidence: Callable[[], Path], start: Start, tmp_path: Path) -> None:
+def test_who_does_nothing_gets_nothing(seeded: Path, tmp_path: Path) -> None:
     from office_check import Check
 
-    mail = start("mail")
-    mail.get("/messages/m-0001")
-    mail.stop()
-    check = Check(evidence(), tmp_path / "output")
+    for name in SERVICES:
+        shutil.copy(seeded / f"{name}.db", tmp_path)
+    with serving("mail", tmp_path / "mail.db") as mail:
+        mail.get("/messages/m-0001")
+        mail.stop()
+    check = Check(write_evidence(seeded, tmp_path, tmp_path), tmp_path / "output")
     check.item("nothing is wrong", True)
     assert check.mail.actions("read_mail") and check.untouched
     assert check.finish() == 0.0

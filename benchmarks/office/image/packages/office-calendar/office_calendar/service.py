@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from office_core.arguments import PAGE, choice, flag, line, number, people, text, time
+from office_core.errors import Invalid
 from office_core.service import COUNT, FLAG, TEXT, TIME, Operation, Service, list_of, listing, refer, shape
 from office_core.store import Store, remember_last
 
@@ -194,7 +195,11 @@ def seed(world: World, store: Store) -> None:
         store.insert("calendars", row)
         item.done()
     for item in world.items("events"):
-        store.insert("events", _event(item, store))
+        try:
+            row = _event(item, store)
+        except Invalid as problem:
+            raise item.problem(problem.message) from None
+        store.insert("events", row)
         item.done()
     remember_last(store, "events", "e-")
 

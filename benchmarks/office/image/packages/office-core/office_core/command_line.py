@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from office_core.store import Store
 
 HELP = """\
-usage: office-{name} [--db PATH] serve [--host HOST] [--port PORT] [--no-mcp]
+usage: office-{name} [--db PATH] serve [--host HOST] [--port PORT] [--no-mcp] [--grace SEC]
        office-{name} [--db PATH] seed [--world DIRECTORY] --task ID [--force]
 
 The {name} service of the office world.
@@ -22,13 +22,14 @@ The {name} service of the office world.
     --host HOST   address to listen at (127.0.0.1)
     --port PORT   ({port})
     --no-mcp      without the MCP endpoint
+    --grace SEC   how long a request that is half here may take after SIGTERM (2)
   seed            make the database as a task begins
     --world DIR   where worlds are (/opt/office/worlds)
     --task ID     the task
     --force       overwrite a database that is there
   --db PATH       the database (/data/{name}.db)
 """
-VALUES = ("--db", "--host", "--port", "--world", "--task")
+VALUES = ("--db", "--host", "--port", "--grace", "--world", "--task")
 FLAGS = ("--no-mcp", "--force")
 DEFAULT_WORLD = "/opt/office/worlds"
 
@@ -94,16 +95,19 @@ def _serve(name: str, port: int, options: dict[str, str]) -> int:
     from office_core.admin_token import read_or_make
     from office_core.application import Application
     from office_core.errors import WorldError
-    from office_core.server import Server
+    from office_core.server import GRACE_SECONDS, Server
 
     path = options.get("--db", f"/data/{name}.db")
     host, port_text = options.get("--host", "127.0.0.1"), options.get("--port", str(port))
     if not port_text.isdigit():
         raise UsageError(f"--port must be a number, not {port_text!r}")
+    grace = options.get("--grace", str(GRACE_SECONDS))
+    if not grace.replace(".", "", 1).isdigit():
+        raise UsageError(f"--grace must be a number, not {grace!r}")
     store = open_store(path)
     application = Application(load_service(name), store, read_or_make(path), with_mcp="--no-mcp" not in options)
     try:
-        server = Server(host, int(port_text), application.answer)
+        server = Server(host, int(port_text), application.answer, float(grace))
     except OSError as problem:
         raise WorldError(f"cannot listen at {host}:{port_text}: {problem.strerror}") from None
     print(f"office-{name}: http://{host}:{server.port}, task {store.meta('task')}", file=sys.stderr)

@@ -17,8 +17,8 @@ from office_core.http import Incoming, Request, Response
 
 MOST_CONNECTIONS = 512
 IDLE_SECONDS = 75.0
-LAST_SECONDS = 2.0
-"""How long a request that is half here may take when the service was asked to end."""
+GRACE_SECONDS = 2.0
+"""How long a request that is half here may take when the service was asked to end, where nothing else is said."""
 
 
 class Connection:
@@ -37,10 +37,13 @@ class Connection:
 
 
 class Server:
-    """Listens from the moment it is made. Raises `OSError` when it can't."""
+    """Listens from the moment it is made. Raises `OSError` when it can't. grace_seconds: see `GRACE_SECONDS`."""
 
-    def __init__(self, host: str, port: int, answer: Callable[[Request], Response]) -> None:
+    def __init__(
+        self, host: str, port: int, answer: Callable[[Request], Response], grace_seconds: float = GRACE_SECONDS
+    ) -> None:
         self._answer = answer
+        self._grace_seconds = grace_seconds
         self._listener = socket.create_server((host, port), backlog=256)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
@@ -72,7 +75,7 @@ class Server:
 
     def _ask_to_stop(self, number: int, frame: object) -> None:
         if self._stop_by is None:
-            self._stop_by = time.monotonic() + LAST_SECONDS
+            self._stop_by = time.monotonic() + self._grace_seconds
             self._selector.unregister(self._listener)
             self._listener.close()
 
