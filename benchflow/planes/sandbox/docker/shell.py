@@ -36,7 +36,9 @@ MARK_AGENT = "ulimit -m 9007199254740991 2>/dev/null; "
 """What every shell begins with that enters a container, but not on the way to its entrypoint: see `processes`."""
 
 CROWDED_SEC = 10.0
-"""How long a shell that cannot fork is tried again: what was killed leaves its place a moment later."""
+"""How long a shell that cannot begin is tried again: what was killed leaves its place a moment later, and for a moment
+the daemon says of a container that is being removed that it runs.
+"""
 
 HOLD_BACK = 64
 """Bytes at the end of standard output that may be the marker: longer than a marker line."""
@@ -95,7 +97,8 @@ class RootShell:
                 try:
                     return await self._converse(script, count if sink else None, timeout)
                 except _Broken as broken:
-                    crowded = "fork" in str(broken) and time.monotonic() < give_up_at
+                    # Nobody enters a container that is being removed, nor one that is full; which it is, shows soon.
+                    crowded = any(word in str(broken) for word in ("fork", "setns")) and time.monotonic() < give_up_at
                     # What a sink has taken cannot be taken back, so there is no second try.
                     await self._explain(broken, given > 0 or (fresh and not crowded))
                     if crowded:
