@@ -59,10 +59,10 @@ async def test_killed_while_verifiers_run_in_their_rooms(
 async def test_killed_while_rooms_are_made(handed_over: None, stack: EmbeddedStack, tmp_path: Path) -> None:
     tasks = write_counted_tasks(tmp_path / "tasks", 4, stack.sandbox, in_clean_room=True, held=[SETUP])
     job = await submit_job(stack, tasks, tmp_path / "jobs")
-    await stack.in_step(SETUP, 4)
+    rollouts = await stack.in_step(SETUP, 4)
     stack.let_go(SETUP)
     # A room is set up, too.
-    await stack.in_step(SETUP, 5)
+    await until(lambda: [*{*stack.world.with_file(SETUP)} - {*rollouts}], every=0.1)
     stack.kill("worker")
 
     def all_go_on() -> bool:

@@ -52,12 +52,17 @@ class DockerWorld:
         return found
 
     def make_file(self, path: str, among: Iterable[Seen] | None = None) -> None:
-        if among is None:
-            containers = [container for container in self._containers() if container.status == "running"]
-        else:
-            containers = [self._docker.containers.get(seen.identity) for seen in among]
-        for container in containers:
-            assert container.exec_run(["touch", path]).exit_code == 0
+        if among is not None:
+            for seen in among:
+                assert self._docker.containers.get(seen.identity).exec_run(["touch", path]).exit_code == 0
+            return
+        for container in self._containers():
+            try:
+                container.exec_run(["touch", path])
+            except docker.errors.APIError as error:
+                # It does not run, or not any more.
+                if error.status_code not in (404, 409):
+                    raise
 
     def commands(self, sandbox: Seen) -> list[str]:
         return [str(row[-1]) for row in self._docker.containers.get(sandbox.identity).top()["Processes"]]
