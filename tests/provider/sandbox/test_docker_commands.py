@@ -8,9 +8,11 @@ import json
 import pytest
 
 from benchflow.errors import SandboxLostError
+from benchflow.planes.sandbox.docker.output import Output
 from benchflow.planes.sandbox.docker.records import container_records
+from benchflow.planes.sandbox.outcome import OUTPUT_ON_DISK
 from benchflow.testing.sandbox_conformance import others
-from benchflow.testing.sandbox_conformance.fixtures import asleep, nap
+from benchflow.testing.sandbox_conformance.fixtures import asleep, nap, napping
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.docker
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.docker
 PROVIDER = "benchflow.planes.sandbox.docker:DockerProvider"
 
 # Each run of the command appends a line to /count: the side effect that must happen once.
-COUNTED = ["sh", "-c", "echo ran >>/count; sleep 1.5; echo out; echo err >&2; exit 7"]
+COUNTED = ["sh", "-c", "echo ran >>/count; sleep 0.3; echo out; echo err >&2; exit 7"]
 
 
 async def count(sandbox) -> int:
@@ -35,14 +37,6 @@ async def test_the_root_shell_is_replaced_when_it_dies(sandbox):
     assert (await shell.run("echo again")).out == b"again\n"
 
 
-async def test_a_command_in_a_container_that_died_says_that_it_is_lost(sandbox, daemon):
-    daemon.containers.get(sandbox.ref.handle).kill()
-    with pytest.raises(SandboxLostError):
-        await sandbox.exec(["true"])
-    with pytest.raises(SandboxLostError):
-        await sandbox.read_file("/etc/passwd")
-
-
 async def test_a_container_that_dies_under_a_command_is_lost(sandbox, daemon):
     length = nap()
     task = asyncio.create_task(sandbox.exec(["sleep", length]))
@@ -50,6 +44,10 @@ async def test_a_container_that_dies_under_a_command_is_lost(sandbox, daemon):
     daemon.containers.get(sandbox.ref.handle).kill()
     with pytest.raises(SandboxLostError):
         await task
+    with pytest.raises(SandboxLostError):
+        await sandbox.exec(["true"])
+    with pytest.raises(SandboxLostError):
+        await sandbox.read_file("/etc/passwd")
 
 
 async def test_what_was_recorded_but_not_started_is_started(sandbox, monkeypatch):
@@ -70,8 +68,8 @@ def started_arguments(sandbox):
     return file, f"/run/benchflow/exec/{file.stem}", sandbox._command(COUNTED, None, None, None)
 
 
-@pytest.mark.parametrize("user", [None, "nobody"])
-async def test_an_execution_that_the_daemon_forgot_is_known_by_its_files(sandbox, user):
+@pytest.mark.parametrize("user", [pytest.param(None, marks=pytest.mark.long), "nobody"])
+async def test_an_execution_that_the_daemon_forgot_is_known_by_its_files(provider, sandbox, user):
     await sandbox.write_file("/count", "", mode=0o666)
     caller = others.call(PROVIDER, sandbox.ref, "exec_once", "work", COUNTED, user=user, cwd="/")
     await until(lambda: count(sandbox))
@@ -81,23 +79,47 @@ async def test_an_execution_that_the_daemon_forgot_is_known_by_its_files(sandbox
     record.write_text(json.dumps(forgotten))
     result = await sandbox.exec_once("work", COUNTED, user=user, cwd="/")
     assert (result.return_code, result.stdout) == (7, "out\n")
+    # With the sandbox, its records go.
+    await provider.remove(sandbox.ref.name)
+    assert not container_records(sandbox.ref.handle).exists()
 
 
-async def test_output_beyond_the_limit_on_disk_loses_its_middle(sandbox, monkeypatch):
-    from benchflow.planes.sandbox.docker import executions, output
-
-    monkeypatch.setattr(output, "OUTPUT_ON_DISK", 1000)
-    monkeypatch.setattr(output, "OUTPUT_CAP", 200)
-    monkeypatch.setattr(executions, "WATCH_EVERY", 0.05)
-    noisy = "echo first; i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done; sleep 1; echo last"
-    result = await sandbox.exec_once("noise", ["sh", "-c", noisy])
+async def test_output_beyond_the_limit_on_disk_loses_its_middle(sandbox):
+    output = Output(sandbox._connection.shell, cap=200, on_disk=1000)
+    assert (
+        await sandbox.control("mkdir /room && cd /room && echo first >out && seq 20000 >>out && : >err")
+    ).stderr == ""
+    await output.trim("/room")
+    said = await sandbox.control("stat -c %s /room/out; echo last >>/room/out")
+    assert int(said.stdout) <= 1000
+    result = await output.collect("/room", 0)
     assert result.truncated
-    assert result.stdout.startswith("first\n") and result.stdout.endswith("\nlast\n")
+    assert result.stdout.startswith("first\n") and result.stdout.endswith("\n20000\nlast\n")
     assert len(result.stdout) < 600
 
 
-async def test_removing_a_sandbox_removes_its_records(provider, sandbox):
-    await sandbox.exec_once("work", ["true"])
-    assert container_records(sandbox.ref.handle).exists()
-    await provider.remove(sandbox.ref.name)
-    assert not container_records(sandbox.ref.handle).exists()
+@pytest.mark.long
+async def test_output_that_grows_too_large_loses_its_middle_while_its_command_runs(sandbox):
+    noisy = (
+        f"echo first; yes | head -c {OUTPUT_ON_DISK}; touch /written; until [ -e /go ]; do sleep 0.05; done; echo last"
+    )
+    task = asyncio.create_task(sandbox.exec_once("noise", ["sh", "-c", noisy]))
+
+    async def is_trimmed() -> bool:
+        look = "test -e /written && find /run/benchflow -name out -size -20M | grep -q ."
+        return (await sandbox.control(look)).return_code == 0
+
+    await until(is_trimmed)
+    await sandbox.write_file("/go", "")
+    result = await task
+    assert result.truncated
+    assert result.stdout.startswith("first\n") and result.stdout.endswith("\nlast\n")
+
+
+@pytest.mark.long
+async def test_a_timeout_kills_those_that_are_forked_meanwhile_and_leave_everything(sandbox):
+    length = nap()
+    fork = f"while :; do env -i /usr/bin/setsid sleep {length} & sleep 0.005; done"
+    result = await sandbox.exec(["sh", "-c", f"({fork}) & ({fork}) & {fork}"], timeout=1.0)
+    assert result.timed_out
+    assert await napping(sandbox, length) == []

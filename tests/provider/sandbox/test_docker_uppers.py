@@ -223,6 +223,7 @@ def packed(found, *, by_daemon):
     return kept
 
 
+@pytest.mark.long
 async def test_a_copy_is_what_was_there_and_what_the_daemon_would_have_made_of_it(
     start, provider, daemon, kept, monkeypatch, tmp_path
 ):
@@ -304,14 +305,14 @@ def left(daemon, stack):
     return look
 
 
-MOMENTS = ["after load_image", "copy", "unpause", "tag", "after tag"]
-
-
+@pytest.mark.parametrize(
+    "moments", [["copy", "after tag"], pytest.param(["after load_image", "unpause", "tag"], marks=pytest.mark.long)]
+)
 async def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_snapshot_or_none(
-    start, provider, daemon, stack, taken, left, kept
+    start, provider, daemon, stack, taken, left, kept, moments
 ):
     sandbox = await start()
-    for number, moment in enumerate(MOMENTS):
+    for number, moment in enumerate(moments):
         await sandbox.exec(["sh", "-c", f"rm -f /etc/motd; mkdir -p /d && echo {number} >/d/file && sync"])
         done = await asyncio.to_thread(taken, sandbox.ref, name := a_name(), moment)
         assert done.returncode == -9, done.stderr
@@ -329,6 +330,7 @@ async def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_snapshot_or
         assert left() == []
 
 
+@pytest.mark.long
 async def test_what_this_process_may_not_copy_the_daemon_copies(start, daemon, taken, left):
     sandbox = await start()
     await sandbox.exec(["sh", "-c", "rm -rf /etc/apt && mkdir /etc/apt && rm /etc/motd && echo x >/kept"])

@@ -43,7 +43,8 @@ PIDS_LIMIT = 4096
 LOG_TAIL = 30
 NOT_FOUND = 127
 _LOOKS = 1200
-"""At a container that should have ended, 0.05 s apart: a busy daemon is late to note the end."""
+"""At a container that should have ended: a busy daemon is late to note the end."""
+LOOK_EVERY = 0.05
 LOG = {"type": "json-file", "config": {"max-size": "16m", "max-file": "2"}}
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -145,15 +146,23 @@ def daemon_host() -> str:
 
 
 async def start_error(
-    engine: Engine, container: str, cause: BenchFlowError, entrypoint: str = "wraps"
+    engine: Engine,
+    container: str,
+    cause: BenchFlowError,
+    entrypoint: str = "wraps",
+    *,
+    every: float = LOOK_EVERY,
 ) -> BenchFlowError:
-    """The error for a container that did not come up: its own last words, if it had any."""
+    """Return the error for a container that did not come up: its own last words, if it had any.
+
+    every: seconds between two looks at whether it has ended.
+    """
     if isinstance(cause, SandboxUnavailableError):
         return cause
     try:
         # Where there is no shell, no end of the container's is to be waited for.
         lacks_shell = '"/bin/sh"' in cause.message
-        state = await _state(engine, container, 1 if lacks_shell else _LOOKS)
+        state = await _state(engine, container, 1 if lacks_shell else _LOOKS, every)
         log = await engine.call(lambda client: client.logs(container, tail=LOG_TAIL, stdout=True, stderr=True))
     except (SandboxLostError, NotFound):
         return SandboxStartError("the container was removed while it started")
@@ -169,13 +178,13 @@ async def start_error(
     )
 
 
-async def _state(engine: Engine, container: str, looks: int) -> dict[str, Any]:
+async def _state(engine: Engine, container: str, looks: int, every: float) -> dict[str, Any]:
     """The daemon's word on a container that does not do what it should: it notes some time later that one has ended."""
     for _ in range(looks):
         state: dict[str, Any] = (await engine.call(lambda client: client.inspect_container(container)))["State"]
         if not state["Running"]:
             break
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(every)
     return state
 
 
