@@ -95,11 +95,39 @@ ARTIFACTS = f'artifacts = ["out.txt", "{WORKDIR}/deep"]\n'
 PRINTS = f"cat {WORKDIR}/out.txt; cat {WORKDIR}/out.txt >&2; cp {WORKDIR}/out.txt /logs/verifier/seen.txt\n"
 
 
+def failing(root: Path) -> Sequence[Path]:
+    keeps = [{"run": "printf %s $ACME_KEY > key", "silent": True}]
+    reward = f'printf \'{{"reward": 1, "metadata": {{"saw": "%s"}}}}\' "$(cat {WORKDIR}/key)"'
+    writes = [{"run": "env > out.txt; mkdir deep; env > deep/out.txt", "silent": True}, SOLVE]
+    # Where only a part of what was said is kept, the cut goes through the value.
+    cut_log, cut_message = {"stderr": f"@KEY@{'x' * 3990}"}, {"raw": f'{{"{"x" * 288}@KEY@"'}
+    return [
+        write_task(root, "refuses", [SOLVE, {"error": "@ENV@"}]),
+        write_task(root, "leaves", [*writes, cut_log, {"exit": 3}], config=ARTIFACTS, test=PRINTS + TEST),
+        write_task(root, "other-json", [SOLVE, {"raw": '{"m4rk": "@ENV@"}'}, {"hang": True}]),
+        write_task(root, "odd-end", [SOLVE, {"end": "@KEY@"}]),
+        write_task(root, "no-session", script={"auth_required": True, "name": "@ENV@"}),
+        write_task(root, "cut", [SOLVE, cut_message, {"hang": True}]),
+        write_task(root, "unscored", keeps, test=f"cat {WORKDIR}/key; exit 1\n"),
+        write_task(root, "cited", keeps, test=f"{reward} > /logs/verifier/reward.json\n"),
+    ]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Rollouts of agents that tell all and fail, or whose verifier does, by their task; and the login of one."""
+
+    jobs_dir: Path
+    seen: dict[str, Seen]
+    login: str
+
+
 @dataclass(frozen=True)
 class Spilled:
     """A job of agents that tell all, and what was found of it. outside: what others could see while they acted.
 
-    values: the files of the engine's own that had them, and private: who might read these.
+    values: the files of the engine's own that had them, and private: who might read these. failed: in local sandboxes,
+    agents that fail meanwhile.
     """
 
     job: Job
@@ -109,6 +137,7 @@ class Spilled:
     outside: str
     private: list[str]
     values: list[Path]
+    failed: Failed | None
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +160,14 @@ async def spilled(root: Path, sandbox: str) -> Spilled:
         config=f'[[steps]]\nname = "only"\n{ARTIFACTS}',
     )
     write_step(task, "only", PRINTS + TEST)
+    login, failing_jobs = await submit_failing(root) if sandbox == "local" else ("", [])
     options = {"sandbox": sandbox, "agents": [TRUSTED, STRANGER], "permissions": "ask"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BF_TEST_ACME_KEY", KEY)
         patch.setenv("BF_TEST_HANDED_ON", HANDED_ON)
         before = {*StatePaths.default().secrets.glob("*")}
         job = await submit_tasks([task], root / "jobs", job_name=f"spills-{sandbox}", **options)
-    values = [file for file in {*StatePaths.default().secrets.glob("*")} - before if KEY in read(file)]
+    values = [file for file in {*StatePaths.default().secrets.glob("*")} - before if HANDED_ON in read(file)]
     private = [f"{file.stat().st_mode & 0o777:o}" for file in values]
     rollouts = [job.spec.rollout_id(job.id, index) for index in range(job.spec.total)]
     questions: list[Question] = []
@@ -154,9 +184,35 @@ async def spilled(root: Path, sandbox: str) -> Spilled:
         raise
     finally:
         await job.wait()
+        ended = [await finished(failing_job) for failing_job in failing_jobs]
+    failed = Failed(root / "jobs", {name: seen for found in ended for name, seen in found.items()}, login)
     texts = decoded("\n".join((await histories(job)).values()))
     seen = {(result.task_name, result.agent): Seen(result) for result in job.results()}
-    return Spilled(job, seen, questions, texts, outside, private, values)
+    return Spilled(job, seen, questions, texts, outside, private, values, failed if failing_jobs else None)
+
+
+async def submit_failing(root: Path) -> tuple[str, list[Job]]:
+    """Submit what goes wrong. Returns what is in the login file of the user, and the jobs."""
+    login = json.dumps({"key": f"-----BEGIN-----\n{KEY}\n{GIVEN}\n", "kind": "pem"})
+    (root / ".acme").mkdir()
+    (root / ".acme" / "login.json").write_text(login)
+    file = "$HOME/.acme/login.json"
+    tells = [
+        {"run": f"sha256sum < {file}; stat -L -c '%U %a' {file}", "silent": True, "record": "/logs/artifacts/digests"},
+        {"run": f"cat {file}; cp -L {file} /logs/agent/login; cp -L {file} /logs/artifacts/login"},
+        {"stderr": "m4rk"},
+        SOLVE,
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("BF_TEST_ACME_KEY", raising=False)
+        patch.setenv("HOME", str(root))
+        files = [write_task(root, "logs-in", tells)]
+        jobs = [await submit_tasks(files, root / "jobs", job_name="logs-in", agents=["filed"])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BF_TEST_ACME_KEY", KEY)
+        patch.setenv("BF_TEST_HANDED_ON", HANDED_ON)
+        jobs.append(await submit_tasks(failing(root), root / "jobs", job_name="fails", agents=[TRUSTED]))
+    return login, jobs
 
 
 async def question_of(job: Job, rollout: str, last: str | None) -> Question:
@@ -167,7 +223,7 @@ async def question_of(job: Job, rollout: str, last: str | None) -> Question:
         question = progress.question if progress else None
         return question if question is not None and question.id != last else None
 
-    found = await until(waits)
+    found = await until(waits, every=0.1)
     assert found is not None
     return found
 
@@ -303,58 +359,16 @@ def test_the_values_lie_in_a_private_file_until_the_job_is_over(spilled: Spilled
 # --- where it goes wrong ---------------------------------------------------------------------------------
 
 
-def failing(root: Path) -> Sequence[Path]:
-    keeps = [{"run": "printf %s $ACME_KEY > key", "silent": True}]
-    reward = f'printf \'{{"reward": 1, "metadata": {{"saw": "%s"}}}}\' "$(cat {WORKDIR}/key)"'
-    writes = [{"run": "env > out.txt; mkdir deep; env > deep/out.txt", "silent": True}, SOLVE]
-    # Where only a part of what was said is kept, the cut goes through the value.
-    cut_log, cut_message = {"stderr": f"@KEY@{'x' * 3990}"}, {"raw": f'{{"{"x" * 288}@KEY@"'}
-    return [
-        write_task(root, "refuses", [SOLVE, {"error": "@ENV@"}]),
-        write_task(root, "leaves", [*writes, cut_log, {"exit": 3}], config=ARTIFACTS, test=PRINTS + TEST),
-        write_task(root, "other-json", [SOLVE, {"raw": '{"m4rk": "@ENV@"}'}, {"hang": True}]),
-        write_task(root, "odd-end", [SOLVE, {"end": "@KEY@"}]),
-        write_task(root, "no-session", script={"auth_required": True, "name": "@ENV@"}),
-        write_task(root, "cut", [SOLVE, cut_message, {"hang": True}]),
-        write_task(root, "unscored", keeps, test=f"cat {WORKDIR}/key; exit 1\n"),
-        write_task(root, "cited", keeps, test=f"{reward} > /logs/verifier/reward.json\n"),
-    ]
+@pytest.fixture
+def failed(spilled: Spilled) -> Failed:
+    assert spilled.failed is not None
+    return spilled.failed
 
 
-@dataclass(frozen=True)
-class Failed:
-    """Rollouts of agents that tell all and fail, or whose verifier does, by their task; and the login of one."""
-
-    jobs_dir: Path
-    seen: dict[str, Seen]
-    login: str
+locally = pytest.mark.parametrize("spilled", [LOCAL], indirect=True)
 
 
-@made_once()
-async def failed(root: Path) -> Failed:
-    login = json.dumps({"key": f"-----BEGIN-----\n{KEY}\n{GIVEN}\n", "kind": "pem"})
-    (root / ".acme").mkdir()
-    (root / ".acme" / "login.json").write_text(login)
-    file = "$HOME/.acme/login.json"
-    tells = [
-        {"run": f"sha256sum < {file}; stat -L -c '%U %a' {file}", "silent": True, "record": "/logs/artifacts/digests"},
-        {"run": f"cat {file}; cp -L {file} /logs/agent/login; cp -L {file} /logs/artifacts/login"},
-        {"stderr": "m4rk"},
-        SOLVE,
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("BF_TEST_ACME_KEY", raising=False)
-        patch.setenv("HOME", str(root))
-        files = [write_task(root, "logs-in", tells)]
-        jobs = [await submit_tasks(files, root / "jobs", job_name="logs-in", agents=["filed"])]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BF_TEST_ACME_KEY", KEY)
-        patch.setenv("BF_TEST_HANDED_ON", HANDED_ON)
-        jobs.append(await submit_tasks(failing(root), root / "jobs", job_name="fails", agents=[TRUSTED]))
-    return Failed(root / "jobs", {name: seen for job in jobs for name, seen in (await finished(job)).items()}, login)
-
-
-@pytest.mark.local
+@locally
 def test_errors_tell_names_in_place_of_values(failed: Failed) -> None:
     seen = failed.seen
     for task in ("refuses", "leaves", "other-json", "no-session"):
@@ -367,7 +381,7 @@ def test_errors_tell_names_in_place_of_values(failed: Failed) -> None:
     assert_nobody_has_them(failed.jobs_dir / "fails")
 
 
-@pytest.mark.local
+@locally
 def test_a_login_in_a_file_is_the_agents_alone(failed: Failed) -> None:
     seen = failed.seen["logs-in"]
     assert (seen.result.error, seen.result.rewards) == (None, {"reward": 1.0})
@@ -379,7 +393,7 @@ def test_a_login_in_a_file_is_the_agents_alone(failed: Failed) -> None:
     assert files_with(StatePaths.default().root, *CANARIES) == []
 
 
-@pytest.mark.local
+@locally
 def test_errors_of_a_verifier_tell_names_in_place_of_values(failed: Failed) -> None:
     error = failed.seen["unscored"].result.verifier_error
     assert error is not None and error.log_tail == "[BF_TEST_ACME_KEY]"
