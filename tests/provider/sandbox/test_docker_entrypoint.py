@@ -67,6 +67,7 @@ TOLD = pytest.mark.parametrize("secrets", [pytest.param(None, marks=pytest.mark.
 """A container waits for its secrets before it becomes its entrypoint; one without any has it from the start."""
 
 
+@pytest.mark.long
 @TOLD
 async def test_the_entrypoint_is_the_first_process_itself(world, begin, daemon, secrets):
     steps = ("RUN useradd -u 77 keeper", "USER keeper", "WORKDIR /srv", 'ENTRYPOINT ["sleep"]', 'CMD ["99"]')
@@ -89,8 +90,9 @@ async def test_the_entrypoint_is_the_first_process_itself(world, begin, daemon, 
 async def test_secrets_are_in_the_entrypoints_environment_and_nowhere_else(world, begin, daemon, state: Path):
     image = await world("CMD exec sleep 1000")
     sandbox = await begin(image, {"SECRET": CANARY})
-    said = await sandbox.control(once_it_runs("sleep 1000", "tr '\\0' '\\n' </proc/1/environ"))
-    assert f"SECRET={CANARY}" in said.stdout.splitlines()
+    look = "tr '\\0' '\\n' </proc/1/environ; grep -E 'NoNewPrivs' /proc/1/status"
+    said = await sandbox.control(once_it_runs("sleep 1000", look))
+    assert {f"SECRET={CANARY}", "NoNewPrivs:\t1"} <= set(said.stdout.splitlines())
     container = daemon.containers.get(sandbox.ref.handle)
     assert CANARY not in str(container.attrs) and CANARY not in str(container.image.attrs)
     assert CANARY not in container.logs().decode() and CANARY not in str(container.top())
@@ -131,31 +133,36 @@ async def test_a_container_that_ended_with_its_entrypoint_is_lost_but_for_its_la
 
 
 @TOLD
-async def test_an_entrypoint_that_ends_at_once_or_is_not_there_is_a_start_error(world, begin, provider, stack, secrets):
-    for command, status in (("CMD echo why >&2; exit 4", 4), ('CMD ["no-such-program"]', 127)):
-        image = await world(command)
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("CMD echo why >&2; exit 4", 4), pytest.param('CMD ["no-such-program"]', 127, marks=pytest.mark.long)],
+)
+async def test_an_entrypoint_that_ends_at_once_or_is_not_there_is_a_start_error(
+    world, begin, provider, stack, secrets, command, status
+):
+    image = await world(command)
 
-        async def refused(image=image, status=status):
-            try:
-                sandbox = await begin(image, secrets)
-            except SandboxStartError as error:
-                assert str(status) in error.message or "no-such-program" in error.message
-                assert error.remedy and (status != 4 or (error.log_tail == "why" and "foreground" in error.remedy))
-                return True
-            # It ended just after its start was seen.
+    async def refused():
+        try:
+            sandbox = await begin(image, secrets)
+        except SandboxStartError as error:
+            assert str(status) in error.message or "no-such-program" in error.message
+            assert error.remedy and (status != 4 or (error.log_tail == "why" and "foreground" in error.remedy))
+            return True
+        # It ended just after its start was seen.
 
-            async def ended():
-                state = await provider.entrypoint_state(sandbox.ref.name)
-                return None if state.running else state
+        async def ended():
+            state = await provider.entrypoint_state(sandbox.ref.name)
+            return None if state.running else state
 
-            state = await until(ended)
-            assert state.exit_code == status and state.log
-            await provider.remove(sandbox.ref.name)
-            return False
+        state = await until(ended)
+        assert state.exit_code == status and state.log
+        await provider.remove(sandbox.ref.name)
+        return False
 
-        # One that was told its secrets has begun by then, and may always end later.
-        if not await refused() and secrets is None:
-            await until(refused)
+    # One that was told its secrets has begun by then, and may always end later.
+    if not await refused() and secrets is None:
+        await until(refused)
     assert await provider.owned(stack) == []
 
 

@@ -76,6 +76,7 @@ async def test_removing_takes_volumes_along(provider, start, daemon, image_from,
     assert daemon.volumes.list(filters=mine) == []
 
 
+@pytest.mark.long
 async def test_an_app_directory_is_the_workspace_when_nothing_else_says(start, daemon, base_image):
     container = daemon.containers.run(base_image, ["mkdir", "/app"], detach=True)
     container.wait()

@@ -306,7 +306,7 @@ def left(daemon, stack):
 
 
 @pytest.mark.parametrize(
-    "moments", [["copy", "after tag"], pytest.param(["after load_image", "unpause", "tag"], marks=pytest.mark.long)]
+    "moments", [["copy"], pytest.param(["after load_image", "unpause", "tag", "after tag"], marks=pytest.mark.long)]
 )
 async def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_snapshot_or_none(
     start, provider, daemon, stack, taken, left, kept, moments

@@ -71,9 +71,10 @@ async def far_away(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DockerProvi
     await asyncio.gather(*open_ends, return_exceptions=True)
 
 
-@pytest.fixture
-def layered(daemon: docker.DockerClient) -> Iterator[ImageRef]:
+@pytest.fixture(scope="module")
+def layered() -> Iterator[ImageRef]:
     """A snapshot of three layers, of which one is empty."""
+    client = docker.from_env()
     context = io.BytesIO()
     steps = b"FROM scratch\nCOPY one /\nWORKDIR /there\nCOPY two /there/\n"
     with tarfile.open(fileobj=context, mode="w") as archive:
@@ -82,9 +83,10 @@ def layered(daemon: docker.DockerClient) -> Iterator[ImageRef]:
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     tag = f"{SNAPSHOT}:test-{uuid.uuid4().hex}"
-    daemon.images.build(fileobj=io.BytesIO(context.getvalue()), custom_context=True, tag=tag, rm=True)
+    client.images.build(fileobj=io.BytesIO(context.getvalue()), custom_context=True, tag=tag, rm=True)
     yield ImageRef(reference=tag)
-    daemon.images.remove(tag)
+    client.images.remove(tag)
+    client.close()
 
 
 @pytest.mark.docker
