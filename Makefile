@@ -31,17 +31,16 @@ $(READY): pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "BenchFlow needs Python 3.11 or newer; $(PYTHON) is $$("$(PYTHON)" -V)." \
 			"Install a newer one, or name it: make PYTHON=/path/to/python3.12"; exit 1; }
-	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { [ "$$(id -u)" -eq 0 ] && tools/install python3-venv; } || { \
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { [ "$$(id -u)" -eq 0 ] && tools/need python3-venv; } || { \
 		echo "$(PYTHON) can't make virtual environments. On Debian and Ubuntu, as root: apt-get install python3-venv"; exit 1; }
 	@.venv/bin/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || "$(PYTHON)" -m venv --clear .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-# Where a Docker daemon answers, the image that tasks are built from; else what the network of local sandboxes needs.
+# Where a Docker daemon answers, the image that tasks are built from; for root, what local sandboxes use of a machine.
 sandboxes: $(READY)
-	@if .venv/bin/python tools/engine.py ping 2>/dev/null; then tools/base-image; \
-	elif [ "$$(id -u)" -eq 0 ] && ! { command -v iptables || command -v nft; } >/dev/null; \
-	then tools/install iptables; fi
+	@! .venv/bin/python tools/engine.py ping 2>/dev/null || tools/base-image
+	@[ "$$(id -u)" -ne 0 ] || tools/need iptables=iptables ps=procps || true
 
 demo: sandboxes
 	.venv/bin/python -m benchflow.cli submit benchmarks/quickstart --agent oracle
