@@ -138,10 +138,11 @@ async def test_the_agent_reaches_none_of_its_files(room: Room) -> None:
 @pytest.mark.parametrize(
     ("end", "how"),
     [
-        ([{"exit": -9}], "signal SIGKILL"),
-        ([{"daemon": "sleep 99999", "keeps_stdout": True}, {"exit": 4}], "exit status 4"),
+        pytest.param([{"exit": -9}], "signal SIGKILL", id="killed", marks=pytest.mark.long),
+        pytest.param(
+            [{"daemon": "sleep 99999", "keeps_stdout": True}, {"exit": 4}], "exit status 4", id="beside a daemon"
+        ),
     ],
-    ids=["killed", "beside a daemon"],
 )
 async def test_an_agent_that_ends_is_a_typed_error(room: Room, end: list[Message], how: str) -> None:
     agent = await room.open({"say": "so far"}, {"stderr": "something is wrong here"}, *end)
@@ -172,6 +173,7 @@ async def test_an_agent_that_cannot_be_started_says_so(room: Room) -> None:
         await room.session().call("initialize", "initialize", {}, PATIENT)
 
 
+@pytest.mark.long
 @LOCALLY
 async def test_an_agent_that_hangs_is_asked_to_stop(room: Room) -> None:
     agent = await (await room.open({"say": "so far"}, {"hang": True})).begun()

@@ -89,6 +89,6 @@ async def test_the_engines_own_agents_need_no_check() -> None:
 @pytest.mark.agents
 @pytest.mark.parametrize("name", ["claude", "codex", "opencode", "gemini", "pi", "openhands", "openclaw"])
 async def test_a_real_agent_starts_from_its_toolbox(name: str, kept: StatePaths) -> None:
-    found = await check_agent(find_agent(name), paths=kept)
+    found = await check_agent(find_agent(name), timeout=300, paths=kept)
     assert found.ok, found.problems
     assert found.capabilities["loadSession"] is True

@@ -94,7 +94,7 @@ async def test_a_stall_in_the_middle_is_ended_and_never_taken_for_an_end(house: 
         await visit.gone.wait()
 
     async with raw_upstream(stall) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url, stall_sec=2)
+        agent = await house.agent("openai-chat", upstream.base_url, stall_sec=1.5)
         async with agent.open_call() as response:
             with pytest.raises(aiohttp.ClientPayloadError):
                 await response.read()
@@ -107,15 +107,15 @@ async def test_a_stall_in_the_middle_is_ended_and_never_taken_for_an_end(house: 
 async def test_slow_is_not_stalled(house: House) -> None:
     async def dawdle(visit: Visit) -> None:
         await visit.send(SSE_HEAD)
-        for number in range(15):
-            await asyncio.sleep(0.2)
+        for number in range(20):
+            await asyncio.sleep(0.1)
             await visit.send(event(str(number)))
         await visit.send(chunk(b""))
 
     async with raw_upstream(dawdle) as upstream:
         # Much longer than each pause, whatever else the machine does, and shorter than all of them.
-        agent = await house.agent("openai-chat", upstream.base_url, stall_sec=2.5)
-        assert (await agent.call()).body.count(b"data:") == 15
+        agent = await house.agent("openai-chat", upstream.base_url, stall_sec=1.5)
+        assert (await agent.call()).body.count(b"data:") == 20
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["in the middle", "before the first byte"])

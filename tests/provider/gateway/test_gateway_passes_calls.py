@@ -198,8 +198,9 @@ async def test_a_forgotten_rollouts_token_is_nobodys(house: House) -> None:
     assert not list(house.paths.gateway.rollouts.iterdir())
 
 
-async def test_a_request_of_50_mb_goes_through(house: House) -> None:
-    text = "0123456789abcdef" * (50 * 2**16)
+@pytest.mark.parametrize("size", [20, pytest.param(50, marks=pytest.mark.long)])
+async def test_a_request_of_many_megabytes_goes_through(house: House, size: int) -> None:
+    text = "0123456789abcdef" * (size * 2**16)
     with ScriptedModel([HI]) as model:
         agent = await house.agent("openai-chat", model.openai_base_url)
         assert (await agent.call(text)).status == 200

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchflow.errors import ACPError, AgentError, AgentExitError, AgentTimeoutError
-from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience
+from benchflow.planes.agent.acp.limits import Limits, Patience
 from benchflow.planes.agent.acp.session import Refused, Session, Turn
 from benchflow.planes.agent.acp.wire import Message, Wire
 from benchflow.testing.waiting import until
 
 ENDLESS = Limits(wall=None, idle=None)
 PAST = Limits(wall=0.0, idle=0.0)
+QUICK = Patience(silence=0.01)
+"""Where all that an agent says behind its answer is there with it."""
 
 
 class Host:
@@ -75,7 +78,7 @@ async def take_turn(
     request: str = "prompt-0",
     *,
     limits: Limits = ENDLESS,
-    patience: Patience = PATIENCE,
+    patience: Patience = QUICK,
     host: Host | None = None,
     kill: Callable[[], Awaitable[None]] = never,
 ) -> Turn:
@@ -131,7 +134,7 @@ async def test_a_turn_is_over_however_much_is_said_after_its_answer(wire: Wire) 
 async def test_an_agent_that_hangs_is_asked_to_stop(wire: Wire, limits: Limits, why: str) -> None:
     write(wire, said("so far"))
     lines: list[Message] = []
-    turning = asyncio.create_task(take_turn(wire, lines, limits=limits, patience=Patience(cancel=300)))
+    turning = asyncio.create_task(take_turn(wire, lines, limits=limits, patience=replace(QUICK, cancel=300)))
     await until(lambda: "session/cancel" in [message.get("method") for message in sent(wire)])
     write(wire, over(reason="cancelled"))
     turn = await turning
