@@ -342,19 +342,20 @@ def busy(tmp_path: Path, group: str, name: str, rounds: int) -> subprocess.Popen
 
 
 def test_processes_make_and_sweep_at_once(tmp_path: Path, groups: Cgroups, group: str) -> None:
-    processes = [busy(tmp_path, group, name, 200) for name in "abc"]
+    processes = [busy(tmp_path, group, name, 40) for name in "abc"]
     for process in processes:
-        assert process.communicate(timeout=600)[1] == ""
+        assert process.communicate()[1] == ""
         assert process.returncode == 0
     assert groups.names() == []
 
 
-@pytest.mark.crash
-def test_whatever_a_killed_process_left_can_be_removed(tmp_path: Path, groups: Cgroups, group: str) -> None:
-    for _ in range(15):
+@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.long)])
+def test_whatever_a_killed_process_left_can_be_removed(tmp_path: Path, groups: Cgroups, group: str, kills: int) -> None:
+    for _ in range(kills):
         process = busy(tmp_path, group, "a", 1_000_000)
         asyncio.run(until(lambda: groups.names()))
-        time.sleep(random.uniform(0, 0.05))
+        # Anywhere in its work.
+        asyncio.run(asyncio.sleep(random.uniform(0, 0.05)))
         process.kill()
         process.communicate()
         for name in groups.names():

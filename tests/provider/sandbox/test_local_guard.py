@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 from support.local_probes import CONNECT, KEYRINGS, LOOK, WATCH, WORKER
-from support.local_sandboxes import EVERYBODY, OverTheHost, tried
+from support.local_sandboxes import AGENT, EVERYBODY, OverTheHost, tried
 
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Start, leave, nap, napping
@@ -252,7 +252,7 @@ class TestOtherProcesses(AmongDecoys):
 
 
 class TestTheEnginesSecrets(AmongDecoys):
-    @EVERYBODY
+    @pytest.mark.parametrize("user", [None, pytest.param(AGENT, marks=pytest.mark.long)], ids=["root", "agent"])
     async def test_its_environment_is_nowhere_in_a_sandbox_also_while_commands_start(
         self, start: Start, spec: SandboxSpec, tmp_path: Path, user: int | None
     ) -> None:
@@ -269,8 +269,8 @@ class TestTheEnginesSecrets(AmongDecoys):
             assert worker.stdout is not None
             assert await worker.stdout.readline() == b"started\n"
             assert f"ENGINES_KEY={engines}" in Path(f"/proc/{worker.pid}/environ").read_text()
-            most = "120" if user is None else "2"
-            found, memories = await tried(sandbox, WATCH, "2", most, engines[::-1], given[::-1], user=user)
+            most = "300" if user is None else "2"
+            found, memories = await tried(sandbox, WATCH, "0.5", most, engines[::-1], given[::-1], user=user)
         finally:
             os.killpg(worker.pid, signal.SIGKILL)
             await worker.wait()

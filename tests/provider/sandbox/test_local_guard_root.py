@@ -162,13 +162,11 @@ class TestWhatIsReadFromTheHostsSide(OverTheHost):
         await own.write_file("/logs/verifier/reward.txt", "0")
         assert (tmp_path / "one").read_text() == "1"
 
-    @pytest.mark.parametrize(
-        "target", ["/proc/self/environ", "/proc/self/cmdline", "/proc/self/maps", "/proc/self/fd/0"]
-    )
-    async def test_a_link_does_not_lead_into_the_process_that_reads(self, own: Sandbox, target: str) -> None:
-        await own.exec(["ln", "-s", target, "/reward"])
-        with pytest.raises(FileNotFoundError):
-            await own.read_file("/reward")
+    async def test_a_link_does_not_lead_into_the_process_that_reads(self, sandbox: Sandbox, room: str) -> None:
+        for name in ("environ", "cmdline", "maps", "fd/0"):
+            await sandbox.exec(["ln", "-sfT", f"/proc/self/{name}", f"{room}/reward"])
+            with pytest.raises(FileNotFoundError):
+                await sandbox.read_file(f"{room}/reward")
 
     async def test_an_exit_status_cannot_be_forged(self, own: Sandbox) -> None:
         # The agent's root looks for whoever could tell how a command ended, and writes to all it finds.

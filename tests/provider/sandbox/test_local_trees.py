@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +15,10 @@ from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.local import fingerprint
 from benchflow.planes.sandbox.local.machine import Machine
-from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Start, nap
+from benchflow.testing.sandbox_conformance.fixtures import Start, nap
 from benchflow.testing.sandbox_conformance.networks import PORT, fetched
 from benchflow.testing.sandbox_conformance.snapshots import begin, is_whole, logged, names, progress
+from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.local
 
@@ -55,13 +55,11 @@ async def layers(sandbox: Sandbox) -> list[str]:
 
 def unmount(point: Path) -> None:
     """Unmount what the kernel lets go of in its own time when the last sandbox has ended."""
-    deadline = time.monotonic() + PATIENCE
-    while (done := subprocess.run(["umount", str(point)], capture_output=True, text=True)).returncode:
-        assert time.monotonic() < deadline, done.stderr
-        time.sleep(0.05)
+    asyncio.run(until(lambda: subprocess.run(["umount", str(point)], capture_output=True).returncode == 0))
 
 
 class TestPorts(OverTheHost):
+    @pytest.mark.long
     async def test_twenty_sandboxes_serve_at_the_same_port_at_once(self, start: Start) -> None:
         sandboxes = await asyncio.gather(*(start(network_mode="public") for _ in range(MANY)))
         serve = 'python3 -S -c "$@" >/dev/null 2>&1 &'
@@ -88,7 +86,7 @@ class TestPorts(OverTheHost):
 
 
 class TestForks(OverTheHost):
-    @pytest.mark.parametrize("generations", [10, pytest.param(100, marks=pytest.mark.soak)])
+    @pytest.mark.parametrize("generations", [5, pytest.param(100, marks=pytest.mark.long)])
     async def test_the_last_generation_lies_over_no_more_than_the_first(
         self, start: Start, provider: SandboxProvider, generations: int
     ) -> None:
@@ -106,7 +104,8 @@ class TestForks(OverTheHost):
         assert await layers(sandbox) == first
         assert len(volumes()) == len(before)
 
-    @pytest.mark.parametrize("forks", [12, pytest.param(100, marks=pytest.mark.soak)])
+    @pytest.mark.long
+    @pytest.mark.parametrize("forks", [12, 100])
     async def test_a_database_a_log_and_a_mapped_file_are_of_one_moment_in_every_fork(
         self, start: Start, provider: SandboxProvider, forks: int
     ) -> None:
@@ -152,6 +151,7 @@ class TestAChangedHost(OverTheHost):
 KINDS = {"xfs": "reflink", "ext4": "copy"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file_system", KINDS, scope="class")
 class TestOtherFileSystems(OverTheHost):
     @pytest.fixture(scope="class")

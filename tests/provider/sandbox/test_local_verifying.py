@@ -51,8 +51,14 @@ def verifier(root: Path, script: str = CHECK, trusted: bool = False) -> ScriptVe
 
 
 class TestVerifying(OverTheHost):
-    @pytest.mark.parametrize("user", [None, AGENT], ids=["root", "agent"])
-    @pytest.mark.parametrize("cheat", CHEATS)
+    @pytest.mark.parametrize("user", [None, pytest.param(AGENT, marks=pytest.mark.long)], ids=["root", "agent"])
+    @pytest.mark.parametrize(
+        "cheat",
+        [
+            *("steals", "forges", "lays-a-link"),
+            *(pytest.param(cheat, marks=pytest.mark.long) for cheat in ("stops-itself", "plants")),
+        ],
+    )
     async def test_nothing_that_the_agent_left_running_or_lying_reaches_the_reward(
         self, own: Sandbox, tmp_path: Path, cheat: str, user: int | None
     ) -> None:
@@ -74,6 +80,7 @@ class TestVerifying(OverTheHost):
         await verifier(tmp_path / "tests").run(own, tmp_path / "logs")
         assert await napping(own, length, agents) == [length]
 
+    @pytest.mark.long
     async def test_a_link_in_place_of_a_reward_is_no_reward(self, own: Sandbox, tmp_path: Path) -> None:
         (tmp_path / "one").write_text("1")
         script = f"#!/bin/sh\nln -s {tmp_path}/one {REWARD}\n"

@@ -92,8 +92,8 @@ class Image:
                 remedy=f"see that the disk of {self.file.parent} is sound and has free space, end what runs, try again",
             )
 
-    def detach(self, lock: int) -> bool:
-        """Unmount it. False, and mounted as before, when something uses it."""
+    def detach(self, lock: int, patience: float = DETACH_SEC) -> bool:
+        """Unmount it. Return False, with it mounted as before, when something uses it for longer than that."""
         if not self.mounted:
             return True
         backing = Path("/sys/block") / Path(mount_of(self.point).source).name / "loop" / "backing_file"
@@ -101,7 +101,7 @@ class Image:
         if _run(["umount", str(self.point)], lock).returncode:
             return False
         # An overlay keeps its layers' filesystem in use but not their mount.
-        if _detached(backing, file):
+        if _detached(backing, file, patience):
             return True
         self._mount(lock)
         return False
@@ -226,9 +226,9 @@ def _write_in_place(fd: int) -> None:
         return
 
 
-def _detached(backing: Path, file: str | None) -> bool:
+def _detached(backing: Path, file: str | None, patience: float) -> bool:
     """Whether the kernel takes a file off a loop device, which it does once nothing uses its filesystem."""
-    deadline = time.monotonic() + DETACH_SEC
+    deadline = time.monotonic() + patience
     while file is not None and _text(backing) == file:
         if time.monotonic() > deadline:
             return False

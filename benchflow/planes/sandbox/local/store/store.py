@@ -24,7 +24,7 @@ from typing import Literal, cast
 from benchflow.errors import DiskFullError, SandboxUnavailableError, StoreError
 from benchflow.planes.sandbox import trees
 from benchflow.planes.sandbox.local.store import btrfs
-from benchflow.planes.sandbox.local.store.loop_image import STOPPED, Image
+from benchflow.planes.sandbox.local.store.loop_image import DETACH_SEC, STOPPED, Image
 from benchflow.planes.sandbox.local.store.mounts import mount_of
 
 Kind = Literal["snapshot", "reflink", "copy"]
@@ -106,13 +106,16 @@ class Store:
         """Let go of the store, so that others may unmount it. Using it again takes hold of it again."""
         self._release()
 
-    def close(self) -> bool:
-        """Let go of it, and unmount it unless another process or a sandbox uses it: then False. May be opened again."""
+    def close(self, patience: float = DETACH_SEC) -> bool:
+        """Let go of it, and unmount it unless another process or a sandbox uses it: then False. May be opened again.
+
+        patience: seconds in which the kernel lets go of what nobody uses any more.
+        """
         self._release()
         if self._given is not None or not self.home.exists():
             return True
         with self._locked() as lock, self._failures(self.root):
-            return self._image.detach(lock)
+            return self._image.detach(lock, patience)
 
     def make(self, name: str) -> Path:
         """A new, empty volume. Raises `FileExistsError`."""
