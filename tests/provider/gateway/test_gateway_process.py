@@ -98,15 +98,18 @@ async def test_what_a_killed_gateway_left_half_written_or_spoilt_is_no_trouble(h
     assert [status.id for status in await house.client.statuses()] == [agent.id]
 
 
-async def test_what_is_held_or_exhausted_is_so_after_a_restart(house: House) -> None:
+async def test_a_client_waits_for_the_next_gateway_in_which_is_held_and_exhausted_what_was(house: House) -> None:
     with ScriptedModel([HI]) as model:
         poor = await house.agent("openai-chat", model.openai_base_url, id="poor", limits={"total_tokens": 120})
         assert [(await poor.call()).status for _ in range(2)] == [200, 402]
         agent = await house.agent("openai-chat", model.openai_base_url)
         await house.client.hold(agent.id)
         await house.kill()
+        asked = asyncio.create_task(house.client.status(poor.id))
+        await asyncio.sleep(0)
+        assert not asked.done()
         await house.start()
-        assert (await house.client.status(poor.id)).budget_exhausted == "total_tokens"
+        assert (await asked).budget_exhausted == "total_tokens"
         call = asyncio.create_task(agent.call())
         await waits(house, agent)
         await house.client.release(agent.id)
@@ -152,27 +155,22 @@ async def test_a_call_that_does_not_end_in_time_is_cut_off_and_recorded(tmp_path
         assert recorded["error"]["kind"] == "gateway_stopped"
 
 
-async def test_a_call_that_is_held_back_does_not_hold_up_the_end(house: House) -> None:
-    with ScriptedModel([HI]) as model:
-        agent = await house.agent("openai-chat", model.openai_base_url)
-        await house.client.hold(agent.id)
-        call = asyncio.create_task(agent.call())
-        await waits(house, agent)
-        assert await stop_gateway(house.paths)
-        with pytest.raises(aiohttp.ClientError):
-            await call
-    # It was never made, and the agent will make it again.
-    assert agent.lines() == []
-
-
-async def test_idle_connections_do_not_hold_up_the_end(tmp_path: Path) -> None:
+async def test_neither_a_call_that_is_held_back_nor_an_idle_connection_holds_up_the_end(tmp_path: Path) -> None:
     with ScriptedModel([HI]) as model:
         async with house_of(600, tmp_path) as (house, _):
+            idle = await house.agent("openai-chat", model.openai_base_url, id="idle")
+            await idle.call()
             agent = await house.agent("openai-chat", model.openai_base_url)
-            await agent.call()
+            await house.client.hold(agent.id)
+            call = asyncio.create_task(agent.call())
+            await waits(house, agent)
             # Sooner than a call under way might end: else this is an error.
             assert await stop_gateway(house.paths)
             assert not await stop_gateway(house.paths)
+            with pytest.raises(aiohttp.ClientError):
+                await call
+    # It was never made, and the agent will make it again.
+    assert agent.lines() == []
 
 
 async def test_there_is_one_however_many_start_it(tmp_path: Path) -> None:
@@ -198,15 +196,6 @@ async def test_it_is_found_below_a_directory_with_a_long_name(tmp_path: Path) ->
             agent.session._connector = aiohttp.UnixConnector(path=f"/proc/self/fd/{fd}/gateway.sock")
             assert (await agent.call()).status == 200
             os.close(fd)
-
-
-async def test_a_client_waits_while_the_gateway_is_started_again(house: House) -> None:
-    await house.kill()
-    asked = asyncio.create_task(GatewayClient(house.paths, patience=300).statuses())
-    await asyncio.sleep(0)
-    assert not asked.done()
-    await house.start()
-    assert await asked == []
 
 
 async def test_no_gateway_is_an_error_that_may_pass(tmp_path: Path) -> None:
