@@ -72,7 +72,7 @@ async def test_what_is_over_goes_and_leaves_a_row_and_neighbours_leave_each_othe
     ours = belongings(stack)
     their_victim, their_other = sorted(await in_phase(theirs, "execute"))
     await theirs.engine.client.get_workflow_handle(their_victim).terminate("by an operator")
-    await until(lambda: their_acting[their_victim] not in neighbour.world.sandboxes(), every=0.1)
+    await until(lambda: neighbour.world.sandboxes() == [their_acting[their_other]], every=0.1)
     assert belongings(stack) == ours
 
     # and when it starts, as ours. One that is cancelled ends by itself.
@@ -80,7 +80,8 @@ async def test_what_is_over_goes_and_leaves_a_row_and_neighbours_leave_each_othe
     assert all(shared for _, shared in (ours, before))
     terminated, cancelled, other = sorted(await in_phase(job, "execute"))
     await job.cancel_rollout(cancelled)
-    await until(lambda: acting[cancelled] not in stack.world.sandboxes(), every=0.1)
+    await until(lambda: {*stack.world.sandboxes()} == {acting[terminated], acting[other]}, every=0.1)
+    await until(lambda: job.directory.results.exists() and rows(job))
     assert [(row["workflow_id"], row["status"], row["reward"]) for row in rows(job)] == [(cancelled, "cancelled", None)]
     await job.engine.client.get_workflow_handle(terminated).terminate("by an operator")
     stack.kill("worker")
