@@ -23,19 +23,23 @@ print(json.dumps(found))
 # $1 $2 ...: addresses and ports that are called; a datagram is sent to each, too.
 CONNECT = r"""
 import json, socket, sys
-reached = []
-for address, port in zip(sys.argv[1::2], map(int, sys.argv[2::2])):
+from concurrent.futures import ThreadPoolExecutor
+def reach(place):
+    address, port = place
     try:
-        socket.create_connection((address, port), 0.5).close()
-        reached.append([address, port])
+        socket.create_connection(place, 0.5).close()
+        reached = True
     except OSError:
-        pass
+        reached = False
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         try:
             datagrams.sendto(b"hello", (address, port))
         except OSError:
             pass
-print(json.dumps(reached))
+    return reached
+places = list(zip(sys.argv[1::2], map(int, sys.argv[2::2])))
+with ThreadPoolExecutor(16) as threads:
+    print(json.dumps([place for place, reached in zip(places, threads.map(reach, places)) if reached]))
 """
 
 # On the host: a worker that goes on starting commands in the sandbox of a specification ($1).

@@ -28,8 +28,8 @@ that this host cannot keep must be a warning of the `SandboxRef` that names it (
 Both skip the tests concerned. BENCHFLOW_TEST_OUTSIDE names a host that serves HTTPS, for the test that a public
 sandbox reaches out; it is skipped where the machine that runs the tests does not reach it itself.
 
-The suite takes about a minute. Each theme is a class of its own (`Commands`, `ExactlyOnce`, `Forks`, ...), so that a
-provider in the making can begin with one of them.
+The suite takes some minutes, most of which go to starting sandboxes and building images. Each theme is a class of its
+own (`Commands`, `ExactlyOnce`, `Forks`, ...), so that a provider in the making can begin with one of them.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ pytestmark = pytest.mark.local
 
 PYTHONPATH = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
-FIND = 'find / -name proc -prune -o -name sys -prune -o -name "*$1*" -print 2>/dev/null; :'
+PROGRAMS = " ".join(f"-path /usr/{name} -prune -o" for name in ("include", "lib", "share", "src"))
+FIND = f'find / {PROGRAMS} -name proc -prune -o -name sys -prune -o -name "*$1*" -print 2>/dev/null; :'
 
 
 @dataclass(frozen=True)

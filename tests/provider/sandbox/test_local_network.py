@@ -287,6 +287,7 @@ def test_a_link_has_the_size_of_the_packets_that_leave_the_host(host: Host, sand
     assert "mtu 1380" in sandbox.sh("ip link show eth0")
 
 
+@pytest.mark.long
 def test_any_user_of_a_sandbox_may_bind_low_ports_and_ping(host: Host, sandboxes: Sandboxes) -> None:
     (sandbox,) = sandboxes(1)
     host.link(sandbox)
@@ -350,6 +351,7 @@ def test_a_cloud_s_credentials_stay_out_of_reach_behind_a_rule_that_lets_all_pas
     assert sandbox.ask(METADATA, 80, patience=0.5) == "TimeoutError None"
 
 
+@pytest.mark.long
 def test_a_resolver_where_clouds_have_it_answers_but_nothing_else_there(
     any_host: Host, world: Place, sandboxes: Sandboxes
 ) -> None:
@@ -401,6 +403,7 @@ def test_a_sandbox_has_no_ipv6_but_its_own(host: Host, sandboxes: Sandboxes) -> 
 
 
 @pytest.mark.parametrize("count", [24, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_links_made_by_four_processes_at_once_are_distinct(host: Host, sandboxes: Sandboxes, count: int) -> None:
     many = sandboxes(count)
     # Of few pairs more, so that they collide.
@@ -417,6 +420,7 @@ def test_links_made_by_four_processes_at_once_are_distinct(host: Host, sandboxes
     assert sorted(host.links()) == sorted(link.name for link in links)
 
 
+@pytest.mark.long
 def test_a_link_goes_with_its_sandbox(host: Host, sandboxes: Sandboxes) -> None:
     (sandbox,) = sandboxes(1)
     host.link(sandbox)
