@@ -85,7 +85,7 @@ class Room:
         return said.stdout
 
     async def python(self, script: str, *args: str) -> str:
-        said = await self.sandbox.exec(["python3", "-I", "-S", "-c", script, *args], cwd="/", timeout=120)
+        said = await self.sandbox.exec(["python3", "-I", "-S", "-c", script, *args], cwd="/", timeout=600)
         assert said.return_code == 0, said.stderr
         return said.stdout
 

@@ -38,7 +38,7 @@ class InDocker(Fixtures):
 
 async def sh(sandbox: Sandbox, script: str, *, user: int | None = None) -> str:
     """What a shell script prints; it must succeed."""
-    said = await sandbox.exec(["sh", "-c", f"set -e\n{script}"], user=user, cwd="/", timeout=60)
+    said = await sandbox.exec(["sh", "-c", f"set -e\n{script}"], user=user, cwd="/", timeout=600)
     assert said.return_code == 0, (said.stdout, said.stderr)
     return said.stdout
 

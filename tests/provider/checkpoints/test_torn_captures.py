@@ -30,7 +30,7 @@ Take = Callable[..., Awaitable[Checkpoint]]
 
 # Commits again and again, as fast as it can. The argument: a file that is there as soon as it has.
 RESTLESS = """import sqlite3, sys, time
-db = sqlite3.connect("/data/notes.db", timeout=30)
+db = sqlite3.connect("/data/notes.db", timeout=600)
 while True:
     with db:
         db.execute("INSERT INTO notes (text) VALUES ('restless')")

@@ -84,7 +84,7 @@ async def test_all_targets_are_asked_until_they_are_healthy(room: Room) -> None:
         probed = await room.keeper.probe(
             http=["http://localhost:9001/health?x=1", "http://localhost:9002", "http://127.0.0.1:9003/"],
             tcp=[9001, 9004],
-            deadline=20,
+            deadline=300,
         )
     assert probed.healthy
     assert [(each.target, each.answer) for each in probed.answers] == [
@@ -94,7 +94,7 @@ async def test_all_targets_are_asked_until_they_are_healthy(room: Room) -> None:
         ("tcp://localhost:9001", "connected"),
         ("tcp://localhost:9004", "connected"),
     ]
-    assert all(each.seconds is not None and each.seconds < 20 for each in probed.answers)
+    assert all(each.seconds is not None and each.seconds < 300 for each in probed.answers)
 
 
 @by_both
@@ -132,7 +132,7 @@ async def test_a_try_that_the_deadline_cuts_short_leaves_the_answer_before_it(ro
 
 @by_python
 async def test_a_service_that_comes_late_is_met_at_once(room: Room) -> None:
-    probing = asyncio.create_task(room.keeper.probe(http=["http://localhost:9001/"], deadline=60))
+    probing = asyncio.create_task(room.keeper.probe(http=["http://localhost:9001/"], deadline=300))
     async with serving(room, "127.0.0.1,9001,healthy"):
         probed = await probing
     assert probed.healthy

@@ -46,7 +46,7 @@ find . -type f -print0 | sort -z | xargs -0 md5sum
 
 
 async def script(sandbox: Sandbox, text: str, *args: str) -> str:
-    said = await sandbox.exec(["sh", "-ec", text, "sh", *args], cwd="/", timeout=60)
+    said = await sandbox.exec(["sh", "-ec", text, "sh", *args], cwd="/", timeout=600)
     assert said.return_code == 0, (said.stdout, said.stderr)
     return said.stdout
 

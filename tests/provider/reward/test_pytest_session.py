@@ -220,7 +220,7 @@ def test_a_signal_reaches_the_tests(tmp_path: Path, number: signal.Signals) -> N
 
 def test_what_the_tests_leave_running_ends_with_them(tmp_path: Path) -> None:
     left = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
-    left += "        open('left', 'w').write(str(os.getpid()))\n        os.closerange(0, 100)\n        time.sleep(60)\n"
+    left += "        open('left', 'w').write(str(os.getpid()))\n        os.closerange(0, 100)\n        time.sleep(99)\n"
     left += f"    os._exit(0)\nwhile not (os.path.exists('left') and open('left').read()): time.sleep(0.01)\n{GOOD}"
     assert Run(tmp_path).end(left)[0] == 0
     assert not Path(f"/proc/{(tmp_path / 'app' / 'left').read_text()}").exists()
