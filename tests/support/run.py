@@ -29,8 +29,8 @@ from benchflow.temporal import Target, connect
 from benchflow.testing.waiting import until
 
 DIRECTORY = "run"
-MAX_PROCESSES = 16
-"""Processes of a run that may use the server: each has a namespace of its own there."""
+PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+"""Processes of this run. Each has a namespace of its own on the server; one that nobody uses costs the server work."""
 
 
 def run_directory(config: pytest.Config) -> Path:
@@ -58,7 +58,7 @@ def start_server() -> dict[str, object]:
         port = probe.getsockname()[1]
     command = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
-    for number in range(MAX_PROCESSES):
+    for number in range(PROCESSES):
         command += ["--namespace", f"gw{number}"]
     command += [f"--search-attribute={name}=Keyword" for name in names.KEYWORD_ATTRIBUTES]
     command += [f"--search-attribute={name}=Double" for name in names.DOUBLE_ATTRIBUTES]
@@ -68,7 +68,7 @@ def start_server() -> dict[str, object]:
 
     async def answers() -> bool:
         try:
-            await connect(Target(address, f"gw{MAX_PROCESSES - 1}", embedded=False))
+            await connect(Target(address, f"gw{PROCESSES - 1}", embedded=False))
         except ServerUnavailableError:
             return False
         return True
