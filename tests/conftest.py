@@ -25,6 +25,7 @@ from support import run
 from support.paths import BENCHMARKS
 
 from benchflow.contracts.agent import NODE_VERSION
+from benchflow.contracts.options import CAPACITY_VARIABLE
 from benchflow.errors import BenchFlowError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import Toolbox, ensure_runtime
@@ -222,7 +223,9 @@ def on_stack(state: Path, **variables: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE", "BENCHFLOW_STORE"):
             patch.delenv(name, raising=False)
-        for name, value in ({"BENCHFLOW_STATE_DIR": str(state)} | variables).items():
+        # Rollouts that wait for what a test does, of all its processes, must not keep the places of those that act.
+        own = {"BENCHFLOW_STATE_DIR": str(state), CAPACITY_VARIABLE: "32"}
+        for name, value in (own | variables).items():
             patch.setenv(name, value)
         yield
 

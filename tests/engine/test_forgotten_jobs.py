@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.run import MAX_PROCESSES
+from support.run import UNUSED
 from support.theatre import Theatre
 
 
@@ -11,8 +11,7 @@ async def test_what_a_server_has_forgotten_is_known_from_the_results(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = await theatre.results(await theatre.submit(repeats=3))
-    # No process of a run is as late as to have this namespace.
-    monkeypatch.setenv("TEMPORAL_NAMESPACE", f"gw{MAX_PROCESSES - 1}")
+    monkeypatch.setenv("TEMPORAL_NAMESPACE", UNUSED)
     again = await theatre.submit(repeats=3)
     assert (again.started, again.attached) == (0, False)
     assert await theatre.results(again) == before

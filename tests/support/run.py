@@ -40,6 +40,9 @@ def run_directory(config: pytest.Config) -> Path:
     found.mkdir(parents=True, exist_ok=True)
     return found
 
+UNUSED = "unused"
+"""The server's last namespace, in which nothing ever runs."""
+
 
 def once(directory: Path, name: str, make: Callable[[], dict[str, object]]) -> dict[str, object]:
     """Return what `make` returned in the first process of this run that asked for `name`."""
@@ -58,8 +61,8 @@ def start_server() -> dict[str, object]:
         port = probe.getsockname()[1]
     command = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
-    for number in range(PROCESSES):
-        command += ["--namespace", f"gw{number}"]
+    for name in (*(f"gw{number}" for number in range(PROCESSES)), UNUSED):
+        command += ["--namespace", name]
     command += [f"--search-attribute={name}=Keyword" for name in names.KEYWORD_ATTRIBUTES]
     command += [f"--search-attribute={name}=Double" for name in names.DOUBLE_ATTRIBUTES]
     quiet = subprocess.DEVNULL
@@ -68,7 +71,7 @@ def start_server() -> dict[str, object]:
 
     async def answers() -> bool:
         try:
-            await connect(Target(address, f"gw{PROCESSES - 1}", embedded=False))
+            await connect(Target(address, UNUSED, embedded=False))
         except ServerUnavailableError:
             return False
         return True
