@@ -40,6 +40,7 @@ def run_directory(config: pytest.Config) -> Path:
     found.mkdir(parents=True, exist_ok=True)
     return found
 
+
 UNUSED = "unused"
 """The server's last namespace, in which nothing ever runs."""
 
