@@ -69,7 +69,7 @@ AGENTS: Mapping[str, Mapping[str, Any]] = {
 }
 """Agents of a user's own beside those of `benchmarks/attacks`: what the record of each has beyond the demo agent's."""
 
-VARIABLES = {"WORLD_KEY": "w0rld-c4n4ry-6f1d0a52e7", "BF_TEST_DESK_TOKEN": "desk-t0k3n-77f2"}
+VARIABLES = {"WORLD_KEY": "w0rld-k3y-55e01c9b", "BF_TEST_DESK_TOKEN": "desk-t0k3n-77f2"}
 """Of the process that submits them."""
 
 

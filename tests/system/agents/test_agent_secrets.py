@@ -46,10 +46,10 @@ from benchflow.paths import StatePaths
 from benchflow.temporal import stack_id
 from benchflow.testing.waiting import until
 
-KEY, GIVEN, HANDED_ON = "c4n4ry-key-zq7wk2mx", 'c4n4ry-"given"\\-hx9vt4ru', "c4n4ry-handed-on-jp5ys8lo"
+KEY, GIVEN, HANDED_ON = "k4n4ri3-key-zq7wk2mx", 'k4n4ri3-"given"\\-hx9vt4ru', "k4n4ri3-handed-on-jp5ys8lo"
 """What the agent logs in with, by its variable; and what it is given by `--agent-env`, as K=V and as K."""
 
-CANARIES = ("c4n4ry", "zq7wk2mx", "hx9vt4ru", "jp5ys8lo")
+CANARIES = ("k4n4ri3", "zq7wk2mx", "hx9vt4ru", "jp5ys8lo")
 """A part of a value is no better than all of it."""
 
 SPILL = """\
