@@ -13,7 +13,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: test-unit test-engine test-provider test-system test-crash
-.PHONY: help demo test test-all test-times soak lint types clean sandboxes
+.PHONY: help demo test test-all test-times soak lint types clean sandboxes testable
 
 NEWEST_PYTHON = $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
@@ -37,10 +37,16 @@ $(READY): pyproject.toml
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-# Where a Docker daemon answers, the image that tasks are built from; for root, what local sandboxes use of a machine.
+# Where a Docker daemon answers, the image that tasks are built from; for root, what networks of local sandboxes need.
 sandboxes: $(READY)
 	@! .venv/bin/python tools/engine.py ping 2>/dev/null || tools/base-image
-	@[ "$$(id -u)" -ne 0 ] || tools/need iptables=iptables ps=procps || true
+	@[ "$$(id -u)" -ne 0 ] || tools/need iptables=iptables || true
+
+# What tests of local sandboxes, which only root can run, use of a machine.
+PROGRAMS = nft=nftables ip=iproute2 ps=procps mkfs.btrfs=btrfs-progs mkfs.xfs=xfsprogs mkfs.ext4=e2fsprogs
+
+testable: sandboxes
+	@[ "$$(id -u)" -ne 0 ] || tools/need $(PROGRAMS) || true
 
 demo: sandboxes
 	.venv/bin/python -m benchflow.cli submit benchmarks/quickstart --agent oracle
@@ -49,21 +55,21 @@ demo: sandboxes
 PYTEST = .venv/bin/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 PROCESSES ?= 3
 
-test: sandboxes
+test: testable
 	$(PYTEST)
 
-test-unit test-engine test-provider test-system test-crash: test-%: sandboxes
+test-unit test-engine test-provider test-system test-crash: test-%: testable
 	$(PYTEST) tests/$*
 
-test-all: sandboxes
+test-all: testable
 	$(PYTEST) -m 'not soak'
 	.venv/bin/python tools/mutants
 	tools/fresh-machine
 
-soak: sandboxes
+soak: testable
 	.venv/bin/python -m pytest -m soak -k '$(NAME)'
 
-test-times: sandboxes
+test-times: testable
 	.venv/bin/python tools/test_times.py -- $(PYTEST) $(TESTS)
 
 lint: $(READY)
