@@ -172,12 +172,9 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_directory(pytestconfig: pytest.Config) -> Path:
     """The directory of what all processes of this run share; see `support.run`."""
-    root = tmp_path_factory.getbasetemp()
-    directory = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / run.DIRECTORY
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
+    return run.run_directory(pytestconfig)
 
 
 @pytest.fixture(scope="session")
@@ -204,17 +201,9 @@ def runtime(kept: StatePaths) -> Toolbox:
 
 
 @pytest.fixture(scope="session")
-def shared_state(kept: StatePaths, run_directory: Path) -> Path:
+def shared_state(run_directory: Path) -> Path:
     """The state directory of the one embedded stack that all system tests of this run share."""
-    directory = run_directory / "stack"
-
-    def make() -> dict[str, object]:
-        directory.mkdir(mode=0o700)
-        StatePaths(directory).toolboxes.symlink_to(kept.toolboxes)
-        return {}
-
-    run.once(run_directory, "stack", make)
-    return directory
+    return run.stack_state(run_directory)
 
 
 @contextlib.contextmanager

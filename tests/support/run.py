@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from temporalio.service import RPCError
 
 from benchflow import stack
 from benchflow.contracts import names
@@ -32,6 +33,9 @@ DIRECTORY = "run"
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 """Processes of this run. Each has a namespace of its own on the server; one that nobody uses costs the server work."""
 
+UNUSED = "unused"
+"""The server's last namespace, in which nothing ever runs."""
+
 
 def run_directory(config: pytest.Config) -> Path:
     """Return the directory of what all processes of this run share."""
@@ -39,10 +43,6 @@ def run_directory(config: pytest.Config) -> Path:
     found = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / DIRECTORY
     found.mkdir(parents=True, exist_ok=True)
     return found
-
-
-UNUSED = "unused"
-"""The server's last namespace, in which nothing ever runs."""
 
 
 def once(directory: Path, name: str, make: Callable[[], dict[str, object]]) -> dict[str, object]:
@@ -110,5 +110,25 @@ def end(directory: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(json.loads(server.read_text())["pid"]), signal.SIGTERM)
     for state in directory.glob("stack*/"):
+        record = stack.running(StatePaths(state))
+        if record is not None:
+            # Jobs of tests that failed, or were not come to: their sandboxes would outlive the stack.
+            with contextlib.suppress(AssertionError, ServerUnavailableError, RPCError):
+                asyncio.run(_cancel_all(Target(record.address, record.namespace)))
         stack.stop(StatePaths(state))
     remove_tree(directory)
+
+
+async def _cancel_all(target: Target) -> None:
+    """Cancel what is open on a stack, and wait until it has torn down what it had."""
+    client = await connect(target)
+
+    async def is_over() -> bool:
+        found = [execution async for execution in client.list_workflows('ExecutionStatus="Running"')]
+        for execution in found:
+            # What is listed may have ended meanwhile.
+            with contextlib.suppress(RPCError):
+                await client.get_workflow_handle(execution.id).cancel()
+        return not found
+
+    await until(is_over, seconds=120, every=0.5)
