@@ -15,6 +15,9 @@
 .PHONY: test-unit test-engine test-provider test-system test-crash
 .PHONY: help demo test test-all test-times soak lint types clean sandboxes testable
 
+# Each of the thousands of Python programs that a run starts would compile its modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 NEWEST_PYTHON = $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$name"; break; }; done)

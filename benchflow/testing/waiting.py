@@ -31,17 +31,19 @@ async def until(condition: Callable[[], Any], *, seconds: float = TIMEOUT_SEC, e
     Args:
         condition: A function, or a coroutine function, without arguments.
         seconds: Timeout.
-        every: Seconds between polls.
+        every: Least seconds between polls. They become rarer, to a tenth of what was waited so far: a look often costs
+            those something who are waited for.
 
     Raises:
         AssertionError: The condition stayed untrue.
     """
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while True:
         value = condition()
         if inspect.isawaitable(value):
             value = await value
         if value:
             return value
-        assert time.monotonic() < deadline, f"the condition did not come true within {seconds:g} s"
-        await asyncio.sleep(every)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"the condition did not come true within {seconds:g} s"
+        await asyncio.sleep(max(every, min(waited / 10, 1.0)))

@@ -17,7 +17,7 @@ import pytest
 from support.agent_task import AGENT, Told, long_turn, step_of, texts_of, write_agent_task
 from support.embedded import EmbeddedStack, Role, chance_of_this_run
 from support.scored import assert_nothing_is_left, finish, rows, submit_job
-from support.worlds import Seen, everywhere, on_docker, seldom_on_docker
+from support.worlds import Seen, everywhere, on_docker
 
 from benchflow.jobs import Job
 from benchflow.paths import RolloutPaths
@@ -81,7 +81,8 @@ async def has_session(stack: EmbeddedStack, file: str) -> None:
     await until(lambda: any((session / file).exists() for session in sessions(stack)))
 
 
-@seldom_on_docker
+@pytest.mark.long
+@everywhere
 async def test_workers_die_under_an_agent_and_it_is_told_everything_once(
     handed_over: None, stack: EmbeddedStack, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from benchflow.planes.sandbox.docker.provider import DockerProvider
 from benchflow.planes.sandbox.docker.sandbox import DockerSandbox
 from benchflow.testing.waiting import until
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.long]
 
 TICK = "(while :; do echo x >>/root/lines; sleep 0.01; done) >/dev/null 2>&1 &"
 
@@ -77,7 +77,7 @@ def left(daemon: Any, stack: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("kills", [pytest.param(5, marks=pytest.mark.long), pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.soak)])
 async def test_kills_at_any_moment_leave_nothing(
     sandbox: DockerSandbox, stack: str, name: str, children: ForkServerContext, daemon: Any, kills: int
 ) -> None:
@@ -118,9 +118,7 @@ async def _removed(provider: DockerProvider, daemon: Any, stack: str) -> None:
     await provider.close()
 
 
-@pytest.mark.parametrize(
-    "found_by", ["attach", *(pytest.param(it, marks=pytest.mark.long) for it in ("owned", "start", "remove"))]
-)
+@pytest.mark.parametrize("found_by", ["attach", "owned", "start", "remove"])
 async def test_a_sandbox_left_paused_goes_on(
     sandbox: DockerSandbox,
     stack: str,

@@ -27,7 +27,7 @@ from benchflow.planes.sandbox.local.provider import LocalProvider
 from benchflow.planes.sandbox.local.store.store import Store
 from benchflow.testing.waiting import until
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.long]
 
 NAMES = ("first", "second")
 
@@ -48,7 +48,7 @@ def children() -> ForkServerContext:
     return context
 
 
-@pytest.mark.parametrize("kills", [pytest.param(20, marks=pytest.mark.long), pytest.param(400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [20, pytest.param(400, marks=pytest.mark.soak)])
 async def test_kills_at_any_moment_leave_nothing(world: LocalWorld, children: ForkServerContext, kills: int) -> None:
     chance = chance_of_this_run()
     provider = LocalProvider()
@@ -100,9 +100,7 @@ async def test_what_no_record_explains_is_removed(world: LocalWorld) -> None:
     await _nothing_is_left(world)
 
 
-@pytest.mark.parametrize(
-    "found_by", ["attach", *(pytest.param(it, marks=pytest.mark.long) for it in ("owned", "start", "remove"))]
-)
+@pytest.mark.parametrize("found_by", ["attach", "owned", "start", "remove"])
 async def test_a_sandbox_left_frozen_goes_on(world: LocalWorld, children: ForkServerContext, found_by: str) -> None:
     provider = LocalProvider()
     sandbox = await provider.start(spec_of("frozen"), host_id="host", queue="queue")
@@ -187,9 +185,7 @@ async def test_a_reboot_leaves_only_what_is_reaped(world: LocalWorld) -> None:
     await _nothing_is_left(world)
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(24, marks=pytest.mark.long), pytest.param(1000, marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize("number", [24, pytest.param(1000, marks=pytest.mark.soak)])
 async def test_many_sandboxes_leak_nothing(world: LocalWorld, number: int) -> None:
     provider = LocalProvider()
 

@@ -25,7 +25,7 @@ from support.scored import (
     rows,
     submit_job,
 )
-from support.worlds import Seen, seldom_on_docker
+from support.worlds import Seen, everywhere
 
 from benchflow.contracts.options import WorkerOptions
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
@@ -55,7 +55,8 @@ async def neighbour(stack: EmbeddedStack) -> AsyncIterator[EmbeddedStack]:
     shutil.rmtree(root)
 
 
-@seldom_on_docker
+@pytest.mark.long
+@everywhere
 async def test_what_is_over_goes_and_leaves_a_row_and_neighbours_leave_each_other_alone(
     often_swept: None, stack: EmbeddedStack, neighbour: EmbeddedStack, tmp_path: Path
 ) -> None:

@@ -72,7 +72,7 @@ def run(mutant: Mutant, *, whole_lane: bool, keep: bool) -> str | None:
         command += ["--reruns", "0", "-m", "not soak and not long", "--tb=line"]
         command += ["-n", "3", "--dist", "loadfile", mutant.lane] if whole_lane else [mutant.test]
         # Before the installed package; the processes that tests start inherit it.
-        environment = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = os.environ | {"PYTHONPATH": str(root)}
         # What a mutant breaks need not be waited for as on a busy machine.
         environment["BENCHFLOW_TEST_TIMEOUT_SEC"] = "40"
         ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)

@@ -36,12 +36,17 @@ STATE_FILE_LIMIT = 16 * 1024 * 1024
 
 
 async def files_with(sandbox: Sandbox, text: str, since: str) -> list[str]:
-    """The files on the sandbox's root file system, changed since another, that hold a text."""
+    """The files on the sandbox's root file system, changed since another, that hold a text.
+
+    Those that are larger than a file with a secret would be are left out: others' may be sparse.
+    """
     # The pattern comes in halves, since an argument or a file of its own would be found, too. Where programs lie, there
     # are a hundred thousand files that nobody changes.
     half = len(text) // 2
     programs = " -o ".join(f"-path /usr/{name}" for name in ("include", "lib", "share", "src"))
-    search = f'find / -xdev \\( {programs} \\) -prune -o -type f -cnewer {since} -exec grep -laF "$1$2" {{}} +'
+    search = (
+        f'find / -xdev \\( {programs} \\) -prune -o -type f -size -32M -cnewer {since} -exec grep -laF "$1$2" {{}} +'
+    )
     said = await sandbox.exec(["sh", "-c", search, "sh", text[:half], text[half:]], timeout=600)
     return said.stdout.split()
 
