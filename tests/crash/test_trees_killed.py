@@ -11,7 +11,7 @@ import pytest
 from support.embedded import EmbeddedStack, Role, chance_of_this_run
 from support.growing_task import assert_is_whole, branch_after, step, write_growing_task
 from support.scored import assert_nothing_is_left, finish, submit_job
-from support.worlds import everywhere, seldom_on_local
+from support.worlds import everywhere, seldom_on_docker
 
 from benchflow.jobs import Job
 from benchflow.paths import RolloutPaths
@@ -26,7 +26,7 @@ def assert_is_the_undisturbed_tree(job: Job, steps: int) -> None:
     assert_is_whole(RolloutPaths(Path(str(result.directory))), steps, range(steps))
 
 
-@seldom_on_local
+@seldom_on_docker
 async def test_a_tree_in_mid_branch_grows_on_when_its_worker_is_killed(
     handed_over: None, stack: EmbeddedStack, tmp_path: Path
 ) -> None:

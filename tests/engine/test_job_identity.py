@@ -55,27 +55,23 @@ async def test_a_status_may_be_run_again(theatre: Theatre) -> None:
     assert '"status": "failed"' in first.read_text()
 
 
-@pytest.mark.parametrize(
-    ("change", "difference"),
-    [
+async def test_a_name_with_another_specification_is_refused_with_the_differences(theatre: Theatre) -> None:
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"agents": ["nop"]}, "agents: ['oracle'] → ['nop']"),
         ({"repeats": 2}, "repeats: 1 → 2"),
         ({"sandbox": "noop"}, "run.sandbox: hall → noop"),
         ({"agent_timeout_sec": 7}, "run.agent_timeout_sec: absent → 7.0"),
         ({"deadline_sec": 60}, "run.deadline_sec: 21600.0 → 60.0"),
         ({"retry": {"max_retries": 9}}, "retry.max_retries: 2 → 9"),
-    ],
-)
-async def test_a_name_with_another_specification_is_refused_with_the_differences(
-    theatre: Theatre, change: dict[str, Any], difference: str
-) -> None:
+    ]
     await theatre.results(await theatre.submit())
-    with pytest.raises(errors.JobConflictError) as caught:
-        await theatre.submit(**change)
-    assert difference in caught.value.message
-    assert caught.value.key == "job_name"
-    assert caught.value.file == str(theatre.root / "jobs" / "show" / "config.json")
-    assert caught.value.remedy
+    for change, difference in changes:
+        with pytest.raises(errors.JobConflictError) as caught:
+            await theatre.submit(**change)
+        assert difference in caught.value.message
+        assert caught.value.key == "job_name"
+        assert caught.value.file == str(theatre.root / "jobs" / "show" / "config.json")
+        assert caught.value.remedy
     assert sum(theatre.hall.turns.values()) == 1
 
 

@@ -29,6 +29,8 @@ from benchflow.testing.scripted_model import ScriptedModel
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import read_journal
 
+pytestmark = pytest.mark.long
+
 LOCALLY = pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
 
 
@@ -180,7 +182,6 @@ async def silent_turn(room: AcpxRoom, patience: Patience) -> Turn:
     return turn
 
 
-@pytest.mark.long
 @LOCALLY
 async def test_an_agent_that_is_deaf_is_killed(room: AcpxRoom) -> None:
     await room.play([{"say": "so far"}, {"hang": "stopped"}])
@@ -188,7 +189,6 @@ async def test_an_agent_that_is_deaf_is_killed(room: AcpxRoom) -> None:
     assert (turn.stop_reason, turn.ended_by) == ("timeout", "idle")
 
 
-@pytest.mark.long
 @LOCALLY
 async def test_an_agent_that_loads_its_session_may_end_between_two_turns(room: AcpxRoom) -> None:
     await room.play([{"say": "first"}], [{"say": "second"}])
@@ -198,7 +198,6 @@ async def test_an_agent_that_loads_its_session_may_end_between_two_turns(room: A
     assert room.texts() == ["first", "second"]
 
 
-@pytest.mark.long
 @LOCALLY
 async def test_a_session_may_begin_at_any_turn_with_an_agent_that_loads_none(room: AcpxRoom) -> None:
     await room.play(
@@ -215,7 +214,6 @@ async def test_a_session_may_begin_at_any_turn_with_an_agent_that_loads_none(roo
     ]
 
 
-@pytest.mark.long
 @LOCALLY
 @pytest.mark.parametrize(("permissions", "chosen"), [("auto", "yes"), ("deny", "no")])
 async def test_permissions_are_answered_by_policy(room: AcpxRoom, permissions: str, chosen: str) -> None:
@@ -245,7 +243,6 @@ async def test_the_log_of_an_agent_is_read_as_the_agent(room: AcpxRoom) -> None:
     assert "the key" not in str(caught.value)
 
 
-@pytest.mark.long
 @LOCALLY
 async def test_an_agent_that_exits_ends_the_turn_with_its_log(room: AcpxRoom) -> None:
     await room.play([{"say": "so far"}, {"stderr": "out of luck\n"}, {"exit": 3}])
@@ -255,7 +252,6 @@ async def test_an_agent_that_exits_ends_the_turn_with_its_log(room: AcpxRoom) ->
     assert room.texts() == ["so far"]
 
 
-@pytest.mark.long
 @LOCALLY
 async def test_an_agent_that_refuses_the_prompt_says_why(room: AcpxRoom) -> None:
     await room.play([{"error": "no credit", "code": -32001}])
@@ -263,7 +259,6 @@ async def test_an_agent_that_refuses_the_prompt_says_why(room: AcpxRoom) -> None
         await room.turn()
 
 
-@pytest.mark.long
 @LOCALLY
 async def test_acpx_that_is_killed_is_an_error(room: AcpxRoom) -> None:
     await room.play([{"say": "so far"}, {"hang": True}])
@@ -276,7 +271,6 @@ async def test_acpx_that_is_killed_is_an_error(room: AcpxRoom) -> None:
         await task
 
 
-@pytest.mark.long
 @LOCALLY
 async def test_a_turn_may_be_cancelled_by_anybody(room: AcpxRoom) -> None:
     await room.play([{"say": "so far"}, {"hang": True}])
@@ -291,7 +285,6 @@ async def test_a_turn_may_be_cancelled_by_anybody(room: AcpxRoom) -> None:
 
 
 # In every run it does so through the whole engine, too, for a turn.
-@pytest.mark.long
 @pytest.mark.agents
 @LOCALLY
 async def test_opencode_behind_acpx_works_with_a_scripted_model(

@@ -211,7 +211,8 @@ async def test_a_turn_goes_through_a_mirror_and_both_sides_are_equal(room: Room)
 
 
 @docker_only
-@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("times", [1, 3])
 async def test_what_breaks_is_taken_up_again(room: Room, elsewhere: Forwarder, times: int) -> None:
     actions: list[Message] = [{"say": "part 0"}]
     for number in range(times):

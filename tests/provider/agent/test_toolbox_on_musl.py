@@ -25,7 +25,7 @@ from benchflow.planes.agent.toolbox.musl import MUSL_NODE_VERSION
 from benchflow.planes.sandbox.docker import DockerProvider
 from benchflow.planes.sandbox.local.provider import LocalProvider
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,6 @@ async def test_an_image_with_musl_is_known_and_what_is_built_for_it_runs(
         await require_runs_in(room.sandbox, toolbox)
 
 
-@pytest.mark.long
 async def test_a_toolbox_for_glibc_is_refused_by_name(
     provider: DockerProvider, alpine: ImageRef, runtime: Toolbox, wire: Wire, stack: str
 ) -> None:
@@ -137,7 +136,6 @@ async def test_a_toolbox_for_glibc_is_refused_by_name(
         await require_runs_in(room.sandbox, runtime)
 
 
-@pytest.mark.long
 async def test_a_package_that_musl_has_none_of_is_named(kept: StatePaths) -> None:
     with pytest.raises(AgentInstallError, match=r"no-such-package-of-ours-musl 1\.0\.0: there is no such version"):
         await ensure_toolbox(node_agent(packages={"no-such-package-of-ours{libc}": "1.0.0"}), kept, "musl")
@@ -153,7 +151,6 @@ def version_with_musl(record: AgentRecord) -> AgentRecord:
     )
 
 
-@pytest.mark.long
 @pytest.mark.agents
 @pytest.mark.parametrize("name", ["opencode", "codex", "claude", "gemini", "pi", "openhands"])
 async def test_a_real_agent_initializes_through_the_pump(

@@ -64,6 +64,15 @@ class TestDocker(SandboxConformance, WorldReadiness):
             *("test_one_provider_serves_one_event_loop_after_another", "test_closing_a_provider_ends_no_sandbox"),
             "test_a_sandbox_that_is_full_of_processes_goes_all_the_same",
             "test_processes_that_multiply_are_all_killed_and_services_live",
+            # Shown by the caller that is killed, and by starts at the same moment.
+            "test_a_process_that_starts_one_may_be_killed_at_any_moment[3]",
+            "test_callers_and_processes_at_the_same_moment_share_one_build",
+            # Shown by a timeout that kills, and by many commands that are one execution.
+            *(
+                "test_time_counts_from_the_start_also_for_those_who_attach",
+                "test_many_commands_at_the_same_time_do_not_mix",
+            ),
+            "test_a_build_that_takes_too_long_is_stopped",
             # As another user as well as for root.
             "test_processes_at_the_same_moment_share_one_execution[as root]",
             "test_a_killed_callers_execution_goes_on_and_is_found_again[as root]",
