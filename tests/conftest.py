@@ -105,13 +105,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Close with one line of counts and minutes, after the tests that needed a rerun and the reasons for skips."""
+    """Close with one line of counts and minutes, after what needed a rerun, and why, and the reasons for skips."""
     if terminalreporter.config.option.collectonly:
         return
     stats = terminalreporter.stats
-    reruns = sorted({report.nodeid for report in stats.get("rerun", [])})
-    for name in reruns:
-        terminalreporter.write_line(f"needed a rerun: {name}")
+    reruns = {report.nodeid: _reason(report) for report in stats.get("rerun", [])}
+    for name, reason in sorted(reruns.items()):
+        terminalreporter.write_line(f"needed a rerun: {name}: {reason}")
     reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in stats.get("skipped", []))
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"skipped {count}: {reason}")
@@ -122,6 +122,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         f"{counts['passed']} passed, {failed} failed, {counts['skipped']} skipped, "
         f"{len(reruns)} rerun, {minutes:.1f} minutes"
     )
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """Say where and why a test failed, in one line."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None:
+        return str(report.longrepr).strip().rpartition("\n")[2]
+    return f"{Path(crash.path).name}:{crash.lineno}: {crash.message.partition(chr(10))[0]}"
 
 
 PROBLEMS = {"docker": docker_problem, "local": local_problem, "agents": agents_problem}
