@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow.contracts.base import Model
+from benchflow.contracts.options import WorkerOptions
 from benchflow.errors import ConfigError, PortTakenError, StackError
 from benchflow.host import is_alive, start_time
 from benchflow.paths import StatePaths
@@ -117,7 +118,7 @@ def was_stopped(paths: StatePaths) -> bool:
 
 
 def ensure(paths: StatePaths | None = None) -> StackRecord:
-    """Find or start the stack, with a worker of this code. Raises `StackError` or `PortTakenError`."""
+    """Find or start the stack, with a worker of this code. Raises `StackError`, `PortTakenError` or `ConfigError`."""
     paths = paths or StatePaths.default()
     with storage_errors(paths.root):
         paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -137,6 +138,8 @@ def ensure(paths: StatePaths | None = None) -> StackRecord:
             if child is not None and child.returncode:
                 _raise_start_failure(paths)
             check_ports()
+            # Its worker inherits this environment; with a bad value there, it would end again and again.
+            WorkerOptions.from_environment(os.environ)
             _write_wanted(paths)
             paths.stack_stopped.unlink(missing_ok=True)
             child = _spawn_supervisor(paths)

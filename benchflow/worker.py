@@ -85,8 +85,9 @@ def make_workers(context: WorkerContext, records: RunningActivities) -> list[Wor
     common: dict[str, Any] = {
         "identity": records.identity,
         "interceptors": [BoundaryInterceptor(records, options.heartbeat_every_sec)],
-        "max_heartbeat_throttle_interval": timedelta(seconds=options.heartbeat_every_sec),
-        "default_heartbeat_throttle_interval": timedelta(seconds=options.heartbeat_every_sec),
+        # The interceptor decides how often there is one: the SDK must hold none of them back.
+        "max_heartbeat_throttle_interval": timedelta(milliseconds=100),
+        "default_heartbeat_throttle_interval": timedelta(milliseconds=100),
         "max_concurrent_activities": options.max_activities,
         # Nothing is waited for: an activity hands its work over and the next worker goes on.
         "graceful_shutdown_timeout": timedelta(0),

@@ -25,7 +25,7 @@ from support import run
 from support.paths import BENCHMARKS
 
 from benchflow.contracts.agent import NODE_VERSION
-from benchflow.contracts.options import CAPACITY_VARIABLE
+from benchflow.contracts.options import CAPACITY_VARIABLE, WorkerOptions, WorkflowOptions
 from benchflow.errors import BenchFlowError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import Toolbox, ensure_runtime
@@ -39,6 +39,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Set where tests run beside each other: what a command prints into a pipe must not be broken at somebody's width.
 os.environ.pop("COLUMNS", None)
+
+# Tests say themselves which options they are about.
+for _variable in (*WorkerOptions.variables().values(), *WorkflowOptions.variables().values()):
+    os.environ.pop(_variable, None)
 
 
 @functools.cache
@@ -78,8 +82,8 @@ PACKAGES = "benchflow-test/packages"
 
 LANES = {"crash": 0, "provider": 1, "engine": 2, "system": 3, "unit": 4}
 """The directories of tests, in the order in which a run of all of them begins with their files: those that mostly wait
-for processes first, so that none is left alone with one of them in the end; those whose job was submitted when the run
-began late."""
+for processes first, so that no process of the run is left alone with one of them in the end; system late, because its
+jobs run in the background from the start."""
 
 RERUN = frozenset({"crash", "provider", "system", "agents"})
 """Markers of tests that depend on what else the machine does: one that fails is run once more, from the start."""
@@ -101,7 +105,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     # Of a session that made no directory there is none to be looked for.
     base = session.config._tmp_path_factory._basetemp  # type: ignore[attr-defined]
     if "PYTEST_XDIST_WORKER" not in os.environ and base is not None:
-        run.end(base / run.DIRECTORY)
+        for problem in run.end(base / run.DIRECTORY):
+            print(f"\nleft behind by this run: {problem}")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from benchflow.contracts.base import Model
 from benchflow.errors import ConfigError
 
 CAPACITY_VARIABLE = "BENCHFLOW_HOST_CAPACITY"
 """Environment variable of `WorkerOptions.capacity`, which is older than the other variables."""
+
+
+Seconds = Annotated[float, Field(ge=0.001, le=1e8)]
+"""A duration that a timer can hold: less than a millisecond would be none at all, which often means no limit."""
+
+SecondsOrNone = Annotated[float, Field(ge=0, le=1e8)]
+"""A duration that may be 0."""
 
 
 class _FromEnvironment(Model):
@@ -51,6 +58,10 @@ class _FromEnvironment(Model):
             return cls.model_validate(given)
         except ValidationError as error:
             problem = error.errors()[0]
+            if not problem["loc"]:
+                raise ConfigError(
+                    problem["msg"].removeprefix("Value error, "), remedy="change one of the two"
+                ) from error
             name = variables[str(problem["loc"][0])]
             raise ConfigError(
                 f"{environ[name]!r} is no value of this option: {problem['msg'].lower()}",
@@ -67,29 +78,29 @@ class WorkerOptions(_FromEnvironment):
     capacity: int = Field(default_factory=lambda: max(8, 4 * (os.cpu_count() or 1)), ge=1)
     """Sandboxes at a time on this host. Set by `BENCHFLOW_HOST_CAPACITY`; 4 a core, at least 8, by default."""
 
-    max_activities: int = Field(default=500, ge=1)
+    max_activities: int = Field(default=500, ge=1, le=100_000)
     """Activities at a time, on each of the worker's two task queues."""
 
-    heartbeat_every_sec: float = Field(default=3.0, gt=0)
+    heartbeat_every_sec: Seconds = 3.0
     """Seconds between heartbeats of an activity. A cancellation is noticed this late at most."""
 
-    dead_worker_poll_sec: float = Field(default=5.0, gt=0)
+    dead_worker_poll_sec: Seconds = 5.0
     """Seconds between polls for worker processes of this host that have died and left activities running."""
 
-    reap_every_sec: float = Field(default=60.0, gt=0)
+    reap_every_sec: Seconds = 60.0
     """Seconds between rounds of the reaper."""
 
-    unknown_grace_sec: float = Field(default=3600.0, ge=0)
+    unknown_grace_sec: SecondsOrNone = 3600.0
     """Seconds past its deadline after which a sandbox is removed whose workflow the server does not know."""
 
-    slot_wait_sec: float = Field(default=20.0, ge=0)
+    slot_wait_sec: SecondsOrNone = 20.0
     """Seconds that `provision` waits for a free slot on this host before another host may try."""
 
-    sticky_timeout_sec: float = Field(default=2.0, gt=0)
+    sticky_timeout_sec: Seconds = 2.0
     """Seconds that a workflow task waits for the worker that has the workflow in its cache. After a kill -9 of that
     worker, the next workflow task starts this late; the SDK's own default is 10."""
 
-    server_wait_sec: float = Field(default=120.0, ge=0)
+    server_wait_sec: SecondsOrNone = 120.0
     """Seconds that a starting worker waits for a server that does not answer."""
 
     @classmethod
@@ -102,68 +113,78 @@ class WorkflowOptions(_FromEnvironment):
 
     PREFIX: ClassVar[str] = "BENCHFLOW_WORKFLOW_"
 
-    heartbeat_timeout_sec: float = Field(default=60.0, gt=0)
+    heartbeat_timeout_sec: Seconds = 60.0
     """Seconds without a heartbeat after which the server starts an activity again. Longer than a restart of the
     server, or an activity that has finished meanwhile runs a second time."""
 
-    activity_total_sec: float = Field(default=6 * 3600.0, gt=0)
+    activity_total_sec: Seconds = 6 * 3600.0
     """Seconds that an activity may take with all its retries, where nothing else is said."""
 
-    short_limit_sec: float = Field(default=120.0, gt=0)
-    """Seconds of one attempt of an activity that only reads, writes or removes something of the engine's own: names
-    rollouts, asks for states, writes a tree, releases checkpoints, tears down."""
+    short_limit_sec: Seconds = 120.0
+    """Seconds of one attempt of an activity that has no limit of its own: plans and names rollouts, asks for states,
+    calls a policy or an aggregate of a user's own, writes a tree, releases checkpoints, tears down."""
 
-    margin_sec: float = Field(default=120.0, gt=0)
-    """Seconds that an attempt of a turn or a verification may take beyond its own limit, which it keeps itself, before
-    the server ends it."""
+    margin_sec: Seconds = 120.0
+    """Seconds that an attempt to connect an agent, a turn, a readiness check or a verification may take beyond its own
+    limit, which it keeps itself, before the server ends it."""
 
-    replay_margin_sec: float = Field(default=420.0, gt=0)
+    replay_margin_sec: Seconds = 420.0
     """As `margin_sec`, where an agent's session is driven through its parent's turns again."""
 
-    checkpoint_limit_sec: float = Field(default=900.0, gt=0)
+    checkpoint_limit_sec: Seconds = 900.0
     """Seconds of one attempt to take a checkpoint."""
 
-    restore_limit_sec: float = Field(default=300.0, gt=0)
+    restore_limit_sec: Seconds = 300.0
     """Seconds of one attempt to revert the files of steps that a rollout goes back behind."""
 
-    retry_initial_sec: float = Field(default=0.2, gt=0)
+    retry_initial_sec: Seconds = 0.2
     """Seconds before an activity's first retry."""
 
-    retry_backoff: float = Field(default=2.0, ge=1)
+    retry_backoff: float = Field(default=2.0, ge=1, le=1000)
     """Factor by which each further retry of an activity waits longer."""
 
-    retry_max_sec: float = Field(default=10.0, gt=0)
+    retry_max_sec: Seconds = 10.0
     """Most seconds between two retries of an activity."""
 
-    host_start_timeout_sec: float = Field(default=300.0, gt=0)
+    host_start_timeout_sec: Seconds = 300.0
     """Seconds that an activity waits on its host's queue before the server is asked whether that host lives."""
 
-    host_silent_sec: float = Field(default=120.0, gt=0)
+    host_silent_sec: Seconds = 120.0
     """A host whose workers last polled longer ago than this is lost."""
 
-    max_provisions: int = Field(default=3, ge=1)
+    max_provisions: int = Field(default=3, ge=1, le=1000)
     """Sandboxes that a rollout may have because of lost hosts, the first included."""
 
-    report_total_sec: float = Field(default=900.0, gt=0)
+    report_total_sec: Seconds = 900.0
     """Seconds that writing a result is tried for (a disk may be full) before the rollout ends without its files."""
 
-    teardown_total_sec: float = Field(default=600.0, gt=0)
+    teardown_total_sec: Seconds = 600.0
     """Seconds that a teardown is tried for before it is left to the reaper."""
 
-    closing_sec: float = Field(default=5.0, ge=0)
+    closing_sec: SecondsOrNone = 5.0
     """Seconds that a job waits, at its end, for rollouts that have reported to close."""
 
-    sweep_every_sec: float = Field(default=60.0, gt=0)
+    sweep_every_sec: Seconds = 60.0
     """Seconds between sweeps, in which a job asks the server about rollouts that have not reported."""
 
-    sweep_after_sec: float = Field(default=120.0, ge=0)
+    sweep_after_sec: SecondsOrNone = 120.0
     """Age in seconds from which an open rollout is swept."""
 
-    sweep_batch: int = Field(default=50, ge=1)
+    sweep_batch: int = Field(default=50, ge=1, le=1000)
     """Rollouts that one activity of a sweep asks about."""
 
-    start_batch: int = Field(default=20, ge=1)
+    start_batch: int = Field(default=20, ge=1, le=1000)
     """Rollouts that a job starts in one workflow task."""
 
-    history_limit: int = Field(default=3000, ge=20)
+    history_limit: int = Field(default=3000, ge=20, le=50_000)
     """Events in its history after which a job continues as new. The server suggests it at 4,096."""
+
+    @model_validator(mode="after")
+    def _check_retries(self) -> Self:
+        if self.retry_initial_sec > self.retry_max_sec:
+            names = self.variables()
+            raise ValueError(
+                f"{names['retry_initial_sec']} ({self.retry_initial_sec:g}) is more than "
+                f"{names['retry_max_sec']} ({self.retry_max_sec:g})"
+            )
+        return self

@@ -35,7 +35,7 @@ from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import JobNotFoundError, ServerUnavailableError, StackError
 from benchflow.host import host_id, locked
 from benchflow.jobs.delivery import find_pack
-from benchflow.jobs.identity import check_jobs_dir, claim, pending_indices
+from benchflow.jobs.identity import check_jobs_dir, claim, pending_indices, record_options
 from benchflow.jobs.plan import JobPlan, freeze
 from benchflow.paths import JobPaths, RolloutPaths, StatePaths
 from benchflow.planes.reward.needs import check_scoring
@@ -303,6 +303,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
         else:
             job._expect(pending)
         job.started = sum(end - first for first, end in pending)
+        record_options(plan.directory, spec)
         await _start(job, spec, origin, pending, plan.config.concurrency, store)
         return job
 

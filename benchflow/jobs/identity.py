@@ -92,6 +92,12 @@ def claim(paths: JobPaths, spec: JobSpec) -> None:
     write_atomic(paths.config, spec.model_dump_json(indent=2).encode() + b"\n")
 
 
+def record_options(paths: JobPaths, spec: JobSpec) -> None:
+    """Write the options that the job is started with to `config.json`: on resume, they may be others than before."""
+    if read_spec(paths).options != spec.options:
+        write_atomic(paths.config, spec.model_dump_json(indent=2).encode() + b"\n")
+
+
 def pending_indices(spec: JobSpec, job: str, paths: JobPaths, *, again: Sequence[str] = ()) -> list[tuple[int, int]]:
     """Half-open ranges of the rollouts that have no result; a status in `again` counts as none."""
     done = {result.workflow_id for result in read_results(paths) if result.status not in again}

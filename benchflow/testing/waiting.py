@@ -31,19 +31,23 @@ async def until(condition: Callable[[], Any], *, seconds: float = TIMEOUT_SEC, e
     Args:
         condition: A function, or a coroutine function, without arguments.
         seconds: Timeout.
-        every: Least seconds between polls. They become rarer, to a tenth of what was waited so far: a look often costs
-            those something who are waited for.
+        every: Least seconds between polls. The interval grows to a tenth of the time waited so far, at most 1 s:
+            polling slows what is waited for.
 
     Raises:
         AssertionError: The condition stayed untrue.
     """
     began = time.monotonic()
-    while True:
-        value = condition()
-        if inspect.isawaitable(value):
-            value = await value
-        if value:
-            return value
-        waited = time.monotonic() - began
-        assert waited < seconds, f"the condition did not come true within {seconds:g} s"
-        await asyncio.sleep(max(every, min(waited / 10, 1.0)))
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            while True:
+                value = condition()
+                if inspect.isawaitable(value):
+                    value = await value
+                if value:
+                    return value
+                await asyncio.sleep(max(every, min((time.monotonic() - began) / 10, 1.0)))
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise AssertionError(f"the condition did not come true within {seconds:g} s") from None

@@ -198,7 +198,7 @@ class InSandbox:
             self._begin("readiness")
             baseline = checkpoint.baseline if checkpoint is not None else None
             here = ReadinessInput(spec=spec, sandbox=self.sandbox, baseline=baseline)
-            limit = plan.healthcheck_timeout_sec + plan.readiness_timeout_sec
+            limit = plan.healthcheck_timeout_sec + plan.readiness_timeout_sec + spec.options.margin_sec
             self.readied = await self.on_host(names.READINESS, here, Readied | None, limit)
 
     # --- a step ----------------------------------------------------------------------------------------

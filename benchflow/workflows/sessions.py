@@ -160,7 +160,7 @@ class Sessions:
             may_replay=may_replay,
             not_replayed=self._not_replayed,
         )
-        limit = place.spec.run.sandbox_setup_timeout + 60
+        limit = place.spec.run.sandbox_setup_timeout + place.spec.options.margin_sec
         # Of a history that is older than this answer, none.
         connected: Connected = await place.on_host(names.CONNECT, request, Connected | None, limit) or Connected()
         place.warnings += connected.warnings

@@ -45,10 +45,10 @@ async def test_killed_while_verifiers_run_in_their_rooms(
     tasks = write_counted_tasks(tmp_path / "tasks", 2, stack.sandbox, in_clean_room=True, held=[VERIFIED])
     job = await submit_job(stack, tasks, tmp_path / "jobs")
     first, second = await stack.in_step(VERIFIED, 2)
-    stack.kill("worker")
+    victims = stack.kill("worker")
     # One room ends while nobody listens, the other when the next worker does.
     stack.let_go(VERIFIED, [first])
-    await stack.worker()
+    await stack.worker(other_than=victims)
     stack.let_go(VERIFIED, [second])
     await finish(job)
     assert_each_verified_once(job, stack)

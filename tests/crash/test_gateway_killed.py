@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support.counted_task import BASE_IMAGE
 from support.embedded import EmbeddedStack
-from support.scored import assert_nothing_is_left, submit_job
+from support.scored import assert_nothing_is_left, finish, submit_job
 from support.worlds import on_local
 
 from benchflow import stack as stacks
@@ -30,6 +30,8 @@ from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
 from benchflow.testing.scripted_model import ScriptedModel
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import read_journal
+
+pytestmark = pytest.mark.usefixtures("handed_over")
 
 PATIENCE = 300.0
 """Seconds until an agent has called its model: from the submission of its job on, or after a crash."""
@@ -119,7 +121,7 @@ async def test_a_call_outlives_the_worker_and_one_that_dies_with_the_gateway_is_
     await until(lambda: restarts(stack, "gateway") > 0)
     await model.arrived(2, timeout=PATIENCE)
     model.release("first")
-    await job.wait()
+    await finish(job)
     result = result_of(job)
     lost, again, last = record_of(result)
     assert (lost[0], again[0], last[0]) == ("gateway_restarted", None, None)
@@ -150,7 +152,7 @@ async def test_the_gateway_goes_and_comes_with_the_stack(stack: EmbeddedStack, t
         stack.world.make_file("/app/go")
         job = await start(stack, task, tmp_path / "jobs", model)
         assert job.attached
-        await job.wait()
+        await finish(job)
         assert len(model.calls) == 2
     assert (await ensure_gateway(stack.paths)).pid != before.pid
     result = result_of(job)
@@ -174,6 +176,6 @@ async def test_a_stack_stops_although_a_model_does_not_answer(
     await model.arrived(2, timeout=PATIENCE)
     model.release("first")
     job = await start(stack, task, tmp_path / "jobs", model)
-    await job.wait()
+    await finish(job)
     assert [kind for kind, _ in record_of(result_of(job))] == ["gateway_stopped", None, None]
     await assert_nothing_is_left(stack)

@@ -6,12 +6,14 @@ import asyncio
 import signal
 from pathlib import Path
 
+import pytest
 from support.counted_task import SOLVED, write_counted_tasks
 from support.embedded import EmbeddedStack
 from support.scored import (
     assert_each_scored_once,
     assert_nothing_is_left,
     assert_second_submit_does_nothing,
+    finish,
     in_phase,
     submit_job,
 )
@@ -19,6 +21,8 @@ from support.worlds import seldom_on_docker, seldom_on_local
 
 from benchflow import stack as stacks
 from benchflow.jobs import Job
+
+pytestmark = pytest.mark.usefixtures("handed_over")
 
 
 async def while_agents_act(stack: EmbeddedStack, tmp_path: Path) -> Job:
@@ -31,7 +35,7 @@ async def while_agents_act(stack: EmbeddedStack, tmp_path: Path) -> Job:
 
 
 async def assert_ends_as_if_nothing_had_happened(job: Job, stack: EmbeddedStack, address: str) -> None:
-    await job.wait()
+    await finish(job)
     # Whoever else was connected finds the server where it was.
     assert stacks.ensure().address == address
     assert_each_scored_once(job, stack)
@@ -61,7 +65,7 @@ async def test_agents_act_on_while_the_supervisor_is_killed_and_told_to_stop(
     job = await while_agents_act(stack, tmp_path)
     address = stacks.ensure().address
     # Nobody but who waits for the job starts another supervisor.
-    watching = asyncio.create_task(job.wait())
+    watching = asyncio.create_task(finish(job))
     for how in (signal.SIGKILL, signal.SIGTERM):
         before = stack.processes("worker")
         await stack.strike("supervisor", with_signal=how)

@@ -35,9 +35,9 @@ async def test_a_tree_in_mid_branch_grows_on_when_its_worker_is_killed(
     # Two children, and then their four: at each level one of them ends while nobody listens.
     for number, acting in ((0, 2), (1, 4)):
         first, *others = await stack.in_step(step(number), acting)
-        stack.kill("worker")
+        victims = stack.kill("worker")
         stack.let_go(step(number), [first])
-        await stack.worker()
+        await stack.worker(other_than=victims)
         stack.let_go(step(number), others)
     await finish(job)
     assert_is_the_undisturbed_tree(job, 2)

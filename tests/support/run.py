@@ -101,10 +101,11 @@ def namespace() -> str:
     return os.environ.get("PYTEST_XDIST_WORKER", "gw0")
 
 
-def end(directory: Path) -> None:
-    """End and remove everything that the run has started."""
+def end(directory: Path) -> list[str]:
+    """End and remove everything that the run has started. Returns why something may be left."""
+    problems: list[str] = []
     if not directory.is_dir():
-        return
+        return problems
     server = directory / "server.json"
     if server.exists():
         with contextlib.suppress(ProcessLookupError):
@@ -113,10 +114,13 @@ def end(directory: Path) -> None:
         record = stack.running(StatePaths(state))
         if record is not None:
             # Jobs of tests that failed, or were not come to: their sandboxes would outlive the stack.
-            with contextlib.suppress(AssertionError, ServerUnavailableError, RPCError):
+            try:
                 asyncio.run(_cancel_all(Target(record.address, record.namespace)))
+            except (AssertionError, ServerUnavailableError, RPCError) as error:
+                problems.append(f"workflows that were cancelled have not ended: {error}")
         stack.stop(StatePaths(state))
     remove_tree(directory)
+    return problems
 
 
 async def _cancel_all(target: Target) -> None:

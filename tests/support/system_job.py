@@ -23,7 +23,6 @@ from support.paths import BENCHMARKS
 from support.running import job_config
 
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.errors import BenchFlowError
 from benchflow.jobs import open_job, plan_job, submit
 
 SystemTasks = Mapping[str, Sequence[Path]]
@@ -143,8 +142,8 @@ async def _submit(tasks: Mapping[str, Sequence[Path]], jobs_dir: Path) -> dict[s
     for name, paths in tasks.items():
         try:
             await submit(plan_job(job_config(paths, jobs_dir, job_name=name, **JOBS[name])))
-        except BenchFlowError as error:
-            refused[name] = f"the job {name!r} was refused: {error}"
+        except Exception as error:
+            refused[name] = f"the job {name!r} was refused: {error!r}"
     return refused
 
 

@@ -10,6 +10,7 @@ from support.paths import ROOT
 TABLE = ROOT / "tests" / "GUARANTEES.md"
 MUTANTS = ROOT / "tools" / "mutants"
 CONFORMANCE = ROOT / "benchflow" / "testing" / "sandbox_conformance"
+LONG_FILE = re.compile(r"^pytestmark = .*\.(long|soak)", re.M)
 ROW = re.compile(
     r"^\| (?P<guarantee>.+?) \| `(?P<test>[^`]+)` \| (?P<lane>\w+) \| (?:`(?P<mutant>[^`]+)`|unproven) \|$", re.M
 )
@@ -24,6 +25,9 @@ def test_each_row_names_a_test_of_its_lane() -> None:
         text = (ROOT / "tests" / file).read_text()
         assert file.startswith(f"{row['lane']}/")
         assert not name or f"def {name}(" in text or ("conformance" in file and f"def {name}(" in suite), row["test"]
+        # Only in a long run would nothing hold it.
+        assert not LONG_FILE.search(text), row["test"]
+        assert not re.search(rf"^@pytest\.mark\.(long|soak)\n(@.*\n)*(async )?def {name}\(", text, re.M), row["test"]
 
 
 def test_each_mutant_shows_one_guarantee_and_is_run_against_its_test() -> None:

@@ -3,14 +3,16 @@
     python tools/mutants [NAME ...] [--lane] [--keep]
 
 Each `*.toml` beside this file is a mutant: `file`, `old` and `new` (the fault), `guarantee`, and `test`, the test that
-kills it (a pytest node id, or a file). A mutant is run against that test; with `--lane` against its whole lane, which
-also shows what else notices the fault. The exit status is 1 when a mutant survives, or no longer applies because the
-code that it changes is gone. `tests/GUARANTEES.md` says which guarantee each one is about.
+kills it (a pytest node id, or a file). First these tests are run without a fault, and must pass. Then each mutant is
+run against its test; with `--lane` against its whole lane, which also shows what else notices the fault. The exit
+status is 1 when a mutant survives, or no longer applies because the code that it changes is gone. `tests/GUARANTEES.md`
+says which guarantee each one is about.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
@@ -19,12 +21,14 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("benchflow", "benchmarks", "tests", "tools", "docs", "deploy", "pyproject.toml", "README.md", "Makefile")
-OUTCOME = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+PARALLEL = ("-n", "3", "--dist", "loadfile")
+OUTCOME = re.compile(r"^(FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,9 @@ class Mutant:
     def lane(self) -> str:
         return "/".join(self.test.split("/")[:2])
 
+    def is_killed_by(self, test: str) -> bool:
+        return test == self.test or test.startswith((f"{self.test}[", f"{self.test}::"))
+
     def put_into(self, root: Path) -> None:
         """Change the copy. Raises `ValueError` when the code that it changes is not there exactly once."""
         text = (root / self.file).read_text()
@@ -54,9 +61,10 @@ class Mutant:
         (root / self.file).write_text(text.replace(self.old, self.new))
 
 
-def run(mutant: Mutant, *, whole_lane: bool, keep: bool) -> str | None:
-    """Run a mutant. Returns why it is wrong, or None when its test, and no infrastructure, has failed."""
-    root = Path(tempfile.mkdtemp(prefix=f"mutant-{mutant.name}-"))
+@contextlib.contextmanager
+def copied(name: str, *, keep: bool) -> Iterator[Path]:
+    """Copy what tests need of the project to a directory of its own."""
+    root = Path(tempfile.mkdtemp(prefix=f"mutant-{name}-"))
     try:
         for name in COPIED:
             source = ROOT / name
@@ -64,32 +72,54 @@ def run(mutant: Mutant, *, whole_lane: bool, keep: bool) -> str | None:
                 shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
             elif source.exists():
                 shutil.copy(source, root / name)
-        try:
-            mutant.put_into(root)
-        except ValueError as error:
-            return str(error)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=-ra --strict-markers"]
-        command += ["--reruns", "0", "-m", "not soak and not long", "--tb=line"]
-        command += ["-n", "3", "--dist", "loadfile", mutant.lane] if whole_lane else [mutant.test]
-        # Before the installed package; the processes that tests start inherit it.
-        environment = os.environ | {"PYTHONPATH": str(root)}
-        # What a mutant breaks need not be waited for as on a busy machine.
-        environment["BENCHFLOW_TEST_TIMEOUT_SEC"] = "40"
-        ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
-        failed = sorted(set(OUTCOME.findall(ran.stdout)))
-        if ran.returncode not in (0, 1):
-            return f"pytest ended with {ran.returncode}:\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}"
-        others = [name for name in failed if not name.startswith(mutant.test)]
-        if len(others) == len(failed):
-            return f"survived {mutant.test}" + (f"; killed by {', '.join(others)}" if others else "")
-        if others:
-            print(f"    also killed by {len(others)}: {', '.join(others[:5])}")
-        return None
+        yield root
     finally:
         if keep:
             print(f"    kept: {root}")
         else:
             shutil.rmtree(root, ignore_errors=True)
+
+
+def run_tests(root: Path, *arguments: str) -> tuple[set[str], set[str]]:
+    """Run tests of a copy. Returns those that failed, and those that could not be run or ended in an error.
+
+    Raises `RuntimeError` when pytest itself did not come to an end.
+    """
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=-ra --strict-markers"]
+    command += ["--reruns", "0", "-m", "not soak and not long", "--tb=line", *arguments]
+    # Before the installed package; the processes that tests start inherit it.
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    # What a mutant breaks need not be waited for as on a busy machine.
+    environment["BENCHFLOW_TEST_TIMEOUT_SEC"] = "40"
+    ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    if ran.returncode not in (0, 1):
+        raise RuntimeError(f"pytest ended with {ran.returncode}:\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
+    found = OUTCOME.findall(ran.stdout)
+    return {test for how, test in found if how == "FAILED"}, {test for how, test in found if how == "ERROR"}
+
+
+def check_unchanged(tests: Iterable[str]) -> str | None:
+    """Run the tests of all mutants without a fault: else a failure would not show that the fault was noticed."""
+    with copied("none", keep=False) as root:
+        failed, broken = run_tests(root, *PARALLEL, *sorted(set(tests)))
+    return f"without any fault, these fail: {', '.join(sorted(failed | broken))}" if failed | broken else None
+
+
+def run(mutant: Mutant, *, whole_lane: bool, keep: bool) -> str | None:
+    """Run a mutant. Returns why it is wrong, or None when its test has failed."""
+    with copied(mutant.name, keep=keep) as root:
+        try:
+            mutant.put_into(root)
+            failed, broken = run_tests(root, *([*PARALLEL, mutant.lane] if whole_lane else [mutant.test]))
+        except (ValueError, RuntimeError) as error:
+            return str(error)
+    others = sorted(test for test in failed if not mutant.is_killed_by(test))
+    if len(others) == len(failed):
+        noticed = sorted({*others, *broken})
+        return f"survived {mutant.test}" + (f"; noticed by {', '.join(noticed)}" if noticed else "")
+    if others:
+        print(f"    also killed by {len(others)}: {', '.join(others[:5])}")
+    return None
 
 
 def main() -> int:
@@ -102,6 +132,9 @@ def main() -> int:
     if unknown := set(options.names) - {mutant.name for mutant in mutants}:
         parser.error(f"no such mutant: {', '.join(sorted(unknown))}")
     mutants = [mutant for mutant in mutants if not options.names or mutant.name in options.names]
+    if problem := check_unchanged(mutant.test for mutant in mutants):
+        print(problem)
+        return 1
     wrong = 0
     for mutant in mutants:
         started = time.monotonic()

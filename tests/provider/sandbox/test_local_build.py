@@ -322,25 +322,38 @@ async def test_the_newest_layer_is_enough(builder, workshop, task, notes):
 # --- at the same moment ------------------------------------------------------------------------------
 
 
+def held_step(notes: Path) -> str:
+    """A step that leaves a line, and then runs until it is let go."""
+    return f"RUN echo x >>{notes}; while [ ! -e {notes}.go ]; do sleep 0.01; done"
+
+
+async def let_go(builds, notes):
+    """End the step once it runs, and return the images of all builds: none has ended before."""
+    await until(lambda: said(notes))
+    assert not any(build.done() for build in builds)
+    Path(f"{notes}.go").touch()
+    return await asyncio.gather(*builds)
+
+
 async def test_callers_at_the_same_moment_share_one_build(workshop, task, notes):
-    config = task(f"RUN echo x >>{notes}; sleep 0.3")
-    images = await asyncio.gather(*(Builder(workshop).build(config) for _ in range(4)))
+    config = task(held_step(notes))
+    builds = [asyncio.create_task(Builder(workshop).build(config)) for _ in range(4)]
+    images = await let_go(builds, notes)
     assert len({image.reference for image in images}) == 1
     assert said(notes) == ["x"]
 
 
 async def test_different_builds_share_the_first_step_while_it_runs(workshop, tmp_path, notes):
     tasks = [Task(tmp_path / f"task{n}") for n in range(3)]
-    configs = [task(f"RUN echo x >>{notes}; sleep 0.3", f"RUN echo {n}") for n, task in enumerate(tasks)]
-    images = await asyncio.gather(*(Builder(workshop).build(config) for config in configs))
+    configs = [task(held_step(notes), f"RUN echo {n}") for n, task in enumerate(tasks)]
+    images = await let_go([asyncio.create_task(Builder(workshop).build(config)) for config in configs], notes)
     assert len({image.reference for image in images}) == 3
     assert said(notes) == ["x"] and list(workshop.rooms.iterdir()) == []
 
 
 async def test_who_waits_for_a_step_that_is_given_up_carries_it_out(workshop, tmp_path, notes):
     first, second = (
-        task(f"RUN echo x >>{notes}; while [ ! -e {notes}.go ]; do sleep 0.01; done", f"RUN echo {n}")
-        for n, task in enumerate([Task(tmp_path / "a"), Task(tmp_path / "b")])
+        task(held_step(notes), f"RUN echo {n}") for n, task in enumerate([Task(tmp_path / "a"), Task(tmp_path / "b")])
     )
     given_up = asyncio.create_task(Builder(workshop).build(first))
     await until(lambda: said(notes))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.embedded import chance_of_this_run
 from support.paths import ROOT
 
 from benchflow.errors import SandboxError
@@ -351,11 +351,12 @@ def test_processes_make_and_sweep_at_once(tmp_path: Path, groups: Cgroups, group
 
 @pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.long)])
 def test_whatever_a_killed_process_left_can_be_removed(tmp_path: Path, groups: Cgroups, group: str, kills: int) -> None:
+    chance = chance_of_this_run()
     for _ in range(kills):
         process = busy(tmp_path, group, "a", 1_000_000)
         asyncio.run(until(lambda: groups.names()))
         # Anywhere in its work.
-        asyncio.run(asyncio.sleep(random.uniform(0, 0.05)))
+        asyncio.run(asyncio.sleep(chance.uniform(0, 0.05)))
         process.kill()
         process.communicate()
         for name in groups.names():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import shutil
 import socket
 import stat
@@ -16,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.embedded import chance_of_this_run
 from support.paths import ROOT
 
 from benchflow.errors import BenchFlowError, DiskFullError, SandboxUnavailableError, StoreError
@@ -531,7 +531,7 @@ def test_processes_open_the_store_at_once(fresh: Store, home: Path) -> None:
 
 def _at_any_moment(within: float) -> None:
     """Let somebody else work for a while, so that what is killed next is killed anywhere."""
-    asyncio.run(asyncio.sleep(random.uniform(0, within)))
+    asyncio.run(asyncio.sleep(chance_of_this_run().uniform(0, within)))
 
 
 OPEN_AND_CLOSE = """

@@ -17,7 +17,7 @@ from support.running import job_config
 from support.task_writer import write_task
 
 from benchflow import stack
-from benchflow.errors import StackError
+from benchflow.errors import ConfigError, StackError
 from benchflow.jobs import open_job, plan_job, submit
 from benchflow.paths import StatePaths
 from benchflow.testing.waiting import until
@@ -59,6 +59,16 @@ def test_it_is_one_for_all_who_ask_and_ends_when_told_and_when_nobody_uses_it(
 
 
 @pytest.mark.docker
+def test_options_that_its_worker_could_not_read_are_refused_before_it_starts(
+    own: StatePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCHFLOW_WORKER_REAP_EVERY_SEC", "soon")
+    with pytest.raises(ConfigError) as caught:
+        stack.ensure(own)
+    assert caught.value.key == "BENCHFLOW_WORKER_REAP_EVERY_SEC"
+    assert stack.running(own) is None
+
+
 async def test_who_waits_for_a_job_is_told_when_the_stack_is_stopped_and_can_come_back(
     own: StatePaths, tmp_path: Path
 ) -> None:

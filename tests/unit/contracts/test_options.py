@@ -28,16 +28,37 @@ def test_the_capacity_is_the_setting_or_follows_the_cores() -> None:
 
 @pytest.mark.parametrize("options", [WorkerOptions, WorkflowOptions])
 def test_every_option_is_read_from_its_variable(options: type[WorkerOptions] | type[WorkflowOptions]) -> None:
-    for field, variable in options.variables().items():
-        assert getattr(options.from_environment({variable: "77"}), field) == 77
+    variables = options.variables()
+    for field, variable in variables.items():
+        # The first of several waits is no longer than the longest.
+        longest = {variables["retry_max_sec"]: "77"} if field == "retry_initial_sec" else {}
+        assert getattr(options.from_environment({variable: "77"} | longest), field) == 77
     assert options.from_environment({}) == options()
 
 
-@pytest.mark.parametrize("text", ["nan", "inf", "-1", "soon"])
-def test_a_value_that_is_no_duration_is_refused_by_its_variable(text: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        WorkflowOptions.from_environment({"BENCHFLOW_WORKFLOW_HEARTBEAT_TIMEOUT_SEC": text})
-    assert caught.value.key == "BENCHFLOW_WORKFLOW_HEARTBEAT_TIMEOUT_SEC"
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "soon", "1e14", "1e999"])
+@pytest.mark.parametrize("options", [WorkerOptions, WorkflowOptions])
+def test_a_value_that_no_timer_holds_is_refused_by_its_variable(
+    options: type[WorkerOptions] | type[WorkflowOptions], text: str
+) -> None:
+    for variable in options.variables().values():
+        with pytest.raises(ConfigError) as caught:
+            options.from_environment({variable: text})
+        assert caught.value.key == variable
+
+
+def test_a_duration_that_would_be_no_limit_at_all_is_refused() -> None:
+    for options, field in ((WorkerOptions, "reap_every_sec"), (WorkflowOptions, "heartbeat_timeout_sec")):
+        for text in ("0", "1e-7"):
+            with pytest.raises(ConfigError):
+                options.from_environment({options.variables()[field]: text})
+
+
+def test_a_first_retry_later_than_any_is_refused_with_both_variables() -> None:
+    with pytest.raises(
+        ConfigError, match=r"RETRY_INITIAL_SEC \(60\) is more than BENCHFLOW_WORKFLOW_RETRY_MAX_SEC \(10\)"
+    ):
+        WorkflowOptions.from_environment({"BENCHFLOW_WORKFLOW_RETRY_INITIAL_SEC": "60"})
 
 
 def test_a_variable_that_names_no_option_is_refused_with_those_that_do() -> None:

@@ -13,6 +13,7 @@ import pytest
 from benchflow.errors import ResultFileError
 from benchflow.paths import RolloutPaths
 from benchflow.results.write import put_aside
+from benchflow.testing.waiting import until
 from benchflow.trajectories.follow import PIECE, follow
 from benchflow.trajectories.journal import append_node
 
@@ -33,16 +34,26 @@ def paths(tmp_path: Path) -> RolloutPaths:
 
 
 class Listener:
-    """A reader that runs beside the test. texts: what it has heard by now."""
+    """A reader that runs beside the test. texts: what it has heard by now; looks: how often it has come to the end."""
 
     def __init__(self, path: Path) -> None:
         self.texts: list[str] = []
+        self.looks = 0
         self.over = False
         self._task = asyncio.create_task(self._listen(path))
 
     async def _listen(self, path: Path) -> None:
-        async for event in follow(path, over=lambda: self.over, every=0.002):
+        async for event in follow(path, over=self._is_over, every=0.002):
             self.texts.append(event.get("text", event["type"]))
+
+    def _is_over(self) -> bool:
+        self.looks += 1
+        return self.over
+
+    async def looks_again(self) -> None:
+        """Until it has read all that is there now."""
+        before = self.looks
+        await until(lambda: self.looks > before + 1)
 
     async def hears(self, *texts: str) -> None:
         async with asyncio.timeout(60):
@@ -60,13 +71,13 @@ class Listener:
 
 async def test_a_line_is_heard_when_it_is_complete(paths: RolloutPaths) -> None:
     listener = Listener(paths.trajectory)
-    await asyncio.sleep(0.01)
+    await listener.looks_again()
     append_node(paths.trajectory, "n1", "agent", told("one"))
     await listener.hears("one")
     line = json.dumps({"type": "agent_message", "text": "two"}).encode()
     with paths.trajectory.open("ab", buffering=0) as file:
         file.write(line[:20])
-        await asyncio.sleep(0.02)
+        await listener.looks_again()
         assert listener.texts == ["one"]
         file.write(line[20:] + b"\n")
         await listener.hears("one", "two")
@@ -79,7 +90,7 @@ async def test_a_half_line_that_a_dead_writer_left_is_replaced_by_the_next_ones(
         file.write(b'{"type": "agent_message", "text": "a half li')
     listener = Listener(paths.trajectory)
     await listener.hears("one")
-    await asyncio.sleep(0.02)
+    await listener.looks_again()
     append_node(paths.trajectory, "n1", "agent", told("one", "two"))
     await listener.hears("one", "two")
     await listener.stop()

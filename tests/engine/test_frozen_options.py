@@ -1,0 +1,47 @@
+"""The options that a job was submitted with are those of all its workflows, for as long as they are open."""
+
+from __future__ import annotations
+
+from support.theatre import Theatre
+
+from benchflow.jobs import Job
+from benchflow.results.summary import read_spec
+
+
+async def limits_of(job: Job, rollout: str = "") -> set[tuple[float, float]]:
+    """Return the heartbeat timeouts, and the longest waits between retries, of all activities of a workflow."""
+    handle = job.engine.client.get_workflow_handle(job.id + rollout)
+    history = await handle.fetch_history()
+    scheduled = [event.activity_task_scheduled_event_attributes for event in history.events]
+    return {
+        (each.heartbeat_timeout.ToSeconds(), each.retry_policy.maximum_interval.ToTimedelta().total_seconds())
+        for each in scheduled
+        if each.activity_id
+    }
+
+
+async def test_an_open_workflow_and_what_it_starts_keep_the_options_that_it_began_with(theatre: Theatre) -> None:
+    theatre.options(heartbeat_timeout_sec=77, retry_max_sec=7.5)
+    theatre.hall.held = True
+    job = await theatre.submit(repeats=2, concurrency=1)
+    await theatre.in_turn(1)
+    theatre.options(heartbeat_timeout_sec=88, retry_max_sec=8.5)
+    # The second rollout begins, and both go on, when this process would read other ones.
+    theatre.hall.release_all()
+    results = await theatre.results(job)
+    assert [result.status for result in results] == ["passed"] * 2
+    for workflow in ("", *(result.workflow_id.removeprefix(job.id) for result in results)):
+        assert await limits_of(job, workflow) == {(77, 7.5)}
+
+
+async def test_a_job_that_is_run_again_has_the_options_of_then_and_says_so(theatre: Theatre) -> None:
+    theatre.options(heartbeat_timeout_sec=77)
+    job = await theatre.submit()
+    await theatre.results(job)
+    theatre.options(heartbeat_timeout_sec=88)
+    await theatre.submit()
+    assert read_spec(job.directory).options.heartbeat_timeout_sec == 77
+    again = await theatre.submit(again=("passed",))
+    (result,) = await theatre.results(again)
+    assert read_spec(job.directory).options.heartbeat_timeout_sec == 88
+    assert {limit for limit, _ in await limits_of(again, result.workflow_id.removeprefix(job.id))} == {88}
