@@ -89,13 +89,15 @@ RERUN = frozenset({"crash", "provider", "system", "agents"})
 """Markers of tests that depend on what else the machine does: one that fails is run once more, from the start."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # A marker would win over --reruns.
+    reruns = 1 if config.option.reruns is None else config.option.reruns
     for item in items:
         lane = item.path.relative_to(Path(__file__).parent).parts[0]
         if lane in RERUN:
             item.add_marker(lane)
         if RERUN & {marker.name for marker in item.iter_markers()}:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=reruns))
     items.sort(key=lambda item: LANES[item.path.relative_to(Path(__file__).parent).parts[0]])
 
 
