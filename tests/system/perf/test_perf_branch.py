@@ -51,7 +51,9 @@ def test_checkpoints_and_children_are_measured_by_size_and_by_depth(sandbox: str
 
 @pytest.mark.local
 @pytest.mark.agents
-@pytest.mark.parametrize("agent", ["policy", "claude-agent-acp", "codex-acp"])
+@pytest.mark.parametrize(
+    "agent", ["policy", *(pytest.param(name, marks=pytest.mark.soak) for name in ("claude-agent-acp", "codex-acp"))]
+)
 def test_a_tree_has_fewer_model_tokens_than_rollouts_of_their_own(agent: str) -> None:
     found = measured("--sandbox", "local", "--only", "group", "--agents", agent)
     told = found["local"]["group8"][agent]["1"]
