@@ -2,7 +2,7 @@
 cat > /var/tmp/kill.sh <<'END'
 while :; do
   pid=$(pgrep -f '^/bin/bash .*test.sh' | head -n 1)
-  if [ -n "$pid" ]; then kill -9 "$pid"; echo 1 > /logs/verifier/reward.txt; fi
+  if [ -n "$pid" ]; then echo 1 > /logs/verifier/reward.txt; kill -9 "$pid"; fi
   sleep 0.01
 done
 END

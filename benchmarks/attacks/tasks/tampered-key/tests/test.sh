@@ -1,6 +1,6 @@
 #!/bin/bash
 cd /app
-sleep 0.2
+sleep 1
 diff answer.txt /tests/expected.txt
 if [ $? -eq 0 ]; then
     echo 1 > /logs/verifier/reward.txt
