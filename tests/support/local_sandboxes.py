@@ -14,6 +14,8 @@ from benchflow.testing.sandbox_conformance.fixtures import Fixtures, elsewhere, 
 
 LOCAL = "benchflow.planes.sandbox.local.provider:LocalProvider"
 AGENT = 61000
+NOT_ROOT = "setpriv --reuid=61000 --clear-groups --inh-caps=+dac_read_search --ambient-caps=+dac_read_search"
+"""Runs a command as an ordinary user, who may read this repository all the same, wherever it lies."""
 EVERYBODY = pytest.mark.parametrize("user", [None, AGENT], ids=["root", "agent"])
 
 

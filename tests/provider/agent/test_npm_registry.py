@@ -137,10 +137,15 @@ def test_variables_come_before_the_users_file_and_that_before_the_global_one(tmp
     assert npm_config({**files, "NPM_CONFIG_REGISTRY": "https://mine.example/"})["registry"] == "https://mine.example/"
 
 
+MISSING = "/nonexistent/ca.pem"
+
+
 def test_a_ca_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(AgentInstallError) as caught:
-        NpmRegistry({"HOME": str(tmp_path), "npm_config_cafile": "/nonexistent/ca.pem"})
-    assert caught.value.file == "/nonexistent/ca.pem"
+        NpmRegistry(
+            {"HOME": str(tmp_path), "npm_config_registry": "https://npm.example/", "npm_config_cafile": MISSING}
+        )
+    assert caught.value.file == MISSING
 
 
 def test_without_a_configured_registry_npm_is_asked_for_its_own(tmp_path: Path) -> None:

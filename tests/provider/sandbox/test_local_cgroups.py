@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.embedded import chance_of_this_run
+from support.local_sandboxes import NOT_ROOT
 from support.paths import ROOT
 
 from benchflow.errors import SandboxError
@@ -423,6 +424,6 @@ def test_without_the_right_to_mount_there_is_a_remedy(tmp_path: Path) -> None:
 
 def test_without_the_right_to_make_groups_there_is_a_remedy(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    script = 'set -- setpriv --reuid=61000 --clear-groups "$@"'
+    script = f'set -- {NOT_ROOT} "$@"'
     done = elsewhere(script, REFUSED, HERE=str(tmp_path))
     assert "cannot be made: Permission denied" in done.stdout, done.stderr

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from support.embedded import chance_of_this_run
+from support.local_sandboxes import NOT_ROOT
 from support.paths import ROOT
 
 from benchflow.errors import BenchFlowError, DiskFullError, SandboxUnavailableError, StoreError
@@ -673,7 +674,7 @@ def test_without_loop_devices_there_is_a_remedy(home: Path) -> None:
 
 
 def test_without_root_there_is_a_remedy(home: Path) -> None:
-    refused = told(home, 'set -- setpriv --reuid=61000 --clear-groups "$@"')
+    refused = told(home, f'set -- {NOT_ROOT} "$@"')
     assert "SandboxUnavailableError local sandboxes need root" in refused and "Docker" in refused
 
 

@@ -58,7 +58,6 @@ def test_it_is_one_for_all_who_ask_and_ends_when_told_and_when_nobody_uses_it(
     assert again.server is not None and not again.server.alive
 
 
-@pytest.mark.docker
 def test_options_that_its_worker_could_not_read_are_refused_before_it_starts(
     own: StatePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +68,7 @@ def test_options_that_its_worker_could_not_read_are_refused_before_it_starts(
     assert stack.running(own) is None
 
 
+@pytest.mark.docker
 async def test_who_waits_for_a_job_is_told_when_the_stack_is_stopped_and_can_come_back(
     own: StatePaths, tmp_path: Path
 ) -> None:
