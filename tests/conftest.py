@@ -33,9 +33,15 @@ from benchflow.planes.agent.toolbox.npm import NpmRegistry
 from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
 from benchflow.planes.sandbox.records import file_lock
 
-# A run in the background of a shell inherits that SIGINT is ignored, and so would all programs that tests interrupt.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A run in the background of a shell, or of nohup, inherits that signals are ignored, and so would all programs that
+# tests interrupt or end.
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGTERM, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # Set where tests run beside each other: what a command prints into a pipe must not be broken at somebody's width.
 os.environ.pop("COLUMNS", None)
