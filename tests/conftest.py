@@ -1,8 +1,9 @@
 """What all tests share: the Docker rule, the base image, a state directory of their own, and what agents need.
 
-Tests marked `docker` are skipped where no daemon answers, those marked `local` where no local sandbox can be, those
-marked `agents` where the packages of agents cannot be had; with BENCHFLOW_TEST_DOCKER, BENCHFLOW_TEST_LOCAL and
-BENCHFLOW_TEST_AGENTS set to `require` they fail instead, so that a green run cannot mean that nothing was tested.
+Tests marked `docker` are skipped where no daemon answers, those marked `snapshots` where it keeps none, those marked
+`local` where no local sandbox can be, those marked `agents` where the packages of agents cannot be had; with
+BENCHFLOW_TEST_DOCKER and the like set to `require` they fail instead, so that a green run cannot mean that nothing was
+tested.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from benchflow.errors import BenchFlowError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import Toolbox, ensure_runtime
 from benchflow.planes.agent.toolbox.npm import NpmRegistry
+from benchflow.planes.sandbox.docker.uppers import keeps_images_elsewhere
 from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
 from benchflow.planes.sandbox.records import file_lock
 
@@ -61,6 +63,16 @@ def docker_problem() -> str | None:
     except Exception as error:
         return f"no Docker daemon answers: {error}"
     return None
+
+
+@functools.cache
+def snapshots_problem() -> str | None:
+    """Why the Docker daemon keeps no snapshots; None when it does."""
+    if problem := docker_problem():
+        return problem
+    with contextlib.closing(docker.from_env(timeout=60)) as client:
+        elsewhere = keeps_images_elsewhere(client.info())
+    return "this Docker daemon keeps its images in containerd's store, where none can be kept" if elsewhere else None
 
 
 @functools.cache
@@ -146,7 +158,7 @@ def _reason(report: pytest.TestReport) -> str:
     return f"{Path(crash.path).name}:{crash.lineno}: {crash.message.partition(chr(10))[0]}"
 
 
-PROBLEMS = {"docker": docker_problem, "local": local_problem, "agents": agents_problem}
+PROBLEMS = {"docker": docker_problem, "snapshots": snapshots_problem, "local": local_problem, "agents": agents_problem}
 """By marker, and by the last word of the variable that makes a skip a failure."""
 
 

@@ -182,6 +182,8 @@ class Fixtures:
     @pytest_asyncio.fixture
     async def provider(self, state_directory: Path) -> AsyncIterator[SandboxProvider]:
         made = make_provider(self.provider_path)
+        # Some know only then what they are capable of here.
+        await made.check()
         yield made
         await made.close()
 

@@ -41,7 +41,7 @@ with open('/w/holes', 'wb') as file:
     file.truncate(1 << 22)
     file.seek(1 << 21)
     file.write(b'in the middle')
-os.remove('/etc/motd')
+os.remove('/etc/issue')
 import shutil
 shutil.rmtree('/etc/skel'); os.mkdir('/etc/skel'); put('/etc/skel/new')
 """
@@ -50,7 +50,7 @@ shutil.rmtree('/etc/skel'); os.mkdir('/etc/skel'); put('/etc/skel/new')
 LOOK = """
 import hashlib, json, os, stat
 found = {}
-for top in ('/w', '/etc/skel', '/etc/motd'):
+for top in ('/w', '/etc/skel', '/etc/issue'):
     paths = [top]
     for directory, names, files in os.walk(top):
         paths += [directory + '/' + name for name in names + files]
@@ -163,7 +163,7 @@ class Packs(Fixtures):
         await provider.remove_image(image)
         other = await start(image=await unpack(pack))
         assert await look(other) == there
-        assert b"/etc/motd".hex() not in there and len(there) > 15
+        assert b"/etc/issue".hex() not in there and len(there) > 15
 
     async def test_a_snapshot_above_another_comes_back_with_both(
         self, start: Start, provider: SandboxProvider, packer: Sandbox, keep: Keep, store: Store, unpack: Unpack

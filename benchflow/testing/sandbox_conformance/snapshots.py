@@ -116,7 +116,7 @@ class Snapshots(Fixtures):
     async def test_a_snapshot_is_an_image_to_start_from_and_so_is_one_of_what_began_from_it(
         self, start: Start, keeper: Sandbox, keep: Keep
     ) -> None:
-        await keeper.exec(["sh", "-c", "mkdir /kept && echo x >/kept/file && chown -R nobody /kept && rm /etc/motd"])
+        await keeper.exec(["sh", "-c", "mkdir /kept && echo x >/kept/file && chown -R nobody /kept && rm /etc/issue"])
         await keeper.write_file("/root/binary", bytes(range(256)), mode=0o750)
         image = await keep(keeper)
         await keeper.exec(["sh", "-c", "echo later >/kept/file"])
@@ -134,7 +134,7 @@ class Snapshots(Fixtures):
             assert await sandbox.read_file("/kept/file") == b"x\n"
             said = await sandbox.exec(["stat", "-c", "%U %a", "/kept", "/kept/file", *more])
             assert said.stdout.split() == ["nobody", "755", "nobody", "644", *(["root", "750"] if more else [])]
-            assert (await sandbox.exec(["test", "-e", "/etc/motd"])).return_code == 1
+            assert (await sandbox.exec(["test", "-e", "/etc/issue"])).return_code == 1
 
     async def test_a_snapshot_may_be_taken_while_the_world_goes_on(
         self, start: Start, keeper: Sandbox, keep: Keep

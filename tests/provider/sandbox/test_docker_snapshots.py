@@ -14,7 +14,7 @@ from benchflow.planes.sandbox.docker.engine import RecordingClient
 from benchflow.testing.sandbox_conformance.networks import fetched
 from benchflow.testing.waiting import until
 
-pytestmark = pytest.mark.docker
+pytestmark = pytest.mark.snapshots
 
 CONFIG = {
     "Env": ["PATH=/usr/bin:/bin", "WORLD=one two"],

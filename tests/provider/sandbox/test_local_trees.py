@@ -193,7 +193,7 @@ class TestOtherFileSystems(OverTheHost):
         sandbox = await start()
         make = (
             "mkdir /d && cd /d && echo x >one && ln one other && chown 61000:61000 one && chmod 6750 one && mkfifo pipe"
-            " && ln -s one link && truncate -s 100M sparse && touch -d 2001-02-03 one && rm -rf /etc/motd /etc/apt"
+            " && ln -s one link && truncate -s 100M sparse && touch -d 2001-02-03 one && rm -rf /etc/issue /etc/apt"
             " && mkdir /etc/apt && python3 -c \"import os; os.setxattr('one', 'user.note', b'kept')\""
         )
         assert (await sandbox.exec(["sh", "-c", make])).stderr == ""

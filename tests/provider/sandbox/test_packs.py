@@ -89,7 +89,7 @@ def layered() -> Iterator[ImageRef]:
     client.close()
 
 
-@pytest.mark.docker
+@pytest.mark.snapshots
 async def test_a_daemon_whose_files_are_elsewhere_sends_the_same_layers(
     provider: DockerProvider, layered: ImageRef, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +125,7 @@ def test_the_daemons_word_for_a_missing_layer_is_understood() -> None:
     assert missing_layer("no space left on device") is None
 
 
-@pytest.mark.docker
+@pytest.mark.snapshots
 async def test_an_image_for_another_kind_of_machine_is_refused(
     provider: DockerProvider, layered: ImageRef, store: Store
 ) -> None:

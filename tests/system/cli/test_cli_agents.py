@@ -97,7 +97,7 @@ def test_an_agent_without_a_key_is_refused_by_its_name(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    ran = bench("submit", task, "--agent", "opencode", "--model", "openai/some-model")
+    ran = bench("submit", task, "--agent", "opencode", "--model", "openai/some-model", "--sandbox", "docker")
     assert ran.status == 2
     assert "'opencode' has nothing to log in with" in ran.err
     assert "export OPENAI_API_KEY" in ran.err

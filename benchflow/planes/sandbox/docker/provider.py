@@ -32,7 +32,7 @@ from benchflow.errors import (
     SandboxUnavailableError,
     UnsupportedFeatureError,
 )
-from benchflow.planes.sandbox.docker import entrypoint, launch
+from benchflow.planes.sandbox.docker import entrypoint, launch, uppers
 from benchflow.planes.sandbox.docker.captures import PART_LABEL, Captures
 from benchflow.planes.sandbox.docker.copies import handle_of, room_of
 from benchflow.planes.sandbox.docker.engine import Conflict, Engine, NotFound
@@ -79,13 +79,15 @@ class DockerProvider:
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Held] = weakref.WeakKeyDictionary()
 
     def capabilities(self) -> Capabilities:
+        # Before a check, the daemon is unknown; a snapshot that it cannot keep is refused later, then.
+        keeps = self._info is None or not uppers.keeps_images_elsewhere(self._info)
         return Capabilities(
             provider=self.name,
             network_modes=("public", "no-network"),
             users=True,
-            snapshot=True,
-            fork=True,
-            portable=True,
+            snapshot=keeps,
+            fork=keeps,
+            portable=keeps,
             cpu_limit=True,
             memory_limit=True,
             storage_limit=False,

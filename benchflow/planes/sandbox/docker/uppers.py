@@ -111,7 +111,8 @@ def comment(reference: str, copied: Sequence[int]) -> str:
 
 def copied_numbers(image: Mapping[str, Any]) -> tuple[int, ...]:
     """Which layers of an image were filled here, as its comment has it. image: as the daemon describes it."""
-    first, *words = (image["Comment"] or "").split(" ")
+    # Of an image in containerd's store, none is told.
+    first, *words = (image.get("Comment") or "").split(" ")
     if not first.startswith("benchflow/"):
         return ()
     return tuple(int(word.removeprefix(_COPIED)) for word in words if word.startswith(_COPIED))

@@ -30,6 +30,14 @@ def test_an_unknown_name_lists_the_known_ones():
     assert "docker" in caught.value.remedy
 
 
+def test_a_daemon_with_its_images_in_containerds_store_keeps_no_snapshots():
+    provider = DockerProvider()
+    assert provider.capabilities().snapshot
+    provider._info = {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
+    capabilities = provider.capabilities()
+    assert (capabilities.snapshot, capabilities.fork, capabilities.portable) == (False, False, False)
+
+
 async def test_without_a_daemon_the_check_says_what_to_do(state, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
     provider = DockerProvider()
