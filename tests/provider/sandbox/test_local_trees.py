@@ -207,4 +207,4 @@ class TestOtherFileSystems(OverTheHost):
         (grandchild,) = await child.fork(names(1))
         for each in (child, await provider.attach(grandchild)):
             assert (await each.exec(["sh", "-c", show])).stdout == wanted
-        assert "b'kept'" in wanted and "motd" not in wanted.split()
+        assert "b'kept'" in wanted and "issue" not in wanted.split()
