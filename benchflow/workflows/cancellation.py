@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from temporalio import workflow
 
 T = TypeVar("T")
 
@@ -21,3 +23,18 @@ async def to_the_end(work: Awaitable[T]) -> T:
         except BaseException:
             break
     return task.result()
+
+
+async def result_of(activity: workflow.ActivityHandle[Any]) -> Any:
+    """Await an activity, which hears of a cancellation. A result that arrives together with one is returned.
+
+    The SDK drops such a result, and what it tells of, a sandbox for example, would be nobody's.
+    """
+    while True:
+        try:
+            return await asyncio.shield(activity)
+        except asyncio.CancelledError:
+            if activity.done():
+                return activity.result()
+            # Not at once: a result that has arrived needs one more turn of the loop to reach the handle.
+            asyncio.get_running_loop().call_soon(activity.cancel)

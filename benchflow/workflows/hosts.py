@@ -16,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.rollout import Failure
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.workflows import options
+    from benchflow.workflows.cancellation import result_of
 
 
 class HostLost(Exception):
@@ -39,8 +40,8 @@ async def on_host(
     while True:
         before()
         try:
-            return await workflow.execute_activity(
-                name, arg, result_type=result, summary=summary, **options.on_host(queue, limit)
+            return await result_of(
+                workflow.start_activity(name, arg, result_type=result, summary=summary, **options.on_host(queue, limit))
             )
         except ActivityError as error:
             cause = error.cause
@@ -76,8 +77,10 @@ async def provision(
                     remedy="with portable checkpoints other hosts go on",
                 )
                 raise ApplicationError(message, failure) from error
-    anywhere: SandboxRef = await workflow.execute_activity(
-        names.PROVISION, wanted, result_type=SandboxRef, summary=spec.run.sandbox, **options.shared(limit)
+    anywhere: SandboxRef = await result_of(
+        workflow.start_activity(
+            names.PROVISION, wanted, result_type=SandboxRef, summary=spec.run.sandbox, **options.shared(limit)
+        )
     )
     return anywhere
 

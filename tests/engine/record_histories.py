@@ -8,6 +8,7 @@ of that release are replayed by the workers of the next.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
@@ -20,6 +21,7 @@ from support.theatre import Theatre
 
 from benchflow import errors
 from benchflow.jobs import Job
+from benchflow.testing.waiting import until
 
 HISTORIES = Path(__file__).parent / "histories"
 ROLLOUT = "/r/play/oracle/0"
@@ -151,6 +153,28 @@ async def test_a_rollout_that_is_cancelled(theatre: Theatre, recorder: Recorder)
     await job.wait()
     await recorder.keep("rollout-cancelled", job, ROLLOUT)
     await recorder.keep("job-cancelled", job)
+
+
+async def test_a_rollout_that_is_cancelled_in_the_moment_in_which_its_sandbox_is_there(
+    theatre: Theatre, recorder: Recorder
+) -> None:
+    """The workflow learns of both at once, which takes some tries."""
+    at_once = [
+        f"EVENT_TYPE_{name}"
+        for name in ("ACTIVITY_TASK_COMPLETED", "WORKFLOW_TASK_SCHEDULED", "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
+    ]
+    for number in range(100):
+        theatre.hall.stubborn_start, theatre.hall.starting = asyncio.Event(), 0
+        job = await theatre.submit(job_name=f"show-{number}")
+        await until(lambda: theatre.hall.starting == 1)
+        theatre.hall.stubborn_start.set()
+        await job.engine.client.get_workflow_handle(job.id + ROLLOUT).cancel()
+        await job.wait()
+        events = await theatre.events(job, ROLLOUT)
+        if any(events[start : start + 3] == at_once for start in range(len(events))):
+            await recorder.keep("rollout-cancelled-as-provisioned", job, ROLLOUT)
+            return
+    pytest.fail("the two never arrived at once")
 
 
 async def test_a_rollout_that_reaches_its_deadline(theatre: Theatre, recorder: Recorder) -> None:

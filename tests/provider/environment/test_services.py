@@ -181,6 +181,12 @@ class ServicesOfAWorld(Worlds):
         await mine.require_running()
         with pytest.raises(AssertionError):
             await ask(place, note="die 3")
+
+        async def has_ended() -> bool:
+            return (await mine.statuses())[0].state == "ended"
+
+        # Who asked it to die hears of that before its supervisor does.
+        await until(has_ended)
         with pytest.raises(ServiceDiedError, match=r"'notes' ended with exit status 3 after \d") as caught:
             await mine.require_running()
         assert "told to die" in (caught.value.log_tail or "")
