@@ -159,6 +159,7 @@ def mirror_of(room: Room) -> Mirror:
 # --- the image -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @docker_only
 async def test_a_daemon_elsewhere_mounts_nothing_and_its_image_has_the_toolboxes(
     provider: DockerProvider, image: ImageRef, room: Room, runtime: Toolbox
@@ -267,6 +268,7 @@ async def test_a_line_that_a_crash_cut_in_half_over_there_is_mended(room: Room) 
         await _until_there(room, line + line)
 
 
+@pytest.mark.long
 @docker_only
 async def test_a_turn_outlives_the_worker_that_followed_it(room: Room) -> None:
     part: Message = {"repeat": 100, "do": [{"say": "update {i}"}]}

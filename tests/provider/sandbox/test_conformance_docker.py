@@ -37,6 +37,7 @@ class TestDocker(SandboxConformance, WorldReadiness):
             ),
             # Shown by the image that resets its base's command, and for the rest of Dockerfiles by the daemon itself.
             *(
+                "test_a_dockerfile_is_carried_out_step_by_step",
                 "test_a_dockerfile_builds_upon_an_image_that_was_built_here",
                 "test_the_name_may_be_an_argument_and_over_several_lines",
                 "test_an_image_upon_a_changed_one_is_another",
