@@ -2,7 +2,7 @@
 
 Everything that a sandbox is made of is looked for by itself, wherever it can be told to be of this state directory:
 processes by their command line, control groups by their name, mounts and loop devices by their path, interfaces and
-rules by the subnet, which each stack under test has for itself.
+rules by the subnet, which each stack under test asks for.
 """
 
 from __future__ import annotations
@@ -77,10 +77,12 @@ class LocalWorld:
     def __init__(self, root: Path) -> None:
         self.home = root / "local"
         self.started: list[str] = []
+        self._links: set[str] | None = None
         self._subnet = ipaddress.ip_network(os.environ[SUBNET_VARIABLE])
         self._over = threading.Event()
 
     def watch(self, stack_id: str) -> None:
+        self._links = set()
         threading.Thread(target=self._look, daemon=True).start()
 
     def _look(self) -> None:
@@ -103,6 +105,8 @@ class LocalWorld:
         for place in self._records():
             labels = (_json(place / "spec.json").get("labels")) or {}
             running = _json(place / "running.json")
+            if self._links is not None and (link := running.get("link")):
+                self._links.add(link)
             identity = f"{running['pid']}-{running['started']}" if running else ""
             found.append(Seen(place.name, identity, labels.get("benchflow.workflow", "")))
         return found
@@ -265,7 +269,9 @@ class LocalWorld:
         return sorted({group.resolve() for group in groups if group.exists()})
 
     def _interfaces(self) -> list[str]:
-        return [name for name, address in _addresses().items() if ipaddress.ip_address(address) in self._subnet]
+        """Those in the subnet; where it is watched, its own ones: stacks that ask for none use what they find."""
+        ours = [name for name, address in _addresses().items() if ipaddress.ip_address(address) in self._subnet]
+        return [name for name in ours if self._links is None or name in self._links]
 
     def _rules(self) -> list[str]:
         return [subnet for subnet in _subnets() if subnet == str(self._subnet)]
