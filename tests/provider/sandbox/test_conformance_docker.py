@@ -29,6 +29,8 @@ class TestDocker(SandboxConformance, WorldReadiness):
             ),
             # Shown by test_docker_snapshots.py, by what the daemon says of both.
             "test_children_have_what_their_parent_was_given",
+            # Shown by restoring, and by children.
+            "test_a_snapshot_is_an_image_to_start_from_and_so_is_one_of_what_began_from_it",
             # Shown by the snapshot of one layer, and by the one that is damaged.
             "test_a_snapshot_above_another_comes_back_with_both",
             *(
@@ -48,12 +50,14 @@ class TestDocker(SandboxConformance, WorldReadiness):
             "test_removing_an_image_in_use_is_refused_or_does_its_sandbox_no_harm",
             *(
                 f"test_entrypoint_and_command_combine_as_in_docker[{steps}]"
-                for steps in ("exec", "shell", "exec and exec", "shell and exec", "another shell")
+                for steps in ("exec", "shell", "exec and shell", "exec and exec", "shell and exec", "another shell")
             ),
             # Shown by test_docker_entrypoint.py.
             "test_an_entrypoint_may_end_and_says_how",
             # More of the same log, and the other form of what the first shows.
             "test_a_long_log_is_shown_from_its_end",
+            "test_an_entrypoint_runs_once_as_the_image_says_and_with_its_secrets[below]",
+            "test_an_entrypoint_below_can_be_ended_with_all_it_started",
             "test_what_an_entrypoint_starts_stays_and_what_the_agent_started_goes[below]",
             "test_a_port_of_each_of_two_sandboxes_is_reached_from_this_host",
             # Shown by test_docker_lifecycle.py: what the container's limits are.
@@ -74,6 +78,19 @@ class TestDocker(SandboxConformance, WorldReadiness):
                 "test_many_commands_at_the_same_time_do_not_mix",
             ),
             "test_a_build_that_takes_too_long_is_stopped",
+            # What is above commands is the same code for all providers.
+            *(
+                "test_a_setup_command_that_takes_too_long_is_killed",
+                "test_a_healthcheck_that_hangs_is_killed_each_time",
+            ),
+            "test_a_world_that_stays_ill_is_told_with_its_last_words",
+            *(
+                "test_ignored_and_excluded_files_and_a_dockerfile_from_elsewhere_are_not_sent",
+                "test_the_root_as_working_directory_counts_as_unset",
+            ),
+            # Shown by the sandbox that has only its loopback, and by the fork bomb.
+            "test_a_service_without_a_network_is_there_for_its_own_sandbox_only",
+            "test_a_timeout_kills_what_multiplies",
             # As another user as well as for root.
             "test_processes_at_the_same_moment_share_one_execution[as root]",
             "test_a_killed_callers_execution_goes_on_and_is_found_again[as root]",

@@ -21,8 +21,8 @@ from typing import Any
 import docker
 import pytest
 from support.agent_world import (
-    DOCKER,
     LOCAL,
+    LONG_IN_DOCKER,
     SOLVE,
     TEST,
     WORKDIR,
@@ -150,7 +150,7 @@ def agents_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@made_once(params=[LOCAL, DOCKER])
+@made_once(params=[LOCAL, LONG_IN_DOCKER])
 async def spilled(root: Path, sandbox: str) -> Spilled:
     task = write_task(
         root,

@@ -342,6 +342,7 @@ async def test_an_agent_that_loads_nothing_is_not_asked(small_world: SmallWorld)
     assert (session.id, session_rung(world.start.record, session)) == ("s-2", "replay")
 
 
+@pytest.mark.long
 @in_small_world
 async def test_a_load_that_takes_too_long_is_ended_and_a_new_session_may_follow(small_world: SmallWorld) -> None:
     world = small_world("hangs")
@@ -354,6 +355,7 @@ async def test_a_load_that_takes_too_long_is_ended_and_a_new_session_may_follow(
     assert (await world.open()).directory == f"{world.index}.1"
 
 
+@pytest.mark.long
 @in_small_world
 async def test_an_agent_that_ends_instead_of_loading_is_started_again_and_then_given_up(
     small_world: SmallWorld,

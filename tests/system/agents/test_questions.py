@@ -312,7 +312,10 @@ async def look(job: Job, task: str) -> VerifyResult:
 
 
 @pytest.mark.local
-@pytest.mark.parametrize(("task", "verify_in"), [("looked-at", "shared"), ("looked-at-aside", "separate")])
+@pytest.mark.parametrize(
+    ("task", "verify_in"),
+    [("looked-at", "shared"), pytest.param("looked-at-aside", "separate", marks=pytest.mark.long)],
+)
 async def test_a_look_scores_the_world_as_it_is_and_the_agent_goes_on(
     asking: Asking, task: str, verify_in: str
 ) -> None:

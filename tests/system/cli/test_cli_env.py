@@ -22,10 +22,6 @@ pytestmark = pytest.mark.usefixtures("module_jobs")
 
 LOCAL = pytest.param("local", marks=pytest.mark.local)
 WHERE = [pytest.param("docker", marks=pytest.mark.docker), LOCAL]
-SELDOM_HERE = [
-    pytest.param("docker", marks=pytest.mark.docker),
-    pytest.param("local", marks=[pytest.mark.local, pytest.mark.long]),
-]
 SELDOM_IN_DOCKER = [pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long]), LOCAL]
 
 DESK = """#!/usr/bin/env python3
@@ -145,7 +141,7 @@ def left(sandbox: str, checking: int | None = None) -> list[str]:
 # --- check ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sandbox", SELDOM_HERE)
+@pytest.mark.parametrize("sandbox", SELDOM_IN_DOCKER)
 def test_all_that_a_stateful_world_declares_holds(bench: Bench, world: Path, sandbox: str) -> None:
     ran = bench("env", "check", manifest(world, STARTED + STATE), "--sandbox", sandbox, "--json")
     assert ran.status == 0, ran.out

@@ -257,6 +257,7 @@ async def test_a_leaf_that_cannot_be_scored_again_leaves_no_value(job: Path, tmp
     assert record.error is not None and "not kept" in record.error.message
 
 
+@pytest.mark.long
 async def test_by_another_verifier_each_leaf_has_another_reward_and_the_root_their_mean(
     job: Path, tmp_path: Path
 ) -> None:
