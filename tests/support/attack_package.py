@@ -86,6 +86,11 @@ def with_hardening(attack: Attack, root: Path, name: str, **items: bool) -> Path
     return copy
 
 
+def undefended(name: str, root: Path) -> Path:
+    """The same task, opted out of what stops the attack."""
+    return with_hardening(ALL[name], root, f"{name}-undefended", **dict.fromkeys(ALL[name].items, False))
+
+
 def in_steps(attack: Attack, root: Path, *names: str) -> Path:
     """A copy of the task in which the same is asked for again and again, and scored by the same verifier."""
     copy = root / f"{attack.name}-in-steps"

@@ -9,24 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.attack_package import ALL, ATTACKS, HONEST, PACKAGE, QUICK, in_steps, run, with_hardening
-from support.bare_engine import reward_of
+from support.attack_package import ALL, ATTACKS, HONEST, PACKAGE, in_steps, run, undefended
 from support.system_job import Results, SystemTasks
-
-from benchflow.contracts.task import HardeningConfig
 
 pytestmark = pytest.mark.docker
 
 THREE = ("conftest-in-the-workspace", "linked-key", "squatted-port")
 """What pytest is told, what the verifier finds in the workspace, and what goes on running."""
-
-HARDENED = [name for name in QUICK if ALL[name].items and "engine" not in ALL[name].stopped_by]
-"""What nothing stops but items of hardening, and perhaps the clean room."""
-
-
-def undefended(name: str, root: Path) -> Path:
-    """The same task, opted out of what stops the attack."""
-    return with_hardening(ALL[name], root, f"{name}-undefended", **dict.fromkeys(ALL[name].items, False))
 
 
 def system_tasks(root: Path) -> SystemTasks:
@@ -91,26 +80,3 @@ def test_none_of_all_attacks_earns_more_than_the_docs_say(
     results = run([PACKAGE], module_jobs, sandbox=sandbox, agents=[agent], verify_in=verify_in)
     assert earned(results, ATTACKS) == expected(ATTACKS, verify_in)
     assert {name: results[name].reward for name in HONEST} == dict.fromkeys(HONEST, 1.0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_wins_where_there_is_no_defence(name: str, packages_layer: None) -> None:
-    assert reward_of(ALL[name]) == ALL[name].task.metadata["undefended"]
-
-
-@pytest.mark.long
-def test_each_wins_where_its_task_opts_out_of_what_stops_it(module_jobs: Path, tmp_path: Path) -> None:
-    results = run([undefended(name, tmp_path) for name in HARDENED], module_jobs)
-    assert {name: result.reward for name, result in results.items()} == dict.fromkeys(results, 1.0)
-
-
-@pytest.mark.long
-def test_each_item_that_is_said_to_stop_it_does_so_alone(module_jobs: Path, tmp_path: Path) -> None:
-    tasks = []
-    for name in HARDENED:
-        for item in ALL[name].items:
-            only = {one: one == item for one in HardeningConfig.model_fields}
-            tasks.append(with_hardening(ALL[name], tmp_path, f"{name}--{item}", **only))
-    results = run(tasks, module_jobs)
-    assert {name: result.reward for name, result in results.items()} == dict.fromkeys(results, 0.0)
