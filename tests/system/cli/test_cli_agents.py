@@ -92,6 +92,7 @@ def test_a_file_that_is_wrong_is_named(bench: Bench, mine: Path) -> None:
     assert f"{mine}: lanch: is not a known key" in ran.err
 
 
+@pytest.mark.docker
 def test_an_agent_without_a_key_is_refused_by_its_name(
     bench: Bench, task: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
