@@ -155,7 +155,6 @@ class Captures:
 
     async def _take(self, container: dict[str, Any], reference: str) -> None:
         _refuse_volumes(container)
-        _refuse_store(await self._info())
         own = await self._found(container["Image"])
         part = f"{PART}:{_stack_of(container)}-{secrets.token_hex(8)}"
         try:
@@ -304,16 +303,6 @@ def _is_entering(client: RecordingClient, exec_id: str) -> bool:
     except DaemonNotFound:
         return False
     return bool(state["Running"]) and not state["Pid"]
-
-
-def _refuse_store(info: dict[str, Any]) -> None:
-    if uppers.keeps_images_elsewhere(info):
-        raise UnsupportedFeatureError(
-            "this daemon keeps its images in containerd's store, where none can be described anew over layers it has",
-            key="snapshot",
-            remedy='let it keep them in a storage driver: `"features": {"containerd-snapshotter": false}` in its '
-            "daemon.json",
-        )
 
 
 def _refuse_volumes(container: dict[str, Any]) -> None:

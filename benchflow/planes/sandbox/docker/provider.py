@@ -188,11 +188,13 @@ class DockerProvider:
             await self.remove(ref.name)
 
     async def snapshot(self, ref: SandboxRef, name: str) -> ImageRef:
+        uppers.refuse_store(await self._daemon())
         container = await self._require(ref)
         async with self._captures.using(_stack_of(container)):
             return await self._captures.keep(container, name)
 
     async def restore(self, ref: SandboxRef, image: ImageRef) -> None:
+        uppers.refuse_store(await self._daemon())
         found = await self._restores.find(ref.name, ref.handle)
         stack = _stack_of(found) if found else ""
         async with self._networks.hold(stack), self._captures.using(stack):
@@ -200,6 +202,7 @@ class DockerProvider:
         self._connection(ref.handle, container["Id"])
 
     async def fork(self, ref: SandboxRef, names: Sequence[str]) -> list[SandboxRef]:
+        uppers.refuse_store(await self._daemon())
         parent = await self._require(ref)
         stack = _stack_of(parent)
         async with self._networks.hold(stack), self._captures.using(stack):
@@ -216,9 +219,11 @@ class DockerProvider:
         await self._captures.remove_all(prefix)
 
     async def pack_snapshot(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        uppers.refuse_store(await self._daemon())
         return await self._packs.pack(image, store)
 
     async def unpack_snapshot(self, pack: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        uppers.refuse_store(await self._daemon())
         return await self._packs.unpack(pack, name, store)
 
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
