@@ -87,7 +87,7 @@ def with_hardening(attack: Attack, root: Path, name: str, **items: bool) -> Path
 
 
 def undefended(name: str, root: Path) -> Path:
-    """The same task, opted out of what stops the attack."""
+    """Make a copy of the task that is opted out of what stops the attack."""
     return with_hardening(ALL[name], root, f"{name}-undefended", **dict.fromkeys(ALL[name].items, False))
 
 

@@ -93,6 +93,9 @@ class LocalWorld:
             now = {place.name: _stamp(place / "running.json") for place in self._records()}
             changed = now != stamps
             stamps = now
+            if changed and self._links is not None:
+                running = [_json(place / "running.json") for place in self._records()]
+                self._links.update(link for one in running if (link := one.get("link")))
             for seen in self.sandboxes() if changed else ():
                 if seen.identity and seen not in known:
                     known.add(seen)
@@ -105,8 +108,6 @@ class LocalWorld:
         for place in self._records():
             labels = (_json(place / "spec.json").get("labels")) or {}
             running = _json(place / "running.json")
-            if self._links is not None and (link := running.get("link")):
-                self._links.add(link)
             identity = f"{running['pid']}-{running['started']}" if running else ""
             found.append(Seen(place.name, identity, labels.get("benchflow.workflow", "")))
         return found
@@ -269,7 +270,7 @@ class LocalWorld:
         return sorted({group.resolve() for group in groups if group.exists()})
 
     def _interfaces(self) -> list[str]:
-        """Those in the subnet; where it is watched, its own ones: stacks that ask for none use what they find."""
+        """List those in the subnet; of a watched stack, its own ones: stacks that ask for none use what they find."""
         ours = [name for name, address in _addresses().items() if ipaddress.ip_address(address) in self._subnet]
         return [name for name in ours if self._links is None or name in self._links]
 

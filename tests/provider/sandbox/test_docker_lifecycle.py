@@ -69,17 +69,20 @@ async def test_removing_takes_volumes_along(provider, start, daemon, image_from,
     sandbox = await start(image=image_from(Volumes={"/data": {}}))
     volumes = {mount["Name"] for mount in daemon.api.inspect_container(sandbox.ref.handle)["Mounts"]}
     mine = {"label": f"benchflow.stack={stack}"}
-    assert volumes & {volume.id for volume in daemon.volumes.list(filters=mine)}
+    own = {volume.id for volume in daemon.volumes.list(filters=mine)}
+    assert own and own <= volumes
     await provider.remove(sandbox.ref.name)
     assert not volumes & {volume.id for volume in daemon.volumes.list()}
     assert daemon.volumes.list(filters=mine) == []
 
 
 @pytest.mark.snapshots
-async def test_what_an_image_declares_is_on_no_volume(start, daemon, image_from):
+async def test_what_an_image_declares_is_on_no_volume(start, daemon, image_from, stack):
     """Where snapshots are kept: it would be in none."""
     sandbox = await start(image=image_from(Volumes={"/data": {}}))
     mounts = daemon.api.inspect_container(sandbox.ref.handle)["Mounts"]
+    own = daemon.volumes.list(filters={"label": f"benchflow.stack={stack}"})
+    assert [mount["Name"] for mount in mounts] == [volume.id for volume in own]
     assert [mount["Destination"] for mount in mounts] == ["/run/benchflow"]
 
 

@@ -13,7 +13,7 @@ from benchflow.contracts.task import HardeningConfig
 pytestmark = [pytest.mark.docker, pytest.mark.long]
 
 HARDENED = [name for name in QUICK if ALL[name].items and "engine" not in ALL[name].stopped_by]
-"""What nothing stops but items of hardening, and perhaps the clean room."""
+"""Names of attacks that nothing stops but items of hardening, and perhaps the clean room."""
 
 
 @pytest.mark.parametrize("name", ATTACKS)
