@@ -74,6 +74,7 @@ async def test_signals_are_heard_and_settings_kept_across_runs(theatre: Theatre)
     assert theatre.hall.most_open == 3
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short_histories")
 async def test_a_job_is_cancelled_in_a_later_run(theatre: Theatre) -> None:
     job = await theatre.submit(repeats=40, concurrency=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.theatre import Theatre
 
 from benchflow.contracts.job import JobOutcome
@@ -121,6 +122,7 @@ async def test_a_job_tells_an_operator_what_it_is_doing(theatre: Theatre) -> Non
     assert (attributes["BenchflowPhase"], attributes["BenchflowReward"]) == ("done", 1.0)
 
 
+@pytest.mark.long
 async def test_rollouts_that_take_much_to_describe_are_named_as_many_as_fit(theatre: Theatre) -> None:
     """Twenty of them would be more than one payload may be."""
     job = await theatre.submit(repeats=30, concurrency=30, judge={"base_url": "http://judge.example/" + "x" * 5000})

@@ -97,5 +97,46 @@ class TestDocker(SandboxConformance, WorldReadiness):
             "test_a_timeout_kills_the_command_and_all_it_started[nobody]",
             "test_a_timeout_kills_what_root_started_as_another_user",
             *("test_a_timeout_leaves_everything_else_alone", "test_a_command_that_ends_in_time_keeps_what_it_left"),
+            "test_what_ended_in_time_is_not_timed_out_for_a_late_caller",
+            # Shown by children that are one moment of their parent, and apart.
+            *(
+                "test_children_that_are_there_already_are_the_ones_meant_and_outlive_their_parent",
+                "test_commands_of_the_parent_run_on_through_a_fork",
+            ),
+            # Shown by the snapshot that is restored, and by the one that comes back from a store.
+            *(
+                "test_a_snapshot_of_a_name_that_has_one_is_that_one_until_it_is_removed",
+                "test_only_what_the_store_does_not_have_is_sent",
+            ),
+            # Shown by test_docker_lifecycle.py and test_docker_entrypoint.py.
+            *(
+                "test_a_command_that_needs_more_memory_than_allowed_is_killed_and_nothing_else",
+                "test_an_image_with_nothing_to_run_is_refused",
+            ),
+            # Shown by starts at the same moment, and by a sandbox that outlives its process.
+            *(
+                "test_starting_twice_finds_the_first_and_its_ref_says_what_was_asked_for",
+                "test_another_provider_attaches_and_gets_the_same",
+                "test_each_sandbox_has_files_processes_and_executions_of_its_own",
+            ),
+            # What such a key, a baseline, a healthcheck or a script is made of is the same for all providers.
+            *(
+                "test_other_keys_are_other_executions_however_odd",
+                "test_each_episode_has_executions_of_its_own",
+                "test_without_a_baseline_only_the_sandbox_itself_stays",
+                "test_what_runs_under_a_key_can_be_added_to_the_baseline",
+                "test_what_a_service_starts_later_stays_too",
+                "test_a_world_is_healthy_as_soon_as_its_command_succeeds",
+                "test_setup_commands_run_in_order_as_they_are_written",
+                "test_a_script_that_takes_too_long_is_a_result_that_says_so",
+            ),
+            # Shown by many files, and by two of the four ways to lay a link.
+            *("test_a_huge_file_goes_and_comes_back_the_same", "test_reading_a_file_that_is_too_large_is_an_error"),
+            *(
+                f"test_a_link_leads_to_a_place_inside_however_it_is_laid[{way}]"
+                for way in ("../../../../../../../../..{}", "/proc/1/cwd/../../..{}")
+            ),
+            # Shown by a failing build, and by the equal context.
+            *("test_an_image_that_is_not_there_to_build_upon_is_named", "test_a_given_digest_decides"),
         }
     )

@@ -1,18 +1,22 @@
-"""Each dialect as the official client of its provider reads it: text, thinking, parallel tools, usage, errors."""
+"""Each dialect as the official client of its provider reads it: text, thinking, parallel tools, usage, errors.
+
+The clients are imported where they are used: they take seconds, and every process of a run collects this module.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
-from google import genai
-from google.genai import errors as genai_errors
-from google.genai import types as genai_types
 
 from benchflow.testing.scripted_model import ScriptedModel
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+    from google import genai
+    from google.genai.types import GenerateContentConfig
 
 SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
 TEXT = "I will look around, and then tell you what is there."
@@ -36,24 +40,36 @@ def model() -> Iterator[ScriptedModel]:
 
 
 def openai_client(model: ScriptedModel, retries: int = 0) -> openai.OpenAI:
+    import openai
+
     return openai.OpenAI(base_url=model.openai_base_url, api_key="test", max_retries=retries)
 
 
 def anthropic_client(model: ScriptedModel, retries: int = 0) -> anthropic.Anthropic:
+    import anthropic
+
     return anthropic.Anthropic(base_url=model.base_url, api_key="test", max_retries=retries)
 
 
 def gemini_client(model: ScriptedModel) -> genai.Client:
-    return genai.Client(api_key="test", http_options=genai_types.HttpOptions(base_url=model.base_url))
+    from google import genai
+
+    return genai.Client(api_key="test", http_options=genai.types.HttpOptions(base_url=model.base_url))
+
+
+def gemini_config() -> GenerateContentConfig:
+    """Return a request's configuration with one tool, which the client doesn't call by itself."""
+    from google.genai import types
+
+    return types.GenerateContentConfig(
+        tools=[types.Tool(function_declarations=[{"name": "shell", "parameters_json_schema": SCHEMA}])],  # type: ignore[list-item]
+        automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
+    )
 
 
 CHAT_TOOLS: list[Any] = [{"type": "function", "function": {"name": "shell", "parameters": SCHEMA}}]
 RESPONSES_TOOLS: list[Any] = [{"type": "function", "name": "shell", "parameters": SCHEMA, "strict": False}]
 MESSAGES_TOOLS: list[Any] = [{"name": "shell", "input_schema": SCHEMA}]
-GEMINI_CONFIG = genai_types.GenerateContentConfig(
-    tools=[genai_types.Tool(function_declarations=[{"name": "shell", "parameters_json_schema": SCHEMA}])],  # type: ignore[list-item]
-    automatic_function_calling=genai_types.AutomaticFunctionCallingConfig(disable=True),
-)
 
 
 def test_chat_completions_are_what_openais_client_expects(model: ScriptedModel) -> None:
@@ -125,7 +141,7 @@ def test_messages_are_what_anthropics_client_expects(model: ScriptedModel) -> No
 
 def test_gemini_replies_are_what_googles_client_expects(model: ScriptedModel) -> None:
     client = gemini_client(model)
-    asked: Any = {"model": "m", "contents": "what is there?", "config": GEMINI_CONFIG}
+    asked: Any = {"model": "m", "contents": "what is there?", "config": gemini_config()}
     whole = client.models.generate_content(**asked)
     chunks = list(client.models.generate_content_stream(**asked))
     parts = list(whole.candidates[0].content.parts)  # type: ignore[index,union-attr]
@@ -135,7 +151,7 @@ def test_gemini_replies_are_what_googles_client_expects(model: ScriptedModel) ->
         assert "".join(part.text or "" for part in found if not part.thought) == TEXT
         assert [part.function_call.args for part in found if part.function_call] == [{"command": c} for c in COMMANDS]
     last = chunks[-1]
-    assert last.candidates and last.candidates[0].finish_reason == genai_types.FinishReason.STOP
+    assert last.candidates and last.candidates[0].finish_reason == "STOP"
     assert last.usage_metadata and last.usage_metadata.total_token_count == 950
     assert last.usage_metadata.thoughts_token_count == 10
 
@@ -166,6 +182,10 @@ def test_a_reply_may_end_for_every_reason(
 
 
 def test_errors_arrive_as_the_clients_own_and_are_retried_after_what_they_say() -> None:
+    import anthropic
+    import openai
+    from google.genai.errors import ClientError
+
     with ScriptedModel([ERROR, ERROR, REPLY]) as model:
         with pytest.raises(openai.RateLimitError, match="slow down") as chat:
             openai_client(model).chat.completions.create(model="m", messages=ASK, tools=CHAT_TOOLS)
@@ -180,8 +200,8 @@ def test_errors_arrive_as_the_clients_own_and_are_retried_after_what_they_say() 
         with pytest.raises(anthropic.InternalServerError) as overloaded:
             anthropic_client(model).messages.create(**asked)
         assert overloaded.value.body["error"]["type"] == "overloaded_error"  # type: ignore[index]
-        with gemini_client(model) as client, pytest.raises(genai_errors.ClientError, match="RESOURCE_EXHAUSTED"):
-            client.models.generate_content(model="m", contents="?", config=GEMINI_CONFIG)
+        with gemini_client(model) as client, pytest.raises(ClientError, match="RESOURCE_EXHAUSTED"):
+            client.models.generate_content(model="m", contents="?", config=gemini_config())
 
 
 def test_clients_find_the_models_and_can_count_tokens() -> None:

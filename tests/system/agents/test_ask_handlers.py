@@ -58,6 +58,7 @@ async def test_each_question_is_asked_once_and_one_without_an_answer_again(modul
     assert Seen(result).recorded() == ["not-now", {"action": "accept", "content": {"name": "Bob"}}]
 
 
+@pytest.mark.long
 @pytest.mark.local
 async def test_each_child_that_asks_is_answered_for_itself(module_jobs: Path, tmp_path: Path) -> None:
     table = 'multi_step_reward_strategy = "final"\n[[steps]]\nname = "first"\n[[steps]]\nname = "second"\n'

@@ -1,7 +1,7 @@
 """The package of attacks through the engine: what has a defence earns nothing, and would earn all of it without.
 
-Every run has an attack upon each of three defences, twice: with the defences on, and with the task opted out of those
-that stop it. All of the package, also as root, on both providers and in a clean room, is `long`.
+Every run has an attack upon each of three defences, and one of them twice: with the defences on, and with the task
+opted out of those that stop it. All of the package, also as root, on both providers and in a clean room, is `long`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ pytestmark = pytest.mark.docker
 THREE = ("conftest-in-the-workspace", "linked-key", "squatted-port")
 """What pytest is told, what the verifier finds in the workspace, and what goes on running."""
 
+TWICE = "linked-key"
+"""The attack of these that is also made upon a task without its defences."""
+
 
 def system_tasks(root: Path) -> SystemTasks:
     defended = [ALL[name].directory for name in (*THREE, "honest-conftest")]
     steps = in_steps(ALL["searched-key"], root, "first", "second")
-    return {"attacks": [*defended, *(undefended(name, root) for name in THREE), steps]}
+    return {"attacks": [*defended, undefended(TWICE, root), steps]}
 
 
 @pytest.mark.parametrize("name", THREE)
@@ -30,9 +33,8 @@ def test_an_attack_that_has_a_defence_earns_nothing_by_default(attacks_results: 
     assert (result.error, result.reward) == (None, 0.0)
 
 
-@pytest.mark.parametrize("name", THREE)
-def test_it_wins_where_the_task_opts_out_of_what_stops_it(attacks_results: Results, name: str) -> None:
-    result = attacks_results[f"{name}-undefended"]
+def test_it_wins_where_the_task_opts_out_of_what_stops_it(attacks_results: Results) -> None:
+    result = attacks_results[f"{TWICE}-undefended"]
     assert (result.error, result.reward) == (None, 1.0)
 
 

@@ -88,7 +88,6 @@ def untouched(root: Path) -> list[Path]:
     """Tasks on which the agent does nothing."""
     tasks = [
         agents_account(root),
-        leftover_processes(root),
         verifiers_own(root),
         looks(
             root,
@@ -101,6 +100,15 @@ def untouched(root: Path) -> list[Path]:
             """,
             environment="cpus = 0.5\nmemory_mb = 192\nstorage_mb = 500",
         ),
+    ]
+    write_script(tasks[1] / "tests" / "helper.sh", "true\n")
+    return tasks
+
+
+def seldom_untouched(root: Path) -> list[Path]:
+    """More of them: what they show of a sandbox, every provider's conformance shows, too."""
+    return [
+        leftover_processes(root),
         looks(
             root,
             "offline",
@@ -112,8 +120,6 @@ def untouched(root: Path) -> list[Path]:
         ),
         looks(root, "online", 'finds an_interface grep -q "^ *eth" /proc/net/dev\n'),
     ]
-    write_script(tasks[2] / "tests" / "helper.sh", "true\n")
-    return tasks
 
 
 def solved(root: Path) -> list[Path]:
@@ -190,7 +196,13 @@ def assert_all_found(result: RolloutResult) -> None:
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize("name", ["account", "service", "verifier", "limits", "offline", "online"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("account", "verifier", "limits"),
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("service", "offline", "online")),
+    ],
+)
 def test_a_world_that_nobody_touched_is_as_its_task_says(idle_results: Results, name: str) -> None:
     assert_all_found(idle_results[name])
 
@@ -211,7 +223,7 @@ def test_a_directory_that_is_not_in_the_image_is_made(docker_results: Results) -
 @pytest.mark.docker
 def test_a_limit_that_cannot_be_enforced_is_a_recorded_warning(idle_results: Results) -> None:
     assert any("storage_mb = 500 is not enforced" in warning for warning in idle_results["limits"].warnings)
-    assert idle_results["online"].warnings == []
+    assert idle_results["account"].warnings == []
 
 
 @pytest.mark.local
@@ -261,6 +273,10 @@ def system_tasks(root: Path) -> SystemTasks:
         environment='workdir = "/srv/work"',
     )
     return {"idle": untouched(root), "docker": [workdir], "local": [*solved(root), *of_steps(root)]}
+
+
+def long_system_tasks(root: Path) -> SystemTasks:
+    return {"idle": seldom_untouched(root)}
 
 
 @pytest.mark.local
