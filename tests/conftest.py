@@ -48,6 +48,10 @@ for _number, _handler in (
 # Set where tests run beside each other: what a command prints into a pipe must not be broken at somebody's width.
 os.environ.pop("COLUMNS", None)
 
+# Several processes of tests and several Temporal servers share a few cores: threads that look for work in vain are a
+# seventh of what a server computes.
+os.environ.setdefault("GOMAXPROCS", "1")
+
 # Tests say themselves which options they are about.
 for _variable in (*WorkerOptions.variables().values(), *WorkflowOptions.variables().values()):
     os.environ.pop(_variable, None)

@@ -88,6 +88,7 @@ async def test_programs_run_as_an_ordinary_user_and_not_even_root_can_change_the
         assert "Read-only file system" in ran.stderr
 
 
+@pytest.mark.long
 async def test_an_image_with_musl_is_refused_by_name(
     start: Start, build: Build, node_toolbox: Toolbox, base_image: str, tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ class TestDocker(SandboxConformance, WorldReadiness):
             *(
                 "test_a_command_that_needs_more_memory_than_allowed_is_killed_and_nothing_else",
                 "test_an_image_with_nothing_to_run_is_refused",
+                "test_an_entrypoint_runs_once_as_the_image_says_and_with_its_secrets[first]",
             ),
             # Shown by starts at the same moment, and by a sandbox that outlives its process.
             *(

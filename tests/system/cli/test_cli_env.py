@@ -215,6 +215,7 @@ def test_a_world_that_does_not_get_ready_shows_its_log_and_leaves_nothing(bench:
     assert left("local") == []
 
 
+@pytest.mark.long
 @pytest.mark.local
 def test_a_restore_is_held_to_the_rows_of_the_snapshot(bench: Bench, world: Path) -> None:
     text = STARTED.replace("desk.db", "desk.db --restless") + STATE
