@@ -90,6 +90,7 @@ async def test_results_come_back_from_another_host(cluster: Path, start_host: St
     assert await job.fetch() == 0
 
 
+@pytest.mark.long
 async def test_a_second_submit_of_a_finished_job_runs_nothing(
     cluster: Path, start_host: StartHost, tmp_path: Path
 ) -> None:

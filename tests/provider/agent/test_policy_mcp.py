@@ -125,10 +125,14 @@ NOTE = 'data: {"jsonrpc": "2.0", "method": "notifications/progress"}'
 @pytest.mark.parametrize(
     "speak",
     [
-        pytest.param(stream(), id="events"),
-        pytest.param(stream(": hello", "id: 1", "data:", "", NOTE, "", end="\r\n"), id="with others before"),
+        pytest.param(stream(), id="events", marks=pytest.mark.long),
+        pytest.param(
+            stream(": hello", "id: 1", "data:", "", NOTE, "", end="\r\n"),
+            id="with others before",
+            marks=pytest.mark.long,
+        ),
         pytest.param(stream(PING, "", ROOTS, "", end="\r"), id="with requests before"),
-        pytest.param(one_of_a_list, id="a list"),
+        pytest.param(one_of_a_list, id="a list", marks=pytest.mark.long),
     ],
 )
 async def test_an_answer_may_be_a_stream_of_events(start: Start, speak: Speak) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_world import BASE_IMAGE, LOCAL, LONG_IN_DOCKER, run_tasks
+from support.agent_world import BASE_IMAGE, DOCKER, LOCAL, run_tasks
 from support.model_world import policy, runs, says, write_model_task
 from support.paths import SUPPORT
 
@@ -181,7 +181,8 @@ class Together:
         return runs("python3 /opt/act.py look", hold="all have begun")
 
 
-@pytest.mark.parametrize("sandbox", [LOCAL, LONG_IN_DOCKER])
+@pytest.mark.long
+@pytest.mark.parametrize("sandbox", [LOCAL, DOCKER])
 def test_siblings_see_what_their_parent_has_left_and_nothing_of_each_other(
     module_jobs: Path, tmp_path: Path, sandbox: str
 ) -> None:

@@ -68,6 +68,7 @@ def test_options_that_its_worker_could_not_read_are_refused_before_it_starts(
     assert stack.running(own) is None
 
 
+@pytest.mark.long
 @pytest.mark.docker
 async def test_who_waits_for_a_job_is_told_when_the_stack_is_stopped_and_can_come_back(
     own: StatePaths, tmp_path: Path
