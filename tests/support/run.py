@@ -119,6 +119,10 @@ def end(directory: Path) -> list[str]:
             except (AssertionError, ServerUnavailableError, RPCError) as error:
                 problems.append(f"workflows that were cancelled have not ended: {error}")
         stack.stop(StatePaths(state))
+        store = state / "local" / "store"
+        if store.is_mount():
+            # Whoever still holds it, so that the stack's worker could not unmount it, ends with this run.
+            subprocess.run(["umount", "--lazy", store], check=True)
     remove_tree(directory)
     return problems
 
