@@ -49,7 +49,7 @@ for _number, _handler in (
 os.environ.pop("COLUMNS", None)
 
 # Several processes of tests and several Temporal servers share a few cores: threads that look for work in vain are a
-# seventh of what a server computes.
+# sixth of what a server computes.
 os.environ.setdefault("GOMAXPROCS", "1")
 
 # Tests say themselves which options they are about.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -156,21 +157,21 @@ def system_tasks(root: Path) -> SystemTasks:
     solve = "echo 1 > answer; echo 1 > /etc/left\n"
     wherever = write_task(root / "rooms", "wherever", solve=solve, test=test, dockerfile=DOCKERFILE)
     arrives = _arrives(root / "rooms", separate="")
-    planted = _in_docker(root / "docker")[0]
-    return {"local": [*tasks_in_rooms(root), package], "rooms": [wherever, arrives], "docker": [planted]}
+    planted = _in_docker(root / "docker", ["planted"])
+    return {"local": [*tasks_in_rooms(root), package], "rooms": [wherever, arrives], "docker": planted}
 
 
 def long_system_tasks(root: Path) -> SystemTasks:
-    return {"docker": _in_docker(root / "long")[1:]}
+    return {"docker": _in_docker(root / "long", MORE)}
 
 
-def _in_docker(root: Path) -> list[Path]:
-    """Those that are run in Docker, too: first the one that every run has."""
+def _in_docker(root: Path, names: Sequence[str]) -> list[Path]:
+    """Write the tasks for Docker, and return those of these names."""
     table = OWN_TABLE.replace("{image}", BASE_IMAGE)
     solve = "echo 42 > answer; echo 1 > /etc/agents\n"
     own = write_task(root, "own-table", config=table, solve=solve, test=OWN, dockerfile=DOCKERFILE)
-    tasks = {task.name: task for task in tasks_in_rooms(root)}
-    return [tasks["planted"], own, *(tasks[name] for name in MORE[1:])]
+    tasks = {task.name: task for task in [*tasks_in_rooms(root), own]}
+    return [tasks[name] for name in names]
 
 
 MORE = ("own-table", "arrives", "two-steps", "own-dockerfile")

@@ -17,7 +17,7 @@ PLAIN = ["cut-a-release", "log-report", "redact-stream"]
 to run; the store of a run's local sandboxes is new, and it takes most of a minute to make it there."""
 
 QUICK = ["cut-a-release", "ticket-desk", "pack-telemetry"]
-"""Those that every run solves in Docker: steps, a service with artifacts, metrics."""
+"""Names of the tasks that every run solves in Docker: steps, a service with artifacts, metrics."""
 
 
 def system_tasks(root: Path) -> SystemTasks:

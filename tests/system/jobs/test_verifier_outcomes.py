@@ -26,10 +26,10 @@ BROKEN = [
 
 DOCKERFILE = f"FROM {BASE_IMAGE}\n"
 HANGS = "sleep 600 & echo $! > /tmp/child; wait"
+SHORT = "[verifier]\ntimeout_sec = 2\n"
 
 
 def system_tasks(root: Path) -> SystemTasks:
-    short = "[verifier]\ntimeout_sec = 2\n"
     wins = f"echo 1 > {TEXT}\n"
 
     def task(name: str, test: str, **more: str) -> Path:
@@ -38,7 +38,7 @@ def system_tasks(root: Path) -> SystemTasks:
     tasks = [task(name, f"{script}\n") for name, script, _, _ in BROKEN if name != "planted-reward"]
     tasks += [
         task("planted-reward", "true\n", solve=f"mkdir -p /logs/verifier; echo 1 > {TEXT}\n"),
-        task("hangs-after-reward", f"echo 1 > {TEXT}; {HANGS}\n", config=short),
+        task("hangs-after-reward", f"echo 1 > {TEXT}; {HANGS}\n", config=SHORT),
         task("agree", f'echo 0.5 > {TEXT}; echo \'{{"reward": 0.5, "speed": 3}}\' > {JSON}\n'),
         task("wider", f"echo -2 > {TEXT}\n", config="[verifier]\nreward_range = [-5, 1]\n"),
         task("exits-nonzero", f"echo 0.25 > {TEXT}; exit 4\n"),
@@ -46,6 +46,10 @@ def system_tasks(root: Path) -> SystemTasks:
         task("oracle-fails", f"echo 0.5 > {TEXT}\n", solve="echo no luck; exit 7\n"),
     ]
     return {"local": tasks}
+
+
+def long_system_tasks(root: Path) -> SystemTasks:
+    return {"local": [write_task(root, "hangs", test=f"{HANGS}\n", dockerfile=DOCKERFILE, config=SHORT)]}
 
 
 @pytest.mark.parametrize(("name", "error", "says"), [(name, error, says) for name, _, error, says in BROKEN])
@@ -67,8 +71,9 @@ def test_a_verifier_that_writes_nothing_shows_the_end_of_its_output(local_result
     assert error is not None and "I forgot" in str(error.log_tail)
 
 
-def test_a_verifier_that_hangs_is_ended_and_measures_nothing(local_results: Results) -> None:
-    result = local_results["hangs-after-reward"]
+@pytest.mark.parametrize("name", ["hangs-after-reward", pytest.param("hangs", marks=pytest.mark.long)])
+def test_a_verifier_that_hangs_is_ended_and_measures_nothing(local_results: Results, name: str) -> None:
+    result = local_results[name]
     assert (result.status, result.rewards) == ("errored", None)
     assert result.verifier_error is not None
     assert result.verifier_error.type == "VerifierTimeoutError"

@@ -106,7 +106,7 @@ def untouched(root: Path) -> list[Path]:
 
 
 def seldom_untouched(root: Path) -> list[Path]:
-    """More of them: what they show of a sandbox, every provider's conformance shows, too."""
+    """Write more such tasks. What they show of a sandbox, every provider's conformance shows, too."""
     return [
         leftover_processes(root),
         looks(

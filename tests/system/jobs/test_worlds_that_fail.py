@@ -39,7 +39,7 @@ def system_tasks(root: Path) -> SystemTasks:
 
 
 def long_system_tasks(root: Path) -> SystemTasks:
-    """Worlds that take too long: when that is, is the same for all providers."""
+    """Write worlds that take too long: when that is, is the same for all providers."""
     slow = '[environment.healthcheck]\ncommand = "sleep 60"\ninterval_sec = 0.05\ntimeout_sec = 0.3\nretries = 1\n'
     hangs = f"FROM {BASE_IMAGE}\nRUN sleep 60\n"
     return {
