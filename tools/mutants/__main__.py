@@ -4,9 +4,9 @@
 
 Each `*.toml` beside this file is a mutant: `file`, `old` and `new` (the fault), `guarantee`, and `test`, the test that
 kills it (a pytest node id, or a file). First these tests are run without a fault, and must pass. Then each mutant is
-run against its test; with `--lane` against its whole lane, which also shows what else notices the fault. The exit
-status is 1 when a mutant survives, or no longer applies because the code that it changes is gone. `tests/GUARANTEES.md`
-says which guarantee each one is about.
+run against its test, two at a time; with `--lane` against its whole lane, one at a time, which also shows what else
+notices the fault. The exit status is 1 when a mutant survives, or no longer applies because the code that it changes is
+gone. `tests/GUARANTEES.md` says which guarantee each one is about.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +61,27 @@ class Mutant:
         if text.count(self.old) != 1:
             raise ValueError(f"no longer applies: {self.file} has its text {text.count(self.old)} times, not once")
         (root / self.file).write_text(text.replace(self.old, self.new))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant."""
+
+    mutant: Mutant
+    seconds: float
+    problem: str | None
+    """Why it is wrong; None where its test has failed, as it must."""
+    others: tuple[str, ...] = ()
+    """Other tests that failed."""
+
+    def __str__(self) -> str:
+        word = "WRONG" if self.problem else "killed"
+        lines = [f"{word:6} {self.seconds:5.0f} s  {self.mutant.name}: {self.mutant.guarantee}"]
+        if self.problem:
+            lines.append(f"    {self.problem}")
+        if self.others:
+            lines.append(f"    noticed by {len(self.others)} others: {', '.join(self.others[:5])}")
+        return "\n".join(lines)
 
 
 @contextlib.contextmanager
@@ -106,23 +129,20 @@ def check_unchanged(tests: Iterable[str]) -> str | None:
     return f"without any fault, these fail: {', '.join(sorted(failed | broken))}" if failed | broken else None
 
 
-def run(mutant: Mutant, *, whole_lane: bool, keep: bool) -> str | None:
-    """Run a mutant. Returns why it is wrong, or None when its test has failed."""
-    with copied(mutant.name, keep=keep) as root:
-        try:
+def run(mutant: Mutant, *, whole_lane: bool, keep: bool) -> Verdict:
+    """Put a mutant into a copy, and run its test there."""
+    started = time.monotonic()
+    try:
+        with copied(mutant.name, keep=keep) as root:
             mutant.put_into(root)
             tests = [*PARALLEL, mutant.lane] if whole_lane else [mutant.test]
             # What a fault breaks need not be waited for as on a busy machine.
             failed, broken = run_tests(root, *tests, patience=40)
-        except (ValueError, RuntimeError) as error:
-            return str(error)
-    others = sorted(test for test in failed if not mutant.is_killed_by(test))
-    if len(others) == len(failed):
-        noticed = sorted({*others, *broken})
-        return f"survived {mutant.test}" + (f"; noticed by {', '.join(noticed)}" if noticed else "")
-    if others:
-        print(f"    also killed by {len(others)}: {', '.join(others[:5])}")
-    return None
+    except (ValueError, RuntimeError) as error:
+        return Verdict(mutant, time.monotonic() - started, str(error))
+    others = {test for test in failed if not mutant.is_killed_by(test)}
+    survived = f"survived {mutant.test}" if others == failed else None
+    return Verdict(mutant, time.monotonic() - started, survived, tuple(sorted(others | broken)))
 
 
 def main() -> int:
@@ -139,14 +159,10 @@ def main() -> int:
         print(problem)
         return 1
     wrong = 0
-    for mutant in mutants:
-        started = time.monotonic()
-        problem = run(mutant, whole_lane=options.lane, keep=options.keep)
-        verdict, seconds = "WRONG" if problem else "killed", time.monotonic() - started
-        print(f"{verdict:6} {seconds:5.0f} s  {mutant.name}: {mutant.guarantee}", flush=True)
-        if problem:
-            wrong += 1
-            print(f"    {problem}")
+    with ThreadPoolExecutor(1 if options.lane else 2) as pool:
+        for verdict in pool.map(partial(run, whole_lane=options.lane, keep=options.keep), mutants):
+            print(verdict, flush=True)
+            wrong += verdict.problem is not None
     print(f"mutants: {len(mutants) - wrong} killed, {wrong} wrong")
     return 1 if wrong else 0
 

@@ -111,7 +111,7 @@ class RandomTrees(Worlds):
 class TestOnLocal(OnLocal, RandomTrees):
     @pytest.mark.parametrize(
         ("trees", "nodes"),
-        [(1, 7), pytest.param(20, 12, marks=pytest.mark.long), pytest.param(200, 12, marks=pytest.mark.soak)],
+        [(1, 7), pytest.param(8, 12, marks=pytest.mark.long), pytest.param(200, 12, marks=pytest.mark.soak)],
     )
     async def test_each_node_is_what_its_path_made_of_it(
         self,

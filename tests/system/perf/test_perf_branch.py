@@ -32,7 +32,7 @@ def measured(*arguments: str) -> dict[str, Any]:
     "sandbox",
     [
         pytest.param("local", marks=pytest.mark.local),
-        pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak]),
     ],
 )
 def test_checkpoints_and_children_are_measured_by_size_and_by_depth(sandbox: str) -> None:

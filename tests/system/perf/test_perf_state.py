@@ -18,7 +18,7 @@ SCRIPT = BENCHMARKS / "perf" / "state.py"
     "sandbox",
     [
         pytest.param("local", marks=pytest.mark.local),
-        pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak]),
     ],
 )
 def test_each_measurement_is_printed_in_one_object(sandbox: str) -> None:
