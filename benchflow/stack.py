@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import SystemRandom
 from typing import Literal
 
 from benchflow.contracts.base import Model
@@ -28,6 +29,9 @@ from benchflow.store import storage_errors, write_atomic
 PORT_VARIABLE = "BENCHFLOW_STACK_PORT"
 UI_PORT_VARIABLE = "BENCHFLOW_UI_PORT"
 IDLE_VARIABLE = "BENCHFLOW_STACK_IDLE_SEC"
+PORTS = range(10_000, 32_768)
+"""What `free_port` chooses from: below the ports that Linux gives to outgoing connections. A connection may take one of
+those before the server listens there, or while it is started again."""
 START_TIMEOUT_SEC = 60.0
 STOP_TIMEOUT_SEC = 60.0
 
@@ -190,7 +194,13 @@ def wanted_port(variable: str) -> int | None:
     return int(text)
 
 
+def free_port(*, other_than: int | None = None) -> int:
+    """Choose a port of 127.0.0.1 that nothing uses."""
+    return next(port for port in SystemRandom().sample(PORTS, len(PORTS)) if port != other_than and is_free(port))
+
+
 def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -13,7 +13,6 @@ import gc
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -45,6 +44,7 @@ from benchflow.stack import (
     Process,
     StackRecord,
     WorkerWanted,
+    free_port,
     is_free,
     read_record,
     wanted_here,
@@ -111,11 +111,12 @@ class Supervisor:
         previous = read_record(paths)
         # First, because they hold the ports.
         _end_orphans(previous)
+        port = _choose_port(PORT_VARIABLE, previous.port if previous else None)
         self.record = StackRecord(
             state="starting",
             supervisor=Process.of(os.getpid()),
-            port=self._choose_port(PORT_VARIABLE, previous.port if previous else None),
-            ui_port=self._choose_port(UI_PORT_VARIABLE, previous.ui_port if previous else None),
+            port=port,
+            ui_port=_choose_port(UI_PORT_VARIABLE, previous.ui_port if previous else None, other_than=port),
             namespace="benchflow",
         )
 
@@ -309,17 +310,6 @@ class Supervisor:
                 preexec_fn=_die_with_parent,
             )
 
-    def _choose_port(self, variable: str, previous: int | None) -> int:
-        wanted = wanted_port(variable)
-        if wanted is not None:
-            return wanted
-        if previous is not None and is_free(previous):
-            return previous
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-            return port
-
     def _count_restart(self, name: str) -> None:
         restarts = {**self.record.restarts, name: self.record.restarts.get(name, 0) + 1}
         self._write(restarts=restarts)
@@ -327,6 +317,13 @@ class Supervisor:
     def _write(self, **changes: object) -> None:
         self.record = self.record.model_copy(update=changes)
         write_atomic(self.paths.stack_record, self.record.model_dump_json(indent=1).encode(), mode=0o600)
+
+
+def _choose_port(variable: str, previous: int | None, *, other_than: int | None = None) -> int:
+    wanted = wanted_port(variable)
+    if wanted is not None:
+        return wanted
+    return previous if previous is not None and is_free(previous) else free_port(other_than=other_than)
 
 
 def _end_orphans(previous: StackRecord | None) -> None:

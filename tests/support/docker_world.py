@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -72,8 +73,9 @@ class DockerWorld:
 
     def builds(self, mark: str) -> list[Seen]:
         """The daemon's own containers of builds, which carry no label."""
-        everything = self._docker.containers.list(all=True, ignore_removed=True)
-        return [_seen(it) for it in everything if mark in " ".join(it.attrs["Config"]["Cmd"] or [])]
+        everything = self._docker.containers.list(ignore_removed=True)
+        building = [it for it in everything if mark in " ".join(it.attrs["Config"]["Cmd"] or [])]
+        return [_seen(it) for it in building if any(mark in line for line in _processes(it))]
 
     def helpers(self) -> list[int]:
         return []
@@ -115,6 +117,26 @@ class DockerWorld:
     def _networks(self) -> list[Any]:
         filters = {"label": f"benchflow.stack={self._stack}"}
         return self._docker.networks.list(filters=filters) if self._stack else []
+
+
+async def solving(client: docker.DockerClient, job: str) -> list[Container]:
+    """The containers of a job, by its name, in which a solution works."""
+
+    def found() -> list[Container]:
+        running = client.containers.list(filters={"label": f"benchflow.job={job}"}, ignore_removed=True)
+        return [container for container in running if any("solve.sh" in line for line in _processes(container))]
+
+    return await asyncio.to_thread(found)
+
+
+def _processes(container: Container) -> list[str]:
+    """The command lines in a container; none in one that comes up or has ended."""
+    try:
+        return [str(row[-1]) for row in container.top()["Processes"] or []]
+    except docker.errors.APIError as error:
+        if error.status_code not in (404, 409):
+            raise
+        return []
 
 
 def _seen(container: Container) -> Seen:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -19,6 +18,7 @@ from benchflow.contracts import names
 from benchflow.errors import ServerUnavailableError
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT, short_of
+from benchflow.stack import free_port
 from benchflow.supervisor import temporal_binary
 from benchflow.temporal import Target, connect
 from benchflow.testing.waiting import until
@@ -27,9 +27,7 @@ from benchflow.testing.waiting import until
 @contextlib.asynccontextmanager
 async def cluster_server() -> AsyncIterator[str]:
     """The address of a Temporal server in memory."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
     command += [f"--search-attribute={name}=Keyword" for name in names.KEYWORD_ATTRIBUTES]

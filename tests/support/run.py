@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from benchflow.errors import ServerUnavailableError
 from benchflow.host import locked
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.directory import remove_tree
+from benchflow.stack import free_port
 from benchflow.supervisor import temporal_binary
 from benchflow.temporal import Target, connect
 from benchflow.testing.waiting import until
@@ -57,9 +57,7 @@ def once(directory: Path, name: str, make: Callable[[], dict[str, object]]) -> d
 
 def start_server() -> dict[str, object]:
     """Start a Temporal server in memory with a namespace for each process of the run. Returns its address and pid."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
     for name in (*(f"gw{number}" for number in range(PROCESSES)), UNUSED):

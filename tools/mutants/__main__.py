@@ -103,30 +103,23 @@ def copied(name: str, *, keep: bool) -> Iterator[Path]:
             shutil.rmtree(root, ignore_errors=True)
 
 
-def run_tests(root: Path, *arguments: str, patience: int | None = None) -> tuple[set[str], set[str]]:
-    """Run tests of a copy. Returns those that failed, and those that could not be run or ended in an error.
-
-    patience: seconds in which a condition must come true that a test waits for; None as in any run of the tests.
-    Raises `RuntimeError` when pytest itself did not come to an end.
-    """
+def run_pytest(root: Path, *arguments: str, **variables: str) -> str:
+    """Run tests of a copy, and return what pytest prints. Raises `RuntimeError` when it did not come to an end."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=-ra --strict-markers"]
-    command += ["--reruns", "0", "-m", "not soak and not long", "--tb=line", *arguments]
+    command += ["-m", "not soak and not long", *arguments]
     # Before the installed package; the processes that tests start inherit it.
-    environment = os.environ | {"PYTHONPATH": str(root)}
-    if patience is not None:
-        environment["BENCHFLOW_TEST_TIMEOUT_SEC"] = str(patience)
+    environment = os.environ | {"PYTHONPATH": str(root)} | variables
     ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     if ran.returncode not in (0, 1):
         raise RuntimeError(f"pytest ended with {ran.returncode}:\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
-    found = OUTCOME.findall(ran.stdout)
-    return {test for how, test in found if how == "FAILED"}, {test for how, test in found if how == "ERROR"}
+    return ran.stdout
 
 
 def check_unchanged(tests: Iterable[str]) -> str | None:
     """Run the tests of all mutants without a fault: else a failure would not show that the fault was noticed."""
     with copied("none", keep=False) as root:
-        failed, broken = run_tests(root, *PARALLEL, *sorted(set(tests)))
-    return f"without any fault, these fail: {', '.join(sorted(failed | broken))}" if failed | broken else None
+        printed = run_pytest(root, *PARALLEL, "--tb=short", *sorted(set(tests)))
+    return f"without any fault, these fail:\n{printed}" if OUTCOME.search(printed) else None
 
 
 def run(mutant: Mutant, *, whole_lane: bool, keep: bool) -> Verdict:
@@ -136,10 +129,13 @@ def run(mutant: Mutant, *, whole_lane: bool, keep: bool) -> Verdict:
         with copied(mutant.name, keep=keep) as root:
             mutant.put_into(root)
             tests = [*PARALLEL, mutant.lane] if whole_lane else [mutant.test]
-            # What a fault breaks need not be waited for as on a busy machine.
-            failed, broken = run_tests(root, *tests, patience=40)
+            # What a fault breaks need be neither run again nor waited for as on a busy machine.
+            printed = run_pytest(root, "--reruns", "0", "--tb=no", *tests, BENCHFLOW_TEST_TIMEOUT_SEC="40")
     except (ValueError, RuntimeError) as error:
         return Verdict(mutant, time.monotonic() - started, str(error))
+    found = OUTCOME.findall(printed)
+    failed = {test for how, test in found if how == "FAILED"}
+    broken = {test for how, test in found if how == "ERROR"}
     others = {test for test in failed if not mutant.is_killed_by(test)}
     survived = f"survived {mutant.test}" if others == failed else None
     return Verdict(mutant, time.monotonic() - started, survived, tuple(sorted(others | broken)))

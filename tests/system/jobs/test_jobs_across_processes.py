@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import docker
 import pytest
 from docker.models.containers import Container
+from support.docker_world import solving
 from support.running import job_config
 from support.task_writer import write_task
 
@@ -67,16 +67,11 @@ async def test_a_container_removed_behind_the_engines_back_is_a_second_attempt(e
     client = docker.from_env()
     config = job_config([task], engine, job_name="removed", retry={"min_wait_sec": 0.05})
     job: Job = await submit(plan_job(config))
-
-    async def at_work() -> list[Container]:
-        found = await asyncio.to_thread(client.containers.list, filters={"label": "benchflow.job=removed"})
-        return [container for container in found if container.exec_run("pgrep -f solve.sh").exit_code == 0]
-
-    (first,) = await until(at_work)
+    (first,) = await until(lambda: solving(client, "removed"))
     first.remove(force=True)
 
     async def at_work_again() -> list[Container]:
-        return [container for container in await at_work() if container.id != first.id]
+        return [container for container in await solving(client, "removed") if container.id != first.id]
 
     (second,) = await until(at_work_again)
     second.exec_run("touch /root/go")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
@@ -14,6 +13,7 @@ from textwrap import dedent
 import docker
 import pytest
 from docker.models.containers import Container
+from support.docker_world import solving
 from support.running import job_config
 from support.task_writer import BASE_IMAGE, write_task
 from support.world_package import GET, write_entrypoint_package
@@ -112,9 +112,8 @@ async def test_a_named_value_is_seen_by_commands_only(
     ]
 
     async def at_work() -> list[Container]:
-        found = await asyncio.to_thread(client.containers.list, filters={"label": "benchflow.job=keeps"})
-        ready = [container for container in found if container.exec_run("pgrep -f solve.sh").exit_code == 0]
-        return ready if len(ready) == 2 else []
+        found = await solving(client, "keeps")
+        return found if len(found) == 2 else []
 
     containers = await until(at_work)
     inspected = json.dumps([container.attrs for container in containers])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from docker.models.containers import Container
+from support.docker_world import solving
 from support.running import job_config
 from support.task_writer import write_task
 
@@ -41,6 +41,8 @@ def test_it_is_one_for_all_who_ask_and_ends_when_told_and_when_nobody_uses_it(
     with ThreadPoolExecutor(4) as pool:
         records = list(pool.map(lambda _: stack.ensure(own), range(4)))
     assert len({record.supervisor.pid for record in records}) == 1
+    outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert max(records[0].port, records[0].ui_port) < outgoing
     assert stack.running(own) is not None
     assert stack.stop(own)
     assert stack.running(own) is None
@@ -77,12 +79,7 @@ async def test_who_waits_for_a_job_is_told_when_the_stack_is_stopped_and_can_com
     job = await submit(plan_job(job_config([task], tmp_path / "jobs", job_name=name, sandbox="docker")))
     waiting = asyncio.create_task(job.wait())
     client = docker.from_env()
-
-    async def at_work() -> list[Container]:
-        found = await asyncio.to_thread(client.containers.list, filters={"label": f"benchflow.job={name}"})
-        return [container for container in found if container.exec_run("pgrep -f solve.sh").exit_code == 0]
-
-    (container,) = await until(at_work)
+    (container,) = await until(lambda: solving(client, name))
     await asyncio.to_thread(stack.stop, own)
     with pytest.raises(StackError, match="was stopped"):
         await asyncio.wait_for(waiting, 300)
