@@ -67,7 +67,11 @@ def _packed(directory: Path) -> bytes:
 
 def _reward(container: Container) -> float | None:
     for name in ("reward.json", "reward.txt"):
-        read = container.exec_run(["cat", f"/logs/verifier/{name}"])
+        command = ["cat", f"/logs/verifier/{name}"]
+        # On a busy machine the daemon at times loses what a command prints.
+        read = container.exec_run(command)
+        if not read.output:
+            read = container.exec_run(command)
         if read.exit_code == 0:
             assert isinstance(read.output, bytes)
             return float(json.loads(read.output)["reward"] if name.endswith("json") else read.output)

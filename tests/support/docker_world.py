@@ -61,8 +61,7 @@ class DockerWorld:
             try:
                 container.exec_run(["touch", path])
             except docker.errors.APIError as error:
-                # It does not run, or not any more.
-                if error.status_code not in (404, 409):
+                if not _says_not_running(error):
                     raise
 
     def commands(self, sandbox: Seen) -> list[str]:
@@ -134,9 +133,14 @@ def _processes(container: Container) -> list[str]:
     try:
         return [str(row[-1]) for row in container.top()["Processes"] or []]
     except docker.errors.APIError as error:
-        if error.status_code not in (404, 409):
+        if not _says_not_running(error):
             raise
         return []
+
+
+def _says_not_running(error: docker.errors.APIError) -> bool:
+    # Of one that is being removed, an exec that was made before is told as a failure of the daemon's own.
+    return error.status_code in (404, 409) or "is not running" in str(error.explanation)
 
 
 def _seen(container: Container) -> Seen:
