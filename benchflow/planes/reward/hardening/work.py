@@ -76,7 +76,11 @@ async def harden(
         found += changed
     judged = await _judge(sandbox, baseline, config)
     judged.remove.update(dict.fromkeys(remove, TOOLS_ITEM))
-    found += await _act(sandbox, judged, config, verifier, trusted)
+    acted = await _act(sandbox, judged, config, verifier, trusted)
+    found += acted
+    if acted and config.kill_processes and not trusted:
+        # The world, cron for one, may have started what was planted after the first end and before it was removed.
+        found += await _end(sandbox, is_doubtful=False)
     disabled = [name for name, is_on in config.model_dump().items() if not is_on]
     return HardeningReport(
         findings=found[:MOST],
