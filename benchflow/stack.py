@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 from random import SystemRandom
 from typing import Literal
@@ -30,8 +31,8 @@ PORT_VARIABLE = "BENCHFLOW_STACK_PORT"
 UI_PORT_VARIABLE = "BENCHFLOW_UI_PORT"
 IDLE_VARIABLE = "BENCHFLOW_STACK_IDLE_SEC"
 PORTS = range(10_000, 32_768)
-"""What `free_port` chooses from: below the ports that Linux gives to outgoing connections. A connection may take one of
-those before the server listens there, or while it is started again."""
+"""Ports that `free_port` chooses from: below those that Linux gives to outgoing connections. A connection may take one
+of those before the server listens there, or while it is started again."""
 START_TIMEOUT_SEC = 60.0
 STOP_TIMEOUT_SEC = 60.0
 
@@ -196,11 +197,13 @@ def wanted_port(variable: str) -> int | None:
 
 def free_port(*, other_than: int | None = None) -> int:
     """Choose a port of 127.0.0.1 that nothing uses."""
-    return next(port for port in SystemRandom().sample(PORTS, len(PORTS)) if port != other_than and is_free(port))
+    first = SystemRandom().randrange(len(PORTS))
+    ports = chain(PORTS[first:], PORTS[:first])
+    return next(port for port in ports if port != other_than and is_free(port))
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port of 127.0.0.1."""
+    """Tell whether a server could listen on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

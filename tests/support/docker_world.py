@@ -119,7 +119,7 @@ class DockerWorld:
 
 
 async def solving(client: docker.DockerClient, job: str) -> list[Container]:
-    """The containers of a job, by its name, in which a solution works."""
+    """Return the containers of a job, by its name, in which a solution works."""
 
     def found() -> list[Container]:
         running = client.containers.list(filters={"label": f"benchflow.job={job}"}, ignore_removed=True)
@@ -129,7 +129,7 @@ async def solving(client: docker.DockerClient, job: str) -> list[Container]:
 
 
 def _processes(container: Container) -> list[str]:
-    """The command lines in a container; none in one that comes up or has ended."""
+    """Return the command lines in a container; none in one that comes up or has ended."""
     try:
         return [str(row[-1]) for row in container.top()["Processes"] or []]
     except docker.errors.APIError as error:

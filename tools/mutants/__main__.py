@@ -72,7 +72,7 @@ class Verdict:
     problem: str | None
     """Why it is wrong; None where its test has failed, as it must."""
     others: tuple[str, ...] = ()
-    """Other tests that failed."""
+    """Other tests that failed, and all that ended in an error."""
 
     def __str__(self) -> str:
         word = "WRONG" if self.problem else "killed"

@@ -67,7 +67,8 @@ async def harden(
     """
     began = time.monotonic()
     tools = baseline.tools if config.verify_tools and not trusted else None
-    found = await _end(sandbox, is_doubtful=tools is not None) if config.kill_processes and not trusted else []
+    ends = config.kill_processes and not trusted
+    found = await _end(sandbox, is_doubtful=tools is not None) if ends else []
     remove: list[str] = []
     if tools is not None:
         if tools.first:
@@ -78,7 +79,7 @@ async def harden(
     judged.remove.update(dict.fromkeys(remove, TOOLS_ITEM))
     acted = await _act(sandbox, judged, config, verifier, trusted)
     found += acted
-    if acted and config.kill_processes and not trusted:
+    if acted and ends:
         # The world, cron for one, may have started what was planted after the first end and before it was removed.
         found += await _end(sandbox, is_doubtful=False)
     disabled = [name for name, is_on in config.model_dump().items() if not is_on]
