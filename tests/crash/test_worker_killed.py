@@ -63,12 +63,12 @@ async def test_killed_during_a_build(stack: EmbeddedStack, tmp_path: Path) -> No
     mark = (task / "environment" / "Dockerfile").read_text().split()[3]
     try:
         job = await submit_job(stack, [task], tmp_path / "jobs", repeats=2)
-        abandoned = await until(lambda: stack.world.builds(mark))
+        abandoned = await until(lambda: stack.world.builds(mark, begun=True))
         assert await in_phase(job, "provision")
         stack.kill("worker")
 
         def others() -> list[Seen]:
-            return [build for build in stack.world.builds(mark) if build not in abandoned]
+            return [build for build in stack.world.builds(mark, begun=True) if build not in abandoned]
 
         # Of the two rollouts one builds, and the other waits for it.
         (again,) = await until(others)

@@ -70,11 +70,11 @@ class DockerWorld:
     def kill(self, sandbox: Seen) -> None:
         self._docker.containers.get(sandbox.identity).kill()
 
-    def builds(self, mark: str) -> list[Seen]:
-        """The daemon's own containers of builds, which carry no label."""
-        everything = self._docker.containers.list(ignore_removed=True)
+    def builds(self, mark: str, *, begun: bool = False) -> list[Seen]:
+        # They are the daemon's own containers, without a label, and there before their step runs.
+        everything = self._docker.containers.list(all=True, ignore_removed=True)
         building = [it for it in everything if mark in " ".join(it.attrs["Config"]["Cmd"] or [])]
-        return [_seen(it) for it in building if any(mark in line for line in _processes(it))]
+        return [_seen(it) for it in building if not begun or any(mark in line for line in _processes(it))]
 
     def helpers(self) -> list[int]:
         return []

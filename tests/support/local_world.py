@@ -140,7 +140,7 @@ class LocalWorld:
         assert init is not None
         os.kill(init, signal.SIGKILL)
 
-    def builds(self, mark: str) -> list[Seen]:
+    def builds(self, mark: str, *, begun: bool = False) -> list[Seen]:
         building = [seen for seen in self.sandboxes() if seen.name.startswith("build-")]
         return [seen for seen in building if any(mark in _command(pid) for pid in self.inside(seen.name))]
 

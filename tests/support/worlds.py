@@ -78,8 +78,8 @@ class World(Protocol):
         """End it from outside, as a crash would."""
         ...
 
-    def builds(self, mark: str) -> list[Seen]:
-        """Where a step with this text is being built."""
+    def builds(self, mark: str, *, begun: bool = False) -> list[Seen]:
+        """Return where a step with this text is built. begun: only those in which it runs by now."""
         ...
 
     def helpers(self) -> list[int]:

@@ -39,7 +39,7 @@ printf '[core]\n\tbare = false\n' >{ws}/.git/config
 chown -R 61000 {ws}
 """
 IN_THE_HOME = r"""
-echo new >/conftest.py; rm -f /root/conftest.py; echo new >/root/conftest.py
+echo new >/conftest.py; rm -f /root/conftest.py; echo new >/root/conftest.py; echo new >/etc/cron.d/new
 mkdir -p /root/.local/bin; cp /bin/true /root/.local/bin/pytest; cp /bin/true /root/.local/bin/mine
 printf '[user]\n\tname = A\n[diff]\n\texternal = x\n' >>{ws}/.git/config
 mkdir -p {ws}/new.git/objects {ws}/new.git/refs
@@ -183,7 +183,8 @@ class Hardening(HardeningInBrief):
 
     async def test_what_lies_in_the_home_and_above_the_workspace_is_looked_at(self, own: Sandbox) -> None:
         ws = own.ref.workdir
-        await sh(own, f"chmod 777 /root /; echo was >/root/conftest.py; {REPOSITORY.format(ws=ws)}")
+        writable = "mkdir -p /etc/cron.d; chmod 777 /root / /etc/cron.d"
+        await sh(own, f"{writable}; echo was >/root/conftest.py; {REPOSITORY.format(ws=ws)}")
         await own.mark_baseline()
         baseline = await take_baseline(own, agent=AGENT)
         await sh(own, IN_THE_HOME.format(ws=ws), user=AGENT)
@@ -192,9 +193,11 @@ class Hardening(HardeningInBrief):
             ("cleanup_conftests", "removed", "/conftest.py"),
             ("cleanup_conftests", "restored", "/root/conftest.py"),
             ("verify_tools", "removed", "/root/.local/bin/pytest"),
+            ("restore_build_files", "removed", "/etc/cron.d/new"),
             ("restore_build_files", "restored", f"{ws}/.git/config"),
             ("restore_build_files", "restored", f"{ws}/new.git/config"),
         }
+        assert await sh(own, "find /etc/cron.d -name new") == ""
         assert await sh(own, "ls /root/.local/bin") == "mine\n"
         assert await sh(own, f"cat {ws}/.git/config") == "[core]\n\tbare = false\n[user]\n\tname = A\n[diff]\n"
         assert await sh(own, f"cat {ws}/new.git/config {ws}/config") == "[core]\n\tbare = true\n[diff]\n\texternal=x\n"

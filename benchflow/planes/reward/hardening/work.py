@@ -67,8 +67,7 @@ async def harden(
     """
     began = time.monotonic()
     tools = baseline.tools if config.verify_tools and not trusted else None
-    ends = config.kill_processes and not trusted
-    found = await _end(sandbox, is_doubtful=tools is not None) if ends else []
+    found = await _end(sandbox, is_doubtful=tools is not None) if config.kill_processes and not trusted else []
     remove: list[str] = []
     if tools is not None:
         if tools.first:
@@ -77,11 +76,7 @@ async def harden(
         found += changed
     judged = await _judge(sandbox, baseline, config)
     judged.remove.update(dict.fromkeys(remove, TOOLS_ITEM))
-    acted = await _act(sandbox, judged, config, verifier, trusted)
-    found += acted
-    if acted and ends:
-        # The world, cron for one, may have started what was planted after the first end and before it was removed.
-        found += await _end(sandbox, is_doubtful=False)
+    found += await _act(sandbox, judged, config, verifier, trusted)
     disabled = [name for name, is_on in config.model_dump().items() if not is_on]
     return HardeningReport(
         findings=found[:MOST],
