@@ -5,7 +5,6 @@ No worker knows these sandboxes. What a process that was killed leaves is found 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets as randomness
 import time
@@ -21,6 +20,7 @@ from benchflow.errors import BenchFlowError
 from benchflow.paths import StatePaths
 from benchflow.planes.reward.hardening import HardeningBaseline
 from benchflow.planes.reward.verify import config_of
+from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.local.helper.process import start_time
 from benchflow.planes.sandbox.local.machine import OWNER_LABEL, owned_by_this_process
 from benchflow.rescoring.stored import StoredRollout
@@ -117,7 +117,7 @@ async def started(setting: Setting) -> AsyncIterator[Sandbox]:
         await blueprint.make_ready(sandbox, setting.env(), setting.secrets)
         yield sandbox
     finally:
-        await asyncio.shield(provider.remove(name))
+        await see_through(provider.remove(name))
 
 
 async def remove_left(provider: SandboxProvider) -> None:

@@ -26,6 +26,7 @@ from benchflow.planes.environment.environment import ManifestEnvironment, Place
 from benchflow.planes.environment.outfit import fit_out_world
 from benchflow.planes.environment.rollback import Rollback, Timed, answers_of
 from benchflow.planes.environment.writing import Post, Writer
+from benchflow.planes.sandbox.cancellation import see_through
 
 Outcome = Literal["holds", "fails", "not declared", "not tried"]
 
@@ -96,7 +97,7 @@ async def try_world(setting: Setting, tell: Callable[[str], None] = lambda what:
     except _Ended:
         pass
     finally:
-        await trial.end()
+        await see_through(trial.end())
     return trial.result()
 
 

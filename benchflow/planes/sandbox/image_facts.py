@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.sandbox import ImageRef, SandboxExecResult, SandboxProvider, SandboxSpec
+from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.store import write_atomic
 
@@ -35,7 +36,8 @@ async def image_fact(
         async with file_lock(locks / f"{file.stem}-{short_hash(key, 16)}.lock"):
             found = _known(file).get(key)
             if found is None:
-                found = read(await _ask(provider, image, script, file.stem, labels))
+                # A start or a removal that was cut short would leave the sandbox.
+                found = read(await see_through(_ask(provider, image, script, file.stem, labels)))
             async with file_lock(locks / f"{file.stem}.lock"):
                 known = _known(file) | {key: found}
                 write_atomic(file, (json.dumps(known, indent=2, sort_keys=True) + "\n").encode())

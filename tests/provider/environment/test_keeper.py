@@ -205,6 +205,36 @@ async def test_the_images_python_is_found_once(where: str, state: Path, base_ima
 
 
 @pytest.mark.docker
+async def test_a_look_that_is_cancelled_while_it_removes_its_sandbox_removes_it(
+    state: Path, base_image: str, tmp_path: Path
+) -> None:
+    removing, enough = asyncio.Event(), asyncio.Event()
+
+    class Provider(DockerProvider):
+        async def remove(self, name: str) -> None:
+            removing.set()
+            await enough.wait()
+            await super().remove(name)
+
+    provider, labels = Provider(), {"benchflow.stack": uuid.uuid4().hex}
+    try:
+        image = ImageRef(reference=base_image)
+        looking = asyncio.create_task(interpreter_of(provider, image, StatePaths(tmp_path), labels=labels))
+        await removing.wait()
+        looking.cancel()
+        # Not before the cancel has come to where the look waits.
+        asyncio.get_running_loop().call_soon(enough.set)
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+        assert await provider.owned(labels["benchflow.stack"]) == []
+    finally:
+        for left in await provider.owned(labels["benchflow.stack"]):
+            await provider.remove(left.name)
+        await provider.sweep(labels["benchflow.stack"])
+        await provider.close()
+
+
+@pytest.mark.docker
 @pytest.mark.parametrize(
     "step",
     ["find / -name '_sqlite3*.so' -delete", pytest.param("rm -f /usr/bin/python3*", marks=pytest.mark.long)],

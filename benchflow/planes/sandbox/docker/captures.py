@@ -11,7 +11,6 @@ sandboxes begin with, and goes with the last of them. A `part` is one while it i
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import hashlib
@@ -30,6 +29,7 @@ from docker.errors import NotFound as DaemonNotFound
 from benchflow.contracts.sandbox import ImageRef
 from benchflow.errors import SandboxError, UnsupportedFeatureError
 from benchflow.paths import state_dir
+from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.docker import uppers
 from benchflow.planes.sandbox.docker.descriptions import describe
 from benchflow.planes.sandbox.docker.engine import Conflict, Engine, NotFound, RecordingClient
@@ -216,12 +216,8 @@ class Captures:
     async def _alone(self, container: dict[str, Any], copy: Callable[[RecordingClient], T]) -> T:
         """Have it copied, while nobody else copies it or starts a command in it."""
         async with capturing(container["Id"]):
-            copying = asyncio.ensure_future(self._engine.call(copy))
-            try:
-                return await asyncio.shield(copying)
-            finally:
-                # Nobody else may begin while it is paused, whatever has become of this.
-                await asyncio.wait([copying])
+            # Nobody else may begin while it is paused, whatever has become of this.
+            return await see_through(self._engine.call(copy))
 
     async def _found(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = await self._engine.call(lambda client: client.inspect_image(name))  # type: ignore[no-untyped-call]

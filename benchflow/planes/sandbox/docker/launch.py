@@ -11,6 +11,7 @@ import docker.types
 
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError, SandboxUnavailableError
+from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
@@ -117,7 +118,8 @@ async def create(
         return str(made["Id"])
 
     try:
-        return await engine.call(make)
+        # One that came after its removal would stay.
+        return await see_through(engine.call(make))
     except NotFound as error:
         raise no_image(spec.image.reference, error) from error
 

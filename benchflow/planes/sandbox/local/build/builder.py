@@ -30,6 +30,7 @@ from benchflow.errors import (
 )
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.bases import resolve
+from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.context import Context, read_context
 from benchflow.planes.sandbox.local.build.copies import Copy
 from benchflow.planes.sandbox.local.build.dockerfile import PROXY_ARGS, read_recipe
@@ -257,12 +258,7 @@ class _Build:
         """Remove the sandbox, even if this is cancelled meanwhile."""
         if self._sandbox is not None:
             sandbox, self._sandbox = self._sandbox, None
-            removing = asyncio.ensure_future(sandbox.stop())
-            try:
-                await asyncio.shield(removing)
-            except asyncio.CancelledError:
-                await asyncio.wait([removing])
-                raise
+            await see_through(sandbox.stop())
 
     # --- steps ---------------------------------------------------------------------------------------
 
