@@ -141,6 +141,7 @@ class LocalWorld:
         os.kill(init, signal.SIGKILL)
 
     def builds(self, mark: str, *, begun: bool = False) -> list[Seen]:
+        # One whose step has not begun is not seen here at all.
         building = [seen for seen in self.sandboxes() if seen.name.startswith("build-")]
         return [seen for seen in building if any(mark in _command(pid) for pid in self.inside(seen.name))]
 

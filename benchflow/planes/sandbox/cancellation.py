@@ -1,4 +1,4 @@
-"""What a cancel must not cut short: work on a sandbox that cannot be called back."""
+"""Finish work on a sandbox that cannot be called back, also when it is cancelled meanwhile."""
 
 from __future__ import annotations
 

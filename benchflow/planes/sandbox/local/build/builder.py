@@ -241,18 +241,15 @@ class _Build:
     async def _open(self) -> Sandbox:
         """The sandbox of this build, on the newest layer."""
         if self._sandbox is None:
-            # A name of its own: one that a crash left half way must never be taken for this one.
-            name = f"build-{self._key[:12]}-{secrets.token_hex(4)}"
-            opening = asyncio.ensure_future(self._workshop.open(self._base, name, self._config.hidden))
-            try:
-                self._sandbox = await asyncio.shield(opening)
-            except asyncio.CancelledError:
-                # A start under way cannot be called back: see it through, so that it can be removed.
-                await asyncio.wait([opening])
-                if not opening.cancelled() and opening.exception() is None:
-                    self._sandbox = opening.result()
-                raise
+            # Cut short, it would leave a sandbox that `_close` does not know.
+            await see_through(self._start())
+        assert self._sandbox is not None
         return self._sandbox
+
+    async def _start(self) -> None:
+        # A name of its own: one that a crash left half way must never be taken for this one.
+        name = f"build-{self._key[:12]}-{secrets.token_hex(4)}"
+        self._sandbox = await self._workshop.open(self._base, name, self._config.hidden)
 
     async def _close(self) -> None:
         """Remove the sandbox, even if this is cancelled meanwhile."""
