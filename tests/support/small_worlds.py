@@ -14,10 +14,12 @@ import pytest_asyncio
 
 from benchflow.contracts.environment import Manifest, Service
 from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
+from benchflow.errors import ServiceDiedError
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.services import Services
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, left_mounted
+from benchflow.testing.waiting import until
 
 SERVICE = Path(__file__).with_name("notes_service.py")
 PROGRAM = "/usr/local/bin/notes"
@@ -61,6 +63,21 @@ async def ask(sandbox: Sandbox, path: str = "/", port: int = PORT, note: str | N
     said = await sandbox.exec(["python3", "-I", "-S", "-c", _ASK, *words], cwd="/")
     assert said.return_code == 0, said.stderr
     return json.loads(said.stdout)
+
+
+async def death_of(world: ManifestEnvironment) -> ServiceDiedError:
+    """Return the error that `check` raises for a dying world, once it does: a client sees it go before it has ended."""
+
+    async def found() -> ServiceDiedError | None:
+        try:
+            await world.check()
+        except ServiceDiedError as error:
+            return error
+        return None
+
+    died = await until(found)
+    assert died is not None
+    return died
 
 
 async def running(sandbox: Sandbox, words: str) -> int:

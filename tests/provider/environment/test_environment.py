@@ -12,15 +12,15 @@ from support.small_worlds import (
     OnLocal,
     Worlds,
     ask,
+    death_of,
     notes,
     running,
 )
 
 from benchflow.contracts.environment import Service, StateTable, TaskSelection
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider
-from benchflow.errors import ServiceDiedError, StatelessError
+from benchflow.errors import StatelessError
 from benchflow.planes.environment.environment import ManifestEnvironment
-from benchflow.testing.waiting import until
 
 STATE = StateTable(paths=(DATABASE, "/data/more.db", "/data/never.db"))
 
@@ -58,19 +58,10 @@ class WorldOfServices(WorldInBrief):
         await mine.check()
         with pytest.raises(AssertionError):
             await ask(place, port=9102, note="die 7")
-
-        async def death() -> ServiceDiedError | None:
-            # Its connection is closed before the process has ended.
-            try:
-                await mine.check()
-            except ServiceDiedError as error:
-                return error
-            return None
-
-        found = await until(death)
-        assert "'more' ended with exit status 7" in str(found)
-        assert (found.file, found.key) == ("world.toml", "services.more")
-        assert "told to die" in (found.log_tail or "")
+        died = await death_of(mine)
+        assert "'more' ended with exit status 7" in died.message
+        assert (died.file, died.key) == ("world.toml", "services.more")
+        assert "told to die" in (died.log_tail or "")
         assert "notes begins" in (await mine.logs())["notes"]
 
     async def test_a_world_without_state_says_so_and_how_to_have_one(self, world: MakeWorld) -> None:

@@ -9,7 +9,19 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.small_worlds import DATABASE, PORT, PROGRAM, SERVICE, OnDocker, OnLocal, Worlds, ask, keeper_of, running
+from support.small_worlds import (
+    DATABASE,
+    PORT,
+    PROGRAM,
+    SERVICE,
+    OnDocker,
+    OnLocal,
+    Worlds,
+    ask,
+    death_of,
+    keeper_of,
+    running,
+)
 
 from benchflow.contracts.environment import Manifest
 from benchflow.contracts.sandbox import EntrypointState, ImageConfig, ImageRef, SandboxProvider, SandboxSpec
@@ -26,21 +38,6 @@ HEALTHY = {"http": [f"http://localhost:{PORT}/health"], "timeout_sec": 300}
 STATE = {"paths": [DATABASE]}
 FORMS = ["first", pytest.param("below", marks=pytest.mark.long)]
 """How an entrypoint is started: as the sandbox's first process, or below it."""
-
-
-async def death_of(world: ManifestEnvironment) -> ServiceDiedError:
-    """What a look at a world tells that has just died, as soon as those who run it know."""
-
-    async def told() -> ServiceDiedError | None:
-        try:
-            await world.check()
-        except ServiceDiedError as error:
-            return error
-        return None
-
-    found = await until(told)
-    assert found is not None
-    return found
 
 
 class BegunByAnEntrypoint(Worlds):
