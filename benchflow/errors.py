@@ -177,6 +177,10 @@ class SandboxLostError(SandboxError):
     category = "sandbox_lost"
 
 
+class UnsafePathError(SandboxError):
+    """Where a file of a sandbox is to be opened on the host lies a link, a pipe or a device, or too much."""
+
+
 class SandboxSetupTimeoutError(SandboxError, builtins.TimeoutError):
     """Preparing the sandbox for the agent took longer than `sandbox_setup_timeout`."""
 
