@@ -216,6 +216,11 @@ class Redactor:
                     break
         return text
 
+    def clean_below(self, directory: Path) -> None:
+        """Take the values out of all files below a directory."""
+        for file in directory.rglob("*"):
+            self.clean(file)
+
     def clean(self, file: Path) -> None:
         """Take the values out of a file, which is written anew only if it holds one."""
         if self._pattern is None or file.is_symlink() or not file.is_file():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import command_env, world_of
 from benchflow.activities.models import Model, access_of, gateway_mount
 from benchflow.checkpoints import world_digests
+from benchflow.confined import ConfinedDirectory
 from benchflow.contracts import base
 from benchflow.contracts.activities import Connected, ConnectInput, StepInput
 from benchflow.contracts.agent import AgentRecord
@@ -20,6 +20,7 @@ from benchflow.contracts.rollout import AgentSession, Failure, ModelAccess
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxRef, SandboxSpec
 from benchflow.contracts.task import McpServer, Task
 from benchflow.errors import (
+    ACPError,
     AgentExitError,
     AgentTimeoutError,
     BenchFlowError,
@@ -27,8 +28,10 @@ from benchflow.errors import (
     UnsupportedFeatureError,
 )
 from benchflow.planes.agent.acp.connect import Connection, Start, prepare_home, session_rung
+from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, find_account, run_mount
 from benchflow.planes.agent.acp.talk import AcpTalk
+from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.acpx import choices_of
 from benchflow.planes.agent.acpx.session import AcpxSession, end_session
 from benchflow.planes.agent.registry import record_for
@@ -43,6 +46,7 @@ from benchflow.planes.agent.toolbox import (
     libc_of,
     require_runs_in,
 )
+from benchflow.planes.sandbox import trees
 from benchflow.secrets import Redactor, Secrets, agent_references, references
 from benchflow.store import storage_errors, write_atomic
 
@@ -131,7 +135,10 @@ async def fit_out(
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomic(directory / _OUTFIT, outfit.model_dump_json().encode())
     if outfit.mounted:
-        mounts = [run_mount(directory), *(toolbox.mount for toolbox in toolboxes)]
+        files = SessionFiles.below(directory)
+        with storage_errors(files.shared):
+            files.shared.mkdir(exist_ok=True, mode=0o700)
+        mounts = [run_mount(files), *(toolbox.mount for toolbox in toolboxes)]
         if outfit.access == "gateway":
             mounts.append(gateway_mount(context))
         # The world may have asked for one of them already.
@@ -146,18 +153,23 @@ async def _toolboxes(context: WorkerContext, record: AgentRecord, libc: Libc) ->
 
 
 def sessions_of(context: WorkerContext, sandbox: Sandbox) -> Path:
-    """Where this host has the files of a sandbox's sessions."""
+    """Return the directory in which this host has the files of a sandbox's sessions. It is not mounted as a whole."""
     return context.paths.sessions / sandbox.ref.name
+
+
+def session_files(context: WorkerContext, sandbox: Sandbox) -> SessionFiles:
+    """Return the files of the processes of a sandbox's agents."""
+    return SessionFiles.below(sessions_of(context, sandbox))
 
 
 def model_of(context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox) -> Model:
     """The gateway's side of a rollout; its notes are the rollout's own, also where several share a sandbox."""
-    return Model(context, spec, sessions_of(context, sandbox) / sandbox.ref.episode)
+    return Model(context, spec, session_files(context, sandbox).notes / sandbox.ref.episode)
 
 
 def connection_to(context: WorkerContext, sandbox: Sandbox) -> Connection:
-    directory = sessions_of(context, sandbox)
-    return Connection(sandbox, directory, mirrored=not Outfit.of(directory).mounted)
+    mirrored = not Outfit.of(sessions_of(context, sandbox)).mounted
+    return Connection(sandbox, session_files(context, sandbox), mirrored=mirrored)
 
 
 async def start_of(
@@ -205,7 +217,6 @@ async def open_model(context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox
     """Have the rollout's agents reach their model, if that is by way of the gateway."""
     outfit = Outfit.of(sessions_of(context, sandbox))
     if outfit.access == "gateway":
-        (sessions_of(context, sandbox) / sandbox.ref.episode).mkdir(exist_ok=True, mode=0o700)
         # The relay is the sandbox's, whichever rollout comes first.
         whole = await context.sandbox(sandbox.ref.model_copy(update={"episode": ""}))
         await model_of(context, spec, sandbox).open(whole, await ensure_runtime(context.paths, outfit.libc))
@@ -296,7 +307,7 @@ def _acpx(
 
     return AcpxSession(
         sandbox,
-        sessions_of(context, sandbox) / name,
+        session_files(context, sandbox).of(name),
         pump=start.pump,
         argv=toolbox.program("acpx"),
         inner=start.argv,
@@ -346,39 +357,47 @@ async def end_agent(
     if not kill:
         return
     if record_for(spec.agent).protocol == "acpx":
-        await end_session(sandbox, sessions_of(context, sandbox) / session.directory)
+        await end_session(sandbox, session_files(context, sandbox).of(session.directory))
     else:
         await connection_to(context, sandbox).process(session.directory).kill()
 
 
 def keep_journals(context: WorkerContext, ref: SandboxRef, target: Path, redact: Redactor) -> list[str]:
-    """Copy what a rollout's agents were sent and said. Returns what was left out, as warnings."""
-    root = context.paths.sessions / ref.name
-    warnings = []
-    for journal, kept in _JOURNALS.items():
-        for source in sorted(root.glob(f"{ref.episode}*/**/{journal}")):
-            # Of a session of several processes, each has a directory of its own.
-            session = source.parent.relative_to(root)
-            copy = target / session / kept
-            with storage_errors(copy):
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                if not _copy(source, copy):
-                    warnings.append(f"of {kept} of session {session} the first {MOST_JOURNAL} bytes were kept")
-            redact.clean(copy)
+    """Copy what a rollout's agents were sent and said to `target`, in place of what is there.
+
+    Returns what was left out, as warnings.
+    """
+    files = SessionFiles.below(context.paths.sessions / ref.name)
+    names = sorted(str(record.parent.relative_to(files.notes)) for record in files.notes.glob(f"{ref.episode}*/**/in"))
+    with storage_errors(target):
+        # What came out of the sandbox may have a directory of this name.
+        trees.remove(target)
+        target.mkdir(parents=True)
+        with ConfinedDirectory(target) as results:
+            warnings = [note for name in names for note in _keep_journals(Wire(files.of(name)), name, results)]
+    redact.clean_below(target)
     return warnings
 
 
-def _copy(source: Path, target: Path) -> bool:
-    """Copy a file as far as it may be kept; whether that is all of it."""
-    with source.open("rb") as given, target.open("wb") as kept:
-        for _ in range(MOST_JOURNAL // (1 << 20)):
-            piece = given.read(1 << 20)
-            if not piece:
-                return True
-            kept.write(piece)
-        return not given.read(1)
+def _keep_journals(wire: Wire, name: str, results: ConfinedDirectory) -> list[str]:
+    # Of a session of several processes, each has a directory of its own.
+    results.make_directories(name)
+    warnings = []
+    for journal, kept in _JOURNALS.items():
+        try:
+            with wire.open_journal(journal) as source, results.replacing(f"{name}/{kept}") as copy:
+                for _ in range(MOST_JOURNAL // (1 << 20)):
+                    copy.write(source.read(1 << 20))
+                if source.read(1):
+                    warnings.append(f"of {kept} of session {name} the first {MOST_JOURNAL} bytes were kept")
+        except FileNotFoundError:
+            continue
+        except ACPError as error:
+            warnings.append(f"{kept} of session {name} could not be kept: {error.message}")
+    return warnings
 
 
 def remove_sessions(context: WorkerContext, name: str) -> None:
     """Remove the files of a sandbox's sessions; the results have their copies."""
-    shutil.rmtree(context.paths.sessions / name, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        trees.remove(context.paths.sessions / name)

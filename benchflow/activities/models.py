@@ -26,7 +26,7 @@ from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import ModelAccess, Step, Usage
 from benchflow.contracts.sandbox import Mount, Sandbox
 from benchflow.errors import BenchFlowError, TornCheckpointError, UnknownRolloutError, UnsupportedFeatureError
-from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.acp.notes import Notes
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import endpoint_of
 from benchflow.planes.agent.toolbox import RELAY, Toolbox
@@ -76,12 +76,12 @@ def gateway_mount(context: WorkerContext) -> Mount:
 
 
 class Model:
-    """The gateway's side of one rollout. directory: of the sandbox's sessions, on this host."""
+    """The gateway's side of one rollout. directory: of its notes on this host, which no sandbox mounts."""
 
     def __init__(self, context: WorkerContext, spec: RolloutSpec, directory: Path) -> None:
         self._context = context
         self._spec = spec
-        self._notes = Wire(directory)
+        self._notes = Notes(directory)
         self._record = record_for(spec.agent)
         self._endpoint = _endpoint(self._record, spec)
 
@@ -106,6 +106,7 @@ class Model:
         """Have the gateway take the rollout on, and its sandbox reach it."""
         from benchflow.gateway.process import ensure_gateway
 
+        self._notes.make()
         await ensure_gateway(self._context.paths)
         await self._register()
         await self._client().release(self._spec.id)

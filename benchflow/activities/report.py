@@ -16,6 +16,7 @@ from benchflow.activities.clean_room import end_rooms
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import keep_logs, world_of
 from benchflow.activities.portable import lay_out_record
+from benchflow.confined import ConfinedDirectory
 from benchflow.contracts import names
 from benchflow.contracts.activities import LostRollout, ReportInput, ReportResult
 from benchflow.contracts.base import ArtifactRef
@@ -23,15 +24,19 @@ from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import TRUNCATING, RolloutOutcome, RolloutResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec
-from benchflow.errors import SandboxError, TaskError
+from benchflow.errors import SandboxError, SandboxLostError, TaskError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.modes import append_rows
 from benchflow.results.write import append_row, write_rollout
 from benchflow.secrets import Redactor
+from benchflow.store import storage_errors
 from benchflow.tasks import prompt_of, unpack, write_pack
 from benchflow.trajectories.journal import read_journal
 from benchflow.trajectories.tree import build_tree, with_events
+
+AFTER_CANCEL_SEC = 10.0
+"""For collecting what a cancelled rollout has left: whoever cancels wants the end, more than all of it."""
 
 
 class ReportActivities:
@@ -45,14 +50,18 @@ class ReportActivities:
         assert report.sandbox is not None
         warnings = list(report.warnings)
         redact = await self._redactor(report.spec)
-        warnings += await asyncio.to_thread(keep_journals, self.context, report.sandbox, paths.sessions, redact)
         try:
-            sandbox = await self.context.sandbox(report.sandbox)
-            warnings += await self._collect(report, sandbox, paths)
-            warnings += await self._collect_world(report, paths)
-        except SandboxError as error:
-            # The rewards are known already; only logs and artifacts are missing, and the result says so.
-            warnings.append(f"logs and artifacts could not be collected: {error.message}")
+            async with asyncio.timeout(AFTER_CANCEL_SEC if report.status == "cancelled" else None):
+                warnings += await self._collect(report, paths)
+        except TimeoutError:
+            warnings.append(f"logs and artifacts were collected for {AFTER_CANCEL_SEC:g} s after the cancellation")
+        except asyncio.CancelledError:
+            details = activity.cancellation_details()
+            if details is None or not details.cancel_requested:
+                raise
+            warnings.append("logs and artifacts were not all collected: the rollout was cancelled meanwhile")
+        # Last: nothing that comes out of the sandbox may take their place.
+        warnings += await asyncio.to_thread(keep_journals, self.context, report.sandbox, paths.sessions, redact)
         return await self._write(report.model_copy(update={"warnings": warnings}), paths)
 
     @activity.defn(name=names.REPORT_WITHOUT_SANDBOX)
@@ -87,20 +96,57 @@ class ReportActivities:
             return Redactor({})
         return redactor_for(self.context, spec, task)
 
-    async def _collect(self, report: ReportInput, sandbox: Sandbox, paths: RolloutPaths) -> list[str]:
-        await sandbox.download("/logs/agent", paths.agent)
-        await sandbox.download("/logs/artifacts", paths.artifacts)
-        task, _ = await self.context.task(report.spec.task)
-        done = {outcome.step.name for outcome in report.steps}
-        wanted = [(artifact, paths.artifacts) for artifact in task.artifacts]
-        for step in task.steps:
-            if step.name in done:
-                wanted += [(artifact, paths.root / "steps" / step.name / "artifacts") for artifact in step.artifacts]
+    async def _collect(self, report: ReportInput, paths: RolloutPaths) -> list[str]:
+        """Bring logs and artifacts out of the sandbox. Returns what could not be, as warnings.
+
+        The rewards are known already: what is missing does not change them.
+        """
+        assert report.sandbox is not None
+        try:
+            sandbox = await self.context.sandbox(report.sandbox)
+            task, _ = await self.context.task(report.spec.task)
+            warnings = await self._collect_logs(sandbox, paths)
+            done = {outcome.step.name for outcome in report.steps}
+            wanted = [(artifact, paths.artifacts) for artifact in task.artifacts]
+            for step in task.steps:
+                if step.name in done:
+                    artifacts = paths.root / "steps" / step.name / "artifacts"
+                    wanted += [(artifact, artifacts) for artifact in step.artifacts]
+            for artifact, root in wanted:
+                warnings += await self._collect_artifact(sandbox, artifact, root)
+            return warnings + await self._collect_world(report, paths)
+        except SandboxError as error:
+            return [f"logs and artifacts could not be collected: {error.message}"]
+
+    async def _collect_logs(self, sandbox: Sandbox, paths: RolloutPaths) -> list[str]:
         warnings = []
-        for artifact, root in wanted:
-            if not await self._collect_artifact(sandbox, artifact, root):
-                warnings.append(f"artifact {artifact.source} does not exist")
+        for source, target in (("/logs/agent", paths.agent), ("/logs/artifacts", paths.artifacts)):
+            # Made before: in place of a directory, nothing else comes out of a sandbox.
+            with storage_errors(target):
+                target.mkdir(parents=True, exist_ok=True)
+            try:
+                await sandbox.download(source, target)
+            except SandboxLostError:
+                raise
+            except SandboxError as error:
+                warnings.append(f"{source} could not be collected: {error.message}")
         return warnings
+
+    async def _collect_artifact(self, sandbox: Sandbox, artifact: ArtifactSpec, root: Path) -> list[str]:
+        source = PurePosixPath(sandbox.ref.workdir) / artifact.source
+        relative = PurePosixPath(artifact.destination or str(source).lstrip("/"))
+        try:
+            with storage_errors(root):
+                root.mkdir(parents=True, exist_ok=True)
+                with ConfinedDirectory(root) as directory:
+                    directory.make_directories(str(relative.parent))
+            if not await sandbox.download(str(source), root / relative, exclude=artifact.exclude):
+                return [f"artifact {artifact.source} does not exist"]
+        except SandboxLostError:
+            raise
+        except SandboxError as error:
+            return [f"artifact {artifact.source} could not be collected: {error.message}"]
+        return []
 
     async def _collect_world(self, report: ReportInput, paths: RolloutPaths) -> list[str]:
         assert report.sandbox is not None
@@ -110,11 +156,6 @@ class ReportActivities:
             return await keep_logs(world, paths) if world is not None else []
         except FileNotFoundError:
             return ["the world was never started"]
-
-    async def _collect_artifact(self, sandbox: Sandbox, artifact: ArtifactSpec, root: Path) -> bool:
-        source = PurePosixPath(sandbox.ref.workdir) / artifact.source
-        relative = PurePosixPath(artifact.destination or str(source).lstrip("/"))
-        return await sandbox.download(str(source), root / relative, exclude=artifact.exclude)
 
     async def _write(self, report: ReportInput, paths: RolloutPaths) -> ReportResult:
         spec = report.spec

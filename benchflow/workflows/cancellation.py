@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from temporalio import workflow
@@ -11,15 +11,16 @@ from temporalio import workflow
 T = TypeVar("T")
 
 
-async def to_the_end(work: Awaitable[T]) -> T:
-    """Await `work` to its end. A cancellation that arrives meanwhile does not reach it, and is dropped."""
+async def to_the_end(work: Awaitable[T], on_cancel: Callable[[], None] = lambda: None) -> T:
+    """Await `work` to its end. A cancellation that arrives meanwhile calls `on_cancel`, and is dropped."""
     task = asyncio.ensure_future(work)
     while not task.done():
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             # Ours, or the work's own: the loop, or `result` below, tells them apart.
-            continue
+            if not task.done():
+                on_cancel()
         except BaseException:
             break
     return task.result()

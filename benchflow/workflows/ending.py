@@ -12,6 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.rollout import Failure, RolloutOutcome
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.workflows import options
+    from benchflow.workflows.cancellation import result_of, to_the_end
     from benchflow.workflows.failures import failure_from
 
 
@@ -20,24 +21,25 @@ async def write_report(report: ReportInput) -> tuple[ReportResult, Failure | Non
     total = options.current().report_total_sec
     try:
         if report.sandbox is not None:
-            written: ReportResult = await workflow.execute_activity(
+            collecting = workflow.start_activity(
                 names.REPORT,
                 report,
                 result_type=ReportResult,
                 **options.on_host(report.sandbox.queue, total, total_sec=total),
             )
-            return written, None
+            # A cancellation ends the collecting; what there is by then is written.
+            return await result_of(collecting), None
     except ActivityError as error:
         workflow.logger.warning("report on the sandbox's host failed: %s", error.cause)
         report = report.model_copy(update={"sandbox": None})
     try:
-        written = await workflow.execute_activity(
+        writing = workflow.execute_activity(
             names.REPORT_WITHOUT_SANDBOX,
             report,
             result_type=ReportResult,
             **options.shared(total, total_sec=total),
         )
-        return written, None
+        return await to_the_end(writing), None
     except ActivityError as error:
         workflow.logger.error("the result could not be written: %s", error.cause)
         return ReportResult(), failure_from(error, "report")

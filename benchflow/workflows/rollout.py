@@ -48,6 +48,7 @@ class RolloutWorkflow:
         self._more = itertools.count(spec.options.max_provisions + 1)
         self._here = self._in_sandbox()
         self._in_work: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[tuple[ReportResult, Failure | None]] | None = None
         self._provisions = 0
         self._warnings: list[str] = []
         self._answers: list[Answer] = []
@@ -76,7 +77,7 @@ class RolloutWorkflow:
         except (asyncio.CancelledError, FailureError) as error:
             self._error = failure_from(error, self._phases.phase)
         self._error = self._stop or self._error or self._here.error
-        outcome = await to_the_end(self._end(started))
+        outcome = await to_the_end(self._end(started), on_cancel=self._cut_report_short)
         if self._cancelled:
             raise asyncio.CancelledError
         return outcome
@@ -312,9 +313,14 @@ class RolloutWorkflow:
             started_at=started.timestamp(),
             generations=self._provisions,
         )
-        written, failure = await write_report(report)
+        self._reporting = asyncio.create_task(write_report(report))
+        written, failure = await self._reporting
         self._error = self._error or failure
         return written
+
+    def _cut_report_short(self) -> None:
+        if self._reporting is not None:
+            self._reporting.cancel()
 
     # --- what an operator sees -------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ def told_of(job: Job, task: Path) -> Told:
 
 
 def sessions(stack: EmbeddedStack) -> list[Path]:
-    return sorted(stack.paths.sessions.glob("*/0.0"))
+    return sorted(stack.paths.sessions.glob("*/notes/0.0"))
 
 
 async def heard(job: Job, task: Path, count: int) -> None:
@@ -195,7 +195,7 @@ async def test_turns_that_are_over_before_their_end(often_swept: None, stack: Em
     await until(_row_of(job, "cancelled"))
 
     # A terminated workflow says nothing any more; that its agent is to stop, the next heartbeat tells.
-    journal = stack.paths.sessions / here["terminated"].name / "0.0" / "in"
+    journal = stack.paths.sessions / here["terminated"].name / "shared" / "0.0" / "in"
     await until(lambda: _has(journal, "session/cancel"))
 
     async def agent_is_gone() -> bool:

@@ -21,9 +21,10 @@ import pytest
 from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxRef, SandboxSpec
 from benchflow.planes.agent.acp.client import Client
 from benchflow.planes.agent.acp.limits import Limits, Patience
+from benchflow.planes.agent.acp.notes import Message, SessionFiles
 from benchflow.planes.agent.acp.process import AgentProcess, find_account, run_mount
 from benchflow.planes.agent.acp.session import Host, Session, Turn
-from benchflow.planes.agent.acp.wire import Message, Wire
+from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.toolbox import PUMP, Toolbox
 from benchflow.testing import demo_agent
 from benchflow.testing.sandbox_conformance.fixtures import make_provider
@@ -142,14 +143,14 @@ async def room_in(kind: str, directory: Path, toolbox: Toolbox, image: str) -> A
     """A room, and nothing of it left. toolbox: the runtime."""
     provider = make_provider(PROVIDERS[kind])
     stack = uuid.uuid4().hex
-    wire = Wire(directory)
+    wire = Wire(SessionFiles.below(directory))
     wire.make()
     spec = SandboxSpec(
         name=f"benchflow-test-{uuid.uuid4().hex[:12]}",
         image=ImageRef(reference="host" if kind == "local" else image),
         labels={"benchflow.stack": stack},
         network_mode="no-network",
-        mounts=(run_mount(directory), toolbox.mount),
+        mounts=(run_mount(wire.files), toolbox.mount),
     )
     try:
         sandbox = await provider.start(spec, host_id="host", queue="queue")
@@ -181,7 +182,7 @@ async def _work(job: dict[str, Any]) -> None:
     provider = make_provider(PROVIDERS[job["kind"]])
     try:
         sandbox = await provider.attach(SandboxRef.model_validate(job["ref"]))
-        wire = Wire(Path(job["wire"]))
+        wire = Wire(SessionFiles.below(Path(job["files"])))
         lines: list[Message] = []
 
         def sink(new: list[Message]) -> None:
@@ -216,7 +217,7 @@ class Worker:
         job = {
             "kind": self.kind,
             "ref": self.room.sandbox.ref.model_dump(mode="json"),
-            "wire": str(self.room.wire.directory),
+            "files": str(self.room.wire.files.shared.parent),
             "session": self.session,
             "trajectory": str(self.trajectory),
             "answers": str(self.answers),

@@ -23,9 +23,9 @@ from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.sandbox import ImageRef, Mount, Sandbox, SandboxRef, SandboxSpec
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import Limits
+from benchflow.planes.agent.acp.notes import Message, SessionFiles
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, find_account, run_mount
 from benchflow.planes.agent.acp.session import Turn
-from benchflow.planes.agent.acp.wire import Message
 from benchflow.planes.agent.acpx import NO_CHOICES, Choices, acpx_record
 from benchflow.planes.agent.acpx.session import AcpxSession
 from benchflow.planes.agent.registry import find_agent
@@ -59,7 +59,7 @@ class AcpxRoom:
     """
 
     sandbox: Sandbox
-    directory: Path
+    files: SessionFiles
     pump: tuple[str, ...]
     acpx: tuple[str, ...]
     inner: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class AcpxRoom:
         settings = {"choices": self.choices, "servers": self.servers} | settings
         return AcpxSession(
             self.sandbox,
-            self.directory / SESSION,
+            self.files.of(SESSION),
             pump=self.pump,
             argv=self.acpx,
             inner=self.inner,
@@ -137,18 +137,19 @@ async def acpx_room_in(
     """A room, and nothing of it left. toolbox: has acpx."""
     provider = make_provider(PROVIDERS[kind])
     stack = uuid.uuid4().hex
-    (directory / SESSION).mkdir(parents=True)
+    files = SessionFiles.below(directory)
+    files.shared.mkdir(parents=True)
     spec = SandboxSpec(
         name=f"benchflow-test-{uuid.uuid4().hex[:12]}",
         image=ImageRef(reference="host" if kind == "local" else image),
         labels={"benchflow.stack": stack},
         network_mode="no-network",
-        mounts=(run_mount(directory), runtime.mount, toolbox.mount, *mounts),
+        mounts=(run_mount(files), runtime.mount, toolbox.mount, *mounts),
     )
     try:
         sandbox = await provider.start(spec, host_id="host", queue="queue")
         await sandbox.control('mkdir -p "$1" "$2" && chown "$3" "$1" "$2"', CWD, HOME, USER)
-        yield AcpxRoom(sandbox, directory, runtime.program(PUMP), toolbox.program("acpx"))
+        yield AcpxRoom(sandbox, files, runtime.program(PUMP), toolbox.program("acpx"))
     finally:
         await provider.remove(spec.name)
         await provider.sweep(stack)
@@ -165,7 +166,7 @@ async def _work(job: dict[str, Any]) -> None:
         made = job["room"]
         room = AcpxRoom(
             sandbox,
-            Path(made["directory"]),
+            SessionFiles.below(Path(made["directory"])),
             tuple(made["pump"]),
             tuple(made["acpx"]),
             tuple(made["inner"]),
@@ -193,7 +194,7 @@ async def acpx_worker(
         "kind": kind,
         "ref": room.sandbox.ref.model_dump(mode="json"),
         "room": {
-            "directory": str(room.directory),
+            "directory": str(room.files.shared.parent),
             "pump": room.pump,
             "acpx": room.acpx,
             "inner": room.inner,

@@ -36,6 +36,7 @@ from benchflow.planes.agent.account import prepare_account
 from benchflow.planes.agent.acp.connect import Connection, Start
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import Limits, Patience
+from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.process import find_account, run_mount
 from benchflow.planes.agent.acp.session import Turn
 from benchflow.planes.agent.acp.talk import AcpTalk
@@ -81,9 +82,12 @@ class World:
     index: int = 0
     patience: Patience = field(default_factory=Patience)
 
+    @property
+    def files(self) -> SessionFiles:
+        return SessionFiles.below(self.directory / "sessions")
+
     def connection(self) -> Connection:
-        sessions = self.directory / "sessions"
-        return Connection(self.sandbox, sessions, mirrored=self.room.mirrored, patience=self.patience)
+        return Connection(self.sandbox, self.files, mirrored=self.room.mirrored, patience=self.patience)
 
     async def open(self, load: AgentSession | None = None, within: float = PATIENCE) -> AgentSession:
         self.session = await self.connection().open(self.index, self.start, within, load=load)
@@ -110,7 +114,7 @@ class World:
 
     def sent(self) -> list[Json]:
         """The messages that the agent got, of all its processes."""
-        files = sorted((self.directory / "sessions").glob(f"{self.index}.*/in"))
+        files = sorted(self.files.notes.glob(f"{self.index}.*/in"))
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
     def record(self) -> list[Json]:
@@ -158,8 +162,9 @@ class Worlds:
 
     async def _world(self, name: str, image: ImageRef, *, model: str = "scripted", **registration: Any) -> World:
         directory = self.directory / name
-        (directory / "sessions").mkdir(parents=True)
-        mounts = [self.runtime.mount] if self.mirrored else [run_mount(directory / "sessions"), self.runtime.mount]
+        files = SessionFiles.below(directory / "sessions")
+        files.shared.mkdir(parents=True)
+        mounts = [self.runtime.mount] if self.mirrored else [run_mount(files), self.runtime.mount]
         mounts += [self.toolbox.mount] if self.toolbox else []
         mounts.append(Mount(source=str(self.paths.gateway.public), target=RELAY_MOUNT, read_only=True))
         spec = SandboxSpec(

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import itertools
 import os
-import shutil
+import posixpath
 import tarfile
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from benchflow.errors import SandboxError
+from benchflow.archive_reader import ArchiveLimitError, ArchiveLimits, Member, copy_content, read_archive
+from benchflow.confined import ConfinedDirectory
+from benchflow.errors import SandboxError, UnsafePathError
+from benchflow.planes.sandbox.cancellation import StoppedError
 
 
 def excluded(path: str, patterns: Sequence[str]) -> bool:
@@ -72,92 +77,126 @@ def entry(name: str, mode: int, owner: tuple[int, int]) -> tarfile.TarInfo:
     return info
 
 
-def unpack(packed: IO[bytes], target: Path, exclude: Sequence[str], single: bool) -> None:
+DOWNLOAD_LIMIT = 4 * 1024 * 1024 * 1024
+"""Bytes of one download, packed and unpacked: what a sandbox sends must not fill the host's disk."""
+
+LIMITS = ArchiveLimits(size=DOWNLOAD_LIMIT)
+
+
+def unpack(
+    packed: IO[bytes],
+    target: Path,
+    exclude: Sequence[str],
+    single: bool,
+    stop: threading.Event,
+    limits: ArchiveLimits = LIMITS,
+) -> None:
     """Write an archive's files below `target` (or, if `single`, its one file as `target`).
 
-    Left out: devices, pipes, absolute paths, paths with `..`, and links that do not lead to a place below
-    `target`. Nothing is written through a link.
+    Left out: devices, pipes, absolute paths, paths with `..`, and links that do not lead to a place below `target`.
+    Nothing is written through a link.
+
+    Args:
+        packed: Seekable, not compressed.
+        target: Chosen by the host. What is there already may be the sandbox's, of an earlier download.
+        exclude: Shell patterns of what is left out.
+        single: Whether it is the archive of one file.
+        stop: Set by somebody else to end this early, with `StoppedError`.
+        limits: How much it may hold.
+
+    Raises:
+        UnsafePathError: It holds more than the limits allow.
+        SandboxError: It is no archive.
     """
+    work = _Unpacking(target, exclude, stop, limits)
     try:
-        with tarfile.open(fileobj=packed, mode="r|*") as archive:
-            if single:
-                _unpack_single(archive, target)
-            else:
-                target.mkdir(parents=True, exist_ok=True)
-                _unpack_tree(archive, target, exclude)
+        if single:
+            work.unpack_file(packed)
+        else:
+            work.unpack_tree(packed)
+    except ArchiveLimitError as error:
+        raise UnsafePathError(
+            f"what the sandbox sent is not unpacked: {error}",
+            file=str(target),
+            remedy="let the agent leave less there, or leave it out (`exclude` of an artifact)",
+        ) from error
     except tarfile.TarError as error:
         raise SandboxError(f"the sandbox sent a broken archive: {error}", file=str(target)) from error
 
 
-def _unpack_single(archive: tarfile.TarFile, target: Path) -> None:
-    for member in archive:
-        if member.isreg():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _write(archive, member, target)
-            return
+class _Unpacking:
+    """One archive on its way below a directory."""
+
+    def __init__(self, target: Path, exclude: Sequence[str], stop: threading.Event, limits: ArchiveLimits) -> None:
+        self._target = target
+        self._exclude = exclude
+        self._stop = stop
+        self._limits = limits
+        self._linked = 0
+        self._links: list[tuple[str, str]] = []
+
+    def unpack_file(self, packed: IO[bytes]) -> None:
+        for member in read_archive(packed, self._limits, self._check):
+            if member.content is not None:
+                self._target.parent.mkdir(parents=True, exist_ok=True)
+                with ConfinedDirectory(self._target.parent) as directory:
+                    self._write(directory, self._target.name, member.info, member.content)
+                return
+
+    def unpack_tree(self, packed: IO[bytes]) -> None:
+        self._target.mkdir(parents=True, exist_ok=True)
+        with ConfinedDirectory(self._target) as directory:
+            for member in read_archive(packed, self._limits, self._check):
+                name = "/".join(member.parts)
+                if name and not member.leads_out and not excluded(name, self._exclude):
+                    # Where the archive has a link or a file in its way, a member is left out.
+                    with contextlib.suppress(UnsafePathError):
+                        self._unpack(directory, name, member)
+            # Last, so that a link to a directory of the archive does not take the directory's place.
+            for name, leads_to in self._links:
+                with contextlib.suppress(FileExistsError, UnsafePathError):
+                    directory.link(name, leads_to)
+
+    def _unpack(self, directory: ConfinedDirectory, name: str, member: Member) -> None:
+        info = member.info
+        directory.make_directories(name if info.isdir() else posixpath.dirname(name))
+        if member.content is not None:
+            self._write(directory, name, info, member.content)
+        elif info.issym() and _stays_below(posixpath.dirname(name), info.linkname):
+            self._links.append((name, info.linkname))
+        elif info.islnk() and not directory.has(name):
+            self._copy_linked(directory, name, info)
+
+    def _write(self, directory: ConfinedDirectory, name: str, info: tarfile.TarInfo, content: IO[bytes]) -> None:
+        with directory.replacing(name, mode=0o700 if info.mode & 0o100 else 0o600) as file:
+            copy_content(content, file, self._check)
+            file.flush()
+            with contextlib.suppress(OSError, OverflowError, ValueError):
+                os.utime(file.fileno(), (info.mtime, info.mtime))
+
+    def _copy_linked(self, directory: ConfinedDirectory, name: str, info: tarfile.TarInfo) -> None:
+        """Make a second name of a file a file of its own."""
+        with contextlib.suppress(FileNotFoundError), directory.open(info.linkname) as original:
+            self._linked += os.fstat(original.fileno()).st_size
+            if self._linked > self._limits.size:
+                raise ArchiveLimitError(f"it unpacks to more than {self._limits.size} bytes")
+            self._write(directory, name, info, original)
+
+    def _check(self) -> None:
+        if self._stop.is_set():
+            raise StoppedError
 
 
-def _unpack_tree(archive: tarfile.TarFile, target: Path, exclude: Sequence[str]) -> None:
-    links: list[tuple[Path, str]] = []
-    for member in archive:
-        parts = [part for part in PurePosixPath(member.name).parts if part != "."]
-        if not parts or member.name.startswith("/") or ".." in parts or excluded("/".join(parts), exclude):
-            continue
-        place = target.joinpath(*parts)
-        if not _real_directory(target, parts[:-1]):
-            continue
-        if member.isdir():
-            _real_directory(target, parts)
-        elif member.isreg():
-            _write(archive, member, place)
-        elif member.issym():
-            links.append((place, member.linkname))
-        elif member.islnk():
-            _copy_linked(target, member.linkname, place)
-    for place, leads_to in links:
-        _link(target, place, leads_to)
-    # A link may lead through another one, so where each really leads is known only now.
-    root = target.resolve()
-    for place, _ in links:
-        if place.is_symlink() and not Path(os.path.realpath(place)).is_relative_to(root):
-            place.unlink()
+def _stays_below(directory: str, text: str) -> bool:
+    """Tell whether a link in a directory stays below the top, read as text.
+
+    Not with `..` behind a name: if that name is a link as well, the kernel goes up from where it leads.
+    """
+    parts = text.split("/")
+    up = len(parts) - len([*itertools.dropwhile(lambda part: part in ("..", "."), parts)])
+    climbs = parts[:up].count("..")
+    return bool(text) and not text.startswith("/") and ".." not in parts[up:] and climbs <= len(_names(directory))
 
 
-def _real_directory(target: Path, parts: Sequence[str]) -> bool:
-    """Make a directory below target, step by step, so that no step is a link."""
-    place = target
-    for part in parts:
-        place = place / part
-        if place.is_symlink() or (place.exists() and not place.is_dir()):
-            return False
-        place.mkdir(exist_ok=True)
-    return True
-
-
-def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
-    content = archive.extractfile(member)
-    if content is None or (place.is_dir() and not place.is_symlink()):
-        return
-    place.unlink(missing_ok=True)
-    with content, place.open("xb") as file:
-        shutil.copyfileobj(content, file, 1024 * 1024)
-    place.chmod((member.mode & 0o777) | 0o600)
-    with contextlib.suppress(OSError, OverflowError):
-        os.utime(place, (member.mtime, member.mtime))
-
-
-def _copy_linked(target: Path, name: str, place: Path) -> None:
-    parts = [part for part in PurePosixPath(name).parts if part != "."]
-    if name.startswith("/") or ".." in parts or not _real_directory(target, parts[:-1]):
-        return
-    original = target.joinpath(*parts)
-    if original.is_file() and not original.is_symlink() and not place.exists():
-        shutil.copy2(original, place, follow_symlinks=False)
-
-
-def _link(target: Path, place: Path, leads_to: str) -> None:
-    """Make a link that, read as text, stays below target."""
-    below = Path(os.path.normpath(place.parent.relative_to(target) / leads_to))
-    if below.is_absolute() or below.parts[:1] == ("..",) or place.exists() or place.is_symlink():
-        return
-    place.symlink_to(leads_to)
+def _names(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]

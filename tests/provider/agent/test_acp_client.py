@@ -18,8 +18,8 @@ from benchflow.planes.agent.acp.client import (
     TERMINALS,
     Client,
 )
+from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.session import METHOD_NOT_FOUND, Refused
-from benchflow.planes.agent.acp.wire import Message
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, awake, nap
 
 USER = "nobody"

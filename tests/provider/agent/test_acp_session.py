@@ -23,8 +23,8 @@ from support.acp_room import (
 
 from benchflow.errors import AgentExitError
 from benchflow.planes.agent.acp.limits import Limits, Patience
+from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
-from benchflow.planes.agent.acp.wire import Message
 from benchflow.planes.agent.toolbox import Toolbox
 from benchflow.testing.sandbox_conformance.fixtures import awake, nap
 from benchflow.testing.waiting import until
@@ -158,7 +158,7 @@ async def test_an_agent_that_exits_says_how_wherever_it_is(room: Room) -> None:
         await agent.prompt()
     assert caught.value.log_tail == "out of luck"
     assert agent.texts() == ["so far"]
-    assert not (room.wire.directory / "out").read_bytes().endswith(b"\n")
+    assert not (room.wire.files.shared / "out").read_bytes().endswith(b"\n")
     # So says whoever comes later, even when the time of the turn is over.
     again = DemoSession(room, room.session(), agent.id)
     with pytest.raises(AgentExitError, match="exit status 7"):

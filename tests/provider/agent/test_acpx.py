@@ -349,7 +349,7 @@ async def within_reach(room: AcpxRoom, model: ScriptedModel, port: int) -> Async
         await asyncio.gather(relay(reader, back), relay(there, writer), return_exceptions=True)
 
     inside = [f"{RUN_DIRECTORY}/model.sock", room.pump[0]]
-    server = await asyncio.start_unix_server(serve, room.directory / "model.sock")
+    server = await asyncio.start_unix_server(serve, room.files.shared / "model.sock")
     relaying = room.sandbox.exec_stream([inside[1], "-e", RELAY, str(port), inside[0]])
     try:
         await anext(aiter(relaying))

@@ -24,10 +24,11 @@ from support.acp_room import CWD, PATIENT, USER, Room, take_turn
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxLostError
 from benchflow.planes.agent.acp.client import Client
-from benchflow.planes.agent.acp.mirror import Mirror, _append
+from benchflow.planes.agent.acp.mirror import Mirror
+from benchflow.planes.agent.acp.notes import Message, SessionFiles
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
 from benchflow.planes.agent.acp.session import Session
-from benchflow.planes.agent.acp.wire import Message, Wire
+from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.toolbox import PUMP, Toolbox, image_with_toolboxes
 from benchflow.planes.sandbox.docker import DockerProvider
 from benchflow.testing.waiting import until
@@ -127,7 +128,7 @@ async def image(provider: DockerProvider, runtime: Toolbox, plain: ImageRef, bui
 @pytest_asyncio.fixture
 async def room(provider: DockerProvider, image: ImageRef, runtime: Toolbox, tmp_path: Path) -> AsyncIterator[Room]:
     stack = uuid.uuid4().hex
-    wire = Wire(tmp_path / "agent")
+    wire = Wire(SessionFiles.below(tmp_path / "agent"))
     wire.make()
     spec = SandboxSpec(
         name=f"benchflow-test-{uuid.uuid4().hex[:12]}",
@@ -149,7 +150,7 @@ async def there(room: Room, name: str) -> bytes:
 
 
 def here(room: Room, name: str) -> bytes:
-    return (room.wire.directory / name).read_bytes()
+    return (room.wire.files.shared / name).read_bytes()
 
 
 def mirror_of(room: Room) -> Mirror:
@@ -263,7 +264,7 @@ async def test_a_line_that_a_crash_cut_in_half_over_there_is_mended(room: Room) 
     async with mirror_of(room):
         pass
     await room.sandbox.write_file(f"{RUN_DIRECTORY}/in", line[:6000], mode=0o600)
-    (room.wire.directory / "in").write_bytes(line + line + b'{"half')
+    room.wire.sent.file.write_bytes(line + line + b'{"half')
     async with mirror_of(room):
         await _until_there(room, line + line)
 
@@ -290,11 +291,12 @@ async def test_a_turn_outlives_the_worker_that_followed_it(room: Room) -> None:
 
 
 async def test_what_is_here_already_is_not_appended_again(tmp_path: Path) -> None:
-    file = tmp_path / "out"
-    file.write_bytes(b"0123")
-    _append(file, 2, b"2345")
-    _append(file, 0, b"012")
-    assert file.read_bytes() == b"012345"
+    wire = Wire(SessionFiles.below(tmp_path))
+    wire.make()
+    wire.append("out", 0, b"0123")
+    wire.append("out", 2, b"2345")
+    wire.append("out", 0, b"012")
+    assert (wire.files.shared / "out").read_bytes() == b"012345"
 
 
 async def _until_said(room: Room, word: bytes) -> None:
@@ -314,7 +316,11 @@ async def _until_there(room: Room, content: bytes) -> None:
 @asynccontextmanager
 async def worker(room: Room, session: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process that drives the turn; killed at the end, wherever it is then."""
-    job = {"ref": room.sandbox.ref.model_dump(mode="json"), "wire": str(room.wire.directory), "session": session}
+    job = {
+        "ref": room.sandbox.ref.model_dump(mode="json"),
+        "files": str(room.wire.files.shared.parent),
+        "session": session,
+    }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, __file__, json.dumps(job)),
         stdout=asyncio.subprocess.PIPE,
@@ -331,7 +337,7 @@ async def worker(room: Room, session: str) -> AsyncIterator[asyncio.subprocess.P
 async def _work(job: dict[str, Any]) -> None:
     provider = DockerProvider()
     sandbox = await provider.attach(SandboxRef.model_validate(job["ref"]))
-    room = Room(sandbox, Wire(Path(job["wire"])), ())
+    room = Room(sandbox, Wire(SessionFiles.below(Path(job["files"]))), ())
     session = Session(room.wire, Client(sandbox, user=USER, cwd=CWD))
     lines: list[Message] = []
     async with mirror_of(room) as mirror:

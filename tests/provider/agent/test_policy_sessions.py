@@ -210,7 +210,7 @@ async def test_it_reaches_a_goal_in_a_sandbox(
     async with (
         ScriptedModel(GOAL) as model,
         room_in(kind, tmp_path / "agent", policy_toolbox, base_image) as room,
-        let_in(model, tmp_path / "agent" / "model"),
+        let_in(model, room.wire.files.shared / "model"),
     ):
         await room.sandbox.write_file(f"{CWD}/in.txt", "three\n", user=USER)
         node = policy_toolbox.program("node")

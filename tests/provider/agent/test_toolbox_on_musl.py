@@ -17,6 +17,7 @@ from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.sandbox import ImageRef, SandboxSpec
 from benchflow.errors import AgentInstallError, SandboxStartError, UnsupportedFeatureError
 from benchflow.paths import StatePaths
+from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.process import find_account, run_mount
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.registry import find_agent
@@ -55,7 +56,7 @@ async def start(provider: DockerProvider, stack: str, image: ImageRef, wire: Wir
         image=image,
         labels={"benchflow.stack": stack},
         network_mode="no-network",
-        mounts=(run_mount(wire.directory), *(toolbox.mount for toolbox in toolboxes)),
+        mounts=(run_mount(wire.files), *(toolbox.mount for toolbox in toolboxes)),
     )
     sandbox = await provider.start(spec, host_id="host", queue="queue")
     await sandbox.control('mkdir -p "$1" /tmp/home && chown "$2" "$1" /tmp/home', CWD, USER)
@@ -64,7 +65,7 @@ async def start(provider: DockerProvider, stack: str, image: ImageRef, wire: Wir
 
 @pytest.fixture
 def wire(tmp_path: Path) -> Wire:
-    made = Wire(tmp_path / "agent")
+    made = Wire(SessionFiles.below(tmp_path / "agent"))
     made.make()
     return made
 

@@ -143,7 +143,7 @@ async def shown(root: Path, sandbox: str) -> Shown:
 
 def has_said_that_it_ended(task: str) -> bool:
     """Return whether the agent of a task has said that its turn is over."""
-    said = [file.read_text() for file in StatePaths.default().sessions.glob(f"bf-{task}-*/0.0/out")]
+    said = [file.read_text() for file in StatePaths.default().sessions.glob(f"bf-{task}-*/shared/0.0/out")]
     return any('"stopReason"' in text for text in said)
 
 

@@ -14,9 +14,9 @@ from typing import Any
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.rollout import Answer, Permissions
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
+from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.questions import answer_form, choose, given_answer, question_of
 from benchflow.planes.agent.acp.session import METHOD_NOT_FOUND, Refused, Unanswered
-from benchflow.planes.agent.acp.wire import Message
 
 INVALID_PARAMS = -32602
 NOT_FOUND = -32002

@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.agent import AgentRecord
@@ -27,6 +26,7 @@ from benchflow.errors import AgentExitError, AgentTimeoutError, SessionNotLoaded
 from benchflow.planes.agent.acp.client import Client
 from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience
 from benchflow.planes.agent.acp.mirror import Mirror
+from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
 from benchflow.planes.agent.acp.session import Session
 from benchflow.planes.agent.acp.wire import Wire
@@ -62,21 +62,21 @@ class Start:
 
 
 class Connection:
-    """The sessions that a sandbox's agents have had, in a directory of this host that the sandbox has, too.
+    """The sessions that a sandbox's agents have had. files: of all of them.
 
-    mirrored: it has one of its own, which is to be kept equal to this one.
+    mirrored: the sandbox mounts nothing of this host, and has journals of its own to be kept equal to these.
     """
 
     def __init__(
-        self, sandbox: Sandbox, directory: Path, *, mirrored: bool = False, patience: Patience = PATIENCE
+        self, sandbox: Sandbox, files: SessionFiles, *, mirrored: bool = False, patience: Patience = PATIENCE
     ) -> None:
         self._sandbox = sandbox
-        self._directory = directory
+        self._files = files
         self._mirrored = mirrored
         self.patience = patience
 
     def wire(self, name: str) -> Wire:
-        return Wire(self._directory / name)
+        return Wire(self._files.of(name))
 
     def process(self, name: str) -> AgentProcess:
         """The process whose files have this name."""
@@ -108,19 +108,19 @@ class Connection:
             name = f"{self._sandbox.ref.episode}{index}.{attempt}"
             wire = self.wire(name)
             wire.make()
-            if wire.noted(_FAILED) and attempt + 1 < STARTS:
+            if wire.notes.noted(_FAILED) and attempt + 1 < STARTS:
                 continue
             try:
                 return await self._open(name, index, start, max(1.0, deadline - time.monotonic()), load)
             except (SessionNotLoadedError, AgentTimeoutError):
                 if load is not None:
                     await self.process(name).kill()
-                    wire.note(_FAILED, {})
+                    wire.notes.note(_FAILED, {})
                 raise
             except AgentExitError:
                 if wire.could_not_start or attempt + 1 == STARTS:
                     raise
-                wire.note(_FAILED, {})
+                wire.notes.note(_FAILED, {})
                 await asyncio.sleep(_FIRST_WAIT * 2**attempt)
         raise AssertionError("the last start raises or returns")
 
@@ -128,7 +128,7 @@ class Connection:
         self, name: str, index: int, start: Start, within: float, load: AgentSession | None
     ) -> AgentSession:
         wire, process = self.wire(name), self.process(name)
-        opened = wire.noted(_OPENED)
+        opened = wire.notes.noted(_OPENED)
         if opened is None:
             # The protocol's types take their time, and most workers have seen them before.
             from benchflow.planes.agent.acp.opening import Opening
@@ -142,7 +142,7 @@ class Connection:
                 await process.start(start.pump, start.argv, env=start.env, cwd=start.cwd, account=start.account)
                 session = Session(wire, client, self.patience)
                 talk = Opening(session, start, Limits(wall=within, idle=None), load)
-                opened = wire.note(_OPENED, await during(talk.run()))
+                opened = wire.notes.note(_OPENED, await during(talk.run()))
         account = start.account
         return AgentSession(
             index=index,

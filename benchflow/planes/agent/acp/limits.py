@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.acp.notes import Notes
 
 Stop = Literal["wall_clock", "idle", "cancelled"]
 _STOPS: tuple[Stop, ...] = ("wall_clock", "idle", "cancelled")
@@ -49,12 +49,12 @@ class Patience:
 PATIENCE = Patience()
 
 
-def note_stop(wire: Wire, name: str, why: Stop) -> None:
+def note_stop(notes: Notes, name: str, why: Stop) -> None:
     """Write down why a turn is ended. name: of the note; the first one stays."""
-    wire.note(name, {"why": why})
+    notes.note(name, {"why": why})
 
 
-def noted_stop(wire: Wire, name: str) -> Stop | None:
+def noted_stop(notes: Notes, name: str) -> Stop | None:
     """Why somebody ended the turn, if somebody did."""
-    noted = wire.noted(name)
+    noted = notes.noted(name)
     return next((why for why in _STOPS if why == noted["why"]), None) if noted else None

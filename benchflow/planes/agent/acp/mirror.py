@@ -1,28 +1,25 @@
 """A session's files in a sandbox that does not mount them, kept equal with those of this host while somebody listens.
 
-`wire` reads and writes files of this host, the pump those of its sandbox. What the agent says is followed through one
-streaming command from the size that is here already; what we say is written at its very offset. Both are repeatable:
-whoever takes over after a crash, or works beside another that is still there, neither loses nor doubles a byte.
+`wire` reads and writes files of this host, the stdio proxy those of its sandbox. What the agent says is followed
+through one streaming command from the size that is here already; what we say is written at its very offset. Both are
+repeatable: whoever takes over after a crash, or works beside another that is still there, neither loses nor doubles a
+byte.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from benchflow.contracts.sandbox import ExecChunk, Sandbox
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
-from benchflow.planes.agent.acp.wire import QUICK, SLOW, Wire, write_once
-from benchflow.store import storage_errors, write_all
+from benchflow.planes.agent.acp.wire import QUICK, SLOW, Wire
 
 T = TypeVar("T")
 
@@ -35,7 +32,6 @@ HELD = 5.0
 SILENCE = 2.0
 """Seconds without output after which it is asked whether there is any; longer than between two looks of any `tail`."""
 
-_ERR_LIMIT = 16 * 1024 * 1024
 _BLOCK = 4096
 _FILES = {"stdout": "out", "stderr": "err"}
 
@@ -66,7 +62,7 @@ class Mirror:
 
     def __init__(self, sandbox: Sandbox, wire: Wire, inside: str = RUN_DIRECTORY) -> None:
         self._sandbox = sandbox
-        self._directory = wire.directory
+        self._wire = wire
         self._inside = inside
         self._part = f".in.{uuid.uuid4().hex}"
         self._tasks: list[asyncio.Task[None]] = []
@@ -112,7 +108,7 @@ class Mirror:
             how = None
         await self._stream(_REST)
         if how is not None:
-            write_once(self._directory / "exit", how)
+            self._wire.put_exit(how)
 
     # --- from the sandbox ----------------------------------------------------------------------------
 
@@ -125,12 +121,12 @@ class Mirror:
     async def _stream(self, script: str) -> int:
         """Append what a command says to our files, from where they end; how it ended."""
         _, out, err = await self._sizes()
-        at = {"stdout": self._size("out"), "stderr": self._size("err")}
+        at = {"stdout": self._wire.size("out"), "stderr": self._wire.size("err")}
         if out < at["stdout"]:
             raise SandboxLostError("the sandbox no longer has what its agent said: it is another one")
         if err < at["stderr"]:
             # The log grew too long, and began anew.
-            os.truncate(self._directory / "err", 0)
+            self._wire.empty("err")
             at["stderr"] = 0
         command = ["sh", "-c", script, "sh", self._inside, str(at["stdout"] + 1), str(at["stderr"] + 1)]
         chunks = self._sandbox.exec_stream(command, env={"LC_ALL": "C"}, cwd="/", user="root")
@@ -138,7 +134,7 @@ class Mirror:
             async for chunk in pieces:
                 if chunk.stream == "exit":
                     return chunk.return_code or 0
-                _append(self._directory / _FILES[chunk.stream], at[chunk.stream], chunk.data)
+                self._wire.append(_FILES[chunk.stream], at[chunk.stream], chunk.data)
                 at[chunk.stream] += len(chunk.data)
         return 1
 
@@ -181,13 +177,8 @@ class Mirror:
 
         Only whole lines, which nobody changes any more: then writing them is the same however often and whoever does.
         """
-        with (self._directory / "in").open("rb") as file:
-            if os.fstat(file.fileno()).st_size <= given:
-                return given
-            block = given // _BLOCK
-            file.seek(block * _BLOCK)
-            data = file.read()
-        data = data[: data.rfind(b"\n") + 1]
+        block = given // _BLOCK
+        data = self._wire.sent.after(block * _BLOCK)
         end = block * _BLOCK + len(data)
         if end <= given:
             return given
@@ -203,7 +194,7 @@ class Mirror:
         """Of `in`, `out` and `err` in the sandbox, which are made if they are not there."""
         answer = await self._sandbox.control(_MAKE, self._inside)
         rows = answer.stdout.split()
-        if answer.return_code != 0 or len(rows) != 3:
+        if answer.return_code != 0 or len(rows) != 3 or not all(row.isdecimal() and len(row) < 20 for row in rows):
             raise SandboxError("cannot keep the agent's files in the sandbox", log_tail=answer.stderr or None)
         return int(rows[0]), int(rows[1]), int(rows[2])
 
@@ -224,20 +215,3 @@ class Mirror:
                         self.failed.set_exception(error)
                     return
             await asyncio.sleep(RETRY)
-
-    def _size(self, name: str) -> int:
-        return (self._directory / name).stat().st_size
-
-
-def _append(file: Path, at: int, data: bytes) -> None:
-    """Append the part of `data` that a file does not have yet, whose place in it is `at`."""
-    with storage_errors(file):
-        fd = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            size = os.fstat(fd).st_size
-            if file.name == "err" and size + len(data) > _ERR_LIMIT:
-                os.ftruncate(fd, 0)
-            write_all(fd, data[max(0, size - at) :])
-        finally:
-            os.close(fd)

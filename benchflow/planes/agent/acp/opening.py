@@ -34,8 +34,8 @@ from benchflow.contracts.rollout import AgentSession
 from benchflow.contracts.task import McpServer
 from benchflow.errors import ACPError, ConfigError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.limits import Limits
+from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.session import Session
-from benchflow.planes.agent.acp.wire import Message
 
 if TYPE_CHECKING:
     from benchflow.planes.agent.acp.connect import Start

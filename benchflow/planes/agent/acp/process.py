@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from benchflow.contracts.sandbox import Mount, Sandbox
 from benchflow.errors import AgentExitError, SandboxError
+from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.sandbox.background import held, leave, start_once
 
@@ -46,9 +46,9 @@ async def find_account(sandbox: Sandbox, user: str | int) -> Account:
     return Account(str(user), int(rows[0]), int(rows[1]), rows[2] or "/")
 
 
-def run_mount(directory: Path) -> Mount:
-    """What a sandbox must be started with for sessions to be held in this directory, or in directories below it."""
-    return Mount(source=str(directory), target=RUN_DIRECTORY, read_only=False)
+def run_mount(files: SessionFiles) -> Mount:
+    """Return the mount that a sandbox needs for its agents' stdio journals."""
+    return Mount(source=str(files.shared), target=RUN_DIRECTORY, read_only=False)
 
 
 class AgentProcess:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchflow.contracts.rollout import Answer, Option, Permissions, Question
-from benchflow.planes.agent.acp.wire import Message
+from benchflow.planes.agent.acp.notes import Message
 
 _ORDER: dict[Permissions, tuple[str, ...]] = {
     "auto": ("allow_once", "allow_always"),

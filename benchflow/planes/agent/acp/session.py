@@ -19,7 +19,8 @@ from benchflow.contracts.rollout import Question
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
-from benchflow.planes.agent.acp.wire import SLOW, Heard, Message, Wire
+from benchflow.planes.agent.acp.notes import Message
+from benchflow.planes.agent.acp.wire import SLOW, Heard, Wire
 
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603
@@ -152,7 +153,7 @@ class Session:
         skip: Callable[[int], bool],
     ) -> Turn:
         request = exchange.request
-        progress = self._wire.noted(f"progress-{request}")
+        progress = self._wire.notes.noted(f"progress-{request}")
         if progress is not None and skip(progress["lines"]):
             offset, exchange.lines, exchange.paused = progress["offset"], progress["lines"], progress["paused"]
             exchange.reading.restore(progress["reading"])
@@ -166,7 +167,7 @@ class Session:
 
     def cancel(self, request: str) -> None:
         """Have a turn end: whoever hears it asks the agent to stop, then kills it."""
-        note_stop(self._wire, _stop_of(request), "cancelled")
+        note_stop(self._wire.notes, _stop_of(request), "cancelled")
 
     def log_tail(self) -> str | None:
         """The last lines of the agent's error output."""
@@ -179,7 +180,7 @@ class Session:
 
     def _begin(self, request: str, method: str, params: Message) -> tuple[float, int]:
         """Send a request once. When that was, and the offset from which on its answer can come."""
-        mark = self._wire.note(f"request-{request}", {"from": self._wire.position, "at": time.time()})
+        mark = self._wire.notes.note(f"request-{request}", {"from": self._wire.position, "at": time.time()})
         self._wire.send({"jsonrpc": "2.0", "id": request, "method": method, "params": params})
         return float(mark["at"]), int(mark["from"])
 
@@ -196,7 +197,7 @@ class Session:
         """Hear the agent until it has answered and then been silent for `quiet` seconds, or a limit is reached."""
         before = self._wire.said
         heard_at = noted_at = time.monotonic()
-        stop = noted_stop(self._wire, _stop_of(exchange.request))
+        stop = noted_stop(self._wire.notes, _stop_of(exchange.request))
         ended: str | None = None
         try:
             async for heard in self._wire.follow(offset):
@@ -250,7 +251,7 @@ class Session:
     def _limit_reached(self, exchange: _Exchange, limits: Limits, elapsed: float, silent: float) -> Stop | None:
         why = limits.reached(elapsed, silent)
         if why is not None:
-            note_stop(self._wire, _stop_of(exchange.request), why)
+            note_stop(self._wire.notes, _stop_of(exchange.request), why)
         return why
 
     def _note_progress(self, exchange: _Exchange, offset: int) -> None:
@@ -258,7 +259,7 @@ class Session:
         would not be read again.
         """
         progress = {"offset": offset, "lines": exchange.lines, "paused": exchange.paused}
-        self._wire.keep(f"progress-{exchange.request}", progress | {"reading": exchange.reading.state()})
+        self._wire.notes.keep(f"progress-{exchange.request}", progress | {"reading": exchange.reading.state()})
 
     async def _take(self, exchange: _Exchange, heard: Heard) -> None:
         message = heard.message
@@ -313,17 +314,17 @@ class Session:
         exchange.sink([{"type": kind, "params": params}])
         question = f"{exchange.request}:{request}"
         key = short_hash(question, 16)
-        answered = self._wire.noted(f"answered-{key}")
+        answered = self._wire.notes.noted(f"answered-{key}")
         if answered is None:
             try:
                 result, error = await self._decide(question, method, params)
             except Unanswered:
-                self._wire.note(f"asked-{key}", {"at": time.time()})
+                self._wire.notes.note(f"asked-{key}", {"at": time.time()})
                 raise
             # Before it is sent: whoever takes over must say the same of it.
-            answered = self._wire.note(f"answered-{key}", {"at": time.time(), "result": result, "error": error})
+            answered = self._wire.notes.note(f"answered-{key}", {"at": time.time(), "result": result, "error": error})
         self._wire.send({"jsonrpc": "2.0", "id": request, "result": answered["result"]})
-        if asked := self._wire.noted(f"asked-{key}"):
+        if asked := self._wire.notes.noted(f"asked-{key}"):
             exchange.paused += answered["at"] - asked["at"]
         line: Line = {"type": kind.replace("request", "answer"), "result": answered["result"]}
         exchange.sink([line | ({"error": answered["error"]} if answered["error"] else {})])

@@ -1,35 +1,44 @@
-"""The files between us and an agent: what was sent, what came, how it ended.
+"""The stdio of an agent's process as files: what is sent to it, what it says, how it ended.
 
-They lie in a directory of this host that the sandbox has mounted for the pump alone. Every line of `in` and `out` is a
-JSON-RPC message. Only we write `in`, one line at a time under a lock, so that of two workers that both believe the
-session theirs each message still goes out once.
+`in`, `out`, `err` and `exit` lie in a directory that the sandbox mounts for the program that holds the agent's stdio.
+Every line of `in` and `out` is a JSON-RPC message. The agent itself reaches none of them, but the sandbox's root may
+put anything in their place, at any moment: so they are opened by `ConfinedDirectory`, and believed no further than an
+agent is believed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import contextlib
+import io
 import json
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from benchflow.errors import ACPError
+from benchflow.confined import ConfinedDirectory
+from benchflow.errors import ACPError, UnsafePathError
+from benchflow.planes.agent.acp.notes import Message, Notes, SessionFiles
+from benchflow.planes.agent.acp.sent import SentMessages
 from benchflow.store import storage_errors, write_all
-
-Message = dict[str, Any]
 
 PIECE = 1024 * 1024
 LONGEST_LINE = 64 * 1024 * 1024
+MAX_ERR = 16 * 1024 * 1024
+"""Bytes of `err`, which begins anew beyond them."""
 
 QUICK, SLOW = 0.004, 0.05
 """Seconds between two looks at a file that grows, and at one that has not for a while."""
 
+_JOURNALS = ("in", "out", "err")
+_EXIT = "exit"
+_MAX_EXIT = 64 * 1024
 _TAIL = 4000
+_ENDED = "ended"
+"""The note of an end that the process could not record itself."""
 
 
 @dataclass(frozen=True)
@@ -42,98 +51,76 @@ class Heard:
 
 
 class Wire:
-    """The directory of one agent process. longest_line: in bytes; a longer one is not a message."""
+    """The files of one agent process. longest_line: in bytes; a longer one is not a message."""
 
-    def __init__(self, directory: Path, *, longest_line: int = LONGEST_LINE) -> None:
-        self.directory = directory
+    def __init__(self, files: SessionFiles, *, longest_line: int = LONGEST_LINE) -> None:
+        self.files = files
+        self.notes = Notes(files.own_notes)
+        self.sent = SentMessages(files.own_notes)
         self._longest_line = longest_line
-        self._sent_to = 0
-        self._requests: set[str] = set()
-        self._answers: dict[str, Message] = {}
 
     def make(self) -> None:
-        """Make the directory, readable by root alone."""
-        with storage_errors(self.directory):
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for name in ("in", "out", "err"):
-                (self.directory / name).touch(mode=0o600)
+        """Make the files, readable by root alone, where they are not there."""
+        self.notes.make()
+        self.sent.make()
+        with storage_errors(self.files.shared):
+            self.files.shared.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with self._confined() as shared:
+                shared.make_directories(self.files.name)
+                for name in _JOURNALS:
+                    with suppress(FileExistsError):
+                        os.close(shared.create(self._path(name)))
 
     # --- what we say ---------------------------------------------------------------------------------
 
     def send(self, message: Message) -> bool:
-        """Append a message, unless one of its kind and id is there already. Whether it was new."""
-        with storage_errors(self.directory / "in"):
-            fd = os.open(self.directory / "in", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            self._read_sent(fd)
-            if "id" in message and _key(message) in (self._requests if "method" in message else self._answers):
-                return False
-            with storage_errors(self.directory / "in"):
-                # A line that a crash cut in half was never handed on.
-                os.ftruncate(fd, self._sent_to)
-                os.lseek(fd, 0, os.SEEK_END)
-                # Escaped: an agent's half of a surrogate pair, given back to it, has no other form.
-                write_all(fd, json.dumps(message).encode() + b"\n")
-            self._read_sent(fd)
-            return True
-        finally:
-            os.close(fd)
+        """Send a message, unless one of its kind and id was sent already. Return whether it was new."""
+        with self.sent.locked():
+            is_new = self.sent.add(message)
+            self._deliver()
+        return is_new
 
     def was_sent(self, request: Any) -> bool:
-        """Whether a request of this id is in `in`."""
-        self._look_at_sent()
-        return json.dumps(request) in self._requests
+        """Tell whether a request of this id was sent."""
+        return self.sent.has_request(request)
 
     def answer_to(self, request: Any) -> Message | None:
-        """Our answer to the agent's request of this id, if it was sent."""
-        self._look_at_sent()
-        return self._answers.get(json.dumps(request))
+        """Return our answer to the agent's request of this id, None if none was sent."""
+        return self.sent.answer_to(request)
 
-    def _look_at_sent(self) -> None:
-        fd = os.open(self.directory / "in", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._read_sent(fd)
-        finally:
-            os.close(fd)
-
-    def _read_sent(self, fd: int) -> None:
-        data = os.pread(fd, os.fstat(fd).st_size - self._sent_to, self._sent_to)
-        whole = data[: data.rfind(b"\n") + 1]
-        self._sent_to += len(whole)
-        for line in whole.splitlines():
-            message = json.loads(line)
-            if "id" in message and "method" in message:
-                self._requests.add(_key(message))
-            elif "id" in message:
-                self._answers[_key(message)] = message
+    def _deliver(self) -> None:
+        """Append to `in` what it lacks of what was sent. The lock of what was sent is held."""
+        with self._opened("in", os.O_WRONLY | os.O_APPEND) as fd, storage_errors(self.files.shared):
+            write_all(fd, self.sent.after(os.fstat(fd).st_size))
 
     # --- what the agent says -------------------------------------------------------------------------
 
     @property
     def position(self) -> int:
         """How much of what the agent said has been taken in, in bytes."""
-        noted = self.noted("position")
+        noted = self.notes.noted("position")
         return int(noted["to"]) if noted else 0
 
     @position.setter
     def position(self, offset: int) -> None:
-        self.keep("position", {"to": offset})
+        self.notes.keep("position", {"to": offset})
 
     @property
     def said(self) -> int:
         """How much the agent has said by now, in bytes."""
-        return (self.directory / "out").stat().st_size
+        return self.size("out")
 
     async def follow(self, offset: int) -> AsyncIterator[Heard | None]:
-        """The lines of `out` from an offset on, as they come; None at each look that found nothing new.
+        """Yield the lines of `out` from an offset on, as they come; None at each look that found nothing new.
 
-        Raises `ACPError` for a line that is too long to be a message.
+        Raises `ACPError` for a line that is too long to be a message, and where `out` was replaced.
         """
-        fd = os.open(self.directory / "out", os.O_RDONLY | os.O_CLOEXEC)
+        with self.sent.locked():
+            # A worker that died may have noted a message, and not delivered it.
+            self._deliver()
         rest = bytearray()
         last = time.monotonic()
-        try:
+        with self._opened("out", os.O_RDONLY) as fd:
             while True:
                 data = os.pread(fd, PIECE, offset + len(rest))
                 if not data:
@@ -153,75 +140,116 @@ class Wire:
                     )
                 # A flood of lines must not keep others waiting.
                 await asyncio.sleep(0)
-        finally:
-            os.close(fd)
 
     # --- how it ended --------------------------------------------------------------------------------
 
     def ended(self) -> str | None:
-        """How the agent's process ended, as a reader would say it; None while it runs."""
-        try:
-            how = json.loads((self.directory / "exit").read_text())
-        except FileNotFoundError:
-            return None
-        if "error" in how:
-            return str(how["error"])
-        return f"signal {how['signal']}" if how.get("signal") else f"exit status {how['code']}"
+        """Return how the agent's process ended, as a reader would say it; None while it runs."""
+        record = self._exit_record()
+        if record is None:
+            noted = self.notes.noted(_ENDED)
+            return str(noted["error"]) if noted else None
+        if "error" in record:
+            return str(record["error"])[:_TAIL]
+        return f"signal {record['signal']}" if record.get("signal") else f"exit status {record.get('code')}"
 
     @property
     def could_not_start(self) -> bool:
         """Whether there was no program to be started: it will not be there the next time either."""
-        with suppress(FileNotFoundError):
-            return json.loads((self.directory / "exit").read_text()).get("start") is False
-        return False
+        return (self._exit_record() or {}).get("start") is False
 
     def note_end(self, return_code: int) -> None:
-        """Write down the end of what should have done it itself and could not."""
-        how = {"error": f"what holds its files was ended ({return_code})"}
-        write_once(self.directory / "exit", json.dumps(how).encode())
+        """Record the end of a process whose stdio proxy died before it could."""
+        self.notes.note(_ENDED, {"error": f"the program that holds its files was ended ({return_code})"})
+
+    def _exit_record(self) -> Message | None:
+        """Return what the sandbox says of the end: an object of whatever content."""
+        try:
+            with self._confined() as shared:
+                record = json.loads(shared.read(self._path(_EXIT), _MAX_EXIT))
+        except FileNotFoundError:
+            return None
+        except (ACPError, ValueError, RecursionError) as error:
+            return {"error": f"nobody can tell how: its exit record cannot be read ({error})"}
+        return record if isinstance(record, dict) else {"error": "nobody can tell how: its exit record is no object"}
 
     def log_tail(self) -> str | None:
-        """The last lines of its error output."""
+        """Return the last lines of its stderr, None where there is none that can be read."""
         try:
-            with (self.directory / "err").open("rb") as file:
+            with self._confined() as shared, shared.open(self._path("err")) as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-                return file.read().decode(errors="replace").strip() or None
-        except FileNotFoundError:
+                return file.read(_TAIL).decode(errors="replace").strip() or None
+        except (FileNotFoundError, ACPError):
             return None
 
-    # --- what we note --------------------------------------------------------------------------------
+    def open_journal(self, name: str) -> BinaryIO:
+        """Open a journal for reading: `in` as the host has it, and for a missing `exit` the host's note of the end.
 
-    def note(self, name: str, content: Message) -> Message:
-        """Write down once what must be the same after a crash; the first that was written counts."""
-        place = self.directory / f"{name}.json"
-        part = self.directory / f".{name}.{os.getpid()}"
-        with storage_errors(place):
-            part.write_text(json.dumps(content))
-            with suppress(FileExistsError):
-                place.hardlink_to(part)
-            part.unlink()
-        noted = self.noted(name)
-        assert noted is not None
-        return noted
+        Raises `FileNotFoundError`, and `ACPError` where it was replaced.
+        """
+        if name == "in":
+            return self.sent.open()
+        noted = self.notes.noted(_ENDED) if name == _EXIT else None
+        with self._confined() as shared:
+            if noted is not None and not shared.has(self._path(name)):
+                return io.BytesIO(json.dumps(noted).encode())
+            return shared.open(self._path(name))
 
-    def keep(self, name: str, content: Message) -> None:
-        """Write down what may change: the last that was written counts."""
-        part = self.directory / f".{name}.{os.getpid()}"
-        with storage_errors(part):
-            part.write_text(json.dumps(content))
-            part.replace(self.directory / f"{name}.json")
+    # --- copies of what a sandbox that mounts nothing has ---------------------------------------------
 
-    def noted(self, name: str) -> Message | None:
-        """What was written down under a name."""
+    def size(self, name: str) -> int:
+        """Return the bytes of a journal."""
+        with self._opened(name, os.O_RDONLY) as fd:
+            return os.fstat(fd).st_size
+
+    def append(self, name: str, at: int, data: bytes) -> None:
+        """Append the part of `data` that a journal does not have yet, whose place in it is `at`."""
+        with self.sent.locked(), self._opened(name, os.O_RDWR | os.O_APPEND) as fd, storage_errors(self.files.shared):
+            size = os.fstat(fd).st_size
+            if name == "err" and size + len(data) > MAX_ERR:
+                os.ftruncate(fd, 0)
+            write_all(fd, data[max(0, size - at) :])
+
+    def empty(self, name: str) -> None:
+        """Begin a journal anew."""
+        with self._opened(name, os.O_WRONLY) as fd:
+            os.ftruncate(fd, 0)
+
+    def put_exit(self, content: bytes) -> None:
+        """Write the sandbox's record of the end."""
+        with (
+            storage_errors(self.files.shared),
+            self._confined() as shared,
+            shared.replacing(self._path(_EXIT)) as file,
+        ):
+            file.write(content)
+
+    # --- opening -------------------------------------------------------------------------------------
+
+    def _path(self, name: str) -> str:
+        return f"{self.files.name}/{name}"
+
+    @contextlib.contextmanager
+    def _confined(self) -> Iterator[ConfinedDirectory]:
+        """Yield the directory that the sandbox may write. Raises `ACPError` for what was put in a journal's place."""
+        with ConfinedDirectory(self.files.shared) as shared:
+            try:
+                yield shared
+            except UnsafePathError as error:
+                raise ACPError(f"a file of the agent's stdio was replaced: {error.message}", file=error.file) from error
+
+    @contextlib.contextmanager
+    def _opened(self, name: str, flags: int) -> Iterator[int]:
+        """Yield the descriptor of a journal. Raises `ACPError` where it was replaced or removed."""
+        with self._confined() as shared:
+            try:
+                fd = shared.open_descriptor(self._path(name), flags)
+            except FileNotFoundError as error:
+                raise ACPError(f"the journal {name!r} of the agent's stdio was removed") from error
         try:
-            content: Message = json.loads((self.directory / f"{name}.json").read_text())
-        except FileNotFoundError:
-            return None
-        return content
-
-
-def _key(message: Message) -> str:
-    return json.dumps(message["id"])
+            yield fd
+        finally:
+            os.close(fd)
 
 
 def _parsed(line: bytes | bytearray) -> Message | None:
@@ -231,13 +259,3 @@ def _parsed(line: bytes | bytearray) -> Message | None:
     except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None
-
-
-def write_once(file: Path, content: bytes) -> None:
-    """Write a file whole, unless it is there: of several that do, the first counts."""
-    part = file.with_name(f".{file.name}.{os.getpid()}")
-    with storage_errors(file):
-        part.write_bytes(content)
-        with suppress(FileExistsError):
-            file.hardlink_to(part)
-        part.unlink()

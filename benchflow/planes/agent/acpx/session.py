@@ -12,7 +12,7 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from benchflow.contracts.rollout import Permissions
@@ -20,6 +20,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
+from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
 from benchflow.planes.agent.acp.session import Line, Turn
 from benchflow.planes.agent.acp.wire import Wire
@@ -43,7 +44,7 @@ _LOGGED = 'exec "$@" 2>>"$0"'
 
 
 class AcpxSession:
-    """One session. directory: its files, which the sandbox has at `inside`.
+    """One session. files: its own, of which the sandbox has what is shared at `inside`.
 
     pump: the program that holds a command's stdio; argv: acpx; inner: the agent; absolute, in the sandbox. choices:
     what the session is told of model, mode and options. offers: what acpx serves the agent, as the agent's user.
@@ -55,7 +56,7 @@ class AcpxSession:
     def __init__(
         self,
         sandbox: Sandbox,
-        directory: Path,
+        files: SessionFiles,
         *,
         pump: Sequence[str],
         argv: Sequence[str],
@@ -78,7 +79,8 @@ class AcpxSession:
                 remedy=f"use {' or '.join(_PERMISSIONS)}, or the agent without acpx",
             )
         self._sandbox = sandbox
-        self._directory = directory
+        self._session_files = files
+        self._directory_name = PurePosixPath(files.name).name
         self._pump = tuple(pump)
         self._argv = tuple(argv)
         self._env = dict(env)
@@ -87,9 +89,9 @@ class AcpxSession:
         self._choices = choices
         self._servers = [dict(server) for server in servers]
         self._inside = inside
-        self._name = name or directory.name
+        self._name = name or self._directory_name
         self._patience = patience
-        self._files = f"{_FILES}/{directory.name}"
+        self._files = f"{_FILES}/{self._directory_name}"
         self._log = f"{self._env.get('HOME', account.home).rstrip('/')}/{AGENT_LOG}"
         # No time to live: the process that holds the agent goes when the session does.
         flags = ["--cwd", cwd, "--format", "json", "--json-strict", _PERMISSIONS[permissions], "--ttl", "0"]
@@ -125,7 +127,7 @@ class AcpxSession:
         await self.open()
         name = f"turn-{number}"
         wire, process = self._held(name)
-        started = float(wire.note("started", {"at": time.time()})["at"])
+        started = float(wire.notes.note("started", {"at": time.time()})["at"])
         if not await self._sandbox.was_started(self._key(name)):
             await self._place(f"{name}.json", [{"type": "text", "text": prompt}])
         await self._start(process, "prompt", "--session", self._name, "--file", f"{self._files}/{name}.json")
@@ -152,7 +154,7 @@ class AcpxSession:
 
     def cancel(self, number: int) -> None:
         """Have a turn end: whoever hears it tells acpx to cancel, then kills it."""
-        note_stop(self._wire(f"turn-{number}"), _STOP, "cancelled")
+        note_stop(self._wire(f"turn-{number}").notes, _STOP, "cancelled")
 
     async def was_begun(self, number: int) -> bool:
         """Whether the command of this turn was started."""
@@ -160,7 +162,7 @@ class AcpxSession:
 
     async def kill(self) -> None:
         """End all that the session has started, the agent too."""
-        await end_session(self._sandbox, self._directory)
+        await end_session(self._sandbox, self._session_files)
 
     async def log_tail(self) -> str | None:
         """The last that the agent wrote to its log."""
@@ -170,7 +172,7 @@ class AcpxSession:
         """Let go of the session; it goes on."""
 
     def _has_turn_before(self, number: int) -> bool:
-        turns = (path.name.removeprefix("turn-") for path in self._directory.glob("turn-*"))
+        turns = (path.name.removeprefix("turn-") for path in self._session_files.own_notes.glob("turn-*"))
         return any(int(turn) < number for turn in turns)
 
     # --- listening -----------------------------------------------------------------------------------
@@ -191,8 +193,8 @@ class AcpxSession:
         over_at = give_up_at = None
         ended = False
         cancelling: asyncio.Task[None] | None = None
-        stop = noted_stop(wire, _STOP)
-        last = wire.noted("end")
+        stop = noted_stop(wire.notes, _STOP)
+        last = wire.notes.noted("end")
         try:
             async for heard in wire.follow(0):
                 now = time.monotonic()
@@ -217,12 +219,12 @@ class AcpxSession:
                     over_at = over_at or now
                     if now - over_at > self._patience.last_words:
                         # Written down: whoever reads it again must not read on.
-                        last = wire.note("end", {"to": offset})
+                        last = wire.notes.note("end", {"to": offset})
                         return stop
                     continue
-                stop = stop or noted_stop(wire, _STOP) or limits.reached(time.time() - started, now - heard_at)
+                stop = stop or noted_stop(wire.notes, _STOP) or limits.reached(time.time() - started, now - heard_at)
                 if stop is not None:
-                    note_stop(wire, _STOP, stop)
+                    note_stop(wire.notes, _STOP, stop)
                 if stop is not None and cancelling is None:
                     give_up_at = now + self._patience.cancel
                     cancelling = asyncio.ensure_future(self._cancel(number))
@@ -282,23 +284,24 @@ class AcpxSession:
         return wire, AgentProcess(self._sandbox, wire, self._key(name), inside=f"{self._inside}/{name}")
 
     def _wire(self, name: str) -> Wire:
-        wire = Wire(self._directory / name)
+        wire = Wire(self._session_files.of(name))
         wire.make()
         return wire
 
     def _key(self, name: str) -> str:
-        return _key(self._directory, name)
+        return _key(self._session_files, name)
 
 
-def _key(directory: Path, name: str) -> str:
-    return f"acpx-{directory.name}-{name}"
+def _key(files: SessionFiles, name: str) -> str:
+    return f"acpx-{PurePosixPath(files.name).name}-{name}"
 
 
-async def end_session(sandbox: Sandbox, directory: Path) -> None:
-    """End all that a session has started, the agent too. directory: of its files."""
-    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+async def end_session(sandbox: Sandbox, files: SessionFiles) -> None:
+    """End all that a session has started, the agent too. files: of the session."""
+    notes = files.own_notes
+    for path in sorted(notes.iterdir()) if notes.is_dir() else ():
         if path.is_dir():
-            await sandbox.kill_once(_key(directory, path.name))
+            await sandbox.kill_once(_key(files, path.name))
 
 
 async def _document(wire: Wire) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from benchflow.errors import (
     SandboxLostError,
     SandboxUnavailableError,
 )
+from benchflow.planes.sandbox.cancellation import run_stoppable
 from benchflow.planes.sandbox.docker.stream import Stream
 
 T = TypeVar("T")
@@ -78,6 +79,10 @@ class Engine:
     async def call(self, ask: Callable[[RecordingClient], T]) -> T:
         """Run `ask` with the client in a thread. Raises what `translate` makes of its errors."""
         return await asyncio.get_running_loop().run_in_executor(self._pool("docker", THREADS), self._ask, ask)
+
+    async def stoppable(self, ask: Callable[[threading.Event, RecordingClient], T]) -> T:
+        """The same for what the sandbox may draw out: a cancel sets the event, and waits for its end."""
+        return await run_stoppable(lambda stop: self._ask(lambda client: ask(stop, client)))
 
     async def follow(self, ask: Callable[[RecordingClient], T]) -> T:
         """The same for what takes minutes, in threads of its own, so that builds never hold up the rest."""

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import io
 import os
 import posixpath
 import shlex
 import tarfile
 import tempfile
+import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.archives import entry, pack, unpack
+from benchflow.planes.sandbox.archives import DOWNLOAD_LIMIT, entry, pack, unpack
+from benchflow.planes.sandbox.cancellation import StoppedError, run_stoppable
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
 from benchflow.planes.sandbox.docker.shell import RootShell
 
@@ -27,8 +31,6 @@ SMALL = 512 * 1024
 """Bytes of an archive that still goes through the shell."""
 
 READ_LIMIT = 64 * 1024 * 1024
-DOWNLOAD_LIMIT = 4 * 1024 * 1024 * 1024
-"""Bytes of a download: what a sandbox sends must not fill the host's disk."""
 
 NOT_THERE = 44
 NO_FILE = 45
@@ -109,7 +111,7 @@ class Files:
             if single is None:
                 return False
             packed.seek(0)
-            await asyncio.to_thread(unpack, packed, target, exclude, single)
+            await run_stoppable(partial(unpack, packed, target, exclude, single))
         return True
 
     # --- inside --------------------------------------------------------------------------------------
@@ -131,15 +133,6 @@ class Files:
     async def _pack_inside(self, source: str, packed: IO[bytes]) -> bool | None:
         """Pack with the image's tar; whether it is a single file, None where nothing is."""
         quoted = shlex.quote(source)
-        received = 0
-
-        def take(data: bytes) -> None:
-            nonlocal received
-            received += len(data)
-            if received > DOWNLOAD_LIMIT:
-                raise SandboxError(f"is larger than {DOWNLOAD_LIMIT} bytes", file=source)
-            packed.write(data)
-
         single = (await self._shell.run(f"[ -e {quoted} ] || exit {NOT_THERE}; [ -d {quoted} ] || exit {NO_FILE}")).code
         if single == NOT_THERE:
             return None
@@ -151,7 +144,7 @@ class Files:
             what = f"-h -C {parent} -- {name}"
         else:
             what = f"-C {quoted} ."
-        answer = await self._shell.run(f"tar -cf - {what}", sink=take, timeout=None)
+        answer = await self._shell.run(f"tar -cf - {what}", sink=lambda data: _take(packed, data, source), timeout=None)
         # 1 is tar's word for a file that changed or vanished while it was read: what was read counts.
         if answer.code > 1:
             raise SandboxError(f"cannot be packed: {answer.complaint}", file=source)
@@ -162,13 +155,16 @@ class Files:
         whole = resolved.code == 0
         path = f"{resolved.out.decode().rstrip(chr(10))}/." if whole else source
 
-        def fetch(api: RecordingClient) -> None:
+        def fetch(stop: threading.Event, api: RecordingClient) -> None:
             pieces, _ = api.get_archive(self._container, path, chunk_size=None)
-            for piece in pieces:
-                packed.write(piece)
+            with contextlib.closing(pieces):
+                for piece in pieces:
+                    if stop.is_set():
+                        raise StoppedError
+                    _take(packed, piece, source)
 
         try:
-            await self._engine.call(fetch)
+            await self._engine.stoppable(fetch)
         except NotFound:
             return None
         return not whole
@@ -195,6 +191,12 @@ class Files:
             uid, gid = answer.out.split()
             self._owners[user] = int(uid), int(gid)
         return self._owners[user]
+
+
+def _take(packed: IO[bytes], data: bytes, source: str) -> None:
+    packed.write(data)
+    if packed.tell() > DOWNLOAD_LIMIT:
+        raise SandboxError(f"is larger than {DOWNLOAD_LIMIT} bytes", file=source)
 
 
 # An id without an entry is valid, as it is for the daemon, with group 0.

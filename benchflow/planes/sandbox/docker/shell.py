@@ -40,6 +40,9 @@ CROWDED_SEC = 10.0
 the daemon says of a container that is being removed that it runs.
 """
 
+MAX_ANSWER = 96 * 1024 * 1024
+"""Bytes of what a script prints and nobody takes; the largest file that is read through the shell fits."""
+
 HOLD_BACK = 64
 """Bytes at the end of standard output that may be the marker: longer than a marker line."""
 
@@ -162,6 +165,8 @@ class RootShell:
             piece = await stream.read()
             if piece is None:
                 raise _Broken((bytes(out[-2000:]) + bytes(err[-2000:])).decode(errors="replace").strip())
+            if len(out) + len(err) > MAX_ANSWER:
+                raise SandboxError(f"a command of the engine printed more than {MAX_ANSWER} bytes")
             if piece[0] != STDOUT:
                 err += piece[1]
                 continue

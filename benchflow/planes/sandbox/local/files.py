@@ -8,16 +8,17 @@ import os
 import posixpath
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.archives import pack, unpack
+from benchflow.confined import MAX_DEPTH
+from benchflow.errors import SandboxError, UnsafePathError
+from benchflow.planes.sandbox.archives import DOWNLOAD_LIMIT, pack, unpack
+from benchflow.planes.sandbox.cancellation import run_stoppable
 from benchflow.planes.sandbox.local.client import Helper, memory_file
 
 READ_LIMIT = 64 * 1024 * 1024
-DOWNLOAD_LIMIT = 4 * 1024 * 1024 * 1024
-"""Bytes of a download: what a sandbox sends must not fill the host's disk."""
 
 
 class Files:
@@ -60,11 +61,17 @@ class Files:
     async def download(self, source: str, target: Path, exclude: Sequence[str]) -> bool:
         """Copy a file, or a directory's content, out of the sandbox; False when there is none."""
         with self._unnamed() as packed:
-            answer = await self._call("pack", source, [packed.fileno()], limit=DOWNLOAD_LIMIT)
+            answer = await self._call("pack", source, [packed.fileno()], limit=DOWNLOAD_LIMIT, depth=MAX_DEPTH)
             if "missing" in answer:
                 return False
             packed.seek(0)
-            await asyncio.to_thread(unpack, packed, target, exclude, answer["single"])
+            if "too_deep" in answer:
+                raise UnsafePathError(
+                    f"is nested deeper than {MAX_DEPTH} directories: it is not downloaded",
+                    file=source,
+                    remedy="let the agent leave no such directory there",
+                )
+            await run_stoppable(partial(unpack, packed, target, exclude, answer["single"]))
         return True
 
     def _unnamed(self) -> Any:

@@ -13,8 +13,9 @@ import pytest
 
 from benchflow.errors import ACPError, AgentError, AgentExitError, AgentTimeoutError
 from benchflow.planes.agent.acp.limits import Limits, Patience
+from benchflow.planes.agent.acp.notes import Message, SessionFiles
 from benchflow.planes.agent.acp.session import Refused, Session, Turn
-from benchflow.planes.agent.acp.wire import Message, Wire
+from benchflow.planes.agent.acp.wire import Wire
 from benchflow.testing.waiting import until
 
 ENDLESS = Limits(wall=None, idle=None)
@@ -40,7 +41,7 @@ class Host:
 
 @pytest.fixture
 def wire(tmp_path: Path) -> Wire:
-    made = Wire(tmp_path / "agent")
+    made = Wire(SessionFiles.below(tmp_path / "agent"))
     made.make()
     return made
 
@@ -60,12 +61,12 @@ def over(request: str = "prompt-0", reason: str = "end_turn") -> str:
 
 def write(wire: Wire, *lines: str | bytes) -> None:
     """Write as the agent does, all in one piece."""
-    with (wire.directory / "out").open("ab") as file:
+    with (wire.files.shared / "out").open("ab") as file:
         file.write(b"".join((text.encode() if isinstance(text, str) else text) + b"\n" for text in lines))
 
 
 def sent(wire: Wire) -> list[Message]:
-    return [json.loads(text) for text in (wire.directory / "in").read_bytes().splitlines()]
+    return [json.loads(text) for text in (wire.sent.file).read_bytes().splitlines()]
 
 
 async def never() -> None:
@@ -82,7 +83,7 @@ async def take_turn(
     host: Host | None = None,
     kill: Callable[[], Awaitable[None]] = never,
 ) -> Turn:
-    session = Session(Wire(wire.directory), host or Host(), patience)
+    session = Session(Wire(wire.files), host or Host(), patience)
     return await session.prompt(request, "s-1", [{"type": "text", "text": "go"}], lines.extend, limits, kill)
 
 
@@ -178,7 +179,7 @@ TROUBLE: dict[str, tuple[str | bytes, type[AgentError], str]] = {
 @pytest.mark.parametrize("name", TROUBLE)
 async def test_an_agent_that_writes_what_it_must_not_is_a_typed_error_with_its_log(wire: Wire, name: str) -> None:
     text, error, says = TROUBLE[name]
-    (wire.directory / "err").write_text("something is wrong here")
+    (wire.files.shared / "err").write_text("something is wrong here")
     write(wire, said("so far"), text)
     lines: list[Message] = []
     with pytest.raises(error, match=says) as caught:
@@ -194,9 +195,9 @@ async def test_an_agent_that_writes_what_it_must_not_is_a_typed_error_with_its_l
 async def test_an_agent_that_ends_is_a_typed_error_with_all_that_it_said_before(
     wire: Wire, how: Message, says: str
 ) -> None:
-    (wire.directory / "err").write_text("out of luck")
+    (wire.files.shared / "err").write_text("out of luck")
     write(wire, said("so far"))
-    (wire.directory / "exit").write_text(json.dumps(how))
+    (wire.files.shared / "exit").write_text(json.dumps(how))
     lines: list[Message] = []
     # So says whoever comes when the time of the turn is over, too.
     with pytest.raises(AgentExitError, match=f"during its turn: {says}") as caught:

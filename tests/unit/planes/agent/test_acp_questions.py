@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.rollout import Answer, Permissions
+from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.questions import answer_form, choose, given_answer, question_of
-from benchflow.planes.agent.acp.wire import Message
 
 # --- permission ------------------------------------------------------------------------------------------
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import ACPError
-from benchflow.planes.agent.acp.wire import Heard, Message, Wire
+from benchflow.planes.agent.acp.notes import Message, SessionFiles
+from benchflow.planes.agent.acp.wire import Heard, Wire
 
 
 @pytest.fixture
 def wire(tmp_path: Path) -> Wire:
-    made = Wire(tmp_path / "agent")
+    made = Wire(SessionFiles.below(tmp_path / "agent"))
     made.make()
     return made
 
@@ -31,11 +32,11 @@ def answer(number: object, result: object = None) -> Message:
 
 
 def sent(wire: Wire) -> list[Message]:
-    return [json.loads(line) for line in (wire.directory / "in").read_bytes().splitlines()]
+    return [json.loads(line) for line in (wire.sent.file).read_bytes().splitlines()]
 
 
 def say(wire: Wire, text: bytes) -> None:
-    with (wire.directory / "out").open("ab") as file:
+    with (wire.files.shared / "out").open("ab") as file:
         file.write(text)
 
 
@@ -52,21 +53,22 @@ async def hear(wire: Wire, offset: int = 0) -> list[Heard]:
 # --- what we say -----------------------------------------------------------------------------------------
 
 
-def test_the_directory_is_for_root_alone(wire: Wire) -> None:
-    assert wire.directory.stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in wire.directory.iterdir()} == {0o600}
+def test_the_files_are_for_root_alone(wire: Wire) -> None:
+    for directory in (wire.files.shared, wire.files.own_notes):
+        assert directory.stat().st_mode & 0o777 == 0o700
+        assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
 
 
 def test_a_request_goes_out_once(wire: Wire) -> None:
     assert wire.send(request("p0"))
     assert not wire.send(request("p0"))
-    assert not Wire(wire.directory).send(request("p0"))
+    assert not Wire(wire.files).send(request("p0"))
     assert sent(wire) == [request("p0")]
 
 
 def test_an_answer_goes_out_once_and_the_first_one_counts(wire: Wire) -> None:
     assert wire.send(answer(7, "yes"))
-    assert not Wire(wire.directory).send(answer(7, "no"))
+    assert not Wire(wire.files).send(answer(7, "no"))
     assert wire.answer_to(7) == answer(7, "yes")
     assert sent(wire) == [answer(7, "yes")]
 
@@ -91,7 +93,7 @@ def test_a_notification_goes_out_as_often_as_it_is_sent(wire: Wire) -> None:
 
 
 def test_what_another_worker_sent_is_known(wire: Wire) -> None:
-    other = Wire(wire.directory)
+    other = Wire(wire.files)
     assert other.send(request("p0"))
     assert wire.was_sent("p0") and not wire.was_sent("p1")
     assert not wire.send(request("p0"))
@@ -99,9 +101,9 @@ def test_what_another_worker_sent_is_known(wire: Wire) -> None:
 
 def test_a_half_line_is_replaced_by_a_whole_one(wire: Wire) -> None:
     wire.send(request("p0"))
-    with (wire.directory / "in").open("ab") as file:
+    with (wire.sent.file).open("ab") as file:
         file.write(json.dumps(request("p1")).encode()[:20])
-    after = Wire(wire.directory)
+    after = Wire(wire.files)
     assert not after.was_sent("p1")
     assert after.send(request("p1"))
     assert sent(wire) == [request("p0"), request("p1")]
@@ -116,7 +118,7 @@ def test_two_writers_at_once_send_everything_once(wire: Wire) -> None:
     barrier = threading.Barrier(2)
 
     def send_all() -> None:
-        mine = Wire(wire.directory)
+        mine = Wire(wire.files)
         barrier.wait()
         for number in range(200):
             mine.send(request(f"p{number}"))
@@ -179,10 +181,10 @@ async def test_a_line_of_twenty_megabytes_is_a_line(wire: Wire) -> None:
 
 
 async def test_a_line_without_end_is_an_error_with_the_tail_of_the_log(wire: Wire) -> None:
-    (wire.directory / "err").write_text("it goes on and on")
+    (wire.files.shared / "err").write_text("it goes on and on")
     say(wire, b"x" * 5_000_000)
     with pytest.raises(ACPError, match="a line of more than 3000000 bytes") as caught:
-        await hear(Wire(wire.directory, longest_line=3_000_000))
+        await hear(Wire(wire.files, longest_line=3_000_000))
     assert caught.value.log_tail == "it goes on and on"
 
 
@@ -205,7 +207,7 @@ async def test_a_follower_hears_what_comes_while_it_follows(wire: Wire) -> None:
 def test_the_position_is_the_next_workers_too(wire: Wire) -> None:
     assert wire.position == 0
     wire.position = 18
-    assert Wire(wire.directory).position == 18
+    assert Wire(wire.files).position == 18
 
 
 # --- how it ended, and what we note ----------------------------------------------------------------------
@@ -221,27 +223,28 @@ def test_the_position_is_the_next_workers_too(wire: Wire) -> None:
 )
 def test_the_end_is_said_in_words(wire: Wire, how: Message, said: str) -> None:
     assert wire.ended() is None
-    (wire.directory / "exit").write_text(json.dumps(how))
+    (wire.files.shared / "exit").write_text(json.dumps(how))
     assert wire.ended() == said
 
 
 def test_the_log_tail_is_the_end_of_a_long_log(wire: Wire) -> None:
     assert wire.log_tail() is None
-    (wire.directory / "err").write_bytes(b"x" * 100_000 + b"\xff the end\n")
+    (wire.files.shared / "err").write_bytes(b"x" * 100_000 + b"\xff the end\n")
     tail = wire.log_tail()
     assert tail is not None and tail.endswith("\ufffd the end") and len(tail) < 5000
 
 
 @pytest.fixture
 def notes(wire: Wire) -> Iterator[list[Message]]:
-    yield [wire.note("mark", {"from": 1}), Wire(wire.directory).note("mark", {"from": 2})]
+    yield [wire.notes.note("mark", {"from": 1}), Wire(wire.files).notes.note("mark", {"from": 2})]
 
 
 def test_the_first_note_counts(wire: Wire, notes: list[Message]) -> None:
     assert notes == [{"from": 1}] * 2
-    assert wire.noted("mark") == {"from": 1}
-    assert wire.noted("other") is None
+    assert wire.notes.noted("mark") == {"from": 1}
+    assert wire.notes.noted("other") is None
 
 
 def test_notes_leave_nothing_else_behind(wire: Wire, notes: list[Message]) -> None:
-    assert {path.name for path in wire.directory.iterdir()} == {"in", "out", "err", "mark.json"}
+    assert {path.name for path in wire.files.own_notes.iterdir()} == {"in", "mark.json"}
+    assert {path.name for path in wire.files.shared.iterdir()} == {"in", "out", "err"}

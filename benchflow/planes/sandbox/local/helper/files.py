@@ -84,7 +84,8 @@ def unpack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
 def pack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Pack the file `path`, or the content of the directory, into the first of `fds`. `single`: it was a file.
 
-    Raises `OSError` EFBIG when the archive exceeds `limit` bytes.
+    `too_deep`: it has directories nested deeper than `depth`. Raises `OSError` EFBIG when the archive exceeds `limit`
+    bytes.
     """
     enter(request, kernel.CLONE_NEWNS)
     path = request["path"]
@@ -96,17 +97,27 @@ def pack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     if single and not stat.S_ISREG(status.st_mode):
         return {"missing": True}
     with open(fds[0], "wb") as whole:
-        _pack_all(cast(IO[bytes], _Limited(whole, request["limit"])), path, single)
+        try:
+            _pack_all(cast(IO[bytes], _Limited(whole, request["limit"])), path, single, request["depth"])
+        except TooDeep:
+            return {"too_deep": True}
     return {"single": single}
 
 
-def _pack_all(sink: IO[bytes], path: str, single: bool) -> None:
+class TooDeep(Exception):
+    """A directory is nested deeper than was asked for."""
+
+
+def _pack_all(sink: IO[bytes], path: str, single: bool, depth: int) -> None:
     with tarfile.open(fileobj=sink, mode="w|", format=tarfile.GNU_FORMAT) as archive:
         if single:
             _pack(archive, path, "file", follow=True)
             return
         for directory, names, files in os.walk(path):
             inside = os.path.relpath(directory, path)
+            # Below some thousand, names are longer than the kernel takes, and walking them stops without a word.
+            if inside.count("/") + 1 > depth:
+                raise TooDeep
             for name in (*names, *files):
                 _pack(archive, os.path.join(directory, name), os.path.normpath(os.path.join(inside, name)))
 

@@ -1,0 +1,80 @@
+"""What the workers of this host write down about an agent's process, in a directory that no sandbox mounts."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchflow.store import storage_errors
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SessionFiles:
+    """Where this host has the files of a sandbox's agent processes: of all of them, or of one."""
+
+    notes: Path
+    """The workers' own notes, and what was sent. No sandbox sees this directory."""
+    shared: Path
+    """The directory that the sandbox mounts for the stdio journals, and may write. Opened by `ConfinedDirectory`."""
+    name: str = "."
+    """Of the process's directory in both of them; the sandbox may have put anything in its place in `shared`."""
+
+    @classmethod
+    def below(cls, directory: Path) -> SessionFiles:
+        """Return the files of all processes of a sandbox, whose directory on this host is given."""
+        return cls(directory / "notes", directory / "shared")
+
+    def of(self, name: str) -> SessionFiles:
+        """Return the files of the process, or of the group of processes, that has a name below this one."""
+        return SessionFiles(self.notes, self.shared, f"{self.name}/{name}".removeprefix("./"))
+
+    @property
+    def own_notes(self) -> Path:
+        """The directory of this process's notes."""
+        return self.notes / self.name
+
+
+class Notes:
+    """The notes in a directory, each a JSON object under a name."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def make(self) -> None:
+        """Make the directory, readable by its owner alone."""
+        with storage_errors(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def note(self, name: str, content: Message) -> Message:
+        """Write a note unless it exists, and return what it holds: of several writers the first one counts."""
+        place = self.directory / f"{name}.json"
+        part = self.directory / f".{name}.{os.getpid()}"
+        with storage_errors(place):
+            part.write_text(json.dumps(content))
+            with suppress(FileExistsError):
+                place.hardlink_to(part)
+            part.unlink()
+        noted = self.noted(name)
+        assert noted is not None
+        return noted
+
+    def keep(self, name: str, content: Message) -> None:
+        """Write a note, in place of an earlier one."""
+        part = self.directory / f".{name}.{os.getpid()}"
+        with storage_errors(part):
+            part.write_text(json.dumps(content))
+            part.replace(self.directory / f"{name}.json")
+
+    def noted(self, name: str) -> Message | None:
+        """Return the note of a name, None if there is none."""
+        try:
+            content: Message = json.loads((self.directory / f"{name}.json").read_text())
+        except FileNotFoundError:
+            return None
+        return content

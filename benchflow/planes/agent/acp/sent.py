@@ -1,0 +1,108 @@
+"""The messages that were sent to an agent's process: the host's own record of them, which decides what goes out.
+
+The sandbox has a copy, the journal `in`, which its root may have changed. Of two workers that both take the session for
+theirs each message goes out once, since this file has a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from benchflow.planes.agent.acp.notes import Message
+from benchflow.store import storage_errors, write_all
+
+FILE = "in"
+
+
+class SentMessages:
+    """The record in a directory of notes: one JSON-RPC message per line."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file = directory / FILE
+        self._read_to = 0
+        self._requests: set[str] = set()
+        self._answers: dict[str, Message] = {}
+
+    def make(self) -> None:
+        """Make an empty record, unless there is one."""
+        with storage_errors(self.file):
+            self.file.touch(mode=0o600)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock, with all that other workers have sent until then read."""
+        with storage_errors(self.file):
+            fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            self._read(fd)
+            yield
+        finally:
+            os.close(fd)
+
+    def add(self, message: Message) -> bool:
+        """Add a message, unless one of its kind and id is there, and return whether it was added. The lock is held."""
+        if "id" in message and _key(message) in (self._requests if "method" in message else self._answers):
+            return False
+        # Escaped: an agent's half of a surrogate pair, given back to it, has no other form.
+        line = json.dumps(message).encode() + b"\n"
+        with storage_errors(self.file):
+            fd = os.open(self.file, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                # A line that a crash cut in half was never handed on.
+                os.ftruncate(fd, self._read_to)
+                os.lseek(fd, 0, os.SEEK_END)
+                write_all(fd, line)
+                self._read(fd)
+            finally:
+                os.close(fd)
+        return True
+
+    def has_request(self, request: Any) -> bool:
+        """Tell whether a request of this id was sent."""
+        self._refresh()
+        return json.dumps(request) in self._requests
+
+    def answer_to(self, request: Any) -> Message | None:
+        """Return the answer that was sent to the agent's request of this id, None if none was."""
+        self._refresh()
+        return self._answers.get(json.dumps(request))
+
+    def after(self, offset: int) -> bytes:
+        """Return the whole lines from an offset on."""
+        with self.file.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+        return data[: data.rfind(b"\n") + 1]
+
+    def open(self) -> BinaryIO:
+        """Open the record for reading."""
+        return self.file.open("rb")
+
+    def _refresh(self) -> None:
+        fd = os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._read(fd)
+        finally:
+            os.close(fd)
+
+    def _read(self, fd: int) -> None:
+        data = os.pread(fd, os.fstat(fd).st_size - self._read_to, self._read_to)
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read_to += len(whole)
+        for line in whole.splitlines():
+            message = json.loads(line)
+            if "id" in message and "method" in message:
+                self._requests.add(_key(message))
+            elif "id" in message:
+                self._answers[_key(message)] = message
+
+
+def _key(message: Message) -> str:
+    return json.dumps(message["id"])
