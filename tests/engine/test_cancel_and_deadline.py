@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from support.theatre import Theatre
 
+from benchflow.activities import report
 from benchflow.testing.waiting import until
 
 
@@ -45,6 +47,36 @@ async def test_a_rollout_that_reaches_its_deadline_is_an_error_and_measures_noth
     assert [*result.timing] == ["plan", "provision", "connect", "execute"][: len(result.timing)]
     assert not theatre.hall.open
     assert job.summarize().errors == {"deadline": 1}
+
+
+async def test_a_cancellation_ends_the_collecting_and_not_the_result(theatre: Theatre) -> None:
+    """However much a sandbox sends: what was measured by then counts."""
+    theatre.hall.holds_artifacts = True
+    job = await theatre.submit()
+    await until(lambda: is_collecting(theatre))
+    await job.cancel()
+    (result,) = await theatre.results(job)
+    assert (result.status, result.reward, result.error) == ("passed", 1.0, None)
+    assert any("not all collected" in warning for warning in result.warnings)
+    assert not theatre.hall.open
+
+
+async def test_of_a_cancelled_rollout_is_collected_what_comes_soon(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "AFTER_CANCEL_SEC", 0.1)
+    theatre.hall.holds_artifacts = theatre.hall.held = True
+    job = await theatre.submit()
+    await theatre.in_turn(1)
+    await job.cancel()
+    (result,) = await theatre.results(job)
+    assert (result.status, result.rewards) == ("cancelled", None)
+    assert theatre.hall.collecting == 1
+    assert any("after the cancellation" in warning for warning in result.warnings)
+
+
+async def is_collecting(theatre: Theatre) -> bool:
+    return theatre.hall.collecting > 0
 
 
 async def test_a_terminated_rollout_still_has_a_row(theatre: Theatre) -> None:

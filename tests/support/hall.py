@@ -15,6 +15,7 @@ from typing import Any
 from benchflow.checkpoints.capture import FENCE
 from benchflow.contracts.base import ArtifactRef, BlobStore
 from benchflow.contracts.sandbox import Capabilities, ImageRef, OwnedSandbox, SandboxExecResult, SandboxRef, SandboxSpec
+from benchflow.planes.reward.capture import LEFT
 from benchflow.testing.noop_sandbox import REWARD_FILE, NoopProvider, NoopSandbox
 
 
@@ -23,6 +24,7 @@ class Hall(NoopProvider):
 
     stubborn_start: while it is set to an event, sandboxes come up once that is set, whoever cancels meanwhile.
     elsewhere: per task, the queues that its sandboxes are said to be on, one after another, instead of this host's.
+    holds_artifacts: artifacts never come out of a sandbox; collecting: how often one was asked for them.
     images: the fences of the snapshots that were taken or unpacked, by their names.
     reward: what verifiers write. drawn: what the turns in each sandbox have left there, one number each, with those
     that the state had which it began from; with `draws` the last of them is the reward. turns: how often each rollout
@@ -40,6 +42,8 @@ class Hall(NoopProvider):
         self.drawn: dict[str, tuple[float, ...]] = {}
         self.stubborn_start: asyncio.Event | None = None
         self.starting = 0
+        self.holds_artifacts = False
+        self.collecting = 0
         self.turns: Counter[str] = Counter()
         self.order: list[str] = []
         self.open: set[str] = set()
@@ -171,6 +175,9 @@ class _Seat(NoopSandbox):
         return self._hall.reward_in(self.ref.name) if path == REWARD_FILE else await super().read_file(path)
 
     async def download(self, source: str, target: Any, *, exclude: Sequence[str] = ()) -> bool:
+        if self._hall.holds_artifacts and source == LEFT:
+            self._hall.collecting += 1
+            await asyncio.Event().wait()
         found = await super().download(source, target, exclude=exclude)
         for file in target.glob("reward.txt") if found and target.is_dir() else ():
             file.write_bytes(self._hall.reward_in(self.ref.name))

@@ -168,7 +168,7 @@ class _Unpacking:
             self._copy_linked(directory, name, info)
 
     def _write(self, directory: ConfinedDirectory, name: str, info: tarfile.TarInfo, content: IO[bytes]) -> None:
-        with directory.replacing(name, mode=0o700 if info.mode & 0o100 else 0o600) as file:
+        with directory.replacing(name, mode=(info.mode & 0o777) | 0o600) as file:
             copy_content(content, file, self._check)
             file.flush()
             with contextlib.suppress(OSError, OverflowError, ValueError):
