@@ -9,6 +9,7 @@ from pathlib import Path
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import command_env, world_of
 from benchflow.activities.models import Model, access_of, gateway_mount
+from benchflow.archive_reader import CHUNK
 from benchflow.checkpoints import world_digests
 from benchflow.confined import ConfinedDirectory
 from benchflow.contracts import base
@@ -385,13 +386,16 @@ def _keep_journals(wire: Wire, name: str, results: ConfinedDirectory) -> list[st
     warnings = []
     for journal, kept in _JOURNALS.items():
         try:
-            with wire.open_journal(journal) as source, results.replacing(f"{name}/{kept}") as copy:
-                for _ in range(MOST_JOURNAL // (1 << 20)):
-                    copy.write(source.read(1 << 20))
+            source = wire.open_journal(journal)
+            if source is None:
+                continue
+            with source, results.replacing(f"{name}/{kept}") as copy:
+                left = MOST_JOURNAL
+                while piece := source.read(min(left, CHUNK)):
+                    copy.write(piece)
+                    left -= len(piece)
                 if source.read(1):
                     warnings.append(f"of {kept} of session {name} the first {MOST_JOURNAL} bytes were kept")
-        except FileNotFoundError:
-            continue
         except ACPError as error:
             warnings.append(f"{kept} of session {name} could not be kept: {error.message}")
     return warnings

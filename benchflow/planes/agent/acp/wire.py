@@ -166,8 +166,11 @@ class Wire:
         """Return what the sandbox says of the end: an object of whatever content."""
         try:
             with self._confined() as shared:
+                if not shared.has(self._path(_EXIT)):
+                    return None
                 record = json.loads(shared.read(self._path(_EXIT), _MAX_EXIT))
         except FileNotFoundError:
+            # All of the session's files are gone, with its sandbox.
             return None
         except (ACPError, ValueError, RecursionError) as error:
             return {"error": f"nobody can tell how: its exit record cannot be read ({error})"}
@@ -182,17 +185,18 @@ class Wire:
         except (FileNotFoundError, ACPError):
             return None
 
-    def open_journal(self, name: str) -> BinaryIO:
-        """Open a journal for reading: `in` as the host has it, and for a missing `exit` the host's note of the end.
+    def open_journal(self, name: str) -> BinaryIO | None:
+        """Open a journal for reading: `in` as the host has it, and for a missing `exit` the host's note of the end, if
+        there is one.
 
-        Raises `FileNotFoundError`, and `ACPError` where it was replaced.
+        Raises `ACPError` where it was replaced, and `FileNotFoundError` where the sandbox never had one.
         """
         if name == "in":
             return self.sent.open()
         noted = self.notes.noted(_ENDED) if name == _EXIT else None
         with self._confined() as shared:
-            if noted is not None and not shared.has(self._path(name)):
-                return io.BytesIO(json.dumps(noted).encode())
+            if name == _EXIT and not shared.has(self._path(name)):
+                return io.BytesIO(json.dumps(noted).encode()) if noted is not None else None
             return shared.open(self._path(name))
 
     # --- copies of what a sandbox that mounts nothing has ---------------------------------------------
@@ -237,15 +241,14 @@ class Wire:
                 yield shared
             except UnsafePathError as error:
                 raise ACPError(f"a file of the agent's stdio was replaced: {error.message}", file=error.file) from error
+            except FileNotFoundError as error:
+                raise ACPError(f"a file of the agent's stdio was removed: {error.filename}") from error
 
     @contextlib.contextmanager
     def _opened(self, name: str, flags: int) -> Iterator[int]:
         """Yield the descriptor of a journal. Raises `ACPError` where it was replaced or removed."""
         with self._confined() as shared:
-            try:
-                fd = shared.open_descriptor(self._path(name), flags)
-            except FileNotFoundError as error:
-                raise ACPError(f"the journal {name!r} of the agent's stdio was removed") from error
+            fd = shared.open_descriptor(self._path(name), flags)
         try:
             yield fd
         finally:
