@@ -8,15 +8,51 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from benchflow.contracts.options import CAPACITY_VARIABLE
-from benchflow.errors import HostFullError
+from benchflow.errors import ConfigError, HostFullError
 from benchflow.paths import StatePaths
 from benchflow.store import storage_errors
+
+PRIVATE_UMASK = 0o077
+"""Of the engine's own processes: what they write is for their user alone, whoever writes it and wherever.
+
+What a sandbox's users are to read gets its mode explicitly. A process of a user's that calls the engine keeps its own.
+"""
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a directory, and those above it that are missing, for its user alone. One that exists stays as it is."""
+    missing = [path]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
+def make_state_private(paths: StatePaths) -> None:
+    """Make the state directory, or close it to other users: what earlier versions left in it could be read by all.
+
+    Raises `ConfigError` when it is not this user's own.
+    """
+    with storage_errors(paths.root):
+        make_private_directory(paths.root)
+        found = paths.root.stat()
+        if found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX:
+            owner = f"belongs to user {found.st_uid}" if found.st_uid != os.geteuid() else "is shared by all users"
+            raise ConfigError(
+                f"the state directory {owner}",
+                key="BENCHFLOW_STATE_DIR",
+                file=str(paths.root),
+                remedy="name a directory of your own, which need not exist",
+            )
+        if found.st_mode & 0o077:
+            paths.root.chmod(0o700)
 
 
 @contextmanager

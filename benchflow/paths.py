@@ -6,6 +6,7 @@ user; `JobPaths` and `RolloutPaths` are its layout.
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,24 @@ def state_dir() -> Path:
     base = os.environ.get("XDG_STATE_HOME")
     root = Path(base) if base else Path.home() / ".local" / "state"
     return root / "benchflow"
+
+
+MAX_SOCKET_ADDRESS_BYTES = 107
+"""Of a socket's path, as the kernel takes it: 108 bytes, the last one a zero."""
+
+
+def socket_address(path: Path) -> str:
+    """Return the address at which this process connects to a socket whose path may be longer than an address."""
+    if len(os.fsencode(path)) <= MAX_SOCKET_ADDRESS_BYTES:
+        return str(path)
+    found = path.parent.stat()
+    return f"/proc/self/fd/{_open_directory(path.parent, found.st_dev, found.st_ino)}/{path.name}"
+
+
+@functools.cache
+def _open_directory(path: Path, _device: int, _inode: int) -> int:
+    """Open a directory, once in this process: clients connect again at the same address as long as they live."""
+    return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 @dataclass(frozen=True)
@@ -59,6 +78,21 @@ class StatePaths:
     @property
     def database(self) -> Path:
         return self.root / "temporal.db"
+
+    @property
+    def server_socket(self) -> Path:
+        """The socket through which the server is reached where it has a network namespace of its own."""
+        return self.root / "server.sock"
+
+    @property
+    def ui_socket(self) -> Path:
+        """The socket that leads to the server's Web UI, for the door alone."""
+        return self.root / "ui.sock"
+
+    @property
+    def ui_token(self) -> Path:
+        """The secret that the door of the Web UI asks for."""
+        return self.root / "ui-token"
 
     @property
     def logs(self) -> Path:

@@ -23,7 +23,7 @@ from typing import Literal
 from benchflow.contracts.base import Model
 from benchflow.contracts.options import WorkerOptions
 from benchflow.errors import ConfigError, PortTakenError, StackError
-from benchflow.host import is_alive, start_time
+from benchflow.host import is_alive, make_state_private, start_time
 from benchflow.paths import StatePaths
 from benchflow.store import storage_errors, write_atomic
 
@@ -33,6 +33,8 @@ IDLE_VARIABLE = "BENCHFLOW_STACK_IDLE_SEC"
 PORTS = range(10_000, 32_768)
 """Ports that `free_port` chooses from: below those that Linux gives to outgoing connections. A connection may take one
 of those before the server listens there, or while it is started again."""
+ENCLOSED_PORT = 7233
+"""The server's port in a network namespace where nothing else listens: the one that Temporal's tools look for."""
 START_TIMEOUT_SEC = 60.0
 STOP_TIMEOUT_SEC = 60.0
 
@@ -61,14 +63,22 @@ class WorkerWanted(Model):
 
 
 class StackRecord(Model):
-    """What the supervisor says of the stack. address: host:port of the server; ui: URL of the Web UI."""
+    """State of the stack, as its supervisor records it. address: host:port of the server; ui: URL of the Web UI."""
 
     state: Literal["starting", "running", "stopping", "failed"]
     supervisor: Process
     port: int
+    """The server's port: in its network namespace, or on loopback if it has none."""
     ui_port: int
+    """The port on loopback of the Web UI's door, or of the Web UI itself if the server has no namespace."""
     namespace: str
     server: Process | None = None
+    enclosure: Process | None = None
+    """The process that holds the server's network namespace and relays connections into it."""
+    socket: str | None = None
+    """Path of the socket through which clients connect to the address; None if the address is on loopback."""
+    exposure: str | None = "an earlier version has started it"
+    """Why every user of this host can reach the server and its Web UI; None if only the stack's user can."""
     worker: Process | None = None
     wanted: WorkerWanted | None = None
     restarts: dict[str, int] = {}
@@ -117,6 +127,18 @@ def running(paths: StatePaths) -> StackRecord | None:
     return record if record is not None and record.supervisor.alive else None
 
 
+def ui_login(paths: StatePaths, record: StackRecord) -> str:
+    """Return the address of the Web UI that lets a browser in."""
+    place = f"{record.ui}/namespaces/{record.namespace}"
+    if record.exposure is not None:
+        return place
+    try:
+        return f"{place}?token={paths.ui_token.read_text().strip()}"
+    except FileNotFoundError:
+        # The stack is just starting for the first time.
+        return place
+
+
 def was_stopped(paths: StatePaths) -> bool:
     """Whether somebody stopped the stack, and nobody has asked for it since."""
     return paths.stack_stopped.exists()
@@ -126,7 +148,7 @@ def ensure(paths: StatePaths | None = None) -> StackRecord:
     """Find or start the stack, with a worker of this code. Raises `StackError`, `PortTakenError` or `ConfigError`."""
     paths = paths or StatePaths.default()
     with storage_errors(paths.root):
-        paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_state_private(paths)
         paths.last_used.touch()
         paths.stack_stopped.unlink(missing_ok=True)
     deadline = time.monotonic() + START_TIMEOUT_SEC

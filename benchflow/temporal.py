@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import IndexedValueType
@@ -18,12 +19,16 @@ from temporalio.api.workflowservice.v1 import GetClusterInfoRequest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter
-from temporalio.service import RPCError
+from temporalio.service import HttpConnectProxyConfig, RPCError
 
 from benchflow.contracts import names
 from benchflow.contracts.ids import short_hash
 from benchflow.errors import ConfigError, PayloadTooLargeError, ServerUnavailableError
+from benchflow.paths import socket_address
 from benchflow.workflows.options import NAMESPACE
+
+if TYPE_CHECKING:
+    from benchflow.stack import StackRecord
 
 MAX_MESSAGE_BYTES = 1_500_000
 """Below the server's limit of 2 MiB, over which an SDK retries the same task for ever."""
@@ -51,17 +56,27 @@ CONVERTER = DataConverter(payload_converter_class=GuardedConverter)
 
 @dataclass(frozen=True)
 class Target:
-    """A Temporal server. embedded: it is the local stack's; options: TLS, API key and the like."""
+    """A Temporal server.
+
+    embedded: it is the local stack's; options: TLS, API key and the like; socket: that of the relay which leads to the
+    address, where the server has a network namespace of its own.
+    """
 
     address: str
     namespace: str = NAMESPACE
     embedded: bool = True
     options: dict[str, Any] = field(default_factory=dict)
+    socket: str | None = None
 
     @property
     def is_loopback(self) -> bool:
         host = self.address.rpartition(":")[0].strip("[]")
         return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def stack_target(record: StackRecord) -> Target:
+    """Return the server of the embedded stack."""
+    return Target(record.address, record.namespace, socket=record.socket)
 
 
 def cluster_target() -> Target | None:
@@ -85,11 +100,15 @@ def cluster_target() -> Target | None:
 
 async def connect(target: Target) -> Client:
     """A client. Raises `ServerUnavailableError`, with the remedy."""
+    options = dict(target.options)
     try:
-        return await Client.connect(
-            target.address, namespace=target.namespace, data_converter=CONVERTER, **target.options
-        )
-    except (RuntimeError, RPCError) as error:
+        if target.socket is not None:
+            relay = f"unix:{socket_address(Path(target.socket))}"
+            options["http_connect_proxy_config"] = HttpConnectProxyConfig(target_host=relay)
+            # Asked for with a proxy, which is its default, it is a warning on stderr.
+            options["dns_load_balancing_config"] = None
+        return await Client.connect(target.address, namespace=target.namespace, data_converter=CONVERTER, **options)
+    except (RuntimeError, RPCError, OSError) as error:
         remedy = "bench stack start" if target.embedded else "check TEMPORAL_ADDRESS and that the server runs"
         raise ServerUnavailableError(
             f"no Temporal server answers at {target.address}: {str(error).splitlines()[0]}", remedy=remedy

@@ -37,12 +37,12 @@ from benchflow.activities.scoring import ScoringActivities
 from benchflow.activities.turns import TurnActivities
 from benchflow.contracts.options import WorkerOptions
 from benchflow.errors import BenchFlowError, ConfigError, ServerUnavailableError
-from benchflow.host import Slots, host_id
+from benchflow.host import PRIVATE_UMASK, Slots, host_id, make_state_private
 from benchflow.log import configure_logging
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox import close_providers
 from benchflow.store import Store, check_reach
-from benchflow.temporal import Target, cluster_target, connect, ensure_search_attributes, stack_id
+from benchflow.temporal import Target, cluster_target, connect, ensure_search_attributes, stack_id, stack_target
 from benchflow.workflows.job import JobWorkflow
 from benchflow.workflows.options import SHARED_QUEUE, host_queue
 from benchflow.workflows.rollout import RolloutWorkflow
@@ -176,8 +176,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchflow.worker", description=__doc__)
     parser.add_argument("--embedded", action="store_true", help="serve the embedded stack of the state directory")
     arguments_given = parser.parse_args(arguments)
+    os.umask(PRIVATE_UMASK)
     paths = StatePaths.default()
     try:
+        make_state_private(paths)
         if arguments_given.embedded:
             from benchflow.stack import read_record
 
@@ -185,7 +187,7 @@ def main(arguments: list[str] | None = None) -> int:
             record = read_record(paths)
             if record is None:
                 raise ConfigError("there is no embedded stack", remedy="bench stack start")
-            target = Target(record.address, record.namespace)
+            target = stack_target(record)
         else:
             configure_logging(verbose=True)
             found = cluster_target()

@@ -125,13 +125,13 @@ async def engine_if_running() -> Engine | None:
     if record is None and not any(name.startswith("TEMPORAL_") for name in os.environ):
         return None
     from benchflow.jobs import Engine
-    from benchflow.temporal import Target, cluster_target, connect
+    from benchflow.temporal import cluster_target, connect, stack_target
 
     target, ui = cluster_target(), os.environ.get("TEMPORAL_UI_URL")
     if target is None:
         if record is None or record.state != "running":
             return None
-        target, ui = Target(record.address, record.namespace), record.ui
+        target, ui = stack_target(record), record.ui
     try:
         return Engine(await connect(target), target, ui)
     except ServerUnavailableError:

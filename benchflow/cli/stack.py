@@ -76,15 +76,29 @@ async def _open_workflows(record: StackRecord) -> int | None:
     from temporalio.service import RPCError
 
     from benchflow.errors import ServerUnavailableError
-    from benchflow.temporal import Target, connect
+    from benchflow.temporal import connect, stack_target
 
     if record.state != "running":
         return None
     try:
-        client = await connect(Target(record.address, record.namespace))
+        client = await connect(stack_target(record))
         return (await client.count_workflows("ExecutionStatus='Running'")).count
     except (ServerUnavailableError, RPCError):
         return None
+
+
+def _ui(record: StackRecord) -> str:
+    from benchflow.paths import StatePaths
+    from benchflow.stack import ui_login
+
+    return ui_login(StatePaths.default(), record)
+
+
+def _reach(record: StackRecord) -> str:
+    """Say who can reach the server and its Web UI."""
+    if record.exposure is None:
+        return "this user alone"
+    return f"every user of this host: {record.exposure}"
 
 
 def _facts(record: StackRecord, workflows: int | None) -> dict[str, Any]:
@@ -94,7 +108,8 @@ def _facts(record: StackRecord, workflows: int | None) -> dict[str, Any]:
         "state": record.state,
         "address": record.address,
         "namespace": record.namespace,
-        "ui": record.ui,
+        "ui": _ui(record),
+        "reachable_by": _reach(record),
         "supervisor_pid": record.supervisor.pid,
         "server_pid": record.server.pid if record.server else None,
         "worker_pid": record.worker.pid if record.worker else None,
@@ -115,7 +130,8 @@ def _show(record: StackRecord, workflows: int | None, screen: Any) -> None:
     show_place("state", record.state, screen)
     show_place("server", f"{record.address}, namespace {record.namespace}, {process(record.server)}", screen)
     show_place("worker", process(record.worker), screen)
-    show_place("Web UI", f"{record.ui}/namespaces/{record.namespace}", screen)
+    show_place("Web UI", _ui(record), screen)
+    show_place("reach", _reach(record), screen)
     show_place("restarts", restarts or "none", screen)
     show_place("open", None if workflows is None else f"{workflows} workflows", screen)
     show_place("files", str(StatePaths.default().root), screen)

@@ -44,7 +44,7 @@ from benchflow.results.summary import Summary, read_results, read_spec, write_su
 from benchflow.results.write import next_attempt, put_aside
 from benchflow.store import Store, check_reach
 from benchflow.tasks import unpack
-from benchflow.temporal import Target, cluster_target, connect
+from benchflow.temporal import Target, cluster_target, connect, stack_target
 from benchflow.workflows.job import job_attributes
 from benchflow.workflows.options import SHARED_QUEUE
 
@@ -76,7 +76,7 @@ class Engine:
         deadline = asyncio.get_running_loop().time() + RESTART_SEC
         while True:
             record = await asyncio.to_thread(stack.ensure)
-            target = Target(record.address, record.namespace)
+            target = stack_target(record)
             try:
                 return cls(await connect(target), target, record.ui)
             except ServerUnavailableError:

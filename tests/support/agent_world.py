@@ -23,7 +23,7 @@ from benchflow.contracts.rollout import AgentSession, Failure, RolloutResult
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.paths import RolloutPaths, StatePaths
 from benchflow.stack import running
-from benchflow.temporal import Target, connect
+from benchflow.temporal import connect, stack_target
 from benchflow.testing import demo_agent
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import read_journal
@@ -216,7 +216,7 @@ async def histories(job: Job) -> dict[str, str]:
     """Every event of every workflow of a job, as JSON, by the workflow's id."""
     record = running(StatePaths.default())
     assert record is not None
-    client = await connect(Target(record.address, record.namespace))
+    client = await connect(stack_target(record))
     texts = {}
     for workflow in [job.id, *(job.spec.rollout_id(job.id, index) for index in range(job.spec.total))]:
         texts[workflow] = (await client.get_workflow_handle(workflow).fetch_history()).to_json()

@@ -16,15 +16,16 @@ from support.worlds import Seen, make_world
 
 from benchflow import stack
 from benchflow.paths import StatePaths
-from benchflow.temporal import Target, connect, stack_id
+from benchflow.temporal import connect, stack_id, stack_target
 from benchflow.testing.waiting import until
 
-Role = Literal["worker", "server", "supervisor", "helper", "waiter"]
+Role = Literal["worker", "server", "enclosure", "supervisor", "helper", "waiter"]
 """The last two are the provider's: beside each worker, and beside each command."""
 
 _COMMANDS: dict[Role, bytes] = {
     "worker": b"\0benchflow.worker\0",
-    "server": b"\0start-dev\0",
+    "server": b"/temporal\0server\0start-dev\0",
+    "enclosure": b"/enclosure.py\0",
     "supervisor": b"\0benchflow.supervisor\0",
 }
 
@@ -47,7 +48,7 @@ class EmbeddedStack:
 
     async def start(self) -> None:
         record = await asyncio.to_thread(stack.ensure, self.paths)
-        self.id = await stack_id(await connect(Target(record.address, record.namespace)))
+        self.id = await stack_id(await connect(stack_target(record)))
         self.world.watch(self.id)
 
     async def close(self) -> None:
@@ -71,7 +72,10 @@ class EmbeddedStack:
             with suppress(OSError):
                 if mark not in (process / "environ").read_bytes().split(b"\0"):
                     continue
-                if role is None or _COMMANDS[role] in (process / "cmdline").read_bytes():
+                command = (process / "cmdline").read_bytes()
+                # The enclosure's arguments have the server's among them.
+                is_server_within = role == "server" and _COMMANDS["enclosure"] in command
+                if role is None or (_COMMANDS[role] in command and not is_server_within):
                     found.append(int(process.name))
         return found if role else found + self.world.processes()
 

@@ -18,8 +18,8 @@ from benchflow.contracts import names
 from benchflow.errors import ServerUnavailableError
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT, short_of
+from benchflow.server import temporal_binary
 from benchflow.stack import free_port
-from benchflow.supervisor import temporal_binary
 from benchflow.temporal import Target, connect
 from benchflow.testing.waiting import until
 

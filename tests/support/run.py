@@ -24,9 +24,9 @@ from benchflow.errors import ServerUnavailableError
 from benchflow.host import locked
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.directory import remove_tree
+from benchflow.server import temporal_binary
 from benchflow.stack import free_port
-from benchflow.supervisor import temporal_binary
-from benchflow.temporal import Target, connect
+from benchflow.temporal import Target, connect, stack_target
 from benchflow.testing.waiting import until
 
 DIRECTORY = "run"
@@ -113,7 +113,7 @@ def end(directory: Path) -> list[str]:
         if record is not None:
             # Jobs of tests that failed, or were not come to: their sandboxes would outlive the stack.
             try:
-                asyncio.run(_cancel_all(Target(record.address, record.namespace)))
+                asyncio.run(_cancel_all(stack_target(record)))
             except (AssertionError, ServerUnavailableError, RPCError) as error:
                 problems.append(f"workflows that were cancelled have not ended: {error}")
         stack.stop(StatePaths(state))

@@ -18,7 +18,7 @@ from benchflow.jobs import plan_job
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.stack import running
-from benchflow.temporal import Target, connect, stack_id
+from benchflow.temporal import connect, stack_id, stack_target
 
 LOCAL = pytest.param("local", marks=pytest.mark.local)
 DOCKER = pytest.param("docker", marks=pytest.mark.docker)
@@ -191,7 +191,7 @@ async def _owned(sandbox: str) -> set[str]:
     """The sandboxes of the run's stack."""
     record = running(StatePaths.default())
     assert record is not None
-    stack = await stack_id(await connect(Target(record.address, record.namespace)))
+    stack = await stack_id(await connect(stack_target(record)))
     return {owned.name for owned in await get_provider(sandbox).owned(stack)}
 
 

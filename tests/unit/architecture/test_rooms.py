@@ -35,11 +35,13 @@ ALLOWED: dict[str, set[str]] = {
         *("branching", "checkpoints", "contracts", "errors", "gateway", "host", "paths", "planes", "results"),
         *("secrets", "store", "tasks", "trajectories", "workflows.options"),
     },
-    "temporal": {"contracts", "errors", "workflows.options"},
+    "temporal": {"contracts", "errors", "paths", "stack", "workflows.options"},
+    "enclosure": set(),
+    "door": {"paths", "store"},
+    "server": {"contracts", "enclosure", "errors", "paths", "stack", "temporal", "workflows.options"},
     "stack": {"contracts", "errors", "host", "log", "paths", "store"},
     "supervisor": {
-        *("contracts", "errors", "gateway", "host", "log", "paths", "stack", "store", "temporal"),
-        *("workflows.options",),
+        *("contracts", "door", "errors", "gateway", "host", "log", "paths", "server", "stack", "store", "temporal"),
     },
     "worker": {
         *("activities", "contracts", "errors", "host", "log", "paths", "planes", "stack", "store", "temporal"),

