@@ -127,10 +127,6 @@ class PortTakenError(StackError):
     """A port that was asked for belongs to another process."""
 
 
-class NamespaceRefusedError(StackError):
-    """The kernel refuses a network namespace to the embedded stack's server."""
-
-
 class PayloadTooLargeError(StackError):
     """A message is larger than a workflow may carry."""
 

@@ -30,7 +30,7 @@ from temporalio.service import RPCError
 
 import benchflow.enclosure
 from benchflow.contracts import names
-from benchflow.errors import NamespaceRefusedError, ServerUnavailableError, StackError
+from benchflow.errors import ServerUnavailableError, StackError
 from benchflow.paths import StatePaths
 from benchflow.stack import START_TIMEOUT_SEC, Process, StackRecord
 from benchflow.temporal import connect, stack_target
@@ -44,6 +44,10 @@ ENCLOSED_UI_PORT = 8233
 # Memory that stays level over thousands of rollouts, measured by benchmarks/perf/scale.py, for 4 % more CPU: without
 # it the server's garbage collector keeps what it once had. The environment wins.
 FLAT_SERVER = {"GOMEMLIMIT": "256MiB"}
+
+
+class NamespaceRefusedError(StackError):
+    """The kernel refuses the server a network namespace."""
 
 
 def temporal_binary() -> str:

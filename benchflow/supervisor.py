@@ -23,7 +23,6 @@ from benchflow.door import Door
 from benchflow.errors import (
     GatewayError,
     GatewayUnavailableError,
-    NamespaceRefusedError,
     ServerUnavailableError,
     StackError,
 )
@@ -31,7 +30,7 @@ from benchflow.gateway.process import ensure_gateway, has_rollouts, is_running, 
 from benchflow.host import PRIVATE_UMASK, make_state_private, start_time
 from benchflow.log import configure_logging
 from benchflow.paths import StatePaths
-from benchflow.server import Server, spawn, start_server, wait_until_ready
+from benchflow.server import NamespaceRefusedError, Server, spawn, start_server, wait_until_ready
 from benchflow.stack import (
     ENCLOSED_PORT,
     IDLE_VARIABLE,

@@ -6,6 +6,7 @@ otherwise the embedded stack of the state directory is meant.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from temporalio.api.workflowservice.v1 import GetClusterInfoRequest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import HttpConnectProxyConfig, RPCError
 
 from benchflow.contracts import names
@@ -105,14 +107,25 @@ async def connect(target: Target) -> Client:
         if target.socket is not None:
             relay = f"unix:{socket_address(Path(target.socket))}"
             options["http_connect_proxy_config"] = HttpConnectProxyConfig(target_host=relay)
-            # Asked for with a proxy, which is its default, it is a warning on stderr.
-            options["dns_load_balancing_config"] = None
+            options["runtime"] = _relayed_runtime()
         return await Client.connect(target.address, namespace=target.namespace, data_converter=CONVERTER, **options)
     except (RuntimeError, RPCError, OSError) as error:
         remedy = "bench stack start" if target.embedded else "check TEMPORAL_ADDRESS and that the server runs"
         raise ServerUnavailableError(
             f"no Temporal server answers at {target.address}: {str(error).splitlines()[0]}", remedy=remedy
         ) from error
+
+
+@functools.cache
+def _relayed_runtime() -> Runtime:
+    """Return the SDK's runtime for clients of a relay, of which a process has one.
+
+    The SDK's default runtime warns on stderr, at each connection by HTTP CONNECT, that it does without the balancing
+    over DNS that nobody asked for (temporalio 1.35).
+    """
+    usual = TelemetryFilter(core_level="WARN", other_level="ERROR").formatted()
+    logging = LoggingConfig(filter=f"{usual},temporal_sdk_bridge::client=ERROR")
+    return Runtime(telemetry=TelemetryConfig(logging=logging))
 
 
 async def stack_id(client: Client) -> str:
