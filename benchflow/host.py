@@ -19,12 +19,6 @@ from benchflow.errors import ConfigError, HostFullError
 from benchflow.paths import StatePaths
 from benchflow.store import storage_errors
 
-PRIVATE_UMASK = 0o077
-"""Of the engine's own processes: what they write is for their user alone, whoever writes it and wherever.
-
-What a sandbox's users are to read gets its mode explicitly. A process of a user's that calls the engine keeps its own.
-"""
-
 
 def make_private_directory(path: Path) -> None:
     """Make a directory, and those above it that are missing, for its user alone. One that exists stays as it is."""

@@ -22,6 +22,12 @@ def state_dir() -> Path:
     return root / "benchflow"
 
 
+PRIVATE_UMASK = 0o077
+"""Of the engine's own processes: what they write is for their user alone, whoever writes it and wherever.
+
+What a sandbox's users are to read gets its mode explicitly. A process of a user's that calls the engine keeps its own.
+"""
+
 MAX_SOCKET_ADDRESS_BYTES = 107
 """Of a socket's path, as the kernel takes it: 108 bytes, the last one a zero."""
 

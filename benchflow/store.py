@@ -44,10 +44,11 @@ def storage_errors(what: Path | str) -> Iterator[None]:
         ) from error
 
 
-def write_atomic(path: Path, data: bytes, *, mode: int = 0o644, durable: bool = True) -> None:
+def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
     """Write a file so that a reader, and a crash at any moment, sees all of it or none.
 
-    durable: wait until it would survive a power cut; without, it is one that can be made again.
+    mode: of the file, whatever the umask is. durable: wait until it would survive a power cut; without, it is one that
+    can be made again.
     """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

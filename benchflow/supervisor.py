@@ -27,9 +27,9 @@ from benchflow.errors import (
     StackError,
 )
 from benchflow.gateway.process import ensure_gateway, has_rollouts, is_running, stop_gateway
-from benchflow.host import PRIVATE_UMASK, make_state_private, start_time
+from benchflow.host import make_state_private, start_time
 from benchflow.log import configure_logging
-from benchflow.paths import StatePaths
+from benchflow.paths import PRIVATE_UMASK, StatePaths
 from benchflow.server import NamespaceRefusedError, Server, spawn, start_server, wait_until_ready
 from benchflow.stack import (
     ENCLOSED_PORT,

@@ -37,9 +37,9 @@ from benchflow.activities.scoring import ScoringActivities
 from benchflow.activities.turns import TurnActivities
 from benchflow.contracts.options import WorkerOptions
 from benchflow.errors import BenchFlowError, ConfigError, ServerUnavailableError
-from benchflow.host import PRIVATE_UMASK, Slots, host_id, make_state_private
+from benchflow.host import Slots, host_id, make_state_private
 from benchflow.log import configure_logging
-from benchflow.paths import StatePaths
+from benchflow.paths import PRIVATE_UMASK, StatePaths
 from benchflow.planes.sandbox import close_providers
 from benchflow.store import Store, check_reach
 from benchflow.temporal import Target, cluster_target, connect, ensure_search_attributes, stack_id, stack_target

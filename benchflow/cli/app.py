@@ -5,6 +5,7 @@ Verb modules import nothing heavy at their top: `bench --help` must not pay for 
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ import typer
 from benchflow import __version__
 from benchflow.cli import agent, env, job, question, rescore, results, stack, submit, tasks, tree, worker
 from benchflow.cli.command import Command, Verbose
+from benchflow.paths import PRIVATE_UMASK
 
 app = typer.Typer(
     name="bench",
@@ -46,9 +48,13 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def bench(
+    context: typer.Context,
     verbose: Verbose = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    pass
+    # What `bench tasks` writes is the user's own work, made as the user's umask says; the rest is the engine's.
+    if context.invoked_subcommand != "tasks":
+        before = os.umask(PRIVATE_UMASK)
+        context.call_on_close(lambda: os.umask(before))

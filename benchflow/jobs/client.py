@@ -33,7 +33,7 @@ from benchflow.contracts.job import (
 )
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import JobNotFoundError, ServerUnavailableError, StackError
-from benchflow.host import host_id, locked
+from benchflow.host import host_id, locked, make_state_private
 from benchflow.jobs.delivery import find_pack
 from benchflow.jobs.identity import check_jobs_dir, claim, pending_indices, record_options
 from benchflow.jobs.plan import JobPlan, freeze
@@ -269,6 +269,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
     """Start a job, or attach to it if it exists. What has a result is not run again, but for a status in `again`."""
     check_jobs_dir(plan.directory)
     paths, store = StatePaths.default(), Store.open()
+    make_state_private(paths)
     target = cluster_target()
     if target is None:
         await get_provider(plan.config.sandbox).check()

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchflow.contracts.job import JobSpec
 from benchflow.errors import DiskFullError, JobConflictError
+from benchflow.host import make_private_directory
 from benchflow.paths import JobPaths
 from benchflow.results.summary import read_results, read_spec
 from benchflow.store import storage_errors, write_atomic
@@ -64,7 +65,7 @@ def check_jobs_dir(paths: JobPaths) -> None:
     """Raise `StoreError` or `DiskFullError` when results could not be written there."""
     root = paths.root
     with storage_errors(root.parent):
-        root.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(root.parent)
         free = shutil.disk_usage(root.parent).free
     if free < MIN_FREE_BYTES:
         raise DiskFullError(
@@ -78,7 +79,7 @@ def check_jobs_dir(paths: JobPaths) -> None:
 def claim(paths: JobPaths, spec: JobSpec) -> None:
     """Make the directory this job's, or find that it is already. Raises `JobConflictError` when it is another's."""
     with storage_errors(paths.root):
-        paths.root.mkdir(parents=True, exist_ok=True)
+        make_private_directory(paths.root)
     if paths.config.exists():
         changed = differences(read_spec(paths), spec)
         if changed:
