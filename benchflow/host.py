@@ -17,16 +17,7 @@ from pathlib import Path
 from benchflow.contracts.options import CAPACITY_VARIABLE
 from benchflow.errors import ConfigError, HostFullError
 from benchflow.paths import StatePaths
-from benchflow.store import storage_errors
-
-
-def make_private_directory(path: Path) -> None:
-    """Make a directory, and those above it that are missing, for its user alone. One that exists stays as it is."""
-    missing = [path]
-    while not missing[-1].parent.exists():
-        missing.append(missing[-1].parent)
-    for each in reversed(missing):
-        each.mkdir(mode=0o700, exist_ok=True)
+from benchflow.store import make_private_directory, storage_errors
 
 
 def make_state_private(paths: StatePaths) -> None:
@@ -53,7 +44,7 @@ def make_state_private(paths: StatePaths) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file, which the kernel lets go when the process dies."""
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path.parent)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -68,6 +59,7 @@ def host_id(paths: StatePaths) -> str:
         if not paths.host_id.exists():
             with storage_errors(paths.host_id):
                 partial = paths.host_id.with_suffix(".new")
+                partial.touch(mode=0o600)
                 partial.write_text(uuid.uuid4().hex[:12])
                 partial.replace(paths.host_id)
         return paths.host_id.read_text().strip()

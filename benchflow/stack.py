@@ -25,7 +25,7 @@ from benchflow.contracts.options import WorkerOptions
 from benchflow.errors import ConfigError, PortTakenError, StackError
 from benchflow.host import is_alive, make_state_private, start_time
 from benchflow.paths import StatePaths
-from benchflow.store import storage_errors, write_atomic
+from benchflow.store import make_private_directory, storage_errors, write_atomic
 
 PORT_VARIABLE = "BENCHFLOW_STACK_PORT"
 UI_PORT_VARIABLE = "BENCHFLOW_UI_PORT"
@@ -149,7 +149,7 @@ def ensure(paths: StatePaths | None = None) -> StackRecord:
     paths = paths or StatePaths.default()
     with storage_errors(paths.root):
         make_state_private(paths)
-        paths.last_used.touch()
+        paths.last_used.touch(mode=0o600)
         paths.stack_stopped.unlink(missing_ok=True)
     deadline = time.monotonic() + START_TIMEOUT_SEC
     child: subprocess.Popen[bytes] | None = None
@@ -185,7 +185,7 @@ def stop(paths: StatePaths | None = None) -> bool:
     if record is None:
         return False
     # Whoever waits for a job would start the stack again if it had died; this says that it has not.
-    paths.stack_stopped.touch()
+    paths.stack_stopped.touch(mode=0o600)
     with contextlib.suppress(ProcessLookupError):
         os.kill(record.supervisor.pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_SEC
@@ -237,8 +237,10 @@ def is_free(port: int) -> bool:
 
 def _spawn_supervisor(paths: StatePaths) -> subprocess.Popen[bytes]:
     with storage_errors(paths.logs):
-        paths.logs.mkdir(parents=True, exist_ok=True)
-        output = (paths.logs / "supervisor.out").open("ab")
+        make_private_directory(paths.logs)
+        log = paths.logs / "supervisor.out"
+        log.touch(mode=0o600)
+        output = log.open("ab")
     env = {key: value for key, value in os.environ.items() if not key.startswith("TEMPORAL_")}
     env["BENCHFLOW_STATE_DIR"] = str(paths.root)
     env["PYTHONPATH"] = wanted_here().pythonpath

@@ -44,6 +44,15 @@ def storage_errors(what: Path | str) -> Iterator[None]:
         ) from error
 
 
+def make_private_directory(path: Path) -> None:
+    """Make a directory, and those above it that are missing, for its user alone. One that exists stays as it is."""
+    missing = [path]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
     """Write a file so that a reader, and a crash at any moment, sees all of it or none.
 
@@ -51,7 +60,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
     can be made again.
     """
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path.parent)
         fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(fd, "wb") as file:
@@ -107,9 +116,10 @@ class DirectoryBackend:
     def put(self, key: str, source: Path) -> None:
         target = self.root / key
         with storage_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_private_directory(target.parent)
             if not _link_whole(source, target):
                 partial = target.with_name(f".{target.name}.{os.getpid()}.{id(source)}")
+                partial.touch(mode=0o600)
                 with partial.open("wb") as blob:
                     _copy(source, blob)
                 partial.replace(target)
@@ -131,7 +141,7 @@ def _link_whole(source: Path, target: Path) -> bool:
     False where the file system has no such files.
     """
     try:
-        fd = os.open(target.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+        fd = os.open(target.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
     except (AttributeError, OSError):
         return False
     with os.fdopen(fd, "wb") as blob:

@@ -10,10 +10,9 @@ from typing import Any
 
 from benchflow.contracts.job import JobSpec
 from benchflow.errors import DiskFullError, JobConflictError
-from benchflow.host import make_private_directory
 from benchflow.paths import JobPaths
 from benchflow.results.summary import read_results, read_spec
-from benchflow.store import storage_errors, write_atomic
+from benchflow.store import make_private_directory, storage_errors, write_atomic
 
 MIN_FREE_BYTES = 32 * 1024 * 1024
 """Less free space than this under the jobs directory is a full disk: results could not be written."""
