@@ -45,7 +45,10 @@ class Volumes:
 
     def _make(self, volume: str) -> None:
         self._store.make(volume)
-        (self._store.root / volume / "u").mkdir(mode=0o755)
+        upper = self._store.root / volume / "u"
+        upper.mkdir()
+        # The mode of the sandbox's root directory, which must not depend on the umask.
+        upper.chmod(0o755)
 
     def copy(self, source: str, volume: str) -> None:
         """Make a volume as a writable copy, without the work directory of the sandbox that it is a copy of."""
