@@ -24,6 +24,7 @@ _HOP_BY_HOP = {
     *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding"),
     "upgrade",
 }
+_OTHER_SITES = ("same-site", "cross-site")
 _COOKIE_SEC = 365 * 24 * 3600
 _CHUNK = 64 * 1024
 _MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -92,13 +93,13 @@ class Door:
         hosts = request.headers.getall("Host", [])
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             return web.Response(status=403, text=UNAUTHORIZED)
-        origin = request.headers.get("Origin")
-        # A page on another port of this host is of the same site: it sends the cookie, whatever its `SameSite` says.
-        if origin not in (None, f"http://{hosts[0]}") or request.headers.get("Sec-Fetch-Site") == "same-site":
-            return web.Response(status=403, text=UNAUTHORIZED)
         given = request.query.get("token")
         if given is not None and request.method == "GET" and self._is_token(given):
             return self._let_in(request.rel_url)
+        origin = request.headers.get("Origin")
+        # A page on another port of this host is of the same site: it sends the cookie, whatever its `SameSite` says.
+        if origin not in (None, f"http://{hosts[0]}") or request.headers.get("Sec-Fetch-Site") in _OTHER_SITES:
+            return web.Response(status=403, text=UNAUTHORIZED)
         if not self._is_token(request.cookies.get(self._cookie, "")):
             return web.Response(status=401, text=UNAUTHORIZED)
         return await self._forward(request)

@@ -115,7 +115,9 @@ class Server:
 
 async def start_server(paths: StatePaths, record: StackRecord) -> Server:
     """Start the server that the record describes. Raises `NamespaceRefusedError`, `StackError`."""
-    log, env = paths.logs / "server.log", FLAT_SERVER | dict(os.environ)
+    log = paths.logs / "server.log"
+    # It ends at once for a user who has neither a name in the environment nor an account.
+    env = FLAT_SERVER | {"USER": str(os.getuid())} | dict(os.environ)
     if record.socket is None:
         process = await spawn(_command(paths, record, record.ui_port), log, env)
         return Server(process, Process.of(process.pid), log)
