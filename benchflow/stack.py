@@ -129,7 +129,7 @@ def running(paths: StatePaths) -> StackRecord | None:
 
 def ui_login(paths: StatePaths, record: StackRecord) -> str:
     """Return the address of the Web UI that lets a browser in."""
-    place = f"{record.ui}/namespaces/{record.namespace}"
+    place = f"{record.ui}/namespaces/{record.namespace}/workflows"
     if record.exposure is not None:
         return place
     try:

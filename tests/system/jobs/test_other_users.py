@@ -188,10 +188,10 @@ def test_a_directory_for_jobs_that_the_user_has_made_keeps_its_mode(owned: Owned
 def test_the_door_of_the_web_ui_lets_in_who_has_the_token(owned: Owned) -> None:
     address = bench(owned.paths.root, owned.root, "stack", "status")["ui"]
     path = address.partition(f":{owned.record.ui_port}")[2]
-    assert path.startswith("/namespaces/benchflow?token=")
+    assert path.startswith("/namespaces/benchflow/workflows?token=")
     status, headers, _ = owned.get(path)
     cookie, _, attributes = headers["Set-Cookie"].partition("; ")
-    assert (status, headers["Location"]) == (303, "/namespaces/benchflow")
+    assert (status, headers["Location"]) == (303, "/namespaces/benchflow/workflows")
     assert {"HttpOnly", "SameSite=Strict"} <= {*attributes.split("; ")}
     status, headers, body = owned.get("/namespaces/benchflow/workflows", Cookie=cookie)
     assert (status, "<!doctype html>" in body.lower()) == (200, True)
