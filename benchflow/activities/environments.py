@@ -177,6 +177,10 @@ async def keep_state(
             if baseline is not None:
                 diff = diff_snapshots(root / BASELINE, root / label)
                 (evidence / "diff.json").write_text(diff.model_dump_json() + "\n")
+            # It goes into the sandbox with its modes, for a verifier that may have a user of its own.
+            for path in (evidence, *evidence.rglob("*")):
+                if not path.is_symlink():
+                    path.chmod(path.stat().st_mode | (0o755 if path.is_dir() else 0o044))
 
     await asyncio.to_thread(write)
     return evidence, []

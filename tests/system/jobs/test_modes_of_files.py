@@ -21,6 +21,7 @@ OPEN_STATE = {
 }
 OPEN_RESULTS = {
     r".*/(agent|verifier|artifacts|evidence)/.*": "copied out of a sandbox with the modes that they had there",
+    r".*/environment/state/[^/]+(/.*)?": "goes into a sandbox, for a verifier that may have a user of its own",
 }
 """Paths below a state directory and below a job that others than the owner might read but for the directories above,
 and why they have to be so."""

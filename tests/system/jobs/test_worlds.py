@@ -62,8 +62,9 @@ PERSISTING = {
 
 
 def started(root: Path) -> Path:
-    # The first request must do: nothing waits here for the service.
+    # The first request must do: nothing waits here for the service. Its verifier has no rights but to read.
     task = {"dockerfile": DOCKERFILE + SEEDED, "solve": f"{POST}/add/paid\n", "test": SCORES}
+    task["config"] = '[verifier]\nuser = "nobody"\n'
     return write_package(root / "started", {"started": task}, manifest())
 
 
