@@ -70,15 +70,6 @@ async def awake(sandbox: Sandbox, *naps: str) -> None:
     await until(none_is)
 
 
-async def is_told(sandbox: Sandbox, variable: str) -> None:
-    """Wait until the first process has this in its environment: seen in the middle of its exec, it has none."""
-
-    async def has_it() -> bool:
-        return (await sandbox.control('grep -c "$1" /proc/1/environ', variable)).stdout == "1\n"
-
-    await until(has_it)
-
-
 async def leave(sandbox: Sandbox, length: str, user: str | None = None) -> None:
     """Leave a background process that has given up its session, its parent and its environment."""
     await sandbox.exec(["sh", "-c", f"(env -i setsid sleep {length} &) >/dev/null 2>&1"], user=user, cwd="/")

@@ -8,7 +8,9 @@ import pytest
 from support.rounds import MORE_ROUNDS
 from support.world_readiness import WorldReadiness
 
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.testing.sandbox_conformance import SandboxConformance
+from benchflow.testing.waiting import until
 
 
 @pytest.mark.docker
@@ -156,3 +158,10 @@ class TestDocker(SandboxConformance, WorldReadiness):
             *("test_an_image_that_is_not_there_to_build_upon_is_named", "test_a_given_digest_decides"),
         }
     )
+
+    async def test_pid_one_has_the_sandboxs_environment(self, sandbox: Sandbox) -> None:
+        async def has_it() -> bool:
+            # Seen in the middle of its exec, it has none.
+            return (await sandbox.exec(["grep", "-c", "WORLD=one two", "/proc/1/environ"])).stdout == "1\n"
+
+        await until(has_it)

@@ -24,7 +24,6 @@ from benchflow.planes.sandbox.local.cgroups import Cgroups
 from benchflow.planes.sandbox.local.client import Helper, HelperDied
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.helper import netlink
-from benchflow.planes.sandbox.local.helper.enter import PATH
 from benchflow.planes.sandbox.local.helper.process import start_time
 from benchflow.planes.sandbox.local.images import Image, key_of, read_image, require_image
 from benchflow.planes.sandbox.local.limits import Limits
@@ -158,6 +157,8 @@ class Machine:
         cgroup = self.cgroups.sandbox(spec.name)
 
         def prepare() -> tuple[dict[str, Any], tuple[str, ...]]:
+            # What root of a sandbox writes as output is a file of this host's root, and may get a set-user-id bit.
+            self.home.chmod(0o700)
             self.records(spec.name).spec = spec
             self.store.open()
             (self.store.root / _MOUNT_POINT).mkdir(exist_ok=True)
@@ -175,7 +176,6 @@ class Machine:
                 "work": work,
                 "group": str(Path(own).parent),
                 "limits": limits,
-                "env": {"PATH": PATH} | image.env | spec.env,
                 "hostname": HOSTNAME,
                 "mounts": [mount.model_dump() for mount in spec.mounts],
                 "workdir": spec.workdir or spec.image.workdir,

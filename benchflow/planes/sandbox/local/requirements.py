@@ -6,7 +6,7 @@ import os
 import sys
 
 from benchflow.errors import SandboxUnavailableError
-from benchflow.planes.sandbox.local.helper.keys import MACHINES
+from benchflow.planes.sandbox.local.helper.system_calls import MACHINES
 
 DOCKER = "use --sandbox docker"
 

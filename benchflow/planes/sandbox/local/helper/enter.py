@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchflow.planes.sandbox.local.helper import kernel
-from benchflow.planes.sandbox.local.helper.keys import give_up_keys
+from benchflow.planes.sandbox.local.helper.confinement import confine
 from benchflow.planes.sandbox.local.helper.process import open_process, start_time
 
 _ALL = (
@@ -60,7 +60,12 @@ def run(request: dict[str, Any], fds: list[int], reply: Callable[[dict[str, Any]
     status, all opened outside.
     """
     out, err, status = fds
-    null = os.open("/dev/null", os.O_RDONLY)
+    # Not the host's: root inside would change the mode of that for all the machine. Nor the one at that path inside,
+    # which may be anything by now.
+    try:
+        null = os.open(f"/proc/{request['pid']}/fd/0", os.O_RDONLY)
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise Gone from error
     group = os.open(request["group"], os.O_PATH | os.O_DIRECTORY)
     limits = [os.open(file, os.O_WRONLY) for file in request["limits"]]
     once = os.open(request["once"], os.O_PATH | os.O_DIRECTORY) if request["once"] else None
@@ -105,6 +110,16 @@ def enter(request: dict[str, Any], namespaces: int) -> None:
         os.close(handle)
 
 
+def enter_for_files(request: dict[str, Any]) -> None:
+    """See the files of a sandbox as its root does, with no more rights than that. Raises `Gone`.
+
+    A path of the sandbox's may lead to the kernel's own files: root of the host would read there what root inside may
+    not.
+    """
+    enter(request, kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
+    kernel.keep_capabilities(kernel.CAPABILITIES.values())
+
+
 def _mark_started(directory: int, mark: dict[str, Any]) -> bool:
     """Leave the mark, whole, if there is none. Whoever does may start."""
     part = f".{STARTED}.{mark['pid']}"
@@ -133,9 +148,7 @@ def _become(request: dict[str, Any], account: Account, streams: tuple[int, int, 
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.umask(0o022)
-        kernel.keep_capabilities(kernel.CAPABILITIES.values())
-        kernel.no_new_privileges()
-        give_up_keys()
+        confine(kernel.CAPABILITIES.values())
         # As in a container: to start in a directory is not to have a right to it.
         os.chdir(request["cwd"])
         os.setgroups(account.groups)

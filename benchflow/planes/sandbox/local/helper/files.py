@@ -13,15 +13,14 @@ import stat
 import tarfile
 from typing import IO, Any, cast
 
-from benchflow.planes.sandbox.local.helper import kernel
-from benchflow.planes.sandbox.local.helper.enter import Account, enter, find_account
+from benchflow.planes.sandbox.local.helper.enter import Account, enter_for_files, find_account
 
 _CHUNK = 1024 * 1024
 
 
 def read(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Copy the file `path` to the first of `fds`. Raises `OSError` EFBIG beyond `limit` bytes."""
-    enter(request, kernel.CLONE_NEWNS)
+    enter_for_files(request)
     with _open_regular(request["path"]) as source, open(fds[0], "wb") as sink:
         shutil.copyfileobj(source, cast(IO[bytes], _Limited(sink, request["limit"])), _CHUNK)
     return {}
@@ -29,7 +28,7 @@ def read(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
 
 def write(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Make the file `path` of the first of `fds`, with `mode`, owned by `user`, and its parent directories."""
-    enter(request, kernel.CLONE_NEWNS)
+    enter_for_files(request)
     os.umask(0o022)
     account = find_account(request["user"])
     path = request["path"]
@@ -53,7 +52,7 @@ def write(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
 
 def unpack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Unpack the archive that is the first of `fds` below `path`, owned by `user`; over what is there."""
-    enter(request, kernel.CLONE_NEWNS)
+    enter_for_files(request)
     os.umask(0o022)
     account = find_account(request["user"])
     root = request["path"]
@@ -87,7 +86,7 @@ def pack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     `too_deep`: it has directories nested deeper than `depth`. Raises `OSError` EFBIG when the archive exceeds `limit`
     bytes.
     """
-    enter(request, kernel.CLONE_NEWNS)
+    enter_for_files(request)
     path = request["path"]
     try:
         status = os.stat(path)

@@ -16,8 +16,8 @@ import socket
 import stat
 from typing import Any
 
-from benchflow.planes.sandbox.local.helper import kernel, netlink
-from benchflow.planes.sandbox.local.helper.keys import give_up_keys
+from benchflow.planes.sandbox.local.helper import first, kernel, netlink
+from benchflow.planes.sandbox.local.helper.confinement import confine
 from benchflow.planes.sandbox.local.helper.process import start_time
 
 _NAMESPACES = kernel.CLONE_NEWPID | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWNET
@@ -36,8 +36,6 @@ _COVERED_FILES = ("proc/kcore", "proc/keys", "proc/key-users", "proc/timer_list"
 
 _COVERED_DIRECTORIES = ("proc/acpi", "proc/scsi", "sys/firmware", "sys/fs/cgroup")
 
-_SLEEP = ("/usr/bin/sleep", "/bin/sleep")
-
 
 class Died(Exception):
     """The first process was killed while it started."""
@@ -52,7 +50,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
 
     request: store (directory that all other paths are relative to), root (empty directory to mount on), lower (list,
     topmost first; `/` is added), upper, work, group (directory of the first process's control group), limits (files of
-    further groups, to write `0` to), env, hostname, workdir (None: `/app` if there, else `/root`), mounts (each with
+    further groups, to write `0` to), hostname, workdir (None: `/app` if there, else `/root`), mounts (each with
     source, target and read_only), subnet (None: no network but loopback).
     """
     group = os.open(request["group"], os.O_PATH | os.O_DIRECTORY)
@@ -149,20 +147,20 @@ def _first_process(request: dict[str, Any], channel: socket.socket) -> None:
         null = os.open("/dev/null", os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        kernel.keep_capabilities(kernel.CAPABILITIES.values())
-        kernel.no_new_privileges()
-        give_up_keys()
         os.umask(0o022)
+        program = first.prepare()
+        confine(())
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored, signal.SIG_DFL)
         # Ignored stays ignored in the program: its orphans are reaped by the kernel.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         channel.send(json.dumps({"workdir": workdir}).encode())
-        keep = channel.fileno()
-        os.closerange(3, keep)
-        os.closerange(keep + 1, 65536)
-        program = next(path for path in _SLEEP if os.path.exists(path))
-        os.execve(program, ["sleep", "infinity"], request["env"])
+        # Both handles go with the execution.
+        low, high = sorted((channel.fileno(), program))
+        os.closerange(3, low)
+        os.closerange(low + 1, high)
+        os.closerange(high + 1, 65536)
+        first.execute(program)
     except BaseException as error:
         number = error.errno if isinstance(error, OSError) else None
         # Who would hear it may have been killed, and this is not the process to answer in its place.
