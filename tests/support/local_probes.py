@@ -156,12 +156,19 @@ NEW = {"open_tree": 428, "fsopen": 430, "mount_setattr": 442}
 # Numbers on x86-64 and on ARM64.
 OLD = {"init_module": (175, 105), "delete_module": (176, 106), "bpf": (321, 280), "perf_event_open": (298, 241),
        "swapon": (167, 224), "acct": (163, 89),
-       "open_by_handle_at": (304, 265), "syslog": (103, 116)}
+       "open_by_handle_at": (304, 265), "syslog": (103, 116), "io_uring_setup": (425, 425), "clone3": (435, 435),
+       "kcmp": (312, 272), "userfaultfd": (323, 282), "fanotify_init": (300, 262), "personality": (135, 92),
+       "keyctl": (250, 219), "move_pages": (279, 239), "later": (470, 470), "ptrace": (101, 117),
+       "ioctl": (16, 29), "fcntl": (72, 25), "process_vm_readv": (310, 270)}
 
 def call(name, *arguments):
     number = NEW.get(name) or OLD[name][platform.machine() == "aarch64"]
     if libc.syscall(number, *arguments) < 0:
         raise OSError(ctypes.get_errno(), name)
+
+def call_by(number, *arguments):
+    if libc.syscall(ctypes.c_long(number), *arguments) < 0:
+        raise OSError(ctypes.get_errno(), str(number))
 
 def libc_call(name, *arguments):
     if getattr(libc, name)(*arguments) < 0:
@@ -193,6 +200,43 @@ def address():
         import fcntl
         # SIOCSIFADDR
         fcntl.ioctl(sock, 0x8916, struct.pack("16sHH4s8x", b"lo", socket.AF_INET, 0, bytes([10, 9, 8, 7])))
+
+def leased(command):
+    # A plain file of the caller's own, open once.
+    fd = os.open(f"{fresh()}/l{os.getuid()}", os.O_CREAT | os.O_RDWR)
+    call("fcntl", fd, ctypes.c_ulong(command), 1)
+
+def typed(command):
+    master, terminal = os.openpty()
+    os.setsid()
+    libc_call("ioctl", terminal, 0x540E, 0)
+    call("ioctl", terminal, ctypes.c_ulong(command), b"x")
+
+def by_another_abi(number, first, second):
+    # A 64-bit program may make a call of the 32-bit ABI.
+    import mmap
+    if platform.machine() != "x86_64":
+        raise OSError(38, "only there")
+    # push rbx; mov eax,edi; mov ebx,esi; mov ecx,edx; xor edx,edx; int 0x80; pop rbx; ret
+    code = mmap.mmap(-1, 4096, prot=7)
+    code.write(bytes.fromhex("5389f889f389d131d2cd805bc3"))
+    address = ctypes.addressof(ctypes.c_char.from_buffer(code))
+    answer = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int] * 3)(address)(number, first, second)
+    if answer < 0:
+        raise OSError(-answer, "int 0x80")
+
+def of_the_first(name, flags=os.O_RDONLY):
+    fd = os.open(f"/proc/1/{name}", flags)
+    os.read(fd, 1)
+
+class Vector(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+def memory_of_the_first():
+    own = ctypes.create_string_buffer(8)
+    here, there = Vector(ctypes.addressof(own), 8), Vector(0x400000, 8)
+    one, none = ctypes.c_ulong(1), ctypes.c_ulong(0)
+    call("process_vm_readv", 1, ctypes.byref(here), one, ctypes.byref(there), one, none)
 
 MS_BIND, MS_REMOUNT, MS_MOVE = 4096, 32, 8192
 
@@ -256,6 +300,38 @@ attempts = {
     "capture packets": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)),
     "send raw packets": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
     "change an interface": address,
+    "reach the hypervisor": lambda: socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM),
+    "reach the hypervisor by a pair": lambda: socket.socketpair(socket.AF_VSOCK, socket.SOCK_STREAM),
+    "use the kernel's ciphers": lambda: socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET),
+    "have a protocol loaded": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132),
+    "listen to the kernel's events": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15),
+    "set up io_uring": lambda: call("io_uring_setup", 4, ctypes.create_string_buffer(256)),
+    "start a process unseen by a filter": lambda: call("clone3", ctypes.create_string_buffer(64), 8),
+    "compare kernel objects": lambda: call("kcmp", os.getpid(), os.getpid(), 0, 0, 0),
+    "handle page faults": lambda: call("userfaultfd", 1),
+    "watch file systems": lambda: call("fanotify_init", 0x200, 0),
+    "make all memory executable": lambda: call("personality", 0x0400000),
+    "ask for a key": lambda: call("keyctl", 0, -3, 0),
+    "move memory between nodes": lambda: call("move_pages", 0, 0, None, None, None, 0),
+    "use a call that nobody has judged": lambda: call("later", 0),
+    "use a call of the x32 ABI": lambda: call_by(0x40000000 + 41, socket.AF_VSOCK, 1, 0),
+    "reach the hypervisor by 32 bits": lambda: by_another_abi(359, socket.AF_VSOCK, 1),
+    "set up io_uring by 32 bits": lambda: by_another_abi(425, 4, 0),
+    "take any socket by 32 bits": lambda: by_another_abi(102, 1, 0),
+    "leave namespaces by 32 bits": lambda: by_another_abi(310, 0x10000000, 0),
+    "keep a reader waiting": lambda: leased(1024),
+    "keep a reader waiting by the upper half": lambda: leased(1 << 32 | 1024),
+    "type into a terminal": lambda: typed(0x5412),
+    "type into a terminal by the upper half": lambda: typed(1 << 32 | 0x5412),
+    "load a line discipline": lambda: typed(0x5423),
+    "attach to the first process": lambda: call("ptrace", 16, 1, 0, 0),
+    "seize the first process": lambda: call("ptrace", 0x4206, 1, 0, 0),
+    "copy the first process's memory": memory_of_the_first,
+    **{f"read the first process's {name}": lambda name=name: of_the_first(name)
+       for name in ("environ", "maps", "smaps", "auxv", "stack", "syscall", "fd/0", "mem", "exe", "root/etc/passwd")},
+    "open the first process's memory for writing": lambda: os.open("/proc/1/mem", os.O_RDWR),
+    **{f"follow the first process's {name}": lambda name=name: os.readlink(f"/proc/1/{name}")
+       for name in ("exe", "cwd", "root", "fd/0", "ns/mnt", "ns/user")},
     "raise the limit of locked memory": lambda: resource.setrlimit(
         resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)),
     "raise the limit of files": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 30, 1 << 30)),
@@ -359,4 +435,35 @@ for name in "sh bash dash cat tar base64 head stat id test ls cp mv true sleep p
             file.write(sys.argv[1])
         os.chmod(f"{place}/.{name}", 0o755)
         os.rename(f"{place}/.{name}", f"{place}/{name}")
+"""
+
+# $1: a file that ends it. Opens whatever the handles of processes that come into being lead to; tells of all that is a
+# directory, or lies where nothing of the sandbox's own does, and of all that let themselves be attached to.
+DOORS = r"""
+import ctypes, json, os, stat, sys
+libc = ctypes.CDLL(None)
+own = {os.stat(place).st_dev for place in ("/", "/proc", "/dev", "/dev/shm", "/dev/pts", "/dev/mqueue", "/sys")}
+before = set(os.listdir("/proc"))
+found, looked = [], 0
+while not os.path.exists(sys.argv[1]):
+    for pid in set(os.listdir("/proc")) - before:
+        if not pid.isdigit() or int(pid) == os.getpid():
+            continue
+        looked += 1
+        for fd in range(16):
+            try:
+                door = os.open(f"/proc/{pid}/fd/{fd}", os.O_PATH)
+            except OSError:
+                continue
+            status = os.fstat(door)
+            if stat.S_ISDIR(status.st_mode):
+                found.append([fd, os.readlink(f"/proc/self/fd/{door}")])
+            os.close(door)
+        for name in ("root", "cwd"):
+            try:
+                if os.stat(f"/proc/{pid}/{name}").st_dev not in own:
+                    found.append([name, os.readlink(f"/proc/{pid}/{name}")])
+            except OSError:
+                pass
+print(json.dumps([found, looked]))
 """

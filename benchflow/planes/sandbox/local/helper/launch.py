@@ -32,9 +32,15 @@ _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "f
 
 _READ_ONLY = ("proc/sys", "proc/irq", "proc/bus", "proc/fs", "proc/sysrq-trigger")
 
-_COVERED_FILES = ("proc/kcore", "proc/keys", "proc/key-users", "proc/timer_list", "proc/sched_debug", "proc/kallsyms")
+_COVERED_FILES = (
+    *("proc/kcore", "proc/keys", "proc/key-users", "proc/timer_list", "proc/sched_debug", "proc/kallsyms"),
+    # Of the whole machine, and readable by the host's root, who root inside is to the kernel.
+    *("proc/interrupts", "proc/latency_stats", "proc/pagetypeinfo", "proc/slabinfo", "proc/vmallocinfo"),
+)
 
-_COVERED_DIRECTORIES = ("proc/acpi", "proc/scsi", "sys/firmware", "sys/fs/cgroup")
+_COVERED_DIRECTORIES = (
+    *("proc/acpi", "proc/asound", "proc/scsi", "sys/devices/virtual/powercap", "sys/firmware", "sys/fs/cgroup"),
+)
 
 
 class Died(Exception):
