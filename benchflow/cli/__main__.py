@@ -13,7 +13,10 @@ def main() -> None:
     # Most of a short command's time goes into imports, which make many objects and no garbage.
     gc.set_threshold(500_000)
     from benchflow.cli.app import app
+    from benchflow.log import guard_stderr
 
+    # Tracebacks, warnings and whatever a library has to say go there without asking anybody.
+    guard_stderr()
     status: object = 1
     try:
         app(prog_name="bench")

@@ -10,6 +10,7 @@ import typer
 from benchflow.cli.command import ALL_SCORED, SOME_ERRORED, Command, Json, run
 
 if TYPE_CHECKING:
+    from benchflow.cli.terminal import Text
     from benchflow.contracts.agent import AgentRecord
     from benchflow.planes.agent.check import AgentCheck
 
@@ -23,6 +24,7 @@ Name = Annotated[str, typer.Argument(help="An agent's name, alias or import path
 def list_(as_json: Json = False) -> None:
     """The agents that a task can be given to."""
     from benchflow.cli.screen import console, print_json, table
+    from benchflow.cli.terminal import Text
     from benchflow.planes.agent.registry import all_agents
 
     agents = all_agents().values()
@@ -32,7 +34,7 @@ def list_(as_json: Json = False) -> None:
     for record in agents:
         speaks_acp = record.protocol == "acp"
         rows.add_row(
-            f"[bold]{record.name}[/bold]",
+            Text(record.name, "bold"),
             ", ".join(record.aliases),
             record.version or "",
             record.protocol if speaks_acp else "",
@@ -48,13 +50,14 @@ def show(name: Name, as_json: Json = False) -> None:
     """Everything the registry says of one agent."""
     from benchflow.cli.report import show_place
     from benchflow.cli.screen import console, print_json
+    from benchflow.cli.terminal import line
     from benchflow.planes.agent.registry import find_agent
 
     record = find_agent(name)
     if as_json:
         return print_json(record.model_dump(mode="json"))
     screen = console()
-    screen.print(f"[bold]{record.name}[/bold]  {record.description}", soft_wrap=True)
+    screen.print(line((record.name, "bold"), f"  {record.description}"), soft_wrap=True)
     for label, text in _said(record):
         show_place(label, text, screen)
 
@@ -113,23 +116,26 @@ def check(
     raise typer.Exit(ALL_SCORED if found.ok else SOME_ERRORED)
 
 
-def _findings(record: AgentRecord, found: AgentCheck, process: str) -> list[str]:
-    from rich.markup import escape
+def _findings(record: AgentRecord, found: AgentCheck, process: str) -> list[Text]:
+    from benchflow.cli.terminal import line
 
-    sign = "[green]✓[/green]" if found.ok else "[red]✗[/red]"
+    sign = ("✓", "green") if found.ok else ("✗", "red")
     said = found.reported or {}
     lines = [
-        f"{sign} [bold]{record.name}[/bold] {said.get('version', '(says no version)')}, started in {found.start_sec} s"
+        line(
+            *(sign, " ", (record.name, "bold")),
+            f" {said.get('version', '(says no version)')}, started in {found.start_sec} s",
+        )
     ]
     if found.toolbox is not None and found.size is not None:
         how = f"built in {found.build_sec} s" if found.built else "was there"
-        lines.append(f"  toolbox   {found.toolbox}: {found.runtime}, {found.size / 2**20:.0f} MiB, {how}")
-    lines.append(f"  protocol  ACP {found.protocol_version}")
-    lines.append(f"  offers    {escape(', '.join(_offered(found.capabilities)) or 'nothing beyond the protocol')}")
+        lines.append(line(f"  toolbox   {found.toolbox}: {found.runtime}, {found.size / 2**20:.0f} MiB, {how}"))
+    lines.append(line(f"  protocol  ACP {found.protocol_version}"))
+    lines.append(line(f"  offers    {', '.join(_offered(found.capabilities)) or 'nothing beyond the protocol'}"))
     if found.auth_methods:
-        lines.append(f"  logins    {escape(', '.join(found.auth_methods))}")
-    lines.append(f"  rung      {record.session.rung}; process is refused: {escape(process)}")
-    lines += [f"  [red]problem[/red]   {escape(problem)}" for problem in found.problems]
+        lines.append(line(f"  logins    {', '.join(found.auth_methods)}"))
+    lines.append(line(f"  rung      {record.session.rung}; process is refused: {process}"))
+    lines += [line("  ", ("problem", "red"), f"   {problem}") for problem in found.problems]
     return lines
 
 

@@ -12,11 +12,12 @@ import typer
 
 from benchflow import __version__
 from benchflow.cli import agent, env, job, question, rescore, results, stack, submit, tasks, tree, worker
-from benchflow.cli.command import Command, Verbose
+from benchflow.cli.command import Command, RootCommand, Verbose
 from benchflow.paths import PRIVATE_UMASK
 
 app = typer.Typer(
     name="bench",
+    cls=RootCommand,
     help="Score agents on tasks, durably: every rollout survives a crash of any process.",
     no_args_is_help=True,
     add_completion=False,
@@ -41,8 +42,10 @@ app.command("worker", cls=Command)(worker.worker)
 
 
 def _print_version(wanted: bool) -> None:
+    from benchflow.cli.screen import console
+
     if wanted:
-        typer.echo(f"benchflow {__version__}")
+        console().print(f"benchflow {__version__}")
         raise typer.Exit()
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Annotated, Any, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 ALL_SCORED = 0
 SOME_ERRORED = 1
@@ -36,6 +36,7 @@ class Command(TyperCommand):
         return parsed
 
     def invoke(self, ctx: Any) -> Any:
+        from benchflow.cli.screen import print_note, print_traceback
         from benchflow.errors import BenchFlowError, UsageError
         from benchflow.log import configure_logging, configure_quiet_logging
 
@@ -49,11 +50,11 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except BenchFlowError as error:
             if verbose:
-                traceback.print_exc()
+                print_traceback()
             _show(error, as_json)
             raise typer.Exit(USAGE if isinstance(error, UsageError) else SOME_ERRORED) from error
         except KeyboardInterrupt:
-            sys.stderr.write("\ninterrupted\n")
+            print_note("interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             # Whoever read our output has seen enough; nothing more can be written, not even at exit.
@@ -63,9 +64,36 @@ class Command(TyperCommand):
             if type(error).__module__.startswith(("typer", "click")):
                 raise
             if verbose:
-                traceback.print_exc()
+                print_traceback()
             _show(error, as_json)
             raise typer.Exit(SOME_ERRORED) from error
+
+
+class RootCommand(TyperGroup):
+    """All commands. Their usage errors quote arguments, among which a glob may have put any file name of a task set."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with _sanitised_usage_errors():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _sanitised_usage_errors():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _sanitised_usage_errors() -> Iterator[None]:
+    from benchflow.sanitise import sanitise_line
+
+    try:
+        yield
+    except Exception as error:
+        # The base of typer's own errors has no public name in all of its releases.
+        if type(error).__module__.startswith(("typer", "click")) and isinstance(
+            message := vars(error).get("message"), str
+        ):
+            vars(error)["message"] = sanitise_line(message)
+        raise
 
 
 def _show(error: Exception, as_json: bool) -> None:

@@ -53,8 +53,9 @@ def check(
 
     setting = setting_of(manifest, task, sandbox, write)
     screen = console(stderr=True)
-    with screen.status("") if screen.is_terminal else nullcontext() as status:
-        found = run_to_its_end(tried(setting, lambda what: status.update(f"{what} …") if status else None))
+    waiting = screen.waiting("") if screen.is_terminal else None
+    with waiting or nullcontext():
+        found = run_to_its_end(tried(setting, lambda what: waiting.tell(f"{what} …") if waiting else None))
     if as_json:
         print_json({"ok": found.ok, **found.model_dump(mode="json")})
     else:
@@ -67,22 +68,18 @@ def check(
 
 
 def _show(found: EnvironmentCheck) -> None:
-    from rich.text import Text
-
-    from benchflow.cli.plain import one_line
     from benchflow.cli.screen import console, table
+    from benchflow.cli.terminal import Text, line
 
     screen = console()
-    heading = Text.assemble((one_line(found.name), "bold"), f"  {found.source}, in sandbox {found.sandbox}")
+    heading = line((found.name, "bold"), f"  {found.source}, in sandbox {found.sandbox}")
     screen.print(heading, soft_wrap=True)
     rows = table(("what", {"no_wrap": True}), ("took", {"justify": "right", "no_wrap": True}), "what was seen")
     for finding in found.findings:
         sign, style = _SIGNS[finding.outcome]
         holds = finding.outcome in ("holds", "fails")
         said = finding.detail if holds else f"{finding.outcome}{': ' if finding.detail else ''}{finding.detail}"
-        rows.add_row(
-            Text(f"{sign} {finding.what}", style), _took(finding.seconds), Text(one_line(said), "" if holds else "dim")
-        )
+        rows.add_row(Text(f"{sign} {finding.what}", style), _took(finding.seconds), Text(said, "" if holds else "dim"))
     screen.print(rows)
 
 

@@ -28,6 +28,7 @@ JOBS = Path("jobs")
 def list_(jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     """The jobs of a directory, the latest first. Starts nothing."""
     from benchflow.cli.screen import console, print_json, reward, table
+    from benchflow.cli.terminal import Text, line
 
     glances = [_glance(directory) for directory in _job_directories(jobs_dir)]
     summaries = [summary for summary in glances if summary is not None]
@@ -37,7 +38,7 @@ def list_(jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
         return print_json({"jobs_dir": str(jobs_dir.absolute()), "jobs": jobs})
     screen = console()
     if not summaries:
-        screen.print(f"There is no job in {jobs_dir}.", markup=False, soft_wrap=True)
+        screen.print(line(f"There is no job in {jobs_dir}."), soft_wrap=True)
         return None
     right: dict[str, Any] = {"justify": "right", "no_wrap": True}
     rows = table(
@@ -48,7 +49,7 @@ def list_(jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
             summary.job,
             f"{summary.finished}/{summary.total}",
             str(summary.passed),
-            f"[red]{summary.errored}[/red]" if summary.errored else "0",
+            Text(str(summary.errored), "red" if summary.errored else ""),
             reward(summary.mean_reward),
             _state(summary, jobs_dir, states),
         )
@@ -67,6 +68,7 @@ def _glance(directory: Path) -> Summary | None:
     """A job's summary: the one on disk where nothing was added since, else made anew. None: it is no job of ours."""
     from pydantic import ValidationError
 
+    from benchflow.cli.screen import one_line, print_note
     from benchflow.errors import StoreError
     from benchflow.paths import JobPaths
     from benchflow.results.summary import Summary, read_results, read_spec, summarize
@@ -79,7 +81,7 @@ def _glance(directory: Path) -> Summary | None:
                 return Summary.model_validate_json(paths.summary.read_bytes())
         return summarize(directory.name, read_spec(paths).total, read_results(paths))
     except (ValidationError, StoreError) as error:
-        typer.echo(f"warning: {directory} cannot be read as a job: {str(error).splitlines()[0]}", err=True)
+        print_note(f"warning: {directory} cannot be read as a job: {one_line(str(error))}")
         return None
 
 
@@ -144,6 +146,7 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     from benchflow.cli.modes import show_mode
     from benchflow.cli.report import document, show_errors, show_place, show_rows, show_totals
     from benchflow.cli.screen import console, print_json
+    from benchflow.cli.terminal import line
     from benchflow.contracts import ids
     from benchflow.paths import JobPaths
     from benchflow.results.summary import read_results, read_spec, summarize
@@ -160,7 +163,7 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
         return print_json(document(facts, summary, results, spec.run.mode))
     screen = console()
     agents = ", ".join(agent.label for agent in spec.agents)
-    screen.print(f"[bold]{name}[/bold]  {state}", soft_wrap=True)
+    screen.print(line((name, "bold"), f"  {state}"), soft_wrap=True)
     show_place("tasks", ", ".join(task.name for task in spec.tasks), screen)
     show_place("agents", agents + (f", {spec.repeats} times" if spec.repeats > 1 else ""), screen)
     show_place("sandbox", spec.run.sandbox, screen)
@@ -268,10 +271,11 @@ def cancel(
     Agents are stopped, sandboxes removed, and what there is is recorded.
     """
     from benchflow.cli.screen import console, plural
+    from benchflow.cli.terminal import line
 
     if rollout:
         count = command.run(_cancel_rollouts(name, jobs_dir, rollout))
-        console().print(f"Asked {plural(count, 'rollout')} of {name} to stop.", soft_wrap=True)
+        console().print(line(f"Asked {plural(count, 'rollout')} of {name} to stop."), soft_wrap=True)
     else:
         _control(name, jobs_dir, lambda job: job.cancel(), "is being cancelled")
 
@@ -322,13 +326,14 @@ def concurrency(
 
 def _control(name: str, jobs_dir: Path, action: Any, done: str) -> None:
     from benchflow.cli.screen import console
+    from benchflow.cli.terminal import line
     from benchflow.jobs import open_job
 
     async def work() -> None:
         await action(await open_job(name, jobs_dir))
 
     command.run(work())
-    console().print(f"{name} {done}.", markup=False, soft_wrap=True)
+    console().print(line(f"{name} {done}."), soft_wrap=True)
 
 
 # --- going on ------------------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from benchflow.cli.screen import cut, one_line, plural, reward, table
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
+    from rich.text import Text as StyledText
 
+    from benchflow.cli.terminal import Screen
     from benchflow.contracts.modes import JobMode
     from benchflow.contracts.rollout import RolloutResult
     from benchflow.paths import JobPaths
@@ -42,12 +42,11 @@ def show_mode(
     paths: JobPaths,
     mode: JobMode | None,
     results: Sequence[RolloutResult],
-    screen: Console,
+    screen: Screen,
     limit: int | None = MOST_ROWS,
 ) -> None:
     """The table of a job's groups, or of its values, and where their file is; nothing without a mode."""
-    from rich.text import Text
-
+    from benchflow.cli.terminal import Text, line
     from benchflow.results.modes import file_of, rows_of
 
     if mode is None:
@@ -57,10 +56,10 @@ def show_mode(
     if shown:
         screen.print(_table(shown, screen.width))
     if len(shown) < len(rows):
-        screen.print(f"[dim]{plural(len(rows) - len(shown), 'line')} not listed[/dim]")
+        screen.print(Text(f"{plural(len(rows) - len(shown), 'line')} not listed", "dim"))
     file = file_of(paths, mode)
     if file.is_file():
-        screen.print(Text.assemble((f"{file.stem:<9}", "dim"), str(file)), soft_wrap=True)
+        screen.print(line((f"{file.stem:<9}", "dim"), str(file)), soft_wrap=True)
 
 
 def _table(rows: Sequence[Row], width: int) -> Table:
@@ -93,10 +92,9 @@ def _table(rows: Sequence[Row], width: int) -> Table:
     return made
 
 
-def _numbers(row: Row) -> list[Text]:
+def _numbers(row: Row) -> list[StyledText]:
     """Depth, what it is worth, how sure that is, and n."""
-    from rich.text import Text
-
+    from benchflow.cli.terminal import Text
     from benchflow.results.modes import ValueRow
 
     known = (row.value, row.stderr, row.variance) if isinstance(row, ValueRow) else (row.mean, row.std)
@@ -104,10 +102,9 @@ def _numbers(row: Row) -> list[Text]:
     return [Text(str(row.depth)), Text(worth, "bold"), *map(Text, rest), Text(str(row.n))]
 
 
-def _about(row: Row) -> Text:
+def _about(row: Row) -> StyledText:
     """Why there is nothing, else which children failed; the returns of a group; and how the first one failed."""
-    from rich.text import Text
-
+    from benchflow.cli.terminal import Text
     from benchflow.results.modes import GroupRow
 
     parts = []

@@ -1,7 +1,4 @@
-"""What agents wrote, made fit for a terminal: no control sequences, and no more of it than fits.
-
-An agent's texts are not ours: they may hold what moves the cursor, sets the window's title or turns letters around.
-"""
+"""What agents wrote, made fit for a terminal: sanitised, and no more of it than fits."""
 
 from __future__ import annotations
 
@@ -11,16 +8,9 @@ import re
 from typing import Any
 
 from rich.cells import cell_len, chop_cells
-from rich.text import Text
 
-# CSI, OSC and the like up to their ends, then escapes of two characters.
-_SEQUENCES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]"
-)
-# Whatever else is not text: other controls, halves of surrogate pairs, and what turns the direction of writing.
-_UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
-)
+from benchflow.cli.terminal import Text
+from benchflow.sanitise import sanitise_line, sanitise_log
 
 _ITEM = re.compile(r" {0,20}(?:(?:[-*+•]|\d{1,3}[.)]) +)?")
 
@@ -38,14 +28,13 @@ _OUTPUTS = ("output", "formatted_output", "stdout", "content", "result", "error"
 
 
 def plain(text: object) -> str:
-    """A text without anything that a terminal would act upon, but for line ends and tabs as spaces."""
-    said = _SEQUENCES.sub("", str(text)).replace("\r\n", "\n").replace("\r", "\n")
-    return _UNPRINTABLE.sub("", said).replace("\t", "    ")
+    """Return a text of which nothing acts upon a terminal, with spaces for tabs."""
+    return sanitise_log(text).replace("\t", "    ")
 
 
 def one_line(text: object) -> str:
-    """A text as one line."""
-    return " ".join(plain(text).split())
+    """Return a text as one line, with signs for its line ends."""
+    return " ".join(sanitise_line(sanitise_log(text).strip()).split())
 
 
 def brief(value: Any) -> str:

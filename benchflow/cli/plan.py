@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from benchflow.cli.terminal import Screen
     from benchflow.contracts.task import Task
     from benchflow.jobs import JobPlan
 
 
-def show_warnings(plan: JobPlan, screen: Console) -> None:
-    from rich.text import Text
+def show_warnings(plan: JobPlan, screen: Screen) -> None:
+    from benchflow.cli.terminal import line
 
     for warning in plan.warnings:
-        screen.print(Text.assemble(("warning: ", "yellow"), warning))
+        screen.print(line(("warning: ", "yellow"), warning))
 
 
 def show_plan(plan: JobPlan, as_json: bool) -> None:
@@ -24,14 +23,15 @@ def show_plan(plan: JobPlan, as_json: bool) -> None:
 
     from benchflow.cli.report import describe
     from benchflow.cli.screen import console, plural, print_json, table
+    from benchflow.cli.terminal import line
 
     missing = sorted(name for name in plan.variables if name not in os.environ)
     if as_json:
         return print_json(_plan_document(plan, missing))
     screen = console()
-    screen.print(f"[bold]{plan.name}[/bold]  {describe(plan.config, len(plan.tasks))}", soft_wrap=True)
+    screen.print(line((plan.name, "bold"), f"  {describe(plan.config, len(plan.tasks))}"), soft_wrap=True)
     if plan.sandbox_reason:
-        screen.print(f"[dim]sandbox {plan.config.sandbox}: {plan.sandbox_reason}[/dim]", soft_wrap=True)
+        screen.print(line(f"sandbox {plan.config.sandbox}: {plan.sandbox_reason}", style="dim"), soft_wrap=True)
     worlds = ["world"] if plan.worlds else []
     rows = table("task", "steps", "agent timeout", "image", *worlds, ("path", {"overflow": "fold"}))
     for path, task in plan.tasks:
@@ -47,7 +47,7 @@ def show_plan(plan: JobPlan, as_json: bool) -> None:
     screen.print(rows)
     show_warnings(plan, screen)
     if missing:
-        screen.print(f"[yellow]not set here:[/yellow] {', '.join(missing)}", soft_wrap=True)
+        screen.print(line(("not set here:", "yellow"), f" {', '.join(missing)}"), soft_wrap=True)
     screen.print(f"{plural(plan.total, 'rollout')} would be run. Nothing was started.")
 
 

@@ -50,6 +50,8 @@ def answer(
     """
     from benchflow.cli.rollout import choose
     from benchflow.cli.screen import console, print_json
+    from benchflow.cli.terminal import Text, line
+    from benchflow.sanitise import sanitise_log
 
     chosen = choose(rollout, jobs_dir)
     given = _form(content)
@@ -57,15 +59,16 @@ def answer(
     if as_json:
         return print_json({"rollout": chosen.id, "question": question.model_dump(mode="json")})
     screen = console()
-    screen.print(f"[bold]{chosen.label}[/bold] asks:", soft_wrap=True)
-    screen.print(question.text, markup=False, soft_wrap=True)
+    screen.print(line((chosen.label, "bold"), " asks:"), soft_wrap=True)
+    # Indented: no line of the agent's may pass for an option, or for one of ours.
+    screen.print(Text("\n".join(f"│ {row}" for row in sanitise_log(question.text).split("\n"))), soft_wrap=True)
     if option is not None or given is not None or refuse:
-        screen.print("[dim]answered.[/dim]")
+        screen.print("answered.", style="dim")
         return None
     for row in question.options:
-        screen.print(f"  {row.id}  {row.name}", markup=False, soft_wrap=True)
+        screen.print(line(f"  {row.id}  {row.name}"), soft_wrap=True)
     if question.form is not None and not question.options:
-        screen.print(f"  --content: {json.dumps(question.form)}", markup=False, soft_wrap=True)
+        screen.print(line(f"  --content: {json.dumps(question.form)}"), soft_wrap=True)
     return None
 
 
@@ -87,17 +90,18 @@ def verify(
     from benchflow.cli.rollout import choose
     from benchflow.cli.screen import console, print_json
     from benchflow.cli.screen import reward as shown
+    from benchflow.cli.terminal import line
 
     chosen = choose(rollout, jobs_dir)
     result = command.run(_look(chosen))
     if as_json:
         return print_json({"rollout": chosen.id, "verify": result.model_dump(mode="json", exclude={"events"})})
     screen = console()
-    screen.print(f"[bold]{chosen.label}[/bold]  reward [bold]{shown(result.reward)}[/bold]", soft_wrap=True)
+    screen.print(line((chosen.label, "bold"), "  reward ", (shown(result.reward), "bold")), soft_wrap=True)
     for name, value in result.items.items():
-        screen.print(f"  {name}  {shown(value)}", markup=False, soft_wrap=True)
+        screen.print(line(f"  {name}  {shown(value)}"), soft_wrap=True)
     for warning in result.warnings:
-        screen.print(f"warning: {warning}", markup=False, soft_wrap=True)
+        screen.print(line(f"warning: {warning}"), soft_wrap=True)
     return None
 
 
@@ -119,13 +123,14 @@ def rollback(
     """
     from benchflow.cli.rollout import choose
     from benchflow.cli.screen import console, print_json
+    from benchflow.cli.terminal import line
 
     chosen = choose(rollout, jobs_dir)
     said = command.run(_go_back(chosen, node))
     if as_json:
         return print_json(said.model_dump(mode="json"))
     undone = f"; undone: {', '.join(said.undone)}" if said.undone else ""
-    console().print(f"{chosen.label} is at {said.node} again{undone}", markup=False, soft_wrap=True)
+    console().print(line(f"{chosen.label} is at {said.node} again{undone}"), soft_wrap=True)
     return None
 
 

@@ -14,6 +14,7 @@ from benchflow.cli.screen import (
     cut,
     dollars,
     earned,
+    log_lines,
     one_line,
     plural,
     print_json,
@@ -22,11 +23,12 @@ from benchflow.cli.screen import (
     short_number,
     table,
 )
+from benchflow.sanitise import sanitise_line, sanitise_log
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
+    from benchflow.cli.terminal import Screen
     from benchflow.contracts.config import JobConfig
     from benchflow.contracts.modes import JobMode
     from benchflow.contracts.rollout import Failure, RolloutResult
@@ -54,8 +56,9 @@ def describe(config: JobConfig, tasks: int) -> str:
     return f"{plural(tasks, 'task')} × {agents}{repeats} · {config.sandbox} · {config.concurrency} at a time{branch}"
 
 
-def finish(job: Job, screen: Console, as_json: bool) -> int:
+def finish(job: Job, screen: Screen, as_json: bool) -> int:
     """Show what a job came to. Returns the exit status."""
+    from benchflow.cli.terminal import line
     from benchflow.results.summary import summarize
 
     results = job.results()
@@ -69,9 +72,8 @@ def finish(job: Job, screen: Console, as_json: bool) -> int:
     show_totals(summary, screen)
     show_places(job, screen)
     if summary.not_run:
-        screen.print(
-            f"To run the {summary.not_run} without a result: [bold]bench job resume {job.name}{jobs_dir_option(job)}"
-        )
+        again = f"bench job resume {job.name}{jobs_dir_option(job)}"
+        screen.print(line(f"To run the {summary.not_run} without a result: ", (again, "bold")))
     return exit_status(summary)
 
 
@@ -110,8 +112,10 @@ def document(
 # --- for people --------------------------------------------------------------------------------------------
 
 
-def show_rows(results: Sequence[RolloutResult], screen: Console, limit: int = MAX_ROWS) -> None:
+def show_rows(results: Sequence[RolloutResult], screen: Screen, limit: int = MAX_ROWS) -> None:
     """The table of rewards."""
+    from benchflow.cli.terminal import Text
+
     shown = results
     if len(results) > limit:
         shown = [result for result in results if result.status != "passed"][:limit]
@@ -119,11 +123,11 @@ def show_rows(results: Sequence[RolloutResult], screen: Console, limit: int = MA
         screen.print(_rows(shown, several=any(result.repeat for result in results), width=screen.width))
     if len(shown) < len(results):
         rest = plural(len(results) - len(shown), "rollout")
-        screen.print(f"[dim]{rest} not listed; all of them are in results.jsonl[/dim]")
+        screen.print(Text(f"{rest} not listed; all of them are in results.jsonl", "dim"))
 
 
 def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Table:
-    from rich.text import Text
+    from benchflow.cli.terminal import Text
 
     left: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
     right = left | {"justify": "right"}
@@ -189,10 +193,11 @@ def _error_line(result: RolloutResult) -> str:
     return f"{failure.category}: {one_line(failure.message)}" if failure else ""
 
 
-def show_errors(results: Sequence[RolloutResult], screen: Console) -> None:
+def show_errors(results: Sequence[RolloutResult], screen: Screen) -> None:
     """The first errors in full, one of a kind."""
     from rich.padding import Padding
-    from rich.text import Text
+
+    from benchflow.cli.terminal import Text, line
 
     kinds: dict[tuple[str, str], tuple[RolloutResult, Failure]] = {}
     for result in results:
@@ -201,25 +206,23 @@ def show_errors(results: Sequence[RolloutResult], screen: Console) -> None:
             kinds.setdefault((failure.category, failure.message), (result, failure))
     for result, failure in list(kinds.values())[:MAX_ERRORS]:
         where = f" in {failure.phase}" if failure.phase else ""
-        screen.print(
-            Text.assemble((f"{result.task_name} · {agent_label(result)}", "bold"), f": {failure.category}{where}")
-        )
-        place = ": ".join(part for part in (failure.file, failure.key) if part)
-        text = Text(f"{place}: {failure.message}" if place else failure.message)
+        screen.print(line((f"{result.task_name} · {agent_label(result)}", "bold"), f": {failure.category}{where}"))
+        place = ": ".join(sanitise_line(part) for part in (failure.file, failure.key) if part)
+        text = Text(sanitise_log(f"{place}: {failure.message}" if place else failure.message))
         if failure.remedy:
-            text.append("\nremedy: ", "bold").append(failure.remedy)
-        for line in (failure.log_tail or "").splitlines()[-10:]:
-            text.append(f"\n│ {line}", "dim")
+            text.append("\nremedy: ", "bold").append(sanitise_log(failure.remedy))
+        if failure.log_tail:
+            for last in log_lines(failure.log_tail)[-10:]:
+                text.append(f"\n│ {last}", "dim")
         screen.print(Padding(text, (0, 0, 1, 2), expand=False))
     if len(kinds) > MAX_ERRORS:
-        screen.print(f"[dim]and {plural(len(kinds) - MAX_ERRORS, 'other error')}: see each result.json[/dim]\n")
+        screen.print(Text(f"and {plural(len(kinds) - MAX_ERRORS, 'other error')}: see each result.json\n", "dim"))
     _show_branched(results, screen)
 
 
-def _show_branched(results: Sequence[RolloutResult], screen: Console) -> None:
+def _show_branched(results: Sequence[RolloutResult], screen: Screen) -> None:
     """Children that a V(s) is not made of, which count nothing; and where trees are drawn."""
-    from rich.text import Text
-
+    from benchflow.cli.terminal import Text, line
     from benchflow.results.trees import value_of
 
     found = [(result, node) for result in results if (node := value_of(result)) is not None]
@@ -228,16 +231,16 @@ def _show_branched(results: Sequence[RolloutResult], screen: Console) -> None:
         chain, failure = next(iter(node.failed.items()))
         told = f"of the {node.n + len(node.failed)} children of {node.id}, {len(node.failed)} have no return: "
         first = f"{chain}: {failure.category}: {one_line(failure.message)}"
-        screen.print(Text.assemble((f"{result.task_name}: ", "bold"), told, (first, "dim")), soft_wrap=True)
+        screen.print(line((f"{result.task_name}: ", "bold"), told, (first, "dim")), soft_wrap=True)
     if len(failed) > MAX_ERRORS:
-        screen.print(f"[dim]and children of {plural(len(failed) - MAX_ERRORS, 'other rollout')}[/dim]")
+        screen.print(Text(f"and children of {plural(len(failed) - MAX_ERRORS, 'other rollout')}", "dim"))
     if found:
         show_place("tree", f"bench tree show {shlex.quote(str(found[0][0].directory))}", screen)
 
 
-def show_totals(summary: Summary, screen: Console) -> None:
+def show_totals(summary: Summary, screen: Screen) -> None:
     """`9 rollouts: 8 passed · 1 errored · mean reward 0.944 (95 % 0.8 to 1) · 4.2k tokens · $0.12`."""
-    from rich.text import Text
+    from benchflow.cli.terminal import Text
 
     text = Text.assemble((plural(summary.total, "rollout"), "bold"), ":  ")
     parts = []
@@ -270,27 +273,29 @@ def mean_and_interval(value: Interval) -> str:
     return f"{reward(value.mean)} (95 %: {reward(round(value.low, 3))} … {reward(round(value.high, 3))})"
 
 
-def show_places(job: Job, screen: Console) -> None:
+def show_places(job: Job, screen: Screen) -> None:
     """Where the results are, where the Web UI shows the job, and that a stack of our own goes on."""
     show_place("results", str(job.directory.root), screen)
     show_place("Web UI", job.engine.ui_of(job.id), screen)
     if job.engine.target.embedded:
-        screen.print("[dim]The local stack keeps running until it is idle; bench stack stop ends it now.[/dim]")
+        screen.print("The local stack keeps running until it is idle; bench stack stop ends it now.", style="dim")
 
 
-def show_place(name: str, place: str | None, screen: Console) -> None:
+def show_place(name: str, place: str | None, screen: Screen) -> None:
     """A path or an address, on a line that is never broken, so that it can be copied."""
-    from rich.text import Text
+    from benchflow.cli.terminal import line
 
     if place:
-        screen.print(Text.assemble((f"{name:<9}", "dim"), place), soft_wrap=True)
+        screen.print(line((f"{name:<9}", "dim"), place), soft_wrap=True)
 
 
-def show_way_back(job: Job, screen: Console) -> None:
+def show_way_back(job: Job, screen: Screen) -> None:
+    from benchflow.cli.terminal import line
+
     option = jobs_dir_option(job)
-    lines = [("watch", f"bench job watch {job.name}{option}"), ("cancel", f"bench job cancel {job.name}{option}")]
-    for what, line in lines:
-        screen.print(f"  [dim]{what:7}[/dim] {line}", soft_wrap=True)
+    ways = [("watch", f"bench job watch {job.name}{option}"), ("cancel", f"bench job cancel {job.name}{option}")]
+    for what, way in ways:
+        screen.print(line("  ", (f"{what:7}", "dim"), f" {way}"), soft_wrap=True)
 
 
 def jobs_dir_option(job: Job) -> str:
@@ -301,7 +306,7 @@ def jobs_dir_option(job: Job) -> str:
     return "" if directory == Path("jobs").absolute() else f" --jobs-dir {shlex.quote(str(directory))}"
 
 
-def show_detached(job: Job, screen: Console, as_json: bool) -> None:
+def show_detached(job: Job, screen: Screen, as_json: bool) -> None:
     """What `--detach` ends with: where the job is."""
     from benchflow.results.summary import summarize
 

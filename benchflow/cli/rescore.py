@@ -12,10 +12,10 @@ from benchflow.cli import command
 from benchflow.cli.command import Json
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
+    from rich.text import Text as StyledText
 
+    from benchflow.cli.terminal import Screen
     from benchflow.contracts.rollout import Failure
     from benchflow.rescoring import Request, RescoredRollout, Rescoring
     from benchflow.rescoring.job import Tell
@@ -156,9 +156,11 @@ def rescore(
     raise typer.Exit(command.SOME_ERRORED if found.counts.failed else command.ALL_SCORED)
 
 
-def _run(directory: Path, request: Request, screen: Console) -> Rescoring:
+def _run(directory: Path, request: Request, screen: Screen) -> Rescoring:
     """Score, and show how far it is: a bar on a terminal, a line a rollout elsewhere."""
     import sys
+
+    from benchflow.cli.terminal import line
 
     # Whoever names module:object means one that lies here, as `python -m` does.
     sys.path.insert(0, str(Path.cwd()))
@@ -166,23 +168,24 @@ def _run(directory: Path, request: Request, screen: Console) -> Rescoring:
 
         def say(rollout: RescoredRollout, done: int, total: int) -> None:
             parts = (f"{rollout.outcome:10}", _reward_change(rollout), _label(rollout), _why(rollout))
-            screen.print("  ".join(part for part in parts if part), soft_wrap=True, markup=False)
+            screen.print(line("  ".join(part for part in parts if part)), soft_wrap=True)
 
         return _to_its_end(directory, request, say)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("scoring"),
+        TextColumn("scoring", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[last]}"),
+        TextColumn("{task.fields[last]}", style="dim", markup=False),
     )
-    with Progress(*columns, console=screen, transient=True) as progress:
+    # Without redirection: what a scorer prints meanwhile would have its escapes interpreted.
+    with Progress(*columns, console=screen, transient=True, redirect_stdout=False, redirect_stderr=False) as progress:
         bar = progress.add_task("", total=None, last="")
 
         def move(rollout: RescoredRollout, done: int, total: int) -> None:
-            progress.update(bar, completed=done, total=total, last=f"[dim]{rollout.task_name}[/dim]")
+            progress.update(bar, completed=done, total=total, last=line(rollout.task_name).plain)
 
         return _to_its_end(directory, request, move)
 
@@ -205,8 +208,9 @@ def _to_its_end(directory: Path, request: Request, tell: Tell) -> Rescoring:
 # --- for people ------------------------------------------------------------------------------------------
 
 
-def _show_rows(rollouts: Sequence[RescoredRollout], screen: Console) -> None:
+def _show_rows(rollouts: Sequence[RescoredRollout], screen: Screen) -> None:
     from benchflow.cli.screen import plural
+    from benchflow.cli.terminal import Text
 
     shown = list(rollouts)
     if len(shown) > MAX_ROWS:
@@ -214,16 +218,14 @@ def _show_rows(rollouts: Sequence[RescoredRollout], screen: Console) -> None:
     if shown:
         screen.print(_rows(shown, several=any(rollout.repeat for rollout in rollouts), width=screen.width))
     if len(shown) < len(rollouts):
-        screen.print(
-            f"[dim]{plural(len(rollouts) - len(shown), 'rollout')} not listed; all are in the file below[/dim]"
-        )
+        rest = plural(len(rollouts) - len(shown), "rollout")
+        screen.print(Text(f"{rest} not listed; all are in the file below", "dim"))
 
 
 def _rows(rollouts: Sequence[RescoredRollout], *, several: bool, width: int) -> Table:
-    from rich.text import Text
-
     from benchflow.cli.plain import one_line
-    from benchflow.cli.screen import reward, table
+    from benchflow.cli.screen import cut, reward, table
+    from benchflow.cli.terminal import Text
 
     right: dict[str, Any] = {"justify": "right", "no_wrap": True}
     tasks = [f"{rollout.task_name} #{rollout.repeat}" if several else rollout.task_name for rollout in rollouts]
@@ -237,13 +239,13 @@ def _rows(rollouts: Sequence[RescoredRollout], *, several: bool, width: int) -> 
         notes = [] if rollout.outcome == "unchanged" and rollout.verifier == "ran" else rollout.warnings
         about = one_line(_why(rollout) or _metrics(rollout) or "; ".join(notes))
         rows.add_row(
-            _cut(task, task_width),
-            _cut(_agent(rollout), agent_width),
+            cut(task, task_width),
+            cut(_agent(rollout), agent_width),
             reward(rollout.reward_before),
             Text(reward(rollout.reward), f"bold {style}"),
             Text(f"{sign} {rollout.outcome}", style, no_wrap=True),
             Text(_VERIFIERS.get(rollout.verifier or "", ""), "dim", no_wrap=True),
-            _cut(about, room, "" if rollout.outcome == "changed" else "dim"),
+            cut(about, room, "" if rollout.outcome == "changed" else "dim"),
         )
     return rows
 
@@ -261,20 +263,14 @@ def _metrics(rollout: RescoredRollout) -> str:
 
 def _why(rollout: RescoredRollout) -> str:
     """Why there is no score."""
+    from benchflow.cli.screen import one_line
+
     failure = rollout.error
-    return f"{failure.category}: {failure.message.partition(chr(10))[0]}" if failure is not None else ""
+    return f"{failure.category}: {one_line(failure.message)}" if failure is not None else ""
 
 
 def _label(rollout: RescoredRollout) -> str:
     return f"{rollout.task_name} #{rollout.repeat} · {_agent(rollout)}"
-
-
-def _cut(text: str, width: int, style: str = "") -> Text:
-    from rich.text import Text
-
-    made = Text(text, style, no_wrap=True)
-    made.truncate(width, overflow="ellipsis")
-    return made
 
 
 def _agent(rollout: RescoredRollout) -> str:
@@ -290,6 +286,7 @@ def _reward_change(rollout: RescoredRollout) -> str:
 def _show_errors(rollouts: Sequence[RescoredRollout]) -> None:
     """The first errors in full, one of a kind."""
     from benchflow.cli.screen import console, plural, print_error
+    from benchflow.cli.terminal import Text, line
 
     kinds: dict[tuple[str, str], tuple[RescoredRollout, Failure]] = {}
     for rollout in rollouts:
@@ -297,20 +294,19 @@ def _show_errors(rollouts: Sequence[RescoredRollout]) -> None:
             kinds.setdefault((rollout.error.category, rollout.error.message), (rollout, rollout.error))
     screen = console(stderr=True)
     for rollout, failure in list(kinds.values())[:MAX_ERRORS]:
-        screen.print(_label(rollout), style="bold", markup=False)
+        screen.print(line((_label(rollout), "bold")))
         print_error(failure)
     if len(kinds) > MAX_ERRORS:
-        screen.print(f"[dim]and {plural(len(kinds) - MAX_ERRORS, 'other error')}: see each result.json[/dim]")
+        screen.print(Text(f"and {plural(len(kinds) - MAX_ERRORS, 'other error')}: see each result.json", "dim"))
 
 
-def _show_totals(found: Rescoring, screen: Console) -> None:
+def _show_totals(found: Rescoring, screen: Screen) -> None:
     """`12 rollouts: 9 unchanged · 2 changed · 1 failed · mean reward 0.75 → 0.8`, what judges cost, where it all is."""
-    from rich.text import Text
-
     from benchflow.cli.report import show_place
     from benchflow.cli.screen import dollars, plural, reward
+    from benchflow.cli.terminal import Text
 
-    parts = []
+    parts: list[StyledText] = []
     for outcome, (_, style) in _SIGNS.items():
         number = getattr(found.counts, outcome)
         if number:

@@ -11,8 +11,7 @@ import typer
 from benchflow.cli.command import Json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from benchflow.cli.terminal import Screen
     from benchflow.contracts.rollout import RolloutResult
     from benchflow.paths import JobPaths
     from benchflow.results.summary import Summary
@@ -33,6 +32,7 @@ def results(
     from benchflow.cli.modes import show_mode
     from benchflow.cli.report import MAX_ROWS, document, show_errors, show_place, show_rows, show_totals
     from benchflow.cli.screen import console, print_json
+    from benchflow.cli.terminal import line
     from benchflow.contracts import ids
     from benchflow.results.summary import read_results, read_spec, summarize
 
@@ -44,7 +44,7 @@ def results(
         facts = {"id": job_id, "name": spec.name, "directory": str(paths.root), "ui": None, "total": spec.total}
         return print_json(document(facts, summary, found, spec.run.mode))
     screen = console()
-    screen.print(f"[bold]{spec.name}[/bold]", soft_wrap=True)
+    screen.print(line((spec.name, "bold")), soft_wrap=True)
     _show_agents(summary, found, screen)
     _show_pass_at_k(summary, screen)
     _show_errors_by_category(summary, screen)
@@ -66,9 +66,10 @@ def job_paths(job: str, jobs_dir: Path) -> JobPaths:
     return JobPaths(jobs_dir.expanduser().absolute() / job)
 
 
-def _show_agents(summary: Summary, found: Sequence[RolloutResult], screen: Console) -> None:
+def _show_agents(summary: Summary, found: Sequence[RolloutResult], screen: Screen) -> None:
     from benchflow.cli.report import agent_label
     from benchflow.cli.screen import reward, table
+    from benchflow.cli.terminal import Text
 
     right: dict[str, Any] = {"justify": "right", "no_wrap": True}
     rows = table(
@@ -83,27 +84,27 @@ def _show_agents(summary: Summary, found: Sequence[RolloutResult], screen: Conso
             str(len(mine)),
             str(sum(result.status == "passed" for result in mine)),
             str(value.n if value else 0),
-            f"[bold]{reward(value.mean if value else None)}[/bold]",
+            Text(reward(value.mean if value else None), "bold"),
             f"{value.low:.3f} … {value.high:.3f}" if value and sure else "–",
         )
     if found:
         screen.print(rows)
 
 
-def _show_pass_at_k(summary: Summary, screen: Console) -> None:
+def _show_pass_at_k(summary: Summary, screen: Screen) -> None:
     from benchflow.cli.report import show_place
 
     values = "   ".join(f"k={k} {value:.3f}" for k, value in summary.pass_at_k.items())
     show_place("pass@k", values or None, screen)
 
 
-def _show_errors_by_category(summary: Summary, screen: Console) -> None:
+def _show_errors_by_category(summary: Summary, screen: Screen) -> None:
     from benchflow.cli.report import show_place
 
     show_place("errors", "   ".join(f"{name} {count}" for name, count in summary.errors.items()) or None, screen)
 
 
-def _show_phases(summary: Summary, screen: Console) -> None:
+def _show_phases(summary: Summary, screen: Screen) -> None:
     from benchflow.cli.report import show_place
     from benchflow.cli.screen import seconds
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import ValidationError
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.text import Text
+from rich.console import Group, RenderableType
+from rich.text import Text as StyledText
 
 from benchflow.cli import command
-from benchflow.cli.plain import plain
 from benchflow.cli.report import reward_or_value, show_errors
-from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, console, reward, seconds
+from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, console, flush, print_json_line, reward, seconds
+from benchflow.cli.terminal import LiveDisplay, Screen, line
 from benchflow.cli.trajectory import Rendering, waiting
 from benchflow.contracts import ids, names
 from benchflow.contracts.job import JobSpec, RolloutProgress
@@ -234,11 +231,10 @@ class AsData:
     """Every event as the line that it is."""
 
     def take(self, event: dict[str, Any]) -> None:
-        line = json.dumps(event, ensure_ascii=False)
-        sys.stdout.write(line.encode(errors="replace").decode() + "\n")
+        print_json_line(event)
 
     def refresh(self) -> None:
-        sys.stdout.flush()
+        flush()
 
     def close(self) -> None:
         self.refresh()
@@ -247,14 +243,14 @@ class AsData:
 class AsText:
     """Events as rows for people. On a terminal what is not complete stands below them, and is drawn anew."""
 
-    def __init__(self, screen: Console, *, lively: bool) -> None:
+    def __init__(self, screen: Screen, *, lively: bool) -> None:
         self._screen = screen
         self._rendering = Rendering(screen.width if screen.is_terminal else None)
-        self._rows: list[Text] = []
+        self._rows: list[StyledText] = []
         self._began = time.monotonic()
-        self._live: Live | None = None
+        self._live: LiveDisplay | None = None
         if lively and screen.is_terminal and not screen.is_dumb_terminal:
-            self._live = Live(self, console=screen, auto_refresh=False, transient=True)
+            self._live = LiveDisplay(self, screen, auto_refresh=False)
             self._live.start()
 
     def take(self, event: dict[str, Any]) -> None:
@@ -316,27 +312,27 @@ def watch_rollout(name: str, jobs_dir: Path, *, to_the_end: bool, as_json: bool)
         command.run(show(chosen, AsData(), to_the_end=to_the_end))
         return _status(chosen.result(), to_the_end)
     screen = console()
-    screen.print(Text.assemble((plain(chosen.label), "bold"), f"  {chosen.paths.root}"), soft_wrap=True, style="dim")
+    screen.print(line((chosen.label, "bold"), f"  {chosen.paths.root}"), soft_wrap=True, style="dim")
     command.run(show(chosen, AsText(screen, lively=to_the_end), to_the_end=to_the_end))
     _show_outcome(chosen.result(), screen, to_the_end)
     return _status(chosen.result(), to_the_end)
 
 
-def _show_outcome(result: RolloutResult | None, screen: Console, over: bool) -> None:
+def _show_outcome(result: RolloutResult | None, screen: Screen, over: bool) -> None:
     screen.print()
     if result is None:
         said = "The job does not run, and this rollout has no result." if over else "It has no result yet."
         remedy = "bench job resume goes on with the job." if over else "--follow shows what is still to come."
-        screen.print(f"[yellow]{said}[/yellow] {remedy}")
+        screen.print(line((said, "yellow"), f" {remedy}"))
         return
     took = seconds((result.finished_at - result.started_at).total_seconds())
     style = STATUS_STYLES[result.status]
     sign = f"{STATUS_SIGNS[result.status]} {result.status}"
-    screen.print(Text.assemble((sign, f"bold {style}"), f"  reward {reward_or_value(result)}", (f"  {took}", "dim")))
+    screen.print(line((sign, f"bold {style}"), f"  reward {reward_or_value(result)}", (f"  {took}", "dim")))
     metrics = {name: value for name, value in (result.rewards or {}).items() if name != "reward"}
     if metrics:
-        told = "  ".join(f"{plain(name)} {reward(value)}" for name, value in metrics.items())
-        screen.print(told, style="dim", markup=False, soft_wrap=True)
+        told = "  ".join(f"{name} {reward(value)}" for name, value in metrics.items())
+        screen.print(line((told, "dim")), soft_wrap=True)
     show_errors([result], screen)
 
 

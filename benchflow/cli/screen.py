@@ -1,42 +1,36 @@
-"""Where commands write: rich consoles for people, plain JSON for programs, and how an error looks."""
+"""What commands write: consoles and tables for people, plain JSON for programs, and how an error looks."""
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from benchflow.sanitise import sanitise, sanitise_line, sanitise_log, sanitised_json
+
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
+    from benchflow.cli.terminal import Screen, Text
     from benchflow.contracts.rollout import Failure, RewardKind
-
-PIPED_WIDTH = 1000
-"""Columns where the output goes into a file or a pipe: so many that nothing is broken or cut for them."""
 
 STATUS_STYLES = {"passed": "green", "failed": "yellow", "errored": "red", "cancelled": "magenta"}
 STATUS_SIGNS = {"passed": "✓", "failed": "✗", "errored": "!", "cancelled": "–"}
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False) -> Screen:
     """A console on stdout, or on stderr where stdout belongs to a JSON object."""
-    from rich.console import Console
+    from benchflow.cli.terminal import Screen
 
-    made = Console(stderr=stderr, highlight=False)
-    if not made.is_terminal and not os.environ.get("COLUMNS"):
-        made.width = PIPED_WIDTH
-    return made
+    return Screen(stderr=stderr)
 
 
 def table(*columns: str | tuple[str, dict[str, Any]], title: str | None = None) -> Table:
     """An empty table in the one style that all commands share."""
     from rich import box
-    from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", padding=(0, 1, 0, 0))
+    from benchflow.cli.terminal import Rows
+
+    made = Rows(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", padding=(0, 1, 0, 0))
     for column in columns:
         name, options = column if isinstance(column, tuple) else (column, {})
         made.add_column(name, **options)
@@ -44,26 +38,60 @@ def table(*columns: str | tuple[str, dict[str, Any]], title: str | None = None) 
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Print one JSON document on stdout."""
+    sys.stdout.write(sanitised_json(value, indent=2) + "\n")
     sys.stdout.flush()
 
 
-def print_error(failure: Failure) -> None:
-    """`error: file: key: what is wrong`, the remedy, and the tail of a log, on stderr."""
-    from rich.text import Text
+def print_json_line(value: Any) -> None:
+    """Print a value as one line of JSON on stdout, without flushing it."""
+    sys.stdout.write(sanitised_json(value) + "\n")
 
-    where = ": ".join(part for part in (failure.file, failure.key) if part)
+
+def flush() -> None:
+    """Hand on what was printed as JSON lines so far."""
+    sys.stdout.flush()
+
+
+def print_note(text: str) -> None:
+    """Print one line on stderr, for what is said before a console is worth its import."""
+    sys.stderr.write(sanitise_line(text) + "\n")
+
+
+def print_traceback() -> None:
+    """Print the traceback of the exception that is being handled, on stderr."""
+    import traceback
+
+    sys.stderr.write(sanitise(traceback.format_exc()))
+
+
+def print_error(failure: Failure) -> None:
+    """Print `error: file: key: message`, the remedy, and the tail of a log, on stderr."""
+    from benchflow.cli.terminal import Text
+
+    where = ": ".join(sanitise_line(part) for part in (failure.file, failure.key) if part)
     message = f"{where}: {failure.message}" if where else failure.message
-    text = Text.assemble(("error: ", "bold red"), message)
+    text = Text.assemble(("error: ", "bold red"), indented(message))
     remedy = failure.remedy
     if failure.category == "internal":
         remedy = remedy or "this is a fault of BenchFlow; run it again with --verbose to see where"
     if remedy:
-        text.append("\n  remedy: ", style="bold").append(remedy)
+        text.append("\n  remedy: ", style="bold").append(indented(remedy))
     screen = console(stderr=True)
     screen.print(text)
     if failure.log_tail:
-        screen.print(Text("\n".join(f"  │ {line}" for line in failure.log_tail.splitlines()), "dim"))
+        screen.print(Text("\n".join(f"  │ {line}" for line in log_lines(failure.log_tail)), "dim"))
+
+
+def indented(text: str) -> str:
+    """Return a text with its lines after the first one indented: none of them may pass for a line of our own."""
+    first, *others = sanitise_log(text).split("\n")
+    return "\n".join([first, *(other if other.startswith("    ") else f"    {other}" for other in others)])
+
+
+def log_lines(log: str) -> list[str]:
+    """Return the lines of a log's tail, readable without what it did to a terminal."""
+    return sanitise_log(log).rstrip("\n").split("\n")
 
 
 def seconds(value: float) -> str:
@@ -86,16 +114,15 @@ def earned(value: float | None, kind: RewardKind) -> str:
 
 
 def one_line(text: str) -> str:
-    """The first line of a text that may come from a sandbox, which must not steer the terminal."""
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return "".join(char if char.isprintable() else " " for char in first)
+    """Return the first line of a text that says anything."""
+    return next((line.strip() for line in sanitise_log(text).split("\n") if line.strip()), "")
 
 
 def cut(text: str, width: int, style: str = "") -> Text:
-    """A text in one line of at most so many columns."""
-    from rich.text import Text
+    """Return a text in one line of at most so many columns."""
+    from benchflow.cli.terminal import line
 
-    made = Text(text, style, no_wrap=True)
+    made = line(text, style=style, no_wrap=True)
     made.truncate(width, overflow="ellipsis")
     return made
 

@@ -31,7 +31,9 @@ def start(as_json: Json = False) -> None:
 def status(as_json: Json = False) -> None:
     """What the local stack is doing. Starts nothing."""
     from benchflow.cli.screen import console, print_json
+    from benchflow.cli.terminal import Text
     from benchflow.paths import StatePaths
+    from benchflow.sanitise import sanitise_log
     from benchflow.stack import read_record, running
 
     paths = StatePaths.default()
@@ -44,7 +46,7 @@ def status(as_json: Json = False) -> None:
         screen = console()
         screen.print("The local stack does not run; the next bench submit starts it.")
         if failed:
-            screen.print(f"It failed when it last ran: {failed}", markup=False, soft_wrap=True)
+            screen.print(Text(f"It failed when it last ran: {sanitise_log(failed)}"), soft_wrap=True)
         return None
     workflows = command.run(_open_workflows(record))
     if as_json:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
+from rich.text import Text as StyledText
 
 from benchflow.cli.plain import brief, one_line
 from benchflow.cli.rollout import choose
+from benchflow.cli.terminal import Screen, Text, line
 from benchflow.contracts.environment import BASELINE, DatabaseDiff, RowChange, StateDiff, TableDiff
 from benchflow.errors import UsageError
 from benchflow.paths import RolloutPaths
@@ -90,9 +90,9 @@ def _in_order(root: Path) -> list[Path]:
 # --- what differs --------------------------------------------------------------------------------------------
 
 
-def show_diff(before: Path, after: Path, diff: StateDiff, screen: Console) -> None:
+def show_diff(before: Path, after: Path, diff: StateDiff, screen: Screen) -> None:
     """Every row that is in one of two states only, or has changed."""
-    screen.print(Text.assemble((one_line(_name(before)), "bold"), " → ", (one_line(_name(after)), "bold")))
+    screen.print(line((_name(before), "bold"), " → ", (_name(after), "bold")))
     if diff.is_empty:
         screen.print("no difference")
     for database in diff.databases:
@@ -103,7 +103,7 @@ def _name(directory: Path) -> str:
     return directory.absolute().name
 
 
-def _show_database(database: DatabaseDiff, screen: Console) -> None:
+def _show_database(database: DatabaseDiff, screen: Screen) -> None:
     screen.print()
     heading = Text(one_line(database.path), "bold")
     if database.change is not None:
@@ -114,7 +114,7 @@ def _show_database(database: DatabaseDiff, screen: Console) -> None:
         _show_table(table, screen)
 
 
-def _show_table(table: TableDiff, screen: Console) -> None:
+def _show_table(table: TableDiff, screen: Screen) -> None:
     counts = [
         (f"  {sign}{count}", style)
         for count, (sign, style) in ((table.n_added, _ADDED), (table.n_removed, _REMOVED), (table.n_changed, _CHANGED))
@@ -135,20 +135,20 @@ def _show_table(table: TableDiff, screen: Console) -> None:
 _CHANGES = {"added": "new table", "removed": "table is gone", "columns": "other columns"}
 
 
-def _show_row(kind: tuple[str, str], fields: Text, screen: Console) -> None:
+def _show_row(kind: tuple[str, str], fields: StyledText, screen: Screen) -> None:
     sign, style = kind
     screen.print(Text.assemble((f"    {sign} ", style), fields), soft_wrap=True)
 
 
-def _fields(row: dict[str, Any]) -> Text:
+def _fields(row: dict[str, Any]) -> StyledText:
     return Text("  ").join(Text.assemble((f"{one_line(name)}=", "dim"), _shown(value)) for name, value in row.items())
 
 
-def _changed_fields(row: RowChange) -> Text:
+def _changed_fields(row: RowChange) -> StyledText:
     """What tells the row, then what is not the same any more."""
     same = {name: value for name, value in row.after.items() if name in row.before and row.before[name] == value}
     told = dict(list(same.items())[:1])
-    parts = [_fields(told)] if told else []
+    parts: list[StyledText] = [_fields(told)] if told else []
     for name in dict.fromkeys([*row.before, *row.after]):
         if name not in same:
             old, new = (_shown(side[name]) if name in side else "–" for side in (row.before, row.after))
@@ -163,6 +163,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict):
         # What JSON has no value for: a blob, text that is no UTF-8, or a number beyond all others.
         (kind, written), *_ = value.items()
-        return str(written) if kind == "real" else f"<{len(written) // 2} bytes>"
+        return one_line(written) if kind == "real" else f"<{len(written) // 2} bytes>"
     text = brief(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

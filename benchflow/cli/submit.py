@@ -11,8 +11,7 @@ from benchflow.cli import command
 from benchflow.cli.command import Json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from benchflow.cli.terminal import Screen
     from benchflow.jobs import Job, JobPlan
 
 _JOB = "The job"
@@ -330,33 +329,35 @@ def start(plan: JobPlan, *, again: tuple[str, ...] = (), detach: bool = False, a
     raise typer.Exit(finish(job, screen, as_json))
 
 
-def detach_from(job: Job, screen: Console) -> None:
+def detach_from(job: Job, screen: Screen) -> None:
     """What Ctrl-C does to somebody who watches: the job runs on. Ends the process."""
     from benchflow.cli.report import show_way_back
+    from benchflow.cli.terminal import Text
 
-    screen.print("\n[bold]Detached.[/bold] The job runs on.")
+    screen.print(Text.assemble("\n", ("Detached.", "bold"), " The job runs on."))
     show_way_back(job, screen)
     raise typer.Exit(command.INTERRUPTED)
 
 
-async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Console) -> Job:
+async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Screen) -> Job:
     from benchflow.cli.plan import show_warnings
     from benchflow.cli.report import describe
     from benchflow.cli.screen import plural
+    from benchflow.cli.terminal import line
     from benchflow.jobs import submit as submit_plan
 
-    screen.print(f"[bold]{plan.name}[/bold]  {describe(plan.config, len(plan.tasks))}", soft_wrap=True)
+    screen.print(line((plan.name, "bold"), f"  {describe(plan.config, len(plan.tasks))}"), soft_wrap=True)
     if plan.sandbox_reason:
-        screen.print(f"[dim]sandbox {plan.config.sandbox}: {plan.sandbox_reason}[/dim]", soft_wrap=True)
+        screen.print(line(f"sandbox {plan.config.sandbox}: {plan.sandbox_reason}", style="dim"), soft_wrap=True)
     show_warnings(plan, screen)
     if screen.is_terminal:
-        with screen.status(f"[dim]submitting {plural(len(plan.tasks), 'task')} …"):
+        with screen.waiting(f"submitting {plural(len(plan.tasks), 'task')} …"):
             job = await submit_plan(plan, again=again)
     else:
         job = await submit_plan(plan, again=again)
     ui = job.engine.ui_of(job.id)
     if ui:
-        screen.print(ui, style="dim", soft_wrap=True, markup=False)
+        screen.print(line((ui, "dim")), soft_wrap=True)
     if job.attached:
         screen.print("This job runs already; attached to it.")
     elif not job.started:

@@ -11,8 +11,7 @@ from benchflow.cli import command
 from benchflow.cli.command import Command, Json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from benchflow.cli.terminal import Screen
     from benchflow.tasks.problems import Problem
 
 app = typer.Typer(help="Tasks: check, init, migrate.", no_args_is_help=True)
@@ -76,20 +75,20 @@ def _of_rewards(root: Path, context_root: Path | None) -> list[Problem]:
     return []
 
 
-def _show(problems: list[Problem], tasks: int, screen: Console) -> None:
-    from rich.text import Text
-
-    from benchflow.cli.screen import plural
+def _show(problems: list[Problem], tasks: int, screen: Screen) -> None:
+    from benchflow.cli.screen import indented, plural
+    from benchflow.cli.terminal import Text, line
 
     file = ""
     for problem in problems:
         if problem.file != file:
             file = problem.file
-            screen.print(Text(file, "bold"), soft_wrap=True)
+            screen.print(line((file, "bold")), soft_wrap=True)
         key = (f"{problem.key}: ", "cyan") if problem.key else ""
-        text = Text.assemble("  ", (f"{problem.severity}: ", _STYLES[problem.severity]), key, problem.message)
+        head = line("  ", (f"{problem.severity}: ", _STYLES[problem.severity]), key)
+        text = Text.assemble(head, indented(problem.message))
         if problem.suggestion:
-            text.append("\n    remedy: ", "bold").append(problem.suggestion)
+            text.append("\n    remedy: ", "bold").append(indented(problem.suggestion))
         screen.print(text)
     kinds = [problem.severity for problem in problems]
     words = {"error": "error", "unsupported": "unsupported feature", "warning": "warning"}
@@ -107,15 +106,16 @@ def init(
 ) -> None:
     """Make a small, complete task to start from."""
     from benchflow.cli.screen import console
+    from benchflow.cli.terminal import line
     from benchflow.tasks import init_task
 
     root = init_task(directory, name, layout=layout)
     screen = console()
     files = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
-    screen.print(f"[bold]{root}[/bold]", soft_wrap=True)
+    screen.print(line((str(root), "bold")), soft_wrap=True)
     for file in files:
-        screen.print(f"  {file}", markup=False)
-    screen.print(f"[dim]try it:[/dim] bench submit {root} --agent oracle", soft_wrap=True)
+        screen.print(line(f"  {file}"))
+    screen.print(line(("try it:", "dim"), f" bench submit {root} --agent oracle"), soft_wrap=True)
 
 
 @app.command(cls=Command)
@@ -125,6 +125,7 @@ def migrate(
 ) -> None:
     """Turn split tasks (task.toml) into native ones (task.md), in place; native ones are left alone."""
     from benchflow.cli.screen import console, plural, print_json
+    from benchflow.cli.terminal import line
     from benchflow.tasks import find_tasks, migrate_task
 
     reports = [migrate_task(task) for task in find_tasks(path) if not (task / "task.md").exists()]
@@ -132,11 +133,11 @@ def migrate(
         return print_json({"migrated": [report.model_dump(mode="json") for report in reports]})
     screen = console()
     for report in reports:
-        screen.print(f"[bold]{report.path}[/bold]", soft_wrap=True)
+        screen.print(line((str(report.path), "bold")), soft_wrap=True)
         for old, new in report.moved:
-            screen.print(f"  {old} → {new}", markup=False, soft_wrap=True)
+            screen.print(line(f"  {old} → {new}"), soft_wrap=True)
         for key in report.kept:
-            screen.print(f"  [dim]kept, not known here:[/dim] {key}", soft_wrap=True)
+            screen.print(line(("  kept, not known here:", "dim"), f" {key}"), soft_wrap=True)
         for warning in report.warnings:
-            screen.print(f"  [yellow]warning:[/yellow] {warning}", soft_wrap=True)
+            screen.print(line(("  warning:", "yellow"), f" {warning}"), soft_wrap=True)
     screen.print(f"{plural(len(reports), 'task')} migrated.")

@@ -10,9 +10,10 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.spinner import Spinner
-from rich.text import Text
+from rich.text import Text as StyledText
 
 from benchflow.cli.plain import as_list, as_table, brief, hanging, one_line, output, plain, subject, usage_line, wrap
+from benchflow.cli.terminal import Text
 from benchflow.trajectories.follow import PUT_ASIDE
 
 Event = dict[str, Any]
@@ -401,9 +402,9 @@ def _seconds(began: object, ended: object) -> float:
     return max(0.0, (last.timestamp() if last else time.time()) - first.timestamp())
 
 
-def _frame() -> Text:
+def _frame() -> StyledText:
     frame = _SPINNER.render(time.monotonic())
-    return frame if isinstance(frame, Text) else Text("·")
+    return frame if isinstance(frame, StyledText) else Text("·")
 
 
 def waiting(since: float) -> Text:

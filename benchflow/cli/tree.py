@@ -45,10 +45,9 @@ def show(
     Of a rollout that runs, what has grown so far. On a terminal a tree of
     more than 100 lines is folded until it fits. Starts nothing.
     """
-    from rich.text import Text
-
     from benchflow.cli.report import show_errors, show_place
     from benchflow.cli.screen import console, print_json
+    from benchflow.cli.terminal import Text
     from benchflow.contracts.rollout import RolloutResult
     from benchflow.trajectories.drawing import draw
     from benchflow.trajectories.stored import read_model

@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
-from rich.text import Text
+from rich.text import Text as StyledText
 
-from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, earned, reward, seconds
+from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, earned, one_line, reward, seconds
+from benchflow.cli.terminal import LiveDisplay, Rows, Screen, Text, line
 from benchflow.contracts import ids
 from benchflow.contracts.job import JobProgress, JobSpec, RolloutProgress
 from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
@@ -31,7 +31,7 @@ _CHROME = 4
 _OTHER_COLUMNS = 42
 
 
-async def follow(job: Job, screen: Console) -> None:
+async def follow(job: Job, screen: Screen) -> None:
     """Show the job's progress until it is over. Cancelling it leaves the job alone."""
     if screen.is_terminal:
         await _follow_live(job, screen)
@@ -73,7 +73,7 @@ class Labels:
 # --- without a terminal ------------------------------------------------------------------------------------
 
 
-async def _follow_plain(job: Job, screen: Console) -> None:
+async def _follow_plain(job: Job, screen: Screen) -> None:
     labels = Labels(job.id, job.spec)
     before = {(result.workflow_id, result.finished_at) for result in job.results()}
     shown = {workflow_id for workflow_id, _ in before} if job.attached else set()
@@ -89,9 +89,9 @@ async def _follow_plain(job: Job, screen: Console) -> None:
             _print_line(screen, labels.of(result.workflow_id), result.status, _earned(result), _why(result))
 
 
-def _print_line(screen: Console, label: tuple[str, str], status: str, value: str, why: str) -> None:
+def _print_line(screen: Screen, label: tuple[str, str], status: str, value: str, why: str) -> None:
     parts = [f"{status:9}", f"{value:>7}", " · ".join(label), why]
-    screen.print("  ".join(part for part in parts if part), soft_wrap=True, markup=False)
+    screen.print(line("  ".join(part for part in parts if part)), soft_wrap=True)
 
 
 def _earned(outcome: RolloutOutcome | RolloutResult) -> str:
@@ -100,7 +100,7 @@ def _earned(outcome: RolloutOutcome | RolloutResult) -> str:
 
 def _why(outcome: RolloutOutcome | RolloutResult) -> str:
     failure = outcome.error or outcome.verifier_error
-    return f"{failure.category}: {failure.message.splitlines()[0]}" if failure and failure.message else ""
+    return f"{failure.category}: {one_line(failure.message)}" if failure and failure.message else ""
 
 
 # --- on a terminal -----------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Board:
     def __rich__(self) -> RenderableType:
         if self.progress is None:
             return Text.assemble(self._frame(), ("  waiting for the worker  " + self._elapsed(), "dim"))
-        rows = Table.grid(padding=(0, 2))
+        rows = Rows.grid(padding=(0, 2))
         rows.add_column(width=1)
         rows.add_column(no_wrap=True)
         rows.add_column(no_wrap=True, style="dim")
@@ -190,34 +190,34 @@ class Board:
             of = "V " if counts.n_values == counts.rewarded else ""
             words.append(f"mean {of}{reward(counts.reward_sum / counts.rewarded)}  ", "bold")
         words.append(self._elapsed(), "dim")
-        line = Table.grid(padding=(0, 2))
-        line.add_row(
+        totals = Rows.grid(padding=(0, 2))
+        totals.add_row(
             ProgressBar(total=progress.total, completed=done, width=self._bar_width),
             Text(f"{done}/{progress.total}", "bold"),
             words,
         )
-        return line
+        return totals
 
     def _who(self, rollout: str) -> list[Text]:
         """Task and agent, cut so that the columns after them keep their place."""
-        parts = [Text(part) for part in self._labels.of(rollout)]
+        parts = [line(part) for part in self._labels.of(rollout)]
         for part, width in zip(parts, self._widths, strict=True):
             part.truncate(width, overflow="ellipsis")
         return parts
 
-    def _frame(self) -> Text:
+    def _frame(self) -> StyledText:
         frame = self._spinner.render(time.monotonic())
-        return frame if isinstance(frame, Text) else Text("·")
+        return frame if isinstance(frame, StyledText) else Text("·")
 
     def _elapsed(self) -> str:
         minutes, rest = divmod(int(time.monotonic() - self._started), 60)
         return f"{minutes}:{rest:02}"
 
 
-async def _follow_live(job: Job, screen: Console) -> None:
+async def _follow_live(job: Job, screen: Screen) -> None:
     board = Board(job, screen.width, screen.height)
     # The board goes when the job is over: the table of rewards then says the same, for good.
-    with Live(board, console=screen, refresh_per_second=10, transient=True):
+    with LiveDisplay(board, screen, refresh_per_second=10):
         async with contextlib.aclosing(_updates(job)) as updates:
             async for progress in updates:
                 shown = progress.open[: board.max_open]

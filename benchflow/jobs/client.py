@@ -42,6 +42,7 @@ from benchflow.planes.reward.needs import check_scoring
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.summary import Summary, read_results, read_spec, write_summary
 from benchflow.results.write import next_attempt, put_aside
+from benchflow.sanitise import sanitised_markdown
 from benchflow.store import Store, check_reach
 from benchflow.tasks import unpack
 from benchflow.temporal import Target, cluster_target, connect, stack_target
@@ -325,7 +326,7 @@ async def _start(
         retry=spec.retry,
         options=spec.options,
     )
-    agents = ", ".join(agent.label for agent in spec.agents)
+    agents = ", ".join(sanitised_markdown(agent.label) for agent in spec.agents)
     try:
         await job.engine.client.start_workflow(
             names.JOB_WORKFLOW,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchflow.contracts.rollout import Failure, Node, RolloutTree
+from benchflow.sanitise import sanitise_line, sanitise_log
 from benchflow.trajectories.growth import chain_of, start_of
 
 if TYPE_CHECKING:
@@ -222,8 +223,8 @@ class _Told:
         from rich.text import Text
 
         if line.folded:
-            return Text(line.folded, style="dim")
-        text = Text(self._name(line), style="" if line.nodes else "dim")
+            return Text(sanitise_line(line.folded), style="dim")
+        text = Text(sanitise_line(self._name(line)), style="" if line.nodes else "dim")
         if line.nodes:
             node = line.nodes[-1]
             if node.checkpoint:
@@ -231,7 +232,7 @@ class _Told:
             if self._has_rungs and line.nodes[0].rung:
                 text.append(f"  session={line.nodes[0].rung}", "dim")
             for fact, style in self._facts(node):
-                text.append("  ").append(fact, style)
+                text.append("  ").append(sanitise_line(fact), style)
         if line.failure is not None:
             text.append("  ").append(f"failed: {_sentence(line.failure)}", "red")
         elif line.is_running:
@@ -286,9 +287,9 @@ def _relative(name: str, start: str) -> str:
 
 
 def _sentence(failure: Failure) -> str:
-    """What failed, in one line; it may come from a sandbox, which must not steer the terminal."""
-    first = next((line.strip() for line in failure.message.splitlines() if line.strip()), failure.type)
-    return "".join(char if char.isprintable() else " " for char in first)
+    """Return the first line of the failure's message that says anything; it may come from a sandbox."""
+    lines = sanitise_log(failure.message).split("\n")
+    return next((line.strip() for line in lines if line.strip()), sanitise_line(failure.type))
 
 
 def _number(value: float) -> str:

@@ -41,7 +41,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.rollout import Failure, RolloutOutcome
     from benchflow.workflows import options
     from benchflow.workflows.cancellation import to_the_end
-    from benchflow.workflows.operator import rollout_attributes
+    from benchflow.workflows.operator import rollout_attributes, rollout_summary
 
 RECENT = 20
 ANY_ATTEMPT = 0
@@ -207,7 +207,7 @@ class JobWorkflow:
                 parent_close_policy=ParentClosePolicy.ABANDON,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 search_attributes=TypedSearchAttributes(rollout_attributes(spec)),
-                static_summary=f"{spec.task.name} · {spec.agent.label} · repeat {spec.repeat}",
+                static_summary=rollout_summary(spec),
             )
             self._children.add(child)
             child.add_done_callback(self._child_closed)

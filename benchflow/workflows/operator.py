@@ -1,4 +1,7 @@
-"""What an operator sees of a rollout in the Web UI: its searchable attributes, and its state as Markdown."""
+"""What an operator sees of a rollout in the Web UI: its searchable attributes, and its state as Markdown.
+
+Names, questions and errors are of task sets and agents: `sanitised_markdown` leaves no markup, HTML or link in them.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from benchflow.contracts.environment import ReadyWorld
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import Failure, Question, StepOutcome
 from benchflow.contracts.sandbox import SandboxRef
+from benchflow.sanitise import sanitised_markdown as shown
 
 
 def rollout_attributes(spec: RolloutSpec) -> list[SearchAttributePair[Any]]:
@@ -27,6 +31,11 @@ def rollout_attributes(spec: RolloutSpec) -> list[SearchAttributePair[Any]]:
     return [SearchAttributePair(SearchAttributeKey.for_keyword(key), value) for key, value in pairs]
 
 
+def rollout_summary(spec: RolloutSpec) -> str:
+    """Return the line by which the Web UI lists a rollout's workflow."""
+    return f"{shown(spec.task.name)} · {shown(spec.agent.label)} · repeat {spec.repeat}"
+
+
 def rollout_details(
     spec: RolloutSpec,
     *,
@@ -40,7 +49,7 @@ def rollout_details(
 ) -> str:
     """The rollout as Markdown."""
     lines = [
-        f"**{spec.task.name}** · {spec.agent.label} · repeat {spec.repeat} · attempt {spec.attempt}",
+        f"**{shown(spec.task.name)}** · {shown(spec.agent.label)} · repeat {spec.repeat} · attempt {spec.attempt}",
         "",
         f"phase: {phase}",
     ]
@@ -49,21 +58,21 @@ def rollout_details(
     if world is not None:
         lines.append(f"\nworld: {_world(world)}")
     if question is not None:
-        lines += ["", f"the agent asks (`{question.id}`): {question.text}", ""]
-        lines += [f"- `{option.id}` {option.name}" for option in question.options]
+        lines += ["", f"the agent asks (`{question.id}`): {shown(question.text)}", ""]
+        lines += [f"- {shown(option.id)} {shown(option.name)}" for option in question.options]
     if steps:
         lines += ["", "| node | step | stop reason | reward |", "|---|---|---|---|"]
     for number, outcome in enumerate(steps, 1):
         reward = f"{outcome.verify.reward:g}" if outcome.verify else "–"
-        lines.append(f"| n{number} | {outcome.step.name or ''} | {outcome.turn.stop_reason} | {reward} |")
+        lines.append(f"| n{number} | {shown(outcome.step.name or '')} | {shown(outcome.turn.stop_reason)} | {reward} |")
     if error is not None:
-        lines += ["", f"error: `{error.category}` {error.message}"]
+        lines += ["", f"error: `{error.category}` {shown(error.message)}"]
     lines += [""] + [f"- {name}: {seconds:.2f} s" for name, seconds in timing.items()]
     return "\n".join(lines)
 
 
 def _world(world: ReadyWorld) -> str:
     """Its services, and where its ports are reached."""
-    services = [f"{service.name} {service.state}" for service in world.services if service.state != "left_out"]
+    services = [f"{shown(service.name)} {service.state}" for service in world.services if service.state != "left_out"]
     ports = [f"port {port} at `{address}`" for port, address in world.ports.items()]
     return ", ".join([*services, *ports, f"ready in {world.seconds:.2f} s"])

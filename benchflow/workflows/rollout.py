@@ -21,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rewards import combine_steps
     from benchflow.contracts.rollout import TRUNCATING, Answer, Failure, RolloutOutcome, Status
+    from benchflow.sanitise import sanitised_markdown
     from benchflow.workflows import options
     from benchflow.workflows.branching import chain_nodes, child_outcome
     from benchflow.workflows.cancellation import to_the_end
@@ -115,7 +116,11 @@ class RolloutWorkflow:
 
     async def _work(self) -> None:
         self._plan = await workflow.execute_activity(
-            names.PLAN, self._spec, result_type=RolloutPlan, summary=self._spec.task.name, **options.shared()
+            names.PLAN,
+            self._spec,
+            result_type=RolloutPlan,
+            summary=sanitised_markdown(self._spec.task.name),
+            **options.shared(),
         )
         self._warnings += self._plan.warnings
         back: PutBack | None = None
@@ -339,7 +344,7 @@ class RolloutWorkflow:
         here = self._here
         return rollout_details(
             self._spec,
-            phase=f"**{self._phases.phase}** {self._phase_detail()}",
+            phase=f"**{self._phases.phase}** {sanitised_markdown(self._phase_detail())}",
             sandbox=here.sandbox,
             world=here.readied.world if here.readied else None,
             steps=here.steps,

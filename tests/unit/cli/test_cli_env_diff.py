@@ -81,7 +81,7 @@ def test_what_an_agent_wrote_does_nothing_to_the_terminal(bench: Bench, tmp_path
     text = "char(27) || ']0;title' || char(7) || 'a' || char(10) || 'b'"
     nasty = f"{NOTES} INSERT INTO notes VALUES (1, {text}, x'00ff');"
     ran = bench("env", "diff", snapshot(tmp_path / "a", NOTES), snapshot(tmp_path / "b", nasty))
-    assert "+ id=1  text=a b  by=<2 bytes>" in ran.out
+    assert "+ id=1  text=␛]0;title␇a␤b  by=<2 bytes>" in ran.out
     assert "\x1b" not in ran.out
 
 

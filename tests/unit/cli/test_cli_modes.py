@@ -205,7 +205,7 @@ def test_groups_are_shown_with_their_returns_and_where_their_file_is(
     bench: Bench, groups: JobPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = bench("results", groups.root).out
-    assert "0.417  0.52  3  1 failed: n0.1  0.0 0.25 1.0  sandbox_lost: the sandbox  [31mis gone" in shown
+    assert "0.417  0.52  3  1 failed: n0.1  0.0 0.25 1.0  sandbox_lost: the sandbox ␛is gone" in shown
     assert "none of its 4 children could be measured" in shown
     assert f"groups   {groups.groups}\n" in shown
     assert "mean V(s) 0.417" in shown

@@ -172,7 +172,7 @@ def test_a_tool_call_is_one_line_when_it_ends_with_a_cut_of_its_output() -> None
     assert [without_time(row).strip() for row in shown] == [
         "",
         *("✗ → /a", "│ no file"),
-        "✓ $ make test  2.5 s",
+        "✓ $ make␤test  2.5 s",
         *("│ line 0", "│ line 1", "│ line 2", "│ … 14 more lines", "│ line 17", "│ line 18", "│ line 19"),
     ]
     local = datetime.fromisoformat(STAMP).astimezone()

@@ -103,10 +103,10 @@ def test_children_that_failed_say_why_and_those_that_run_that_they_do() -> None:
     assert drawn(with_failures(), 100) == [
         "office/1  4 nodes, 2 leaves",
         "n0 – n1 ◆  V=0.5 n=1",
-        "├─ n1.0/n2  failed: the sandbox that was running is gone:  [31mno such container",
+        "├─ n1.0/n2  failed: the sandbox that was running is gone: ␛no such container",
         "├─ n1.1  still running",
         "├─ n1.2/n2  return=0.5",
-        "└─ n1.3  failed: the sandbox that was running is gone:  [31mno such container",
+        "└─ n1.3  failed: the sandbox that was running is gone: ␛no such container",
         "◆ checkpoint · V of n children's returns ± standard error",
     ]
 
@@ -116,7 +116,7 @@ def test_in_a_narrow_terminal_lines_go_on_below_and_names_are_relative() -> None
         "n0 – n1 ◆  V=0.5 n=1",
         "├─ n1.0/n2  failed: the",
         "│     sandbox that was running",
-        "│     is gone:  [31mno such",
+        "│     is gone: ␛no such",
         "│     container",
     ]
     assert drawn(tree_of(2, 2), 30)[1:7] == [
