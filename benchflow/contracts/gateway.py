@@ -4,14 +4,15 @@ Every agent that takes a model reaches it through the gateway of its host. The a
 rollout's; the gateway knows by it whose call it is, puts the real key in its place, and records what was said.
 
 The record (`llm_trajectory.jsonl`) has two lines a call, a `RequestLine` and a `ResponseLine` of the same `id`,
-appended when they happen: the lines of calls at the same time may be mixed. A request without a response is a call that
+appended when they happen: the lines of calls at the same time may be mixed. A `RefusedLine` tells of requests that are
+not passed on. A request without a response is a call that
 is under way. Neither the token nor the real key is in it: where an agent or an endpoint said them, their names stand in
 brackets.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -114,6 +115,10 @@ PrefixState = Literal["unchecked", "equal", "different"]
 """Whether the first call of a session that goes on begins with the last one of its parent."""
 
 
+RequestName = Annotated[str, Field(pattern=r"^(GET|POST) (/[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)+$")]
+"""A method and a path, without anything that could be spelled in another way."""
+
+
 class Registration(Model):
     """One rollout's access to a model.
 
@@ -123,7 +128,9 @@ class Registration(Model):
     endpoint spells it, where it is known. record: absolute path of the file that calls are appended to. stall_sec: how
     long the upstream may send nothing. prefix: absolute path of the parent's record, where its session goes on; of its
     requests, those of other models included, the first prefix_requests were made before. prefix_replayed: the session
-    was driven there, so that the first call to be compared is the first that is in no record.
+    was driven there, so that the first call to be compared is the first that is in no record. requests: what is passed
+    on besides the requests that agents of this api are known to make, as `POST /v1/embeddings`, the path as the agent
+    asks for it; each counts as a call. record_limit_bytes: at this size the record is full, and no call is made.
     """
 
     id: str = Field(min_length=1)
@@ -140,6 +147,8 @@ class Registration(Model):
     retries: RetryPolicy = RetryPolicy()
     stall_sec: float = Field(default=600.0, gt=0)
     replay: Replay | None = None
+    requests: tuple[RequestName, ...] = ()
+    record_limit_bytes: int = Field(default=4 * 1024**3, ge=0)
     prefix: str | None = Field(default=None, pattern=r"^/")
     prefix_requests: int = Field(default=0, ge=0)
     prefix_replayed: bool = False
@@ -174,11 +183,13 @@ class CallUsage(Model):
 class UsageTotals(Model):
     """What a rollout has used. calls: let through to the upstream, side calls included, and without those that were
     answered from a record. unmetered: answered without a word on tokens. unpriced: of models without a known price,
-    which cost_usd leaves out; it is None when nothing has a price.
+    which cost_usd leaves out; it is None when nothing has a price. token_counts: requests that only ask how many tokens
+    a text has; they are no calls.
     """
 
     calls: int = 0
     side_calls: int = 0
+    token_counts: int = 0
     replayed: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
@@ -194,13 +205,24 @@ class UsageTotals(Model):
         return self.input_tokens + self.output_tokens
 
 
+class RefusedRequest(Model):
+    """A request that is not passed on, and reached nobody."""
+
+    method: str | None
+    """The method; None for all requests beyond those that are named."""
+    path: str | None
+    """The path without its query, shortened, other characters than a path's replaced; None as for the method."""
+    count: int
+    """How often it was made. After a restart of the gateway it may be too low, by half at most."""
+
+
 class GatewayStatus(Model):
     """How it stands with one rollout's calls.
 
     in_flight: calls that are under way; waiting: calls that are held back. held: whether new calls are held.
     requests: lines of requests in the record. budget_exhausted: the limit for which a call was refused. failure: why
     calls could not be recorded. prefix: None where no parent's call is to be compared; prefix_divergence: where the
-    first call of the task begins otherwise.
+    first call of the task begins otherwise. refused: what the agent asked for that is not passed on.
     """
 
     id: str
@@ -215,6 +237,7 @@ class GatewayStatus(Model):
     prefix: PrefixState | None = None
     prefix_divergence: Divergence | None = None
     failure: str | None = None
+    refused: tuple[RefusedRequest, ...] = ()
 
     @property
     def quiet(self) -> bool:
@@ -227,7 +250,9 @@ class CallError(Model):
     kind: `upstream_status` (it answered with an error), `unreachable`, `stalled`, `truncated` (it closed early),
     `incomplete` (it ended without what ends an answer in its dialect), `client_closed`, `gateway_stopped`,
     `gateway_restarted`, `budget_exhausted`, `replay_diverged`, `missing_secret`, `unreadable` (a body that nothing can
-    be put into, where something must be), `too_large`.
+    be put into, where something must be), `too_large`, `too_many` (token counts), `record_full`, `not_allowed` (no
+    request that is passed on), `unusable` (the upstream answered with a redirect, another protocol, or a body that
+    cannot be unpacked).
     """
 
     kind: str
@@ -255,8 +280,9 @@ class RequestLine(Model):
     """What an agent asked. It has `request` (JSON as it was sent) or `request_text` (what is no JSON).
 
     seq: from 0, in the record. node, role, turn: as told last when it came. side, side_reason: whether it is no part of
-    the task (`side_calls.toml`). api: `other` for what asks no model. path: with its query, without keys. stream:
-    whether the answer is to be streamed. sampling_applied: what the gateway changed in the body before it went on.
+    the task: a rule of `side_calls.toml`, `token_count`, or `additional` (the registration's own requests). api:
+    `other` for what is no call of a dialect. path: as it was passed on, with its query. stream: whether the answer is
+    to be streamed. sampling_applied: what the gateway changed in the body before it went on.
     """
 
     type: Literal["request"] = "request"
@@ -277,6 +303,15 @@ class RequestLine(Model):
     source: Literal["live", "replay"]
     request: Any = None
     request_text: str | None = None
+
+
+class RefusedLine(RefusedRequest):
+    """A request that is not passed on. Written for the first of its kind, and whenever their number has doubled."""
+
+    type: Literal["refused"] = "refused"
+    """Which kind of line this is."""
+    ts: str
+    """When it was written, in UTC."""
 
 
 class ResponseLine(Model):

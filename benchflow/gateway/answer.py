@@ -8,10 +8,11 @@ import zlib
 from collections.abc import Iterable, Mapping
 
 from aiohttp import web
-from multidict import CIMultiDict
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from benchflow.contracts.gateway import CallError, CallTiming
 from benchflow.gateway.dialects import Dialect
+from benchflow.gateway.key_cutter import KeyForms
 from benchflow.gateway.upstream import HOP_BY_HOP
 
 _SET_HERE = HOP_BY_HOP | {"content-length", "date", "server"}
@@ -36,9 +37,9 @@ class Answer:
         self.delivered = 0
         self.error: CallError | None = None
 
-    async def begin(self, status: int, reason: str | None, headers: Mapping[str, str], length: int | None) -> None:
+    async def begin(self, status: int, headers: Mapping[str, str], length: int | None) -> None:
         """Send the head of an answer whose body will follow. length: of the body, where it is known."""
-        self._stream = web.StreamResponse(status=status, reason=reason, headers=_passed_on(headers.items()))
+        self._stream = web.StreamResponse(status=status, headers=_passed_on(headers.items()))
         self._stream.content_length = length
         self._note(status, headers)
         await self._stream.prepare(self._request)
@@ -57,14 +58,12 @@ class Answer:
         if self._request.transport is not None:
             self._request.transport.close()
 
-    def whole(
-        self, status: int, headers: Mapping[str, str], body: bytes, *, reason: str | None = None
-    ) -> web.StreamResponse:
+    def whole(self, status: int, headers: Mapping[str, str], body: bytes) -> web.StreamResponse:
         """An answer that is there as a whole."""
         self._note(status, headers)
         self._first_byte = time.monotonic()
         self.body += body
-        self._stream = web.Response(status=status, reason=reason, headers=_passed_on(headers.items()), body=body)
+        self._stream = web.Response(status=status, headers=_passed_on(headers.items()), body=body)
         return self._stream
 
     def refuse(self, dialect: Dialect, status: int, error: CallError) -> web.StreamResponse:
@@ -106,6 +105,21 @@ def _ms(moment: float | None, began: float) -> float | None:
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:
     return CIMultiDict((name, value) for name, value in headers if name.lower() not in _SET_HERE)
+
+
+def plain_headers(headers: CIMultiDictProxy[str], forms: KeyForms, *, is_unpacked: bool) -> CIMultiDict[str]:
+    """Return an upstream's headers as the agent gets them: without the key, and without what is the connection's.
+
+    is_unpacked: the body goes on in another form than the headers say.
+    """
+    dropped = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
+    # A cookie may be a login of whoever has the key.
+    dropped |= {"set-cookie", *(("content-encoding",) if is_unpacked else ())}
+    return CIMultiDict(
+        (forms.cover_text(name), forms.cover_text(value))
+        for name, value in headers.items()
+        if name.lower() not in dropped
+    )
 
 
 def unpacked(data: bytes, encoding: str, limit: int) -> bytes | None:

@@ -11,13 +11,13 @@ import structlog
 from aiohttp import web
 
 from benchflow.contracts.gateway import SOCKET_NAME, CallError
+from benchflow.gateway.allowed_requests import find_allowed
 from benchflow.gateway.answer import Answer
 from benchflow.gateway.control import Control, Info
-from benchflow.gateway.dialects import dialect_of
 from benchflow.gateway.exchange import REQUEST_LIMIT, Exchange, error_dialect
 from benchflow.gateway.hook import Diverged, MakeReplayer, Recorded, Replayer
 from benchflow.gateway.rollouts import Rollouts
-from benchflow.gateway.upstream import Upstream, find_key, token_of, without_key
+from benchflow.gateway.upstream import Upstream, find_key, token_of
 from benchflow.paths import StatePaths
 from benchflow.store import storage_errors
 
@@ -57,7 +57,8 @@ class Gateway:
         self._rollouts.load()
         self._upstream = Upstream()
         calls = web.Application(client_max_size=REQUEST_LIMIT)
-        calls.router.add_route("*", "/{path:.*}", self._answer)
+        # Any path: a dot would not mean the line's end, which may be in one, percent-encoded.
+        calls.router.add_route("*", r"/{path:[\s\S]*}", self._answer)
         await self._open(calls, gateway.public / SOCKET_NAME, 0o666, self._grace)
         control = Control(self._rollouts, lambda: Info(pid=os.getpid(), stopping=self._stopping))
         await self._open(control.app(), gateway.control, 0o600, grace=1.0)
@@ -92,20 +93,24 @@ class Gateway:
         """Any request of any agent."""
         assert self._upstream is not None
         url = request.rel_url
-        dialect = dialect_of(url.raw_path) if request.method == "POST" else None
         rollout = self._rollouts.of_token(token_of(request.headers, url))
         answer = Answer(request, asyncio.get_running_loop().time())
-        shape = dialect or error_dialect(rollout.registration.api if rollout else None, request.headers)
+        shape = error_dialect(rollout.registration.api if rollout else None, request.headers)
         if rollout is None:
             return answer.refuse(shape, 401, CallError(kind="unknown_token", message="this key is no rollout's"))
+        passed = find_allowed(rollout.registration, request.method, url.raw_path, url.raw_query_string)
+        if passed is None:
+            # Before its body is read: it may be large.
+            rollout.refuse(request.method, url.raw_path)
+            message = "the model gateway passes no such request on"
+            return answer.refuse(shape, 404, CallError(kind="not_allowed", message=message))
         try:
             body = await request.read()
         except web.HTTPRequestEntityTooLarge:
             message = f"a request has at most {REQUEST_LIMIT} bytes"
             return answer.refuse(shape, 413, CallError(kind="too_large", message=message))
-        path = without_key(url.raw_path_qs)
         key = find_key(self._paths, rollout.registration)
-        exchange = Exchange(request, rollout, dialect, path, body, key)
+        exchange = Exchange(request, rollout, passed, body, key)
         self._exchanges.add(exchange)
         try:
             return await exchange.run(self._upstream)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from benchflow.contracts.gateway import CallUsage, LimitName, ModelLimits, UsageTotals
 
+MAX_TOKEN_COUNTS = 1000
+"""Token counts of one rollout. The agents that ask for any do so some forty times, when a user wants to see them."""
+
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
 
 
@@ -20,11 +23,16 @@ class Meter:
 
     def admit(self) -> LimitName | None:
         """None when another call may begin, else the limit that is reached."""
-        reached = self._reached()
+        reached = self.reached()
         self.exhausted = reached or self.exhausted
         return reached
 
-    def _reached(self) -> LimitName | None:
+    def can_count_tokens(self) -> bool:
+        """Return whether there may be another token count, which uses up nothing of what calls may."""
+        return self.totals.token_counts < MAX_TOKEN_COUNTS
+
+    def reached(self) -> LimitName | None:
+        """Return the limit that is reached; None while another call may begin. Nothing was refused by asking this."""
         totals, limits = self.totals, self.limits
         used: dict[LimitName, float] = {
             "calls": totals.calls,
@@ -43,6 +51,10 @@ class Meter:
         """A call goes to the upstream."""
         totals = self.totals
         self.totals = totals.model_copy(update={"calls": totals.calls + 1, "side_calls": totals.side_calls + side})
+
+    def count_tokens(self) -> None:
+        """A token count goes to the upstream."""
+        self.totals = self.totals.model_copy(update={"token_counts": self.totals.token_counts + 1})
 
     def replay(self) -> None:
         """A call was answered from a record."""

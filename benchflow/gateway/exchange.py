@@ -11,14 +11,18 @@ from typing import Any
 import aiohttp
 import structlog
 from aiohttp import web
+from multidict import CIMultiDict
 
 from benchflow.contracts.gateway import Api, CallError, CallUsage
 from benchflow.errors import StoreError
 from benchflow.gateway import prices
-from benchflow.gateway.answer import Answer, unpacked
+from benchflow.gateway.allowed_requests import Passed
+from benchflow.gateway.answer import Answer, plain_headers, unpacked
 from benchflow.gateway.dialects import DIALECTS, Answered, Asked, Dialect, documents, read_json
 from benchflow.gateway.hook import Diverged, Recorded
-from benchflow.gateway.record import CallRedactor, body_member, line, response_member
+from benchflow.gateway.key_cutter import key_forms
+from benchflow.gateway.plain_body import PlainBody, UnpackingError
+from benchflow.gateway.record import TOKEN_COUNT, CallRedactor, body_member, line, response_member
 from benchflow.gateway.rollouts import Rollout
 from benchflow.gateway.sampling import applied, changes_calls
 from benchflow.gateway.side_calls import side_reason
@@ -43,14 +47,16 @@ Key = tuple[str, str]
 
 
 class Exchange:
-    """One request of a known rollout's, and its answer. path: with its query, without keys. dialect: None for a request
-    that asks no model. key: the name and value of the real one.
+    """One request of a known rollout's, and its answer.
+
+    passed: how it is passed on. key: the name and value of the real one.
     """
 
-    def __init__(
-        self, request: web.Request, rollout: Rollout, dialect: Dialect | None, path: str, body: bytes, key: Key | None
-    ) -> None:
-        self._request, self._rollout, self._dialect, self._path, self._key = request, rollout, dialect, path, key
+    def __init__(self, request: web.Request, rollout: Rollout, passed: Passed, body: bytes, key: Key | None) -> None:
+        self._request, self._rollout, self._passed, self._key = request, rollout, passed, key
+        # None for what is no call of the dialect.
+        dialect = self._dialect = DIALECTS[rollout.registration.api] if passed.is_generation else None
+        self._forms = key_forms(*(key or ("", "")))
         self._sent = body
         self._began = time.monotonic()
         self._ts, self._attribution = timestamp(), rollout.attribution
@@ -60,9 +66,12 @@ class Exchange:
         self._document, self._is_json = _json(self._read)
         asked = Asked()
         if dialect is not None and isinstance(self._document, dict):
-            asked = dialect.asked(path.partition("?")[0], self._document)
+            asked = dialect.asked(passed.path.partition("?")[0], self._document)
         self._model, self._stream = asked.model, asked.stream
-        self._side = side_reason(rollout.registration.agent, asked) if dialect is not None else None
+        if dialect is not None:
+            self._side = side_reason(rollout.registration.agent, asked)
+        else:
+            self._side = TOKEN_COUNT if passed.counts_as == "token_count" else "additional"
         self._answer = Answer(request, self._began)
         self._attempts = Attempts(self._began)
         self._upstream_first_byte: float | None = None
@@ -73,8 +82,6 @@ class Exchange:
 
     async def run(self, upstream: Upstream) -> web.StreamResponse:
         """Carry it out. A call waits while calls are held, and counts as under way from then on."""
-        if self._dialect is None:
-            return await self._carry_out(upstream)
         self._held = asyncio.current_task()
         await self._rollout.admitted()
         self._held = None
@@ -88,6 +95,15 @@ class Exchange:
             self._held.cancel()
 
     async def _carry_out(self, upstream: Upstream) -> web.StreamResponse:
+        try:
+            is_full = self._rollout.record.size() >= self._rollout.registration.record_limit_bytes
+        except StoreError as error:
+            return self._refused(503, CallError(kind="not_recorded", message=f"no record: {error.message}"))
+        if is_full:
+            # Nothing is written any more, this refusal neither: agents could fill the disk.
+            self._rollout.failure = "the record of model calls is full"
+            full = CallError(kind="record_full", message="the rollout's record of model calls is full")
+            return self._refused(self._shape.refused, full)
         head = self._head()
         replayed = await self._replayed(head)
         await self._compare(head, "replay" if isinstance(replayed, Recorded) else "live")
@@ -98,8 +114,10 @@ class Exchange:
         # Many times the size of its text, and the answer may take minutes.
         self._document = None
         head["source"] = self._source = "replay" if isinstance(replayed, Recorded) else "live"
+        # Of a call that a used-up limit forbids, an agent may make any number, with bodies of any size.
+        is_forbidden = refusal is not None and refusal.kind in ("budget_exhausted", "too_many")
         try:
-            self._append(head, body_member(self._read, is_json=self._is_json))
+            self._append(head, body_member(None if is_forbidden else self._read, is_json=self._is_json))
         except StoreError as error:
             failed = CallError(kind="not_recorded", message=f"the call cannot be recorded: {error.message}")
             return self._refused(503, failed)
@@ -131,7 +149,7 @@ class Exchange:
             "side_reason": self._side,
             "api": self._dialect.api if self._dialect is not None else "other",
             "method": self._request.method,
-            "path": self._path,
+            "path": self._passed.path,
             "model": self._model,
             "stream": self._stream,
             "sampling_applied": None,
@@ -170,13 +188,22 @@ class Exchange:
         if registration.credentials and self._key is None:
             names = " or ".join(registration.credentials)
             return CallError(kind="missing_secret", message=f"{names} is not set where the gateway runs")
-        if self._dialect is None:
-            return None
-        if changes_calls(registration) and not isinstance(self._document, dict):
+        if self._passed.counts_as == "token_count":
+            return self._refused_count()
+        if self._dialect is not None and changes_calls(registration) and not isinstance(self._document, dict):
             return CallError(kind="unreadable", message="the rollout's sampling cannot be put into this request")
         limit = self._rollout.meter.admit()
         if limit is not None:
             return CallError(kind="budget_exhausted", message=f"the rollout's limit is reached: {limit}")
+        return None
+
+    def _refused_count(self) -> CallError | None:
+        """Return why a token count is not made. It ends no rollout: an agent can do without."""
+        limit = self._rollout.meter.reached()
+        if limit is not None:
+            return CallError(kind="budget_exhausted", message=f"the rollout's limit is reached: {limit}")
+        if not self._rollout.meter.can_count_tokens():
+            return CallError(kind="too_many", message="the rollout has counted tokens too often")
         return None
 
     def _sampled(self) -> tuple[bytes, dict[str, Any] | None]:
@@ -189,32 +216,49 @@ class Exchange:
 
     async def _live(self, upstream: Upstream, body: bytes) -> web.StreamResponse:
         registration = self._rollout.registration
-        if self._dialect is not None:
+        if self._passed.counts_as == "token_count":
+            self._rollout.meter.count_tokens()
+        else:
             self._rollout.meter.begin(side=self._side is not None)
             self._counted = True
         headers = upstream_headers(self._request.headers, registration, self._key)
         if body is not self._sent:
             # What was put together here is not packed.
             headers.popall("Content-Encoding", None)
-        url = upstream_url(registration, self._path)
+        url = upstream_url(registration, self._passed.path)
         try:
             response = await upstream.ask(registration, self._request.method, url, headers, body, self._attempts)
         except NoAnswerError as error:
-            failed = CallError(kind=error.kind, message=f"{registration.base_url}: {error.message}")
+            failed = CallError(kind=error.kind, message=f"{url.origin()}: {error.message}")
             return self._refused(_STATUS.get(error.kind, 502), failed)
         try:
+            if not 200 <= response.status < 300 and response.status < 400:
+                return self._unusable(f"answered with {response.status}: name the address that it leads to")
+            if response.headers.get("Transfer-Encoding", "chunked").strip().lower() != "chunked":
+                return self._unusable("packed its answer in a way that nobody asked for")
+            try:
+                plain = PlainBody(response.headers.get("Content-Encoding", ""), self._forms, RESPONSE_LIMIT)
+            except UnpackingError as error:
+                return self._unusable(f"cannot be understood: {error}")
+            headers = plain_headers(response.headers, self._forms, is_unpacked=plain.is_packed)
             if response.status >= 400:
-                return await self._pass_error(response)
-            return await self._pass(response)
+                return await self._pass_error(response, headers, plain)
+            return await self._pass(response, headers, plain)
         except ConnectionError as error:
             self._answer.error = CallError(kind="client_closed", message=str(error))
             return self._answer.response
         finally:
             response.close()
 
-    async def _pass(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
-        length = None if "Transfer-Encoding" in response.headers else response.content_length
-        await self._answer.begin(response.status, response.reason, response.headers, length)
+    def _unusable(self, what: str) -> web.StreamResponse:
+        return self._refused(502, CallError(kind="unusable", message=f"the endpoint {what}"))
+
+    async def _pass(
+        self, response: aiohttp.ClientResponse, headers: CIMultiDict[str], plain: PlainBody
+    ) -> web.StreamResponse:
+        is_known = "Transfer-Encoding" not in response.headers and not plain.is_packed
+        # A status has no words but its own: an endpoint may repeat the key there, too.
+        await self._answer.begin(response.status, headers, response.content_length if is_known else None)
         while True:
             try:
                 data = await response.content.readany()
@@ -223,33 +267,41 @@ class Exchange:
                 return self._broken("stalled", f"nothing came for {seconds:g} s")
             except aiohttp.ClientError as error:
                 return self._broken("truncated", f"the upstream closed the connection: {type(error).__name__}")
+            try:
+                passing = plain.feed(data) if data else plain.end()
+            except UnpackingError as error:
+                return self._broken("unusable", str(error))
+            if data:
+                self._note_first_byte()
+            if len(self._answer.body) + len(passing) > RESPONSE_LIMIT:
+                return self._broken("too_large", f"the answer is larger than {RESPONSE_LIMIT} bytes")
+            if passing:
+                await self._answer.write(passing)
             if not data:
                 return self._answer.response
-            self._note_first_byte()
-            if len(self._answer.body) + len(data) > RESPONSE_LIMIT:
-                return self._broken("too_large", f"the answer is larger than {RESPONSE_LIMIT} bytes")
-            await self._answer.write(data)
 
     def _broken(self, kind: str, message: str) -> web.StreamResponse:
         self._answer.error = CallError(kind=kind, message=message)
         self._answer.break_off()
         return self._answer.response
 
-    async def _pass_error(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
+    async def _pass_error(
+        self, response: aiohttp.ClientResponse, headers: CIMultiDict[str], plain: PlainBody
+    ) -> web.StreamResponse:
         """An error as it is, but for the key, which some endpoints repeat in it."""
         try:
             body = b""
             while len(body) < ERROR_LIMIT and (data := await response.content.readany()):
-                body += data
+                body += plain.feed(data)
+            body += plain.end()
+        except UnpackingError as error:
+            return self._unusable(f"cannot be understood: {error}")
         except aiohttp.ClientError as error:
             failed = CallError(kind="truncated", message=f"the upstream closed the connection: {type(error).__name__}")
             return self._refused(502, failed)
         self._note_first_byte()
-        if self._key is not None:
-            name, value = self._key
-            body = body.replace(value.encode(), f"[{name}]".encode())
         self._answer.error = CallError(kind="upstream_status", message=f"the upstream answered with {response.status}")
-        return self._answer.whole(response.status, response.headers, body, reason=response.reason)
+        return self._answer.whole(response.status, headers, body)
 
     def _note_first_byte(self) -> None:
         if self._upstream_first_byte is None:

@@ -27,12 +27,16 @@ from benchflow.contracts.gateway import (
 )
 from benchflow.gateway.budget import Meter
 from benchflow.gateway.dialects import read_json
+from benchflow.gateway.refusals import Refusals
 from benchflow.secrets import Redactor
 from benchflow.store import storage_errors, write_all
 from benchflow.trajectories.journal import timestamp
 
-NOT_SENT = frozenset({"budget_exhausted", "missing_secret", "unreadable", "replay_diverged"})
+NOT_SENT = frozenset({"budget_exhausted", "missing_secret", "unreadable", "replay_diverged", "too_many"})
 """Errors of calls that never went to an upstream."""
+
+TOKEN_COUNT = "token_count"
+"""Why a request is no part of the task that only counts tokens."""
 
 _TOKEN = re.compile(TOKEN_PREFIX + r"[0-9A-Za-z_-]{32,}")
 _REQUEST = b'{"type": "request"'
@@ -90,12 +94,15 @@ def line(head: Mapping[str, Any], last: str) -> str:
 
 @dataclass
 class Past:
-    """What a record says of the calls before. next_seq: of the next request; calls: heads of the generation calls."""
+    """What a record says of the calls before. next_seq: of the next request; calls: heads of the generation calls.
+    refusals: requests that were not passed on.
+    """
 
     next_seq: int = 0
     requests: int = 0
     unanswered: dict[str, dict[str, Any]] = field(default_factory=dict)
     calls: list[dict[str, Any]] = field(default_factory=list)
+    refusals: Refusals = field(default_factory=Refusals)
 
 
 class Record:
@@ -103,6 +110,11 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def size(self) -> int:
+        """Return its bytes. Raises `StoreError`."""
+        with storage_errors(self.path):
+            return self.path.stat().st_size if self.path.exists() else 0
 
     def append(self, text: str) -> None:
         """Append a line, whole. Raises `StoreError`."""
@@ -173,6 +185,9 @@ def _take(text: bytes, past: Past, meter: Meter) -> None:
             past.calls.append(head)
         return
     response = read_json(text)
+    if response["type"] == "refused":
+        past.refusals.restore(response)
+        return
     asked = past.unanswered.pop(response.get("id"), None)
     if asked is not None:
         _count(asked, response, meter)
@@ -180,9 +195,11 @@ def _take(text: bytes, past: Past, meter: Meter) -> None:
 
 def _count(head: Mapping[str, Any], response: Mapping[str, Any], meter: Meter) -> None:
     error = (response.get("error") or {}).get("kind")
-    if head["api"] == "other" or error in NOT_SENT:
-        if error == "budget_exhausted":
+    if error in NOT_SENT:
+        if error == "budget_exhausted" and head["side_reason"] != TOKEN_COUNT:
             meter.admit()
+    elif head["side_reason"] == TOKEN_COUNT:
+        meter.count_tokens()
     elif head["source"] == "replay":
         meter.replay()
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,16 +15,17 @@ import structlog
 from pydantic import ValidationError
 
 from benchflow.contracts.base import Model
-from benchflow.contracts.gateway import Attribution, GatewayStatus, Registration
-from benchflow.errors import BenchFlowError, ConfigError, UnknownRolloutError
+from benchflow.contracts.gateway import Attribution, GatewayStatus, RefusedLine, Registration
+from benchflow.errors import BenchFlowError, ConfigError, StoreError, UnknownRolloutError
 from benchflow.gateway.budget import Meter
 from benchflow.gateway.hook import MakeReplayer, Replayer
 from benchflow.gateway.prefix import PrefixCheck
 from benchflow.gateway.prices import has_price
-from benchflow.gateway.record import Past, Record
+from benchflow.gateway.record import CallRedactor, Past, Record
 from benchflow.gateway.sampling import check_sampling
 from benchflow.paths import GatewayPaths
 from benchflow.store import write_atomic
+from benchflow.trajectories.journal import timestamp
 
 log = structlog.get_logger("benchflow.gateway")
 
@@ -50,6 +52,7 @@ class Rollout:
         self.prefix = prefix
         self.live = replayer is None
         self.failure: str | None = None
+        self.refusals = past.refusals
         self._next_seq, self._requests = past.next_seq, past.requests
         self._in_flight = self._waiting = 0
         self._open = asyncio.Event()
@@ -94,6 +97,18 @@ class Rollout:
         self._next_seq += 1
         return self._next_seq - 1
 
+    def refuse(self, method: str, path: str) -> None:
+        """Count a request that is not passed on, and record it as far as the record must not grow without end."""
+        path = CallRedactor(self.registration, None)(path)
+        refused = self.refusals.add(method, path)
+        if refused is None:
+            return
+        line = RefusedLine(ts=timestamp(), **refused.model_dump())
+        try:
+            self.record.append(json.dumps({"type": line.type} | line.model_dump()))
+        except StoreError as error:
+            self.failure = str(error)
+
     def requested(self) -> None:
         """A request was recorded."""
         self._requests += 1
@@ -126,6 +141,7 @@ class Rollout:
             prefix=self.prefix.state if self.prefix is not None else None,
             prefix_divergence=self.prefix.divergence if self.prefix is not None else None,
             failure=self.failure,
+            refused=self.refusals.counted(),
         )
 
     def kept(self) -> Kept:

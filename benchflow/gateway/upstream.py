@@ -28,7 +28,14 @@ HOP_BY_HOP = frozenset(
     }
 )
 _NOT_PASSED_ON = HOP_BY_HOP | {"host", "content-length", "expect", "accept-encoding", "authorization"}
-_KEY_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key"})
+_KEY_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key", "cookie"})
+_OTHER_REQUEST_HEADERS = frozenset(
+    {
+        *("x-http-method-override", "x-http-method", "x-method-override"),
+        *("x-original-url", "x-rewrite-url", "x-original-uri", "x-original-method"),
+    }
+)
+"""By these some servers take a request for one with another method or path than it has."""
 
 
 class NoAnswerError(Exception):
@@ -60,18 +67,10 @@ def token_of(headers: Mapping[str, str], url: URL) -> str | None:
     return next((text for text in shown if text.startswith(TOKEN_PREFIX)), None)
 
 
-def without_key(path: str) -> str:
-    """A path with its query, as it was sent, but for `key`."""
-    before, mark, query = path.partition("?")
-    kept = "&".join(part for part in query.split("&") if part.partition("=")[0] != "key")
-    return before + mark * bool(kept) + kept
-
-
 def upstream_url(registration: Registration, path: str) -> URL:
-    """Where a path that an agent asked for is. path: with its query, without keys, as it was sent."""
-    if registration.api in ("openai-chat", "openai-responses"):
-        before, mark, query = path.partition("?")
-        path = (before.removeprefix("/v1") if before.startswith("/v1/") or before == "/v1" else before) + mark + query
+    """Return where a path is that is passed on. path: with its query, as in `allowed_requests.Passed`."""
+    if registration.api in ("openai-chat", "openai-responses") and path.startswith("/v1/"):
+        path = path.removeprefix("/v1")
     return URL(registration.base_url + path, encoded=True)
 
 
@@ -83,7 +82,7 @@ def upstream_headers(
     headers = CIMultiDict(
         (name, value)
         for name, value in given.items()
-        if name.lower() not in _NOT_PASSED_ON | _KEY_HEADERS and name.lower() not in dropped
+        if name.lower() not in _NOT_PASSED_ON | _KEY_HEADERS | _OTHER_REQUEST_HEADERS and name.lower() not in dropped
     )
     headers["Accept-Encoding"] = "identity"
     if key is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ _ERRORS = {
     401: "authentication_error",
     402: "billing_error",
     403: "permission_error",
+    404: "not_found_error",
     413: "request_too_large",
     504: "timeout_error",
 }
@@ -24,7 +24,6 @@ class AnthropicMessages:
     """See `Dialect`."""
 
     api: Api = "anthropic-messages"
-    path = re.compile(r"/messages$")
     unsupported = frozenset({"seed"})
     refused = 402
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -41,7 +40,6 @@ class Dialect(Protocol):
     """
 
     api: Api
-    path: re.Pattern[str]
     unsupported: frozenset[str]
     refused: int
 

@@ -15,10 +15,12 @@ _STATUS = {
     401: "UNAUTHENTICATED",
     402: "RESOURCE_EXHAUSTED",
     403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
     502: "UNAVAILABLE",
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
+_PATH = re.compile(r"/models/([^/:]+):(generateContent|streamGenerateContent)$")
 _PLACES = {
     "temperature": ("temperature", "temperature"),
     "top_p": ("topP", "top_p"),
@@ -32,12 +34,11 @@ class Gemini:
     """See `Dialect`."""
 
     api: Api = "gemini"
-    path = re.compile(r"/models/([^/:]+):(generateContent|streamGenerateContent)$")
     unsupported: frozenset[str] = frozenset()
     refused = 402
 
     def asked(self, path: str, body: Document) -> Asked:
-        found = self.path.search(path)
+        found = _PATH.search(path)
         contents = tables(body.get("contents"))
         users = [content for content in contents if content.get("role", "user") == "user"]
         system = body.get("systemInstruction") or body.get("system_instruction")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +17,6 @@ class OpenAIChat:
     """See `Dialect`."""
 
     api: Api = "openai-chat"
-    path = re.compile(r"/chat/completions$")
     unsupported: frozenset[str] = frozenset()
     refused = 402
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ class OpenAIResponses:
     """See `Dialect`."""
 
     api: Api = "openai-responses"
-    path = re.compile(r"/responses$")
     unsupported = frozenset({"seed"})
     refused = 400
 

@@ -71,8 +71,9 @@ async def test_a_key_in_the_query_is_a_header_upstream(house: House) -> None:
         url = URL(agent.url(f"{path}&key={agent.registration.token}&z=%2Fa"), encoded=True)
         async with agent.session.post(url, json=body) as response:
             assert response.status == 200
-    assert (model.calls[0].query, model.calls[0].headers["x-goog-api-key"]) == ("alt=sse&z=%2Fa", KEY)
-    assert agent.calls()[0][0]["path"] == "/v1beta/models/scripted:streamGenerateContent?alt=sse&z=%2Fa"
+    # What the list does not name is left out.
+    assert (model.calls[0].query, model.calls[0].headers["x-goog-api-key"]) == ("alt=sse", KEY)
+    assert agent.calls()[0][0]["path"] == "/v1beta/models/scripted:streamGenerateContent?alt=sse"
 
 
 async def test_the_other_kind_of_anthropic_key_is_a_bearers(house: House) -> None:
@@ -150,20 +151,23 @@ async def test_the_head_is_there_before_the_first_byte_of_the_body(house: House)
             assert b"one" in await response.read()
 
 
-async def test_what_asks_no_model_is_passed_on_and_recorded_as_other(house: House) -> None:
+async def test_requests_of_an_agents_own_record_are_passed_on_as_calls(house: House) -> None:
     with ScriptedModel([HI]) as model:
-        agent = await house.agent("openai-chat", model.openai_base_url)
+        requests = ("GET /v1/models", "POST /v1/nowhere")
+        agent = await house.agent("openai-chat", model.openai_base_url, requests=requests, limits={"calls": 2})
         auth = key_header("openai-chat", agent.registration.token)
         async with agent.session.get(agent.url("/models"), headers=auth) as response:
             assert [entry["id"] for entry in (await response.json())["data"]] == ["scripted"]
-        got = await agent.post("/nowhere", b"not JSON")
-    assert got.status == 404
+        got = [await agent.post("/nowhere", b"not JSON") for _ in range(2)]
+    assert [one.status for one in got] == [404, 402]
     assert [call.path for call in model.calls] == ["/v1/models", "/v1/nowhere"]
     assert model.calls[0].headers["authorization"] == f"Bearer {KEY}"
-    (listed, _), (unknown, answer) = await agent.answered(2)
+    (listed, _), (unknown, answer), _ = await agent.answered(3)
     assert (listed["api"], listed["method"], listed["request"]) == ("other", "GET", None)
     assert (unknown["api"], unknown["request_text"], answer["status"]) == ("other", "not JSON", 404)
-    assert (await house.client.status(agent.id)).usage.calls == 0
+    assert {listed["side_reason"], unknown["side_reason"]} == {"additional"}
+    status = await house.client.status(agent.id)
+    assert (status.usage.calls, status.usage.side_calls, status.budget_exhausted) == (2, 2, "calls")
 
 
 async def test_a_count_of_tokens_is_no_call(house: House) -> None:
@@ -171,7 +175,8 @@ async def test_a_count_of_tokens_is_no_call(house: House) -> None:
         agent = await house.agent("anthropic-messages", model.base_url, limits={"calls": 1})
         for _ in range(3):
             assert (await agent.post("/v1/messages/count_tokens", b"{}")).status == 200
-    assert (await house.client.status(agent.id)).usage.calls == 0
+    usage = (await house.client.status(agent.id)).usage
+    assert (usage.calls, usage.token_counts) == (0, 3)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -233,7 +238,7 @@ async def test_a_packed_request_goes_on_as_it_is_and_is_recorded_unpacked(house:
     assert (request["request"], request["model"]) == (body, "scripted")
 
 
-async def test_a_packed_answer_goes_through_as_it_is_and_is_metered(house: House) -> None:
+async def test_a_packed_answer_goes_on_unpacked_and_is_metered(house: House) -> None:
     plain = b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":3}}'
     packed = gzip.compress(plain)
 
@@ -244,13 +249,12 @@ async def test_a_packed_answer_goes_through_as_it_is_and_is_metered(house: House
     async with raw_upstream(pack) as upstream:
         agent = await house.agent("openai-chat", upstream.base_url)
         got = await agent.call(stream=False)
-    assert (got.body, got.headers["content-encoding"]) == (packed, "gzip")
+    assert (got.body, "content-encoding" in got.headers) == (plain, False)
     [(_, response)] = await agent.answered()
-    assert "response" not in response
-    assert (response["usage"]["input_tokens"], response["headers"]["content-encoding"]) == (7, "gzip")
+    assert (response["usage"]["input_tokens"], response["response"]) == (7, plain.decode())
 
 
-async def test_a_redirect_is_given_to_the_agent_and_not_followed_with_the_key(house: House) -> None:
+async def test_a_redirect_is_an_error_and_not_followed_with_the_key(house: House) -> None:
     async def send_elsewhere(visit: Visit) -> None:
         await visit.send(b"HTTP/1.1 307 Temporary\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n")
 
@@ -259,5 +263,5 @@ async def test_a_redirect_is_given_to_the_agent_and_not_followed_with_the_key(ho
         path, body = ask("openai-chat")
         shown = key_header("openai-chat", agent.registration.token)
         async with agent.session.post(agent.url(path), json=body, headers=shown, allow_redirects=False) as response:
-            assert (response.status, response.headers["location"]) == (307, "http://127.0.0.1:9/")
+            assert (response.status, "location" in response.headers) == (502, False)
     assert len(upstream.visits) == 1

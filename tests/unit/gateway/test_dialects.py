@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.gateway import Sampling
-from benchflow.gateway.dialects import DIALECTS, Dialect, dialect_of, documents
+from benchflow.gateway.dialects import DIALECTS, Dialect, documents
 
 ODD: tuple[Any, ...] = (None, 0, -1, 1.5, True, "text", [], [None], [1, "a", {}], {}, {"a": None}, [[{}]])
 KEYS = (
@@ -68,24 +68,6 @@ def test_events_are_read_however_their_lines_end_and_what_is_none_is_passed_over
     assert documents(data, "text/event-stream; charset=utf-8") == [{"a": 1}, {"b": 2}]
     assert documents(b'[{"a": 1}, 2, {"b": 2}]', "application/json") == [{"a": 1}, {"b": 2}]
     assert documents(b"<html>", "text/html") == []
-
-
-@pytest.mark.parametrize(
-    ("path", "api"),
-    [
-        ("/v1/chat/completions", "openai-chat"),
-        ("/v1/responses", "openai-responses"),
-        ("/v1/messages", "anthropic-messages"),
-        ("/v1beta/models/gemini-2.5-pro:streamGenerateContent", "gemini"),
-        ("/v1/messages/count_tokens", None),
-        ("/v1/responses/resp_1", None),
-        ("/v1/models", None),
-        ("/v1beta/models/gemini-2.5-pro:countTokens", None),
-    ],
-)
-def test_a_path_asks_a_model_or_it_does_not(path: str, api: str | None) -> None:
-    found = dialect_of(path)
-    assert (found.api if found else None) == api
 
 
 def test_the_other_spelling_of_a_parameter_is_kept() -> None:
