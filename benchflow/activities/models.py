@@ -129,6 +129,7 @@ class Model:
                 record=str(self._context.results(spec).model_calls),
                 limits=spec.run.limits,
                 sampling=spec.run.sampling,
+                requests=endpoint.requests,
                 replay=spec.run.replay or await asyncio.to_thread(self._asked_before),
                 **self._prefix(),
             )
@@ -267,6 +268,28 @@ async def forget_model(context: WorkerContext, spec: RolloutSpec) -> None:
         if is_running(context.paths):
             with contextlib.suppress(BenchFlowError):
                 await GatewayClient(context.paths, patience=2.0).forget(spec.id)
+
+
+async def refused_requests(context: WorkerContext, spec: RolloutSpec) -> list[str]:
+    """Return a warning for each request of a rollout's agents that the gateway did not pass on."""
+    if not record_for(spec.agent).takes_model or not context.paths.gateway.rollouts.is_dir():
+        return []
+    from benchflow.gateway.client import GatewayClient
+    from benchflow.gateway.process import is_running
+
+    if not is_running(context.paths):
+        return []
+    try:
+        status = await GatewayClient(context.paths, patience=2.0).status(spec.id)
+    except BenchFlowError:
+        # Of a rollout whose agent did not get as far as a session it was never told.
+        return []
+    return [
+        f"the model gateway refused {refused.count} × {refused.method} {refused.path}"
+        if refused.path is not None
+        else f"the model gateway refused {refused.count} × other requests"
+        for refused in status.refused
+    ]
 
 
 def _keep_calls(record: Path, turns: Container[int], target: Path) -> None:

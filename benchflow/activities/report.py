@@ -15,6 +15,7 @@ from benchflow.activities.agents import keep_journals, redactor_for
 from benchflow.activities.clean_room import end_rooms
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import keep_logs, world_of
+from benchflow.activities.models import refused_requests
 from benchflow.activities.portable import lay_out_record
 from benchflow.confined import ConfinedDirectory
 from benchflow.contracts import names
@@ -56,10 +57,24 @@ class ReportActivities:
         except TimeoutError:
             warnings.append(f"logs and artifacts were collected for {AFTER_CANCEL_SEC:g} s after the cancellation")
         except asyncio.CancelledError:
-            details = activity.cancellation_details()
-            if details is None or not details.cancel_requested:
+            if not _is_cancelled():
                 raise
             warnings.append("logs and artifacts were not all collected: the rollout was cancelled meanwhile")
+        finishing = asyncio.create_task(self._finish(report, warnings, redact, paths))
+        try:
+            return await asyncio.shield(finishing)
+        except asyncio.CancelledError:
+            if not _is_cancelled():
+                finishing.cancel()
+                raise
+            return await finishing
+
+    async def _finish(
+        self, report: ReportInput, warnings: list[str], redact: Redactor, paths: RolloutPaths
+    ) -> ReportResult:
+        """Write what needs no more of the sandbox."""
+        assert report.sandbox is not None
+        warnings += await refused_requests(self.context, report.spec)
         # Last: nothing that comes out of the sandbox may take their place.
         warnings += await asyncio.to_thread(keep_journals, self.context, report.sandbox, paths.sessions, redact)
         return await self._write(report.model_copy(update={"warnings": warnings}), paths)
@@ -262,6 +277,12 @@ class ReportActivities:
             }
             for outcome in report.steps
         ]
+
+
+def _is_cancelled() -> bool:
+    """Tell whether the cancellation of this activity was asked for, and is not that of a worker that stops."""
+    details = activity.cancellation_details()
+    return details is not None and details.cancel_requested
 
 
 def _totals(report: ReportInput) -> dict[str, Any]:

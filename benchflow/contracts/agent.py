@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from benchflow.contracts.base import Model
+from benchflow.contracts.gateway import RequestName
 
 PLACEHOLDER = re.compile(r"\{(base_url|api_key|model|provider|effort|toolbox|home|workspace)\}")
 
@@ -103,7 +104,9 @@ class Endpoint(Model):
     api: the wire format; a base URL is what its own clients take: with `/v1` for the two of OpenAI's kind, else without
     what their paths begin with. providers: names before the slash of `provider/model` that mean this one. base_url:
     what `{base_url}` is when the user names none. credentials: where the user has the key, the first one set counts.
-    env, files, argv (added to the launch): what the agent is told. model: how the agent spells the model.
+    env, files, argv (added to the launch): what the agent is told. model: how the agent spells the model. requests:
+    what the agent asks of the endpoint beside what the gateway passes on for its wire format anyway, as
+    `POST /v1/embeddings`; each counts as a call.
     """
 
     api: Literal["anthropic-messages", "openai-chat", "openai-responses", "gemini"]
@@ -114,6 +117,7 @@ class Endpoint(Model):
     files: tuple[ConfigFile, ...] = ()
     argv: tuple[str, ...] = ()
     model: str = "{model}"
+    requests: tuple[RequestName, ...] = ()
 
     @property
     def upstream(self) -> str:

@@ -31,7 +31,7 @@ USAGE = {"input": 1000, "output": 50, "cached": 600}
 """Of each main call."""
 
 ASK = """\
-'''ask.py see FILE | ask.py save | ask.py call PROMPT [FILE]: prints or writes the status of the answer.'''
+'''ask.py see FILE | save | call PROMPT [FILE] | post PATH: the last two print or write the status of the answer.'''
 import glob, json, sys, time, urllib.error, urllib.request
 
 def environments():
@@ -48,11 +48,11 @@ def agents():
             return {name: table[b"POLICY_" + name.encode()].decode() for name in ("API_KEY", "BASE_URL", "MODEL")}
     return json.load(open("/tmp/agents.json"))
 
-def call(prompt):
+def call(prompt, path="/chat/completions"):
     given = agents()
     body = json.dumps({"model": given["MODEL"], "messages": [{"role": "user", "content": prompt}]})
     headers = {"Content-Type": "application/json", "Authorization": "Bearer " + given["API_KEY"]}
-    request = urllib.request.Request(given["BASE_URL"] + "/chat/completions", body.encode(), headers)
+    request = urllib.request.Request(given["BASE_URL"] + path, body.encode(), headers)
     try:
         with urllib.request.urlopen(request, timeout=float(sys.argv[4]) if len(sys.argv) > 4 else 60) as answer:
             # Whoever leaves before the end has no answer.
@@ -68,6 +68,8 @@ if sys.argv[1] == "see":
     open(sys.argv[2], "w").write("\\n".join(path + " " + data.hex() for path, data in environments()))
 elif sys.argv[1] == "save":
     open("/tmp/agents.json", "w").write(json.dumps(agents()))
+elif sys.argv[1] == "post":
+    print(call("", sys.argv[2]))
 else:
     said = call(sys.argv[2])
     print(said) if len(sys.argv) < 4 else open(sys.argv[3], "w").write(said)

@@ -63,7 +63,10 @@ KEY = f"k3y-of-this-module-{secrets.token_hex(8)}"
 
 STEPS = "".join(f'[[steps]]\nname = "{name}"\n' for name in ("one", "two"))
 LOOKS = "python3 /opt/ask.py see /logs/verifier/seen; python3 /opt/ask.py call 'too late' /logs/verifier/late 1\n"
-LOOK = "echo 42 > answer; python3 /opt/ask.py see /logs/artifacts/seen; python3 /opt/ask.py save"
+LOOK = (
+    "echo 42 > answer; python3 /opt/ask.py see /logs/artifacts/seen; python3 /opt/ask.py save; "
+    "python3 /opt/ask.py post /embeddings"
+)
 ON_THE_SIDE = "python3 /opt/ask.py call 'What may this be called?'"
 
 
@@ -262,6 +265,12 @@ def _status_of_call(token: str) -> int:
 
 
 # --- the record, and what is counted -----------------------------------------------------------------------
+
+
+def test_a_request_that_is_not_passed_on_is_a_warning_of_the_result(shown: Shown) -> None:
+    for seen, model in ((shown.seen, shown.model), (shown.own, shown.own_model)):
+        assert "the model gateway refused 1 × POST /v1/embeddings" in seen.result.warnings
+        assert {call.path for call in model} == {"/v1/chat/completions"}
 
 
 def test_every_call_is_on_record_with_its_node_role_and_turn(shown: Shown) -> None:

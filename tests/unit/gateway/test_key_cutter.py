@@ -1,0 +1,111 @@
+"""The key is found in a stream however it is split, and nothing else is changed or held back."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+import json
+import zlib
+from urllib.parse import quote
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from benchflow.gateway.key_cutter import KeyCutter, KeyForms
+from benchflow.gateway.plain_body import PlainBody, UnpackingError
+
+QUICK = settings(max_examples=60, deadline=None, database=None)
+"""Few enough for every run, whose time a busy machine does not bound; nothing is left in the working directory."""
+
+LETTERS = 'ab/"+='
+KEYS = st.one_of(
+    st.text(LETTERS, min_size=8, max_size=12),
+    st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=8, max_size=40),
+)
+CUTS = st.lists(st.integers(0, 400), max_size=12)
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    """Return the data, split at these places."""
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    return [data[start:end] for start, end in itertools.pairwise(places)]
+
+
+def written(key: str, before: str) -> list[str]:
+    """Return texts that hold the key, each in a form that is to be found."""
+    text = f"{before}{key}tail"
+    return [
+        text,
+        json.dumps({"k": text}),
+        json.dumps({"k": json.dumps(text)}),
+        quote(text, safe=""),
+        base64.b64encode(text.encode()).decode(),
+        base64.urlsafe_b64encode(text.encode()).decode(),
+    ]
+
+
+@QUICK
+@given(KEYS, st.text(LETTERS, max_size=7), CUTS, st.integers(0, 5))
+@example(key="aaaaaaaa", before="aaa", cuts=[1, 9, 10], form=0)
+def test_a_key_is_covered_however_the_stream_is_split(key: str, before: str, cuts: list[int], form: int) -> None:
+    forms = KeyForms("K", key)
+    data = f"{written(key, before)[form]} and {key[:5]}".encode()
+    cutter = KeyCutter(forms)
+    got = b"".join([*(cutter.feed(piece) for piece in pieces(data, cuts)), cutter.end()])
+    # The same as of the whole at once, and as long.
+    assert got == forms.cover(data)
+    assert len(got) == len(data)
+    assert got != data
+    assert not [text for text in (key, json.dumps(key)[1:-1], quote(key, safe="")) if text.encode() in got]
+
+
+@QUICK
+@given(KEYS, st.lists(st.text(LETTERS, max_size=9)))
+def test_only_what_a_key_may_begin_with_is_held_back(key: str, texts: list[str]) -> None:
+    forms = KeyForms("K", key)
+    cutter = KeyCutter(forms)
+    fed = passed = 0
+    for text in texts:
+        fed += len(text)
+        passed += len(cutter.feed(text.encode()))
+        assert fed - passed < max(map(len, forms._forms))
+    assert passed + len(cutter.end()) == fed
+
+
+@QUICK
+@given(st.binary(), CUTS)
+def test_what_holds_no_key_passes_as_it_is_and_at_once(data: bytes, cuts: list[int]) -> None:
+    cutter = KeyCutter(KeyForms("K", "sk-0123456789abcdef"))
+    for piece in pieces(data.replace(b"s", b"").replace(b"c", b"").replace(b"N", b"").replace(b"z", b""), cuts):
+        assert cutter.feed(piece) == piece
+    assert cutter.end() == b""
+
+
+@pytest.mark.parametrize("key", ["", "EMPTY", "1234567"])
+def test_a_key_that_is_in_every_text_by_chance_is_no_secret(key: str) -> None:
+    cutter = KeyCutter(KeyForms("K", key))
+    assert cutter.feed(b"EMPTY 1234567 ") == b"EMPTY 1234567 "
+
+
+@QUICK
+@given(st.binary(max_size=300), CUTS, st.sampled_from(["gzip", "x-gzip", "deflate", "GZIP"]))
+def test_a_packed_body_is_unpacked_however_it_is_split(data: bytes, cuts: list[int], encoding: str) -> None:
+    packed = zlib.compress(data) if encoding == "deflate" else gzip.compress(data[:100]) + gzip.compress(data[100:])
+    body = PlainBody(encoding, KeyForms("", ""), 1000)
+    assert b"".join([*(body.feed(piece) for piece in pieces(packed, cuts)), body.end()]) == data
+
+
+def test_a_packed_body_that_unpacks_to_too_much_is_given_up_soon() -> None:
+    body = PlainBody("gzip", KeyForms("", ""), 1000)
+    with pytest.raises(UnpackingError, match="too large"):
+        body.feed(gzip.compress(bytes(10**7)))
+
+
+@pytest.mark.parametrize("packed", [gzip.compress(b"text")[:-3], gzip.compress(b"text") + b"more", b"text"])
+def test_what_is_not_packed_as_it_says_is_no_answer(packed: bytes) -> None:
+    body = PlainBody("gzip", KeyForms("", ""), 1000)
+    with pytest.raises(UnpackingError):
+        body.feed(packed)
+        body.end()
