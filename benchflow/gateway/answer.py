@@ -116,9 +116,10 @@ def plain_headers(headers: CIMultiDictProxy[str], forms: KeyForms, *, is_unpacke
     # A cookie may be a login of whoever has the key.
     dropped |= {"set-cookie", *(("content-encoding",) if is_unpacked else ())}
     return CIMultiDict(
-        (forms.cover_text(name), forms.cover_text(value))
+        (name, forms.cover_text(value))
         for name, value in headers.items()
-        if name.lower() not in dropped
+        # A name with a covered key in it would be none.
+        if name.lower() not in dropped and forms.cover_text(name) == name
     )
 
 

@@ -38,6 +38,8 @@ RESPONSE_LIMIT = 256 * 1024 * 1024
 ERROR_LIMIT = 16 * 1024 * 1024
 """Bytes of an error's body, about."""
 
+_ENCODINGS = ("Transfer-Encoding", "Content-Encoding")
+
 _STATUS = {"stalled": 504, "missing_secret": 401, "unreadable": 400}
 """What the agent gets for an error of ours, where it is not the dialect that decides."""
 
@@ -234,10 +236,12 @@ class Exchange:
         try:
             if not 200 <= response.status < 300 and response.status < 400:
                 return self._unusable(f"answered with {response.status}: name the address that it leads to")
-            if response.headers.get("Transfer-Encoding", "chunked").strip().lower() != "chunked":
+            # There may be several of each.
+            transfer, packed = (", ".join(response.headers.getall(name, ())) for name in _ENCODINGS)
+            if transfer.strip().lower() not in ("", "chunked"):
                 return self._unusable("packed its answer in a way that nobody asked for")
             try:
-                plain = PlainBody(response.headers.get("Content-Encoding", ""), self._forms, RESPONSE_LIMIT)
+                plain = PlainBody(packed, self._forms, RESPONSE_LIMIT)
             except UnpackingError as error:
                 return self._unusable(f"cannot be understood: {error}")
             headers = plain_headers(response.headers, self._forms, is_unpacked=plain.is_packed)

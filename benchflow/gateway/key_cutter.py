@@ -23,6 +23,8 @@ class KeyForms:
     """One key in all its forms. A key of fewer than eight characters has none: it is in every text by chance."""
 
     def __init__(self, name: str, key: str) -> None:
+        # As it is in a header.
+        key = key.strip()
         self._label = f"[{name}]".encode()
         forms = {form for form in _forms(key) if form} if len(key) >= SHORTEST else set()
         # The longest one first: one may begin as another one does.
@@ -34,7 +36,7 @@ class KeyForms:
         return self._pattern.sub(self._cover, data) if self._pattern is not None else data
 
     def cover_text(self, text: str) -> str:
-        """The same for a header's name or value."""
+        """Return a header's name or value with each form of the key covered."""
         return self.cover(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
     def cover_begun(self, data: bytes) -> tuple[bytes, bytes]:

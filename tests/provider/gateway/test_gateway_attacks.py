@@ -413,6 +413,8 @@ UNUSABLE = {
     "another protocol": "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n{key}",
     "an unknown packing": "HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 26\r\n\r\n{key}",
     "two packings": "HTTP/1.1 200 OK\r\nContent-Encoding: gzip, gzip\r\nContent-Length: 26\r\n\r\n{key}",
+    "a packing that is told twice": "HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\nContent-Encoding: gzip\r\n"
+    "Content-Length: 26\r\n\r\n{key}",
     "a packed transfer": "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1a\r\n{key}\r\n0\r\n\r\n",
     "what is not packed as it says": "HTTP/1.1 400 Bad\r\nContent-Encoding: gzip\r\nContent-Length: 26\r\n\r\n{key}",
 }

@@ -83,6 +83,10 @@ def test_what_holds_no_key_passes_as_it_is_and_at_once(data: bytes, cuts: list[i
     assert cutter.end() == b""
 
 
+def test_a_key_is_what_a_header_makes_of_it() -> None:
+    assert KeyForms("K", " sk-0123456789 ").cover(b"Bearer sk-0123456789.") == b"Bearer [K]**********."
+
+
 @pytest.mark.parametrize("key", ["", "EMPTY", "1234567"])
 def test_a_key_that_is_in_every_text_by_chance_is_no_secret(key: str) -> None:
     cutter = KeyCutter(KeyForms("K", key))
