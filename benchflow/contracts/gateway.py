@@ -169,9 +169,11 @@ class Attribution(Model):
 
 class CallUsage(Model):
     """What one call used, None where nobody knows. input_tokens include the cached and those written to a cache;
-    output_tokens include the reasoning. cost_usd: None without a known price.
+    output_tokens include the reasoning. cost_usd: None without a known price. is_estimated: the agent left before the
+    endpoint told all, so that tokens are guessed by the length of what was said.
     """
 
+    is_estimated: bool = False
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0

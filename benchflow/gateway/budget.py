@@ -10,6 +10,26 @@ MAX_TOKEN_COUNTS = 1000
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
 
 
+_BYTES_OF_TOKEN = 4
+"""Of a text in most languages, about."""
+
+
+def estimate_usage(told: CallUsage | None, asked: int, answered: int) -> CallUsage:
+    """Return the usage of a call whose agent left before its end: what the endpoint told, or more by a guess.
+
+    Without it an agent could read every answer but its last event, and use up nothing.
+
+    Args:
+        told: What the endpoint had told so far; None for nothing.
+        asked: The bytes of the request.
+        answered: The characters of the answer's texts.
+    """
+    told = told or CallUsage()
+    guess = {"input_tokens": asked // _BYTES_OF_TOKEN, "output_tokens": answered // _BYTES_OF_TOKEN}
+    more = {name: max(getattr(told, name), number) for name, number in guess.items()}
+    return told.model_copy(update={**more, "is_estimated": True})
+
+
 class Meter:
     """Counts one rollout's calls against its limits. A call under way counts as a call, and its tokens when it ends.
 

@@ -18,7 +18,8 @@ from benchflow.errors import StoreError
 from benchflow.gateway import prices
 from benchflow.gateway.allowed_requests import Passed
 from benchflow.gateway.answer import Answer, plain_headers, unpacked
-from benchflow.gateway.dialects import DIALECTS, Answered, Asked, Dialect, documents, read_json
+from benchflow.gateway.budget import estimate_usage
+from benchflow.gateway.dialects import DIALECTS, Answered, Asked, Dialect, count_spoken, documents, read_json
 from benchflow.gateway.hook import Diverged, Recorded
 from benchflow.gateway.key_cutter import key_forms
 from benchflow.gateway.plain_body import PlainBody, UnpackingError
@@ -330,9 +331,11 @@ class Exchange:
         answer = self._answer
         body = bytes(answer.body)
         answered = self._answered(body)
-        usage = self._priced(answered.usage)
         is_whole = answer.status is not None and answer.status < 300
-        left = is_whole and answer.error is not None and answer.error.kind == "client_closed"
+        has_left = answer.error is not None and answer.error.kind == "client_closed"
+        left = is_whole and has_left
+        is_told = answered.usage is not None and answered.finish is not None
+        usage = self._priced(self._estimated(answered.usage, body) if has_left and not is_told else answered.usage)
         # Some close the connection as soon as they have read the end, without waiting for the upstream to do so.
         if left and self._answered(body[: answer.delivered]).finish is not None:
             answer.error = None
@@ -366,6 +369,14 @@ class Exchange:
         if self._dialect is None or plain is None:
             return Answered()
         return self._dialect.answered(documents(plain, self._answer.headers.get("content-type", "")))
+
+    def _estimated(self, told: CallUsage | None, body: bytes) -> CallUsage | None:
+        """Return the usage of a call whose agent left: at least a guess."""
+        # While another attempt is waited for, no model has read anything.
+        if not self._counted or (self._answer.status is None and self._attempts.retries):
+            return told
+        spoken = sum(map(count_spoken, documents(body, self._answer.headers.get("content-type", ""))))
+        return estimate_usage(told, len(self._read or self._sent), spoken)
 
     def _priced(self, usage: CallUsage | None) -> CallUsage | None:
         if usage is None:

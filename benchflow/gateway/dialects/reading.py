@@ -49,6 +49,21 @@ def _events(data: bytes) -> Iterator[Document]:
                 yield event
 
 
+_SPOKEN = frozenset({"text", "content", "delta", "thinking", "reasoning_content", "arguments", "partial_json"})
+"""Members under which the dialects' events have a part of what the model says."""
+
+
+def count_spoken(value: Any, *, is_spoken: bool = False) -> int:
+    """Return how many characters of a document are what the model says, in any dialect."""
+    if isinstance(value, str):
+        return len(value) if is_spoken else 0
+    if isinstance(value, list):
+        return sum(count_spoken(item, is_spoken=is_spoken) for item in value)
+    if isinstance(value, dict):
+        return sum(count_spoken(inner, is_spoken=key in _SPOKEN) for key, inner in value.items())
+    return 0
+
+
 def table(value: Any) -> dict[str, Any]:
     """The value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}

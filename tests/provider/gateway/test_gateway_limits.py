@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.gateway_house import APIS, House
-from support.raw_upstream import DONE, Visit, answer, raw_upstream
+from support.gateway_house import APIS, Agent, House
+from support.raw_upstream import DONE, SSE_HEAD, Visit, answer, chunk, event, raw_upstream
 
 from benchflow.contracts.gateway import Api, ModelLimits
 from benchflow.errors import ConfigError
@@ -137,3 +137,47 @@ async def test_what_failed_is_counted_as_a_call_and_not_as_unmetered(house: Hous
         assert [(await agent.call("bad")).status, (await agent.call(stream=False)).status] == [400, 200]
     usage = (await house.client.status(agent.id)).usage
     assert (usage.calls, usage.unmetered, usage.input_tokens) == (2, 0, 10)
+
+
+@pytest.mark.parametrize("has_read", ["all but the end", "nothing"])
+async def test_an_agent_that_leaves_before_the_tokens_are_told_has_used_them(house: House, has_read: str) -> None:
+    async def say_much(visit: Visit) -> None:
+        await visit.send(SSE_HEAD + (event("word " * 2000) if has_read != "nothing" else b""))
+        await visit.gone.wait()
+
+    async with raw_upstream(say_much) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url, limits={"total_tokens": 3500})
+        prompt = "Say much." + " " * (8000 if has_read == "nothing" else 0)
+        for _ in range(2):
+            async with agent.open_call(prompt) as response:
+                if has_read != "nothing":
+                    assert b"word" in await response.content.readuntil(b"\n\n")
+                response.close()
+            await until_quiet(house, agent)
+        assert (await agent.call(prompt)).status == 402
+    usage = (await house.client.status(agent.id)).usage
+    assert 3500 <= usage.total_tokens < 6000
+    (_, response), *_ = await agent.answered(2)
+    assert (response["error"]["kind"], response["usage"]["is_estimated"]) == ("client_closed", True)
+
+
+async def until_quiet(house: House, agent: Agent) -> None:
+    assert await house.client.until_quiet(agent.id, timeout=300)
+
+
+async def test_an_agent_that_leaves_after_the_end_has_used_what_was_told(house: House) -> None:
+    async def stay(visit: Visit) -> None:
+        told = b'data: {"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n'
+        await visit.send(SSE_HEAD + event("word " * 2000) + chunk(told))
+        await visit.gone.wait()
+
+    async with raw_upstream(stay) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        async with agent.open_call() as response:
+            while b"stop" not in await response.content.readline():
+                pass
+            response.close()
+        await until_quiet(house, agent)
+    [(_, response)] = await agent.answered()
+    assert (response["error"], response["usage"]["is_estimated"]) == (None, False)
+    assert (await house.client.status(agent.id)).usage.total_tokens == 10
