@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from support.hostile_text import FORGED, RAW
 
-from benchflow.contracts.rollout import Failure, Question, Option
+from benchflow.contracts.rollout import Failure, Option, Question
 from benchflow.workflows.operator import rollout_details, rollout_summary
 
 EVIL = f"{FORGED}\n\n# Forged\n\n[click](https://evil.example) <img src=x> | ` **"
