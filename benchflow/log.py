@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from benchflow.sanitise import sanitise, sanitise_line
 
@@ -51,8 +51,11 @@ class GuardedStream(io.TextIOBase):
 
 def guard_stderr() -> None:
     """Sanitise what is written to standard error from here on, tracebacks and warnings included."""
-    if not isinstance(sys.stderr, GuardedStream):
-        sys.stderr = GuardedStream(sys.stderr)
+    sys.stderr = _guarded(sys.stderr)
+
+
+def _guarded(stream: TextIO) -> TextIO:
+    return stream if isinstance(stream, GuardedStream) else cast(TextIO, GuardedStream(stream))
 
 
 class SanitisedFormatter(logging.Formatter):
@@ -80,7 +83,8 @@ def configure_quiet_logging() -> None:
 def configure_logging(*, verbose: bool = False, file: Path | None = None) -> None:
     """Send logs to standard error, or as JSON lines to a file. Quiet unless `verbose`: warnings and above.
 
-    With a file the process is one in the background, whose standard error is a log as well: it is guarded, too.
+    With a file the process is one in the background, whose standard output and error are a log as well: they are
+    guarded, too, for what a user's own code prints and for the traceback that a process ends with.
     """
     import structlog
 
@@ -101,6 +105,7 @@ def configure_logging(*, verbose: bool = False, file: Path | None = None) -> Non
         )
     else:
         guard_stderr()
+        sys.stdout = _guarded(sys.stdout)
         file.parent.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(file, encoding="utf-8")
         renderer = structlog.processors.JSONRenderer()

@@ -54,6 +54,8 @@ class Command(TyperCommand):
             _show(error, as_json)
             raise typer.Exit(USAGE if isinstance(error, UsageError) else SOME_ERRORED) from error
         except KeyboardInterrupt:
+            # The terminal has shown ^C.
+            print_note("")
             print_note("interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:

@@ -22,6 +22,7 @@ def _undone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     monkeypatch.setattr(sys, "stderr", sys.stderr)
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
@@ -97,6 +98,15 @@ def test_what_is_written_around_the_log_is_sanitised_too(capsys: pytest.CaptureF
     written = capsys.readouterr().err
     assert written.count("owned") == 2
     assert RAW.search(written) is None
+
+
+def test_what_a_background_process_prints_is_sanitised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(file=tmp_path / "worker.log")
+    print(FORGED)
+    print(FORGED, file=sys.stderr)
+    written = capsys.readouterr()
+    assert "owned" in written.out and "owned" in written.err
+    assert RAW.search(written.out + written.err) is None
 
 
 def test_a_traceback_shows_no_local_variables(capsys: pytest.CaptureFixture[str]) -> None:
