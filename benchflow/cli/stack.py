@@ -130,7 +130,8 @@ def _show(record: StackRecord, workflows: int | None, screen: Any) -> None:
 
     restarts = ", ".join(f"{name} {count}" for name, count in record.restarts.items())
     show_place("state", record.state, screen)
-    show_place("server", f"{record.address}, namespace {record.namespace}, {process(record.server)}", screen)
+    place = record.address if record.socket is None else f"{record.address} behind {record.socket}"
+    show_place("server", f"{place}, namespace {record.namespace}, {process(record.server)}", screen)
     show_place("worker", process(record.worker), screen)
     show_place("Web UI", _ui(record), screen)
     show_place("reach", _reach(record), screen)

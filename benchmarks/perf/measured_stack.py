@@ -47,7 +47,8 @@ class MeasuredStack:
         record = stack.running(self.paths)
         if record is None or record.server is None or record.worker is None:
             raise RuntimeError(f"the stack is not running: see {self.paths.logs}")
-        return {"supervisor": record.supervisor.pid, "server": record.server.pid, "worker": record.worker.pid}
+        found = {"supervisor": record.supervisor.pid, "server": record.server.pid, "worker": record.worker.pid}
+        return found if record.enclosure is None else found | {"enclosure": record.enclosure.pid}
 
     def cpu(self) -> dict[str, float]:
         """CPU seconds since the start, by process. A restarted process counts with the supervisor from then on."""
