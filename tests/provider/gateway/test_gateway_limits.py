@@ -154,7 +154,8 @@ async def test_an_agent_that_leaves_before_the_tokens_are_told_has_used_them(hou
                     assert b"word" in await response.content.readuntil(b"\n\n")
                 response.close()
             await until_quiet(house, agent)
-        assert (await agent.call(prompt)).status == 402
+        async with agent.open_call(prompt) as response:
+            assert response.status == 402
     usage = (await house.client.status(agent.id)).usage
     assert 3500 <= usage.total_tokens < 6000
     (_, response), *_ = await agent.answered(2)
