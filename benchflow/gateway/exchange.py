@@ -89,7 +89,8 @@ class Exchange:
         await self._rollout.admitted()
         self._held = None
         with self._rollout.under_way():
-            return await self._carry_out(upstream)
+            async with self._rollout.slot():
+                return await self._carry_out(upstream)
 
     def stop(self) -> None:
         """The gateway is to end: a call that is held back is left to the next one, as if this one had not heard it."""
@@ -316,7 +317,7 @@ class Exchange:
 
     @property
     def _shape(self) -> Dialect:
-        return self._dialect or DIALECTS[self._rollout.registration.api]
+        return DIALECTS[self._rollout.registration.api]
 
     def _refused(self, status: int, error: CallError) -> web.StreamResponse:
         return self._answer.refuse(self._shape, status, error)

@@ -8,7 +8,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 
 import structlog
@@ -22,12 +22,16 @@ from benchflow.gateway.hook import MakeReplayer, Replayer
 from benchflow.gateway.prefix import PrefixCheck
 from benchflow.gateway.prices import has_price
 from benchflow.gateway.record import CallRedactor, Past, Record
-from benchflow.gateway.sampling import check_sampling
+from benchflow.gateway.sampling import check_sampling, needs_usage
 from benchflow.paths import GatewayPaths
 from benchflow.store import write_atomic
 from benchflow.trajectories.journal import timestamp
 
 log = structlog.get_logger("benchflow.gateway")
+
+
+MAX_AT_ONCE = 16
+"""Calls of one rollout that may be under way where tokens or money are limited, which are known when they end."""
 
 
 class Kept(Model):
@@ -55,6 +59,7 @@ class Rollout:
         self.refusals = past.refusals
         self._next_seq, self._requests = past.next_seq, past.requests
         self._in_flight = self._waiting = 0
+        self._slots = asyncio.Semaphore(MAX_AT_ONCE)
         self._open = asyncio.Event()
         if not kept.held:
             self._open.set()
@@ -91,6 +96,10 @@ class Rollout:
             self._in_flight -= 1
             self._quiet_since = time.monotonic()
             self._notify()
+
+    def slot(self) -> AbstractAsyncContextManager[None]:
+        """Return what a call holds while it is under way, and others may have to wait for."""
+        return self._slots if needs_usage(self.registration) else contextlib.nullcontext()
 
     def take_seq(self) -> int:
         """The number of the next request in the record."""

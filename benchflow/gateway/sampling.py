@@ -25,10 +25,11 @@ def check_sampling(registration: Registration) -> None:
 
 def changes_calls(registration: Registration) -> bool:
     """Whether anything is put into calls."""
-    return bool(registration.sampling.given) or _needs_usage(registration)
+    return bool(registration.sampling.given) or needs_usage(registration)
 
 
-def _needs_usage(registration: Registration) -> bool:
+def needs_usage(registration: Registration) -> bool:
+    """Return whether tokens or money are limited, which are known when a call has ended."""
     limits = registration.limits.model_dump(exclude_none=True)
     return bool(limits.keys() - {"calls"})
 
@@ -42,7 +43,7 @@ def applied(registration: Registration, dialect: Dialect, body: dict[str, Any]) 
     # A path may be of another dialect than the one that was registered: what that one lacks was not promised for it.
     lacking = dict.fromkeys(dialect.unsupported)
     new = dialect.sample(changed, registration.sampling.model_copy(update=lacking), registration.base_url)
-    if _needs_usage(registration):
+    if needs_usage(registration):
         new |= dialect.ask_for_usage(changed)
     if not new:
         return None

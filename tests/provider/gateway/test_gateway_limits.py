@@ -10,7 +10,9 @@ from support.raw_upstream import DONE, SSE_HEAD, Visit, answer, chunk, event, ra
 
 from benchflow.contracts.gateway import Api, ModelLimits
 from benchflow.errors import ConfigError
+from benchflow.gateway.rollouts import MAX_AT_ONCE
 from benchflow.testing.scripted_model import Reply, ScriptedModel, Usage
+from benchflow.testing.waiting import until
 
 HI = Reply(text="Hi", usage=Usage(input=100, output=20, cached=60), times="always")
 
@@ -92,6 +94,25 @@ async def test_calls_at_the_same_time_do_not_pass_the_limit_of_calls(house: Hous
         agent = await house.agent("openai-chat", model.openai_base_url, limits={"calls": 5})
         got = await asyncio.gather(*(agent.call() for _ in range(12)))
     assert sorted(one.status for one in got) == [200] * 5 + [402] * 7
+
+
+async def test_no_more_tokens_are_used_by_calls_at_the_same_time_than_by_those_that_may_be_under_way(
+    house: House,
+) -> None:
+    go = asyncio.Event()
+
+    async def wait(visit: Visit) -> None:
+        await asyncio.wait_for(go.wait(), 300)
+        await visit.send(answer(DONE))
+
+    async with raw_upstream(wait) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url, limits={"total_tokens": 12})
+        calls = [asyncio.create_task(agent.call(stream=False)) for _ in range(3 * MAX_AT_ONCE)]
+        await until(lambda: len(upstream.visits) >= MAX_AT_ONCE)
+        go.set()
+        got = await asyncio.gather(*calls)
+    assert sorted(one.status for one in got) == [200] * MAX_AT_ONCE + [402] * 2 * MAX_AT_ONCE
+    assert len(upstream.visits) == MAX_AT_ONCE
 
 
 async def test_a_stream_is_asked_for_its_usage_where_tokens_are_limited(house: House) -> None:
