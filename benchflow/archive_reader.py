@@ -7,12 +7,14 @@ is decompressed, what its members unpack to is counted before it is read, and no
 from __future__ import annotations
 
 import contextlib
+import re
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, NamedTuple, TypeVar, cast
 
-from benchflow.confined import MAX_DEPTH, MAX_ENTRIES
+from benchflow.confined import MAX_DEPTH, MAX_ENTRIES, MAX_PATH
 
 T = TypeVar("T")
 
@@ -20,6 +22,15 @@ CHUNK = 1024 * 1024
 
 _MAX_HEADER = 1024 * 1024
 """Bytes that are read for one member's headers: names, extended attributes, the map of its holes."""
+
+_MAX_PAX = 256 * 1024
+"""Bytes of a member's extended header. An extended attribute has at most 64 KiB."""
+
+_MAX_GLOBALS = 1000
+_LONG_NUMBER = re.compile(rb"[0-9]{512}")
+"""Searching for what follows a number takes the square of its length."""
+
+_RECORD = re.compile(rb"([0-9]{1,7}) [^=\n]+=")
 
 
 class ArchiveLimitError(tarfile.ReadError):
@@ -66,7 +77,7 @@ def read_archive(file: IO[bytes], limits: ArchiveLimits, check: Callable[[], Non
     end = 0
     bounded = _BoundedReads(file)
     with bounded.within(_MAX_HEADER):
-        opened = _parse(lambda: tarfile.open(fileobj=cast(IO[bytes], bounded), mode="r:"))
+        opened = _parse(partial(tarfile.open, fileobj=cast(IO[bytes], bounded), mode="r:", tarinfo=_CheckedHeader))
     with opened as archive:
         for _ in range(limits.entries + 1):
             check()
@@ -78,17 +89,59 @@ def read_archive(file: IO[bytes], limits: ArchiveLimits, check: Callable[[], Non
             if info.size < 0 or archive.offset <= end:
                 raise tarfile.ReadError("a member has a size below zero")
             end = archive.offset
+            # Of global headers, which are copied for each member.
+            if len(archive.pax_headers) > _MAX_GLOBALS:
+                raise ArchiveLimitError(f"it has more than {_MAX_GLOBALS} global headers")
             # It would keep every header until the end.
             archive.members = []  # type: ignore[attr-defined]
             parts = tuple(part for part in info.name.split("/") if part not in ("", "."))
             if len(parts) > limits.depth:
                 raise ArchiveLimitError(f"it has directories nested deeper than {limits.depth}")
+            if len(info.name.encode("utf-8", "surrogatepass")) > 2 * MAX_PATH:
+                raise ArchiveLimitError(f"it has a name of more than {2 * MAX_PATH} bytes")
+            if any(min(start, size) < 0 or start + size > info.size for start, size in _data_ranges(info)):
+                raise tarfile.ReadError(f"{info.name!r} has data outside of itself")
             left -= info.size if info.isreg() else 0
             if left < 0:
                 raise ArchiveLimitError(f"it unpacks to more than {limits.size} bytes")
             leads_out = info.name.startswith("/") or ".." in parts or "\0" in info.name
             yield Member(info, parts, leads_out, archive.extractfile(info) if info.isreg() else None)
     raise ArchiveLimitError(f"it has more than {limits.entries} members")
+
+
+def _data_ranges(info: tarfile.TarInfo) -> list[tuple[int, int]]:
+    """Return where a file with holes has data, as offsets and sizes."""
+    return cast(list[tuple[int, int]], info.sparse or [])
+
+
+class _CheckedHeader(tarfile.TarInfo):
+    """A header whose extended records are checked before they are parsed.
+
+    Python before 3.11.10 and 3.12.6 believes their lengths (CVE-2024-6232): a header of a megabyte then takes hours, or
+    becomes hundreds of gigabytes of keywords that overlap. Later ones check them, too.
+    """
+
+    def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        file = cast(IO[bytes], archive.fileobj)
+        start = file.tell()
+        if self.size > _MAX_PAX:
+            raise ArchiveLimitError(f"a member has extended headers of more than {_MAX_PAX} bytes")
+        _check_records(file.read(self.size))
+        file.seek(start)
+        return cast(tarfile.TarInfo, super()._proc_pax(archive))  # type: ignore[misc]
+
+
+def _check_records(block: bytes) -> None:
+    """Raise `tarfile.ReadError` unless a block is `<length> <keyword>=<value>\\n`, any number of times."""
+    if _LONG_NUMBER.search(block):
+        raise tarfile.ReadError("an extended header has a number that is too long")
+    at = 0
+    while at < len(block) and block[at]:
+        match = _RECORD.match(block, at)
+        end = at + int(match.group(1)) if match else 0
+        if match is None or not match.end() < end <= len(block) or block[end - 1] != ord("\n"):
+            raise tarfile.ReadError("an extended header makes no sense")
+        at = end
 
 
 def _parse(read: Callable[[], T]) -> T:

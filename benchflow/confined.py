@@ -12,19 +12,31 @@ import contextlib
 import ctypes
 import errno
 import functools
+import itertools
 import os
 import secrets
+import shutil
 import stat
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NamedTuple
 
 from benchflow.errors import UnsafePathError
 
 MAX_DEPTH = 64
-"""Parts of a name. Deeper trees make every operation slow, and exceed the recursion of common tools."""
+"""Parts of a name in a sandbox's tree. Deeper ones make every operation slow, and exceed the recursion of common tools.
+
+A `ConfinedDirectory` takes twice as many: such a tree may lie below directories of the host's own.
+"""
+
+MAX_PATH = 2000
+"""Bytes of a name in a sandbox's tree, and half of those that a `ConfinedDirectory` takes: the kernel takes 4095."""
+
+MAX_PART = 255
+"""Bytes of one part of a name, as all file systems of Linux have it."""
 
 MAX_ENTRIES = 500_000
 """Files, directories and links below one directory, or in one archive: each takes an inode of the host's."""
@@ -32,6 +44,7 @@ MAX_ENTRIES = 500_000
 # openat2(2) of Linux 5.6, for which Python has no function. The number is the same on every architecture.
 _OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH, _RESOLVE_IN_ROOT = 0x02, 0x04, 0x08, 0x10
+_ATTEMPTS = 128
 _CONFINED = _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS
 
 _PATH_ONLY = getattr(os, "O_PATH", 0)
@@ -39,6 +52,8 @@ _PATH_ONLY = getattr(os, "O_PATH", 0)
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _WITHOUT_WAITING = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+_NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _LEADS_ELSEWHERE = (errno.ELOOP, errno.EXDEV, errno.ENOTDIR)
 """What the kernel answers for a name that leads through a link, out of the directory, or through a file."""
@@ -69,8 +84,8 @@ class ConfinedDirectory:
     """A directory of this host whose content is not trusted, held by a descriptor. Use it as a context manager.
 
     All names are relative to it. Methods raise `FileNotFoundError` for what does not exist, and `UnsafePathError` for
-    a name that is absolute, has `..`, leads through a link, is deeper than `MAX_DEPTH`, or is of another kind than asked
-    for.
+    a name that is absolute, has `..`, leads through a link, is too long or too deep, or belongs to another kind than is
+    asked for.
 
     Args:
         path: Chosen by the host alone; links on the way to it are the user's own.
@@ -131,29 +146,48 @@ class ConfinedDirectory:
     def read_link(self, name: str) -> str:
         """Return the text of a link."""
         with self._parent(name) as (parent, last):
-            return os.readlink(last, dir_fd=parent)
+            try:
+                return os.readlink(last, dir_fd=parent)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                raise self._unsafe(name, "is no symbolic link") from error
 
-    def entries(self, below: str = ".") -> Iterator[Entry]:
+    def entries(self, below: str = ".", *, skip: Callable[[str], bool] = lambda name: False) -> Iterator[Entry]:
         """Yield all that is below one of its directories, sorted, each directory before its content.
 
-        Raises `UnsafePathError` beyond `MAX_DEPTH` or `MAX_ENTRIES`.
+        What is removed meanwhile is left out. Raises `UnsafePathError` for a tree that is too deep, or has more than
+        `MAX_ENTRIES`.
+
+        Args:
+            below: Where to begin.
+            skip: Tells by its name what to leave out, with all that is below it.
         """
-        count = 0
+        left = MAX_ENTRIES
         waiting = [below]
         while waiting:
             name = waiting.pop()
-            fd = self._open_directory(name)
             try:
-                prefix = "" if name == "." else f"{name}/"
-                found = [
-                    Entry(f"{prefix}{one}", os.stat(one, dir_fd=fd, follow_symlinks=False))
-                    for one in sorted(os.listdir(fd))
-                ]
+                fd = self._open_directory(name)
+            except FileNotFoundError:
+                if name == below:
+                    raise
+                continue
+            try:
+                # Not listed at once: a directory may hold more names than this process has memory.
+                with os.scandir(fd) as listed:
+                    names = [one.name for one in itertools.islice(listed, left + 1)]
+                left -= len(names)
+                if left < 0:
+                    raise self._unsafe(below, f"holds more than {MAX_ENTRIES} files")
+                prefix = "" if name == "." else f"{name.rstrip('/')}/"
+                found = []
+                for one in sorted(names):
+                    with contextlib.suppress(FileNotFoundError):
+                        if not skip(f"{prefix}{one}"):
+                            found.append(Entry(f"{prefix}{one}", os.stat(one, dir_fd=fd, follow_symlinks=False)))
             finally:
                 os.close(fd)
-            count += len(found)
-            if count > MAX_ENTRIES:
-                raise self._unsafe(below, f"holds more than {MAX_ENTRIES} files")
             yield from found
             waiting += [one.name for one in reversed(found) if one.is_directory]
 
@@ -165,7 +199,7 @@ class ConfinedDirectory:
         Raises `FileExistsError`, also for a link that leads nowhere.
         """
         with self._parent(name) as (parent, last):
-            return os.open(last, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=parent)
+            return os.open(last, os.O_RDWR | _NEW, mode, dir_fd=parent)
 
     @contextlib.contextmanager
     def replacing(self, name: str, mode: int = 0o600) -> Iterator[BinaryIO]:
@@ -173,16 +207,14 @@ class ConfinedDirectory:
         with self._parent(name) as (parent, last):
             # A name that nobody else could have made before, nor a link with it.
             part = f".{secrets.token_hex(8)}.part"
-            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent)
+            fd = os.open(part, os.O_WRONLY | _NEW, 0o600, dir_fd=parent)
             try:
                 with os.fdopen(fd, "wb") as file:
                     yield file
                     file.flush()
                     os.fchmod(fd, mode)
-                try:
+                with self._directories_refused(name):
                     os.rename(part, last, src_dir_fd=parent, dst_dir_fd=parent)
-                except IsADirectoryError as error:
-                    raise self._unsafe(name, "is a directory") from error
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(part, dir_fd=parent)
@@ -201,15 +233,59 @@ class ConfinedDirectory:
         finally:
             os.close(at)
 
+    def set_mode(self, name: str, mode: int) -> None:
+        """Set the permissions of a directory."""
+        fd = self._open_directory(name)
+        try:
+            os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
+
     def link(self, name: str, target: str) -> None:
         """Make a symbolic link. Raises `FileExistsError`. No method of this class follows it."""
         with self._parent(name) as (parent, last):
-            os.symlink(target, last, dir_fd=parent)
+            try:
+                os.symlink(target, last, dir_fd=parent)
+            except (ValueError, OSError) as error:
+                # NUL, surrogates that stand for no byte, nothing at all, or more than the kernel takes.
+                if isinstance(error, OSError) and (target and error.errno != errno.ENAMETOOLONG):
+                    raise
+                raise self._unsafe(name, "is a link that leads to what is no name") from error
 
     def remove(self, name: str) -> None:
         """Remove a file or a link; missing is success."""
-        with contextlib.suppress(FileNotFoundError), self._parent(name) as (parent, last):
+        with (
+            contextlib.suppress(FileNotFoundError),
+            self._parent(name) as (parent, last),
+            self._directories_refused(name),
+        ):
             os.unlink(last, dir_fd=parent)
+
+    def remove_tree(self, name: str) -> None:
+        """Remove a file, a link or a directory with all that is in it; missing is success."""
+        try:
+            self.remove(name)
+        except UnsafePathError:
+            with contextlib.suppress(FileNotFoundError), self._parent(name) as (parent, last):
+                # By descriptors, which it takes care of itself; a link that has come in between is an error.
+                try:
+                    shutil.rmtree(last, dir_fd=parent)
+                except FileNotFoundError:
+                    raise
+                except (OSError, RecursionError) as error:
+                    raise self._unsafe(name, "cannot be removed, or is being changed") from error
+
+    def rename(self, old: str, new: str) -> None:
+        """Give another name, in place of a file or link that has it. Moves a link itself."""
+        with self._parent(old) as (source, first), self._parent(new) as (target, last):
+            try:
+                os.rename(first, last, src_dir_fd=source, dst_dir_fd=target)
+            except (IsADirectoryError, NotADirectoryError) as error:
+                raise self._unsafe(new, "is, or is to become, a directory") from error
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EINVAL):
+                    raise
+                raise self._unsafe(new, "is a directory that is not empty, or lies in what is to be moved") from error
 
     # --- resolving -----------------------------------------------------------------------------------
 
@@ -217,8 +293,15 @@ class ConfinedDirectory:
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if name.startswith("/") or ".." in parts or "\0" in name:
             raise self._unsafe(name, "leads out of its directory")
-        if len(parts) > MAX_DEPTH:
-            raise self._unsafe(name, f"is nested deeper than {MAX_DEPTH} directories")
+        if len(parts) > 2 * MAX_DEPTH:
+            raise self._unsafe(name[:MAX_PATH], f"is nested deeper than {2 * MAX_DEPTH} directories")
+        try:
+            sizes = [len(os.fsencode(part)) for part in parts]
+        except UnicodeEncodeError as error:
+            # JSON and archives may have surrogates that stand for no byte.
+            raise self._unsafe(ascii(name[:MAX_PATH]), "is no name that a file can have") from error
+        if max(sizes, default=0) > MAX_PART or sum(sizes) + len(sizes) > 2 * MAX_PATH:
+            raise self._unsafe(name[:MAX_PATH], "is longer than the name of a file can be")
         return parts
 
     @contextlib.contextmanager
@@ -233,6 +316,18 @@ class ConfinedDirectory:
             yield fd, last
         finally:
             os.close(fd)
+
+    @contextlib.contextmanager
+    def _directories_refused(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except IsADirectoryError as error:
+            raise self._unsafe(name, "is a directory") from error
+        except OSError as error:
+            # EBUSY: `.`. EPERM: what POSIX says for EISDIR.
+            if error.errno not in (errno.EBUSY, errno.EPERM):
+                raise
+            raise self._unsafe(name, "is a directory, or is protected") from error
 
     def _open_directory(self, name: str) -> int:
         return self._resolve(self._fd, "/".join(self._parts(name)) or ".", name, _DIRECTORY)
@@ -257,6 +352,42 @@ class ConfinedDirectory:
         return UnsafePathError(f"{what}; it is not opened, since a sandbox chose it", file=str(self.path / name))
 
 
+@dataclass(frozen=True)
+class ConfinedPath:
+    """A name below a directory of this host whose content is not trusted, to be opened later."""
+
+    root: Path
+    """As for `ConfinedDirectory`."""
+    name: str = "."
+    """Relative to it."""
+
+    def __str__(self) -> str:
+        return str(self.root / self.name)
+
+    def open(self) -> BinaryIO:
+        """Open a regular file for reading."""
+        with ConfinedDirectory(self.root) as directory:
+            return directory.open(self.name)
+
+    def read(self, limit: int) -> bytes:
+        """Return the bytes of a regular file. Raise `UnsafePathError` beyond `limit` of them."""
+        with ConfinedDirectory(self.root) as directory:
+            return directory.read(self.name, limit)
+
+    def status(self) -> os.stat_result | None:
+        """Return its own status; None where there is nothing, or a link leads there."""
+        try:
+            with ConfinedDirectory(self.root) as directory:
+                return directory.status(self.name)
+        except (FileNotFoundError, UnsafePathError):
+            return None
+
+    def is_directory(self) -> bool:
+        """Tell whether it is a directory, and no link to one."""
+        status = self.status()
+        return status is not None and stat.S_ISDIR(status.st_mode)
+
+
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFLNK: "a symbolic link",
@@ -268,16 +399,16 @@ _KINDS = {
 
 
 def open_in_root(root: int, path: str) -> int:
-    """Open a file of a root directory for reading as a process that has this root would, and return its descriptor.
+    """Open a regular file of a root directory as a process that has this root would, and return its descriptor.
 
-    Links mean what they mean inside, and none leads out. What is opened may be of any kind, and is not waited for.
-    Raises `OSError`.
+    For reading. Links mean what they mean inside, and none leads out. Raises `OSError`; `EINVAL` for what is no regular
+    file.
 
     Args:
         root: A descriptor of the directory.
         path: Absolute, or relative to the root.
     """
-    found = _openat2(root, path, _PATH_ONLY | os.O_CLOEXEC, _RESOLVE_IN_ROOT)
+    found = _openat2(root, path, _PATH_ONLY | os.O_CLOEXEC, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
     try:
         if not stat.S_ISREG(os.fstat(found).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
@@ -326,11 +457,15 @@ def open_by_steps(parent: int, path: str, flags: int) -> int:
 
 def _openat2(parent: int, path: str, flags: int, resolve: int) -> int:
     how = struct.pack("=QQQ", flags, 0, resolve)
-    fd: int = _libc().syscall(_OPENAT2, parent, os.fsencode(path), how, len(how))
-    if fd < 0:
+    for _ in range(_ATTEMPTS):
+        fd: int = _libc().syscall(_OPENAT2, parent, os.fsencode(path), how, len(how))
+        if fd >= 0:
+            return fd
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
-    return fd
+        # EAGAIN: something was renamed meanwhile, so that the kernel can't tell whether `..` leads out.
+        if number not in (errno.EAGAIN, errno.EINTR):
+            break
+    raise OSError(number, os.strerror(number), path)
 
 
 @functools.cache

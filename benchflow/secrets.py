@@ -7,13 +7,16 @@ is the only source. What a sandbox gives back is redacted: an agent may well pri
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from benchflow.confined import ConfinedDirectory
 from benchflow.contracts.environment import EnvironmentRef, Manifest
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import AgentSpec
@@ -30,6 +33,9 @@ every text by chance.
 
 _NESTED = 3
 """How deep in texts of JSON a value is found."""
+
+_CHUNK = 1024 * 1024
+"""Bytes of a file that are looked through at once, beside the longest form of a value."""
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -171,6 +177,14 @@ class Redactor:
         self._spelled = spelled
         longest_first = sorted(spelled, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if spelled else None
+        self._bytes: dict[bytes, bytes] = {}
+        for text, name in spelled.items():
+            # A lone surrogate stands for no bytes, so that no file can hold it.
+            with contextlib.suppress(UnicodeEncodeError):
+                self._bytes[text.encode("utf-8", "surrogateescape")] = name.encode()
+        in_bytes = sorted(self._bytes, key=len, reverse=True)
+        self._bytes_pattern = re.compile(b"|".join(map(re.escape, in_bytes)))
+        self._longest = max(map(len, in_bytes), default=0)
 
     def __call__(self, text: str) -> str:
         return self._pattern.sub(lambda match: self._spelled[match.group()], text) if self._pattern else text
@@ -222,23 +236,59 @@ class Redactor:
             self.clean(file)
 
     def clean(self, file: Path) -> None:
-        """Take the values out of a file, which is written anew only if it holds one."""
-        if self._pattern is None or file.is_symlink() or not file.is_file():
+        """Take the values out of a file, which is written anew only if it holds one. Its directory is the host's."""
+        if not self._bytes or not file.parent.is_dir():
             return
-        part = file.with_name(f".{file.name}.clean")
-        found = False
-        with storage_errors(file), file.open("rb") as source, part.open("wb") as target:
-            for line in source:
-                # Bytes that are no text stay what they are.
-                text = line.decode("utf-8", "surrogateescape")
-                cleaned = self(text)
-                found = found or cleaned != text
-                target.write(cleaned.encode("utf-8", "surrogateescape"))
-        if found:
-            part.chmod(file.stat().st_mode)
-            part.replace(file)
-        else:
-            part.unlink()
+        with storage_errors(file), ConfinedDirectory(file.parent) as directory:
+            self._clean(directory, file.name)
+
+    def clean_below(self, directory: Path) -> None:
+        """Take the values out of all files below a directory of the host, if there is one, whatever its content is.
+
+        Raises `StoreError`, and `UnsafePathError` for a tree that is too deep or too large to be looked through.
+        """
+        if not self._bytes or not directory.is_dir():
+            return
+        with storage_errors(directory), ConfinedDirectory(directory) as confined:
+            for entry in confined.entries():
+                self._clean(confined, entry.name)
+
+    def _clean(self, directory: ConfinedDirectory, name: str) -> None:
+        with contextlib.ExitStack() as opened:
+            try:
+                if not stat.S_ISREG(directory.status(name).st_mode):
+                    return
+                source = opened.enter_context(directory.open(name))
+            except FileNotFoundError:
+                return
+            if not any(found for _, found in self._pieces(source)):
+                return
+            source.seek(0)
+            mode = stat.S_IMODE(os.fstat(source.fileno()).st_mode)
+            with directory.replacing(name, mode) as target:
+                for piece, _ in self._pieces(source):
+                    target.write(piece)
+
+    def _pieces(self, source: BinaryIO) -> Iterator[tuple[bytes, bool]]:
+        """Yield a file without the values, piece by piece, and whether one was in the piece."""
+        held = b""
+        while True:
+            read = source.read(_CHUNK)
+            held += read
+            # A match that begins in what is left of this piece may end in the next one.
+            end = len(held) - self._longest + 1 if read else len(held)
+            written: list[bytes] = []
+            at = 0
+            for match in self._bytes_pattern.finditer(held):
+                if match.start() >= end:
+                    break
+                written += [held[at : match.start()], self._bytes[match.group()]]
+                at = match.end()
+            rest = max(at, end)
+            yield b"".join([*written, held[at:rest]]), bool(written)
+            held = held[rest:]
+            if not read:
+                return
 
 
 def _leaves(content: object) -> Iterable[str]:

@@ -121,8 +121,7 @@ class Scene:
 
     def clean(self, evidence: Path) -> None:
         """Take out of what was kept what nobody may read."""
-        for file in (evidence / "inputs").rglob("*"):
-            self.redact.clean(file)
+        self.redact.clean_below(evidence / "inputs")
 
     @property
     def inputs(self) -> list[str]:
@@ -138,7 +137,7 @@ class Scene:
             key=f"verify-{self.step.index}",
             env=command_env(self.context, self.spec, self.task, self.config.env),
             trusted=self.is_trusted,
-            clean=self.redact.clean,
+            clean=self.redact.clean_below,
             evidence=evidence,
             baseline=read_baseline(self.evidence),
         )

@@ -86,7 +86,7 @@ class Place:
             key=f"verify-{self.outcome.step.index}",
             env=env,
             trusted=record_for(self.rollout.spec.agent).protocol == "oracle",
-            clean=self.redactor(task).clean,
+            clean=self.redactor(task).clean_below,
             evidence=self.rollout.state(self.step),
             baseline=self.baseline,
         )

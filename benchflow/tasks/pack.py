@@ -10,14 +10,14 @@ import errno
 import hashlib
 import os
 import shutil
-import stat
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
-from io import BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
+from benchflow.archive_reader import ArchiveLimits, copy_content, read_archive
+from benchflow.confined import MAX_DEPTH, ConfinedDirectory
 from benchflow.errors import (
     CorruptArtifactError,
     DiskFullError,
@@ -25,6 +25,7 @@ from benchflow.errors import (
     TaskNotFoundError,
     TaskParseError,
     TaskValueError,
+    UnsafePathError,
 )
 
 SKIPPED_NAMES = frozenset({".git", "__pycache__", ".DS_Store"})
@@ -47,12 +48,13 @@ def digest_tree(root: Path, *, exclude: Iterable[str] = ()) -> str:
     Raises `TaskValueError` for a link that leads out of the directory and for sockets, pipes and devices.
     """
     digest = hashlib.sha256()
-    for entry in entries(root, exclude=exclude):
-        header = f"{entry.kind}{'x' if entry.executable else '-'} {entry.name}\0{entry.target}\0"
-        digest.update(header.encode("utf-8", "surrogateescape"))
-        if entry.kind == "f":
-            with _open(entry.path) as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+    with _open_root(root) as directory:
+        for entry in entries(root, exclude=exclude):
+            header = f"{entry.kind}{'x' if entry.executable else '-'} {entry.name}\0{entry.target}\0"
+            digest.update(header.encode("utf-8", "surrogateescape"))
+            if entry.kind == "f":
+                with _open(directory, entry) as file:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
 
 
@@ -71,9 +73,10 @@ def write_pack(root: Path, target: Path, *, exclude: Iterable[str] = ()) -> None
         with (
             os.fdopen(handle, "wb") as file,
             tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
+            _open_root(root) as directory,
         ):
             for entry in entries(root, exclude=exclude):
-                _add(tar, entry)
+                _add(tar, directory, entry)
         partial.chmod(0o644)
         partial.replace(target)
     except OSError as error:
@@ -95,15 +98,11 @@ def unpack(pack: Path, target: Path) -> None:
     except OSError as error:
         raise _store_error(error, target) from error
     try:
-        with tarfile.open(pack, mode="r:") as tar:
-            for member in tar:
-                _extract(tar, member, partial, pack)
+        _lay_out(pack, partial)
         partial.chmod(0o755)
         # Whoever comes second finds the same content in place, since a pack's name is its content.
         if not target.exists():
             partial.rename(target)
-    except tarfile.TarError as error:
-        raise CorruptArtifactError(f"is not a pack: {error}", file=str(pack)) from error
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise _store_error(error, target) from error
@@ -111,53 +110,73 @@ def unpack(pack: Path, target: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path, pack: Path) -> None:
-    """One member of a pack. Not `extractall`: the first releases of Python 3.11 can't keep it inside `root`."""
-    name = PurePosixPath(member.name)
-    path = root / name
-    inside = Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(root))
-    if name.is_absolute() or ".." in name.parts or not inside:
-        raise CorruptArtifactError(f"would write outside of its directory, to {member.name}", file=str(pack))
-    if member.isdir():
-        path.mkdir(exist_ok=True)
-        path.chmod(member.mode & 0o755)
-    elif member.issym():
-        path.symlink_to(member.linkname)
-        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
-            raise CorruptArtifactError(f"holds a link that leads out of it, {member.name}", file=str(pack))
-    elif member.isreg() and (content := tar.extractfile(member)) is not None:
-        with path.open("xb") as file:
-            shutil.copyfileobj(content, file)
-        path.chmod(member.mode & 0o755)
-    else:
-        raise CorruptArtifactError(f"holds {member.name}, which no pack does", file=str(pack))
+def _lay_out(pack: Path, root: Path) -> None:
+    """Write the members of a pack below a new directory, through no link, and links that stay inside.
+
+    Raises `CorruptArtifactError`.
+    """
+    try:
+        _write_members(pack, root)
+    except (tarfile.TarError, UnsafePathError) as error:
+        raise CorruptArtifactError(f"is not a pack: {error}", file=str(pack)) from error
+    except FileExistsError as error:
+        raise CorruptArtifactError("holds a name twice", file=str(pack), key=error.filename) from error
+
+
+def _write_members(pack: Path, root: Path) -> None:
+    links: dict[str, str] = {}
+    modes: dict[str, int] = {}
+    with pack.open("rb") as file, ConfinedDirectory(root) as directory:
+        # A pack has no holes, so that it holds no more than it is long.
+        limits = ArchiveLimits(size=os.fstat(file.fileno()).st_size, depth=2 * MAX_DEPTH)
+        for member in read_archive(file, limits):
+            info, name = member.info, "/".join(member.parts)
+            if member.leads_out:
+                raise CorruptArtifactError(f"would write outside of its directory, to {info.name}", file=str(pack))
+            if info.isdir():
+                directory.make_directories(name)
+                modes[name] = info.mode & 0o755
+            elif info.issym() and name not in links:
+                links[name] = info.linkname
+            elif member.content is not None:
+                with os.fdopen(directory.create(name), "wb") as target:
+                    copy_content(member.content, target)
+                    os.fchmod(target.fileno(), info.mode & 0o755)
+            else:
+                raise CorruptArtifactError(f"holds {info.name}, which no pack does", file=str(pack))
+        # Last, so that nothing is written through one. Where each leads may depend on all others.
+        for name, leads_to in links.items():
+            directory.link(name, leads_to)
+        for name in links:
+            if not Path(os.path.realpath(root / name)).is_relative_to(os.path.realpath(root)):
+                raise CorruptArtifactError(f"holds a link that leads out of it, {name}", file=str(pack))
+        for name, mode in modes.items():
+            directory.set_mode(name, mode)
 
 
 def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[Entry]:
-    """What a pack of `root` holds, parents first, in an order that depends on the names alone."""
-    if not root.is_dir():
-        raise TaskNotFoundError("is not a directory", file=str(root))
+    """Yield what a pack of `root` holds, parents first, in an order that depends on the names alone."""
     excluded = frozenset(str(PurePosixPath(name)) for name in exclude)
-    yield from _walk(root, Path(os.path.realpath(root)), PurePosixPath(), excluded)
 
+    def is_left_out(name: str) -> bool:
+        return name in excluded or name.rpartition("/")[2] in SKIPPED_NAMES
 
-def _walk(directory: Path, root: Path, at: PurePosixPath, excluded: frozenset[str]) -> Iterator[Entry]:
     try:
-        found = [(child.name, child.stat(follow_symlinks=False).st_mode) for child in os.scandir(directory)]
+        with _open_root(root) as directory:
+            found = sorted(directory.entries(skip=is_left_out), key=lambda each: os.fsencode(each.name).split(b"/"))
+    except UnsafePathError as error:
+        raise TaskValueError(error.message, file=error.file, remedy="remove it from the directory") from error
     except OSError as error:
-        raise TaskParseError(f"cannot be read: {error.strerror}", file=str(directory)) from error
-    for child, mode in sorted(found, key=lambda item: os.fsencode(item[0])):
-        name = at / child
-        if child in SKIPPED_NAMES or str(name) in excluded:
-            continue
-        path = directory / child
-        if stat.S_ISLNK(mode):
-            yield Entry(str(name), path, "l", target=_link_target(path, root))
-        elif stat.S_ISDIR(mode):
-            yield Entry(str(name), path, "d")
-            yield from _walk(path, root, name, excluded)
-        elif stat.S_ISREG(mode):
-            yield Entry(str(name), path, "f", executable=bool(mode & 0o111))
+        raise TaskParseError(f"cannot be read: {error.strerror}", file=str(error.filename or root)) from error
+    real_root = Path(os.path.realpath(root))
+    for each in found:
+        path = root / each.name
+        if each.is_link:
+            yield Entry(each.name, path, "l", target=_link_target(path, real_root))
+        elif each.is_directory:
+            yield Entry(each.name, path, "d")
+        elif each.is_file:
+            yield Entry(each.name, path, "f", executable=bool(each.status.st_mode & 0o111))
         else:
             raise TaskValueError(
                 "is neither a file, a directory nor a link",
@@ -179,7 +198,7 @@ def _link_target(link: Path, root: Path) -> str:
     return os.path.relpath(resolved, os.path.realpath(link.parent)) if target.is_absolute() else str(target)
 
 
-def _add(tar: tarfile.TarFile, entry: Entry) -> None:
+def _add(tar: tarfile.TarFile, directory: ConfinedDirectory, entry: Entry) -> None:
     info = tarfile.TarInfo(entry.name)
     info.mode = 0o755 if entry.executable or entry.kind == "d" else 0o644
     if entry.kind == "d":
@@ -189,16 +208,24 @@ def _add(tar: tarfile.TarFile, entry: Entry) -> None:
         info.type, info.linkname, info.mode = tarfile.SYMTYPE, entry.target, 0o777
         tar.addfile(info)
     else:
-        with _open(entry.path) as file:
+        with _open(directory, entry) as file:
             info.size = os.fstat(file.fileno()).st_size
             tar.addfile(info, file)
 
 
-def _open(path: Path) -> BufferedReader:
+def _open_root(root: Path) -> ConfinedDirectory:
+    if not root.is_dir():
+        raise TaskNotFoundError("is not a directory", file=str(root))
+    return ConfinedDirectory(root)
+
+
+def _open(directory: ConfinedDirectory, entry: Entry) -> BinaryIO:
     try:
-        return path.open("rb")
+        return directory.open(entry.name)
+    except UnsafePathError as error:
+        raise TaskValueError(f"was a file, and {error.message}", file=error.file) from error
     except OSError as error:
-        raise TaskParseError(f"cannot be read: {error.strerror}", file=str(path)) from error
+        raise TaskParseError(f"cannot be read: {error.strerror}", file=str(entry.path)) from error
 
 
 def _store_error(error: OSError, target: Path) -> StoreError:
