@@ -20,6 +20,7 @@ import stat
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NamedTuple
@@ -105,7 +106,7 @@ class ConfinedDirectory:
 
     # --- reading -------------------------------------------------------------------------------------
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> BufferedReader:
         """Open a regular file for reading."""
         return os.fdopen(self.open_descriptor(name, os.O_RDONLY), "rb")
 
@@ -364,7 +365,7 @@ class ConfinedPath:
     def __str__(self) -> str:
         return str(self.root / self.name)
 
-    def open(self) -> BinaryIO:
+    def open(self) -> BufferedReader:
         """Open a regular file for reading."""
         with ConfinedDirectory(self.root) as directory:
             return directory.open(self.name)
@@ -379,7 +380,7 @@ class ConfinedPath:
         try:
             with ConfinedDirectory(self.root) as directory:
                 return directory.status(self.name)
-        except (FileNotFoundError, UnsafePathError):
+        except (FileNotFoundError, NotADirectoryError, UnsafePathError):
             return None
 
     def is_directory(self) -> bool:

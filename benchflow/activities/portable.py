@@ -6,19 +6,23 @@ A host that is given one has it as one of its own from then on: with a note, so 
 from __future__ import annotations
 
 import asyncio
-import shutil
+import contextlib
+import os
+import stat
 import tarfile
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.kept import Kept, read_kept, remove_layers, write_kept
+from benchflow.archive_reader import ArchiveLimits, copy_content, read_archive
+from benchflow.confined import MAX_DEPTH, ConfinedDirectory, Entry
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.sandbox import ImageRef
-from benchflow.errors import CorruptArtifactError
+from benchflow.errors import CorruptArtifactError, UnsafePathError
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.records import file_lock
@@ -77,17 +81,36 @@ def _root_of(context: WorkerContext, spec: RolloutSpec) -> RolloutPaths:
 
 def _pack_record(target: Path, root: RolloutPaths, chain: str) -> None:
     """Write an archive of what a chain, and those above it, have written."""
-    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
+    with (
+        tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive,
+        storage_errors(root.root),
+        ConfinedDirectory(root.root) as directory,
+    ):
         for name in chains_above(chain):
-            for file in _written(root.child(name).root if name else root.root):
-                archive.add(file, arcname=str(file.relative_to(root.root)), recursive=False)
+            own = root.child(name).root if name else root.root
+            for entry in _written(directory, own.relative_to(root.root).as_posix()):
+                info = tarfile.TarInfo(entry.name)
+                info.mode, info.mtime = stat.S_IMODE(entry.status.st_mode), entry.status.st_mtime
+                if entry.is_link:
+                    info.type, info.linkname = tarfile.SYMTYPE, directory.read_link(entry.name)
+                    archive.addfile(info)
+                    continue
+                with directory.open(entry.name) as file:
+                    info.size = os.fstat(file.fileno()).st_size
+                    archive.addfile(info, file)
 
 
-def _written(directory: Path) -> Iterator[Path]:
-    for entry in sorted(directory.iterdir()) if directory.is_dir() else ():
-        if entry.name in _NOT_NEEDED or entry.name.startswith("."):
-            continue
-        yield from sorted(file for file in entry.rglob("*") if file.is_file()) if entry.is_dir() else [entry]
+def _written(directory: ConfinedDirectory, own: str) -> list[Entry]:
+    """Return the files and links that a rollout has in its results and others need. own: the directory of these."""
+    prefix = "" if own == "." else f"{own}/"
+
+    def is_not_needed(name: str) -> bool:
+        inner = name.removeprefix(prefix)
+        return "/" not in inner and (inner in _NOT_NEEDED or inner.startswith("."))
+
+    if not directory.has(own):
+        return []
+    return [entry for entry in directory.entries(own, skip=is_not_needed) if entry.is_file or entry.is_link]
 
 
 async def lay_out_record(context: WorkerContext, spec: RolloutSpec, record: ArtifactRef) -> None:
@@ -100,28 +123,33 @@ async def lay_out_record(context: WorkerContext, spec: RolloutSpec, record: Arti
 
 
 def _extract(archive: Path, root: Path) -> None:
+    """Write the files of a record that are not there yet."""
     try:
-        with tarfile.open(archive, "r:") as packed_, storage_errors(root):
+        with storage_errors(root), archive.open("rb") as file:
             root.mkdir(parents=True, exist_ok=True)
-            for member in packed_:
-                _extract_file(packed_, member, root)
-    except tarfile.TarError as error:
+            with ConfinedDirectory(root) as directory:
+                # A record has no holes, so that it holds no more than it is long.
+                limits = ArchiveLimits(size=os.fstat(file.fileno()).st_size, depth=2 * MAX_DEPTH)
+                _extract_members(file, limits, directory)
+    except (tarfile.TarError, UnsafePathError) as error:
         raise CorruptArtifactError(f"is no record of a rollout: {error}", file=str(archive)) from error
 
 
-def _extract_file(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> None:
-    """Write one file of a record, unless it is there. `TarFile.extract` has no filter before Python 3.11.4."""
-    file = root / member.name
-    if not (member.isreg() or member.issym()) or not file.parent.resolve().is_relative_to(root.resolve()):
-        raise tarfile.ReadError(f"{member.name!r} is no file below it")
-    if file.exists() or file.is_symlink():
-        return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if member.issym():
-        file.symlink_to(member.linkname)
-        return
-    content = archive.extractfile(member)
-    assert content is not None
-    with content, file.open("xb") as target:
-        shutil.copyfileobj(content, target)
-    file.chmod(member.mode & 0o755)
+def _extract_members(file: IO[bytes], limits: ArchiveLimits, directory: ConfinedDirectory) -> None:
+    links: list[tuple[str, str]] = []
+    for member in read_archive(file, limits):
+        info, name = member.info, "/".join(member.parts)
+        if member.leads_out or not (info.isreg() or info.issym()):
+            raise tarfile.ReadError(f"{info.name!r} is no file below it")
+        directory.make_directories("/".join(member.parts[:-1]))
+        if directory.has(name):
+            continue
+        if member.content is None:
+            links.append((name, info.linkname))
+            continue
+        with directory.replacing(name, info.mode & 0o755) as target:
+            copy_content(member.content, target)
+    # Last, so that no member has to be written through one.
+    for name, leads_to in links:
+        with contextlib.suppress(FileExistsError):
+            directory.link(name, leads_to)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import posixpath
+import os
 import tarfile
 import tempfile
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
+from benchflow.archive_reader import copy_content, read_archive
+from benchflow.confined import ConfinedDirectory, ConfinedPath
 from benchflow.contracts.reward import Judge, JudgeAnswer, JudgeQuestion, JudgeRubric, RolloutNode, VerifyResult
-from benchflow.errors import JudgeError, VerifierError
+from benchflow.errors import JudgeError, UnsafePathError, VerifierError
+from benchflow.planes.reward.capture import limits_of
 from benchflow.planes.reward.judge import Document, documents_below, judge_rubric
 from benchflow.rescoring.record import JudgeUse
 
@@ -89,39 +93,36 @@ async def judge_stored(rubric: JudgeRubric, node: RolloutNode, workspace: Path |
 
 def _documents(node: RolloutNode, workspace: Path | None, scratch: Path) -> list[Document]:
     kept, results = node.rollout.evidence, node.rollout.directory
-    documents = documents_below(kept / "inputs") if kept is not None else []
+    documents = documents_below(ConfinedPath(kept / "inputs")) if kept is not None else []
     if not documents and workspace is not None:
         left_out = _lay_out(workspace, scratch)
-        documents = documents_below(scratch, prefix=node.rollout.workspace.strip("/") + "/")
+        documents = documents_below(ConfinedPath(scratch), prefix=node.rollout.workspace.strip("/") + "/")
         if left_out:
             documents.append(Document("(larger files)", f"[{left_out} larger files are not shown]"))
     if results is not None:
-        documents += documents_below(results / "artifacts", prefix="artifacts/")
+        documents += documents_below(ConfinedPath(results / "artifacts"), prefix="artifacts/")
     lines = "\n".join(json.dumps(event, ensure_ascii=False) for event in node.trajectory)
     return [*documents, Document(_TRAJECTORY, lines)]
 
 
 def _lay_out(workspace: Path, target: Path) -> int:
-    """The regular files of a kept workspace, below `target`; nothing is written anywhere else.
-
-    Returns how many were too large.
-    """
+    """Write the regular files of a kept workspace below `target`. Return how many were too large."""
     left, left_out = MOST_UNPACKED, 0
     try:
-        with tarfile.open(workspace, "r:") as tar:
-            for member in tar:
-                name = posixpath.normpath(member.name)
-                if not member.isreg() or name.startswith(("/", "../")):
+        with workspace.open("rb") as file, ConfinedDirectory(target) as directory:
+            for member in read_archive(file, limits_of(file)):
+                if member.content is None or member.leads_out:
                     continue
-                if member.size > left:
+                if member.info.size > left:
                     left_out += 1
                     continue
-                left -= member.size
-                content = tar.extractfile(member)
-                place = target / name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                if content is not None and not place.exists():
-                    place.write_bytes(content.read())
-    except (OSError, tarfile.TarError, ValueError) as error:
+                left -= member.info.size
+                directory.make_directories("/".join(member.parts[:-1]))
+                with (
+                    contextlib.suppress(FileExistsError),
+                    os.fdopen(directory.create("/".join(member.parts)), "wb") as place,
+                ):
+                    copy_content(member.content, place)
+    except (OSError, tarfile.TarError, UnsafePathError) as error:
         raise VerifierError(f"the kept workspace cannot be read: {error}", file=str(workspace)) from error
     return left_out

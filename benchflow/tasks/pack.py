@@ -13,8 +13,9 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from benchflow.archive_reader import ArchiveLimits, copy_content, read_archive
 from benchflow.confined import MAX_DEPTH, ConfinedDirectory
@@ -219,7 +220,7 @@ def _open_root(root: Path) -> ConfinedDirectory:
     return ConfinedDirectory(root)
 
 
-def _open(directory: ConfinedDirectory, entry: Entry) -> BinaryIO:
+def _open(directory: ConfinedDirectory, entry: Entry) -> BufferedReader:
     try:
         return directory.open(entry.name)
     except UnsafePathError as error:

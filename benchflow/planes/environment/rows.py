@@ -12,6 +12,7 @@ import math
 import re
 import sqlite3
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,9 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
+from benchflow.confined import ConfinedPath
 from benchflow.contracts.environment import DatabaseState, StateSnapshot, TableState, WorldState
-from benchflow.errors import StateError
+from benchflow.errors import StateError, UnsafePathError
 
 RECORD = "snapshot.json"
 """The file of a snapshot that tells what it is; databases lie beside it as its `files` say."""
@@ -31,6 +33,23 @@ FENCE_TABLE = "benchflow_fence"
 
 Value: TypeAlias = int | float | str | bytes | None
 Row: TypeAlias = tuple[Value, ...]
+
+TIMEOUT = 300.0
+"""Seconds in which a database must have been read."""
+
+_STEPS = 100_000
+"""Of SQLite's virtual machine, between two looks at the clock: some milliseconds."""
+
+_LIMITS = {
+    # Of a text, a blob and a row. The default is 1 GB, which a generated column of an empty row can be made to be.
+    sqlite3.SQLITE_LIMIT_LENGTH: 128 * 1024 * 1024,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 200,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+
+_DENIED = (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_RECURSIVE)
 
 _MODULE = re.compile(r"\bUSING\s+[\"'`\[]?(\w+)", re.IGNORECASE)
 _CONTENTLESS = re.compile(r"\bcontent\s*=\s*(''|\"\")", re.IGNORECASE)
@@ -85,22 +104,53 @@ def snapshot_at(directory: Path) -> StateSnapshot:
 
 
 @contextlib.contextmanager
-def opened(directory: Path, path: str, file: str | None) -> Iterator[sqlite3.Connection]:
+def opened(directory: Path, path: str, file: str | None, *, timeout: float = TIMEOUT) -> Iterator[sqlite3.Connection]:
     """A database of a fetched snapshot, to read; nothing is written, not even a lock.
 
-    path: where the world has it, for the errors. All that goes wrong in the block with it is raised as `StateError`.
+    A sandbox wrote it, so that its schema may be made to run for ever, to fill the memory, or to call what is here.
+
+    path: where the world has it, for the errors. timeout: seconds for all that is read of it. All that goes wrong in the
+    block with it is raised as `StateError`.
     """
-    place = quote(str((directory / str(file)).absolute()))
+    place = directory / str(file)
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{place}?immutable=1", uri=True)) as database:
-            database.text_factory = _text
+        # Through no link. Nothing on this host changes it until it is opened by its path, which is all that SQLite
+        # knows; and what lies beside it (`-wal`, `-journal`) is not opened where a database is immutable.
+        ConfinedPath(directory, str(file)).open().close()
+        uri = f"file:{quote(str(place.absolute()))}?immutable=1&mode=ro"
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
+            _restrict(database, time.monotonic() + timeout)
             yield database
-    except sqlite3.Error as error:
+    except (UnsafePathError, OSError) as error:
+        raise StateError(
+            f"cannot be read on this host: {error}",
+            key=path,
+            file=str(place),
+            remedy="look whether it is a regular file, and whether the snapshot was removed",
+        ) from error
+    except (sqlite3.Error, UnicodeError, MemoryError, OverflowError) as error:
         raise StateError(
             f"cannot be read on this host, with SQLite {sqlite3.sqlite_version}: {error}",
             key=path,
-            remedy="look whether it is whole, and whether it needs a newer SQLite",
+            remedy=f"look whether it is whole, whether it needs a newer SQLite, and more than {timeout:g} s to be read",
         ) from error
+
+
+def _restrict(database: sqlite3.Connection, deadline: float) -> None:
+    """Keep the schema of a database from doing more than to hold rows."""
+    for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON", "mmap_size = 0"):
+        database.execute(f"PRAGMA {pragma}")
+    for limit, most in _LIMITS.items():
+        database.setlimit(limit, most)
+    database.text_factory = _text
+    database.set_authorizer(_authorize)
+    database.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+
+
+def _authorize(action: int, one: str | None, other: str | None, schema: str | None, source: str | None) -> int:
+    """Allow to read tables. source: the view or the trigger that asks."""
+    # A view may have been written into the schema as a table; its query may have no end.
+    return sqlite3.SQLITE_DENY if action in _DENIED or source is not None else sqlite3.SQLITE_OK
 
 
 def tables_of(database: sqlite3.Connection) -> list[Table]:

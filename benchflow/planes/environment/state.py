@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import posixpath
 import re
 import shutil
@@ -10,12 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchflow.confined import ConfinedPath
 from benchflow.contracts.environment import StateSnapshot
-from benchflow.errors import StateError
+from benchflow.errors import StateError, UnsafePathError
 from benchflow.planes.environment.difference import diff_snapshots
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.rows import FENCE_TABLE, RECORD, read_state
-from benchflow.store import file_digest, storage_errors, write_atomic
+from benchflow.store import storage_errors, write_atomic
 
 __all__ = ["FENCE_TABLE", "SNAPSHOTS", "SqliteStore", "diff_snapshots", "read_state"]
 
@@ -70,8 +72,12 @@ class SqliteStore:
         request = {"directory": self._directory, "name": name, "paths": list(paths)}
         taken = StateSnapshot.model_validate(await self._ask("snapshot", request))
         # It names files that are read on this host later.
-        assert taken.directory == f"{self._directory}/{name}"
-        assert all(not file.present or file.file == f"files{file.path}" for file in taken.files)
+        known = all(file.path in paths and file.file == f"files{file.path}" for file in taken.files if file.present)
+        if taken.directory != f"{self._directory}/{name}" or not known:
+            raise StateError(
+                f"the snapshot {name!r} is said to lie elsewhere than where it was asked for",
+                remedy="keep the sandbox's processes from the files of a snapshot, and take it again",
+            )
         return taken
 
     async def restore(self, snapshot: StateSnapshot, *, live: bool) -> None:
@@ -120,10 +126,18 @@ def _clear(*directories: Path) -> None:
 
 def _prove(snapshot: StateSnapshot, directory: Path, there: bool) -> None:
     for file in snapshot.files:
-        copy = directory / str(file.file)
-        if file.present and not (there and copy.is_file() and file_digest(copy) == file.sha256):
+        if file.present and not (there and _digest(ConfinedPath(directory, str(file.file))) == file.sha256):
             raise StateError(
                 f"its copy in the snapshot {snapshot.name!r} is not the one that was taken",
                 key=file.path,
                 remedy="keep the sandbox's processes from the files of a snapshot, and take it again",
             )
+
+
+def _digest(place: ConfinedPath) -> str | None:
+    """Return the SHA-256 of a regular file, in hex; None where there is none."""
+    try:
+        with place.open() as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (FileNotFoundError, UnsafePathError):
+        return None

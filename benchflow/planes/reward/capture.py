@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import posixpath
 import shlex
-import shutil
+import stat
 import tarfile
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from benchflow.archive_reader import ArchiveLimits, read_archive
+from benchflow.confined import MAX_ENTRIES, ConfinedDirectory, ConfinedPath
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec, Task, VerifierConfig
 from benchflow.errors import SandboxError, SandboxLostError, VerifierError
@@ -42,6 +45,9 @@ _REST = "/var/lib/benchflow/workspace.sh"
 _DECLARED = "declared.json"
 _END = bytes(1024)
 """What an archive ends with."""
+
+_MOST_HOLES = 1024 * 1024 * 1024
+"""Bytes. No `tar` of a usual image packs files with holes as such, unless it is told to."""
 
 _NOT_THERE = 44
 # Bytes, as near as the image's `du` can tell: not every one knows -b.
@@ -107,16 +113,18 @@ async def keep_inputs(sandbox: Sandbox, paths: Sequence[str], evidence: Path, *,
     for path in sorted({posixpath.normpath(path) for path in paths}):
         if path in told:
             continue
-        place = evidence / INPUTS / path.lstrip("/")
+        name = path.lstrip("/")
         if any(parent in told and told[parent] is None for parent in map(str, PurePosixPath(path).parents)):
-            told[path] = None if place.exists() else f"{path} is not there: it cannot be scored by"
+            there = ConfinedPath(evidence / INPUTS, name).status() is not None
+            told[path] = None if there else f"{path} is not there: it cannot be scored by"
         else:
-            told[path] = await _bring(sandbox, path, place, limit_bytes - _size(evidence / INPUTS))
+            left = limit_bytes - _size(ConfinedPath(evidence / INPUTS))
+            told[path] = await _bring(sandbox, path, ConfinedPath(evidence / INPUTS, name), left)
         _write(record, told)
     return [note for path in paths if (note := told[posixpath.normpath(path)])]
 
 
-async def _bring(sandbox: Sandbox, path: str, place: Path, limit: int) -> str | None:
+async def _bring(sandbox: Sandbox, path: str, place: ConfinedPath, limit: int) -> str | None:
     """Bring one path; why it could not be."""
     if path == "/":
         return "/ is the whole file system: it is not kept"
@@ -127,18 +135,20 @@ async def _bring(sandbox: Sandbox, path: str, place: Path, limit: int) -> str | 
             return f"{path} is not there: it cannot be scored by"
         if measured.return_code == 0 and int(measured.stdout) > limit:
             return too_large
-        with storage_errors(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=place.parent, prefix=".part-") as scratch:
-                part = Path(scratch) / "part"
-                await sandbox.download(path, part)
-                if not part.exists():
-                    return f"{path} is neither a file nor a directory: it is not kept"
-                if _size(part) > limit:
-                    return too_large
-                if place.exists():
-                    shutil.rmtree(place)
-                part.replace(place)
+        with storage_errors(place.root), ExitStack() as opened:
+            place.root.mkdir(parents=True, exist_ok=True)
+            evidence = opened.enter_context(ConfinedDirectory(place.root.parent))
+            # Beside the directory: of a worker that dies nothing is left in it that a scorer reads.
+            part = Path(opened.enter_context(tempfile.TemporaryDirectory(dir=place.root.parent, prefix=".part-")))
+            await sandbox.download(path, part / "part")
+            if ConfinedPath(part, "part").status() is None:
+                return f"{path} is neither a file nor a directory: it is not kept"
+            if _size(ConfinedPath(part, "part")) > limit:
+                return too_large
+            name = f"{place.root.name}/{place.name}"
+            evidence.make_directories(posixpath.dirname(name))
+            evidence.remove_tree(name)
+            evidence.rename(f"{part.name}/part", name)
     except SandboxLostError:
         raise
     except SandboxError as error:
@@ -146,10 +156,18 @@ async def _bring(sandbox: Sandbox, path: str, place: Path, limit: int) -> str | 
     return None
 
 
-def _size(path: Path) -> int:
-    """Bytes of the files that a path holds."""
-    places = path.rglob("*") if path.is_dir() else [path]
-    return sum(place.lstat().st_size for place in places if place.is_file() and not place.is_symlink())
+def _size(place: ConfinedPath) -> int:
+    """Return the bytes of the files that a place holds. Raises `UnsafePathError`."""
+    status = place.status()
+    if status is None or not stat.S_ISDIR(status.st_mode):
+        return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else 0
+    with ConfinedDirectory(place.root) as directory:
+        return sum(entry.status.st_size for entry in directory.entries(place.name) if entry.is_file)
+
+
+def limits_of(packed: IO[bytes]) -> ArchiveLimits:
+    """Return how much an archive that a sandbox has made may unpack to: what it is long, and some holes."""
+    return ArchiveLimits(size=os.fstat(packed.fileno()).st_size + _MOST_HOLES)
 
 
 # --- the workspace ---------------------------------------------------------------------------------------
@@ -240,7 +258,8 @@ async def _stage(sandbox: Sandbox, tar: Path, wanted: Callable[[str], bool]) -> 
     with tempfile.NamedTemporaryFile(prefix="benchflow-workspace-") as file:
         try:
             rest = await asyncio.to_thread(_retell, tar, file, wanted)
-        except (OSError, tarfile.TarError) as error:
+        except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
+            # Values: of times and owners that no archive can hold.
             raise VerifierError(f"what was kept cannot be read: {error}", file=str(tar)) from error
         await sandbox.upload(Path(file.name), _STAGED)
     await sandbox.write_file(_REST, rest, mode=0o600)
@@ -270,26 +289,29 @@ def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool]) -> str:
     seen: dict[str, bool] = {}
     parents: set[str] = set()
     with (
-        tarfile.open(tar, "r:") as packed,
+        tar.open("rb") as packed,
         tarfile.open(fileobj=sink, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
-        for member in packed:
-            name = posixpath.normpath(member.name)
+        for member in read_archive(packed, limits_of(packed)):
+            name = "/".join(member.parts) or "."
             above = {str(parent) for parent in PurePosixPath(name).parents}
-            leads_out = name.startswith(("/", "../")) or name == ".."
-            if leads_out or not wanted(name) or name in seen or any(seen.get(parent) is False for parent in above):
+            covered = any(seen.get(parent) is False for parent in above)
+            if member.leads_out or not wanted(name) or name in seen or covered:
                 continue
-            if not member.isdir() and name in parents:
+            is_directory = member.info.isdir()
+            if not is_directory and name in parents:
                 continue
-            info = _entry(member, name)
+            info = _entry(member.info, name)
             if info is None or (info.islnk() and (info.linkname not in seen or seen[info.linkname])):
                 continue
-            seen[name] = member.isdir()
+            seen[name] = is_directory
             parents |= above
-            if member.isdir():
+            if len(parents) > MAX_ENTRIES:
+                raise tarfile.ReadError(f"it has more than {MAX_ENTRIES} directories")
+            if is_directory:
                 directories.append((0 if name == "." else len(above), info))
             else:
-                archive.addfile(info, packed.extractfile(member) if info.isreg() else None)
+                archive.addfile(info, member.content)
                 if info.issym() or info.islnk():
                     links.append(info)
         for _, info in sorted(directories, key=lambda found: found[0], reverse=True):

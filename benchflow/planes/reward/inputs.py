@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from benchflow.confined import ConfinedPath
 from benchflow.contracts.reward import Evidence
 from benchflow.contracts.task import JudgeConfig, Task, VerifierConfig, VerifierStrategy
 from benchflow.errors import VerifierError
@@ -32,7 +34,7 @@ def judged_directory(strategy: VerifierStrategy) -> str:
     return strategy.input_dir or JudgeConfig().input_dir
 
 
-def find_inputs(paths: Sequence[str], evidence: Evidence, step: str | None) -> dict[str, Path]:
+def find_inputs(paths: Sequence[str], evidence: Evidence, step: str | None) -> dict[str, ConfinedPath]:
     """Where each declared file or directory lies, by the path as written.
 
     A relative path is one of the results: of the step's own, else of the rollout's; an absolute one is the sandbox's.
@@ -49,16 +51,17 @@ def find_inputs(paths: Sequence[str], evidence: Evidence, step: str | None) -> d
     return found
 
 
-def _find(path: str, evidence: Evidence, step: str | None) -> Path | None:
+def _find(path: str, evidence: Evidence, step: str | None) -> ConfinedPath | None:
     for root, relative in _candidates(path, evidence, step):
         parts = [part for part in PurePosixPath(relative).parts if part != "/"]
         if ".." in parts:
             raise VerifierError(
                 f"{path!r} leads out of the rollout", key="inputs", remedy="name a path without `..` in it"
             )
-        steps = [root.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1)]
-        if all(place.exists() and not place.is_symlink() for place in steps):
-            return root.joinpath(*parts)
+        place = ConfinedPath(root, "/".join(parts) or ".")
+        status = place.status()
+        if status is not None and not stat.S_ISLNK(status.st_mode):
+            return place
     return None
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Literal, cast
 
+from benchflow.confined import ConfinedPath
 from benchflow.contracts.reward import RewardEvent, VerifyResult
 from benchflow.errors import RewardMissingError
 from benchflow.planes.reward.reward_json import RewardDocument
@@ -39,7 +39,7 @@ _STATED = ("items", "events", "space", "granularity")
 
 
 def read_episode(
-    inputs: Mapping[str, Path], form: Format, *, reward_range: tuple[float, float], now: datetime
+    inputs: Mapping[str, ConfinedPath], form: Format, *, reward_range: tuple[float, float], now: datetime
 ) -> VerifyResult:
     """The result of an episode's files, by the names that errors call them.
 

@@ -10,6 +10,7 @@ import os
 import posixpath
 import re
 import shlex
+import stat
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from benchflow.confined import ConfinedPath
 from benchflow.contracts.reward import (
     Judge,
     JudgeRubric,
@@ -29,11 +31,10 @@ from benchflow.contracts.reward import (
     Workbench,
 )
 from benchflow.contracts.sandbox import SandboxExecResult
-from benchflow.errors import RewardFuncError, VerifierError, VerifierTimeoutError
+from benchflow.errors import RewardFuncError, UnsafePathError, VerifierError, VerifierTimeoutError
 from benchflow.paths import RolloutPaths
 from benchflow.planes.reward.inputs import find_inputs
 from benchflow.planes.reward.judge import Document, ModelJudge, credential_of, documents_below, judge_rubric
-from benchflow.planes.reward.strict import open_regular
 
 MOST_TEXT = 1024 * 1024
 """Bytes of a file that is matched."""
@@ -163,20 +164,16 @@ async def _content(node: RolloutNode, path: str) -> bytes | None:
 
 
 def _copy(root: Path, relative: str) -> bytes | None:
-    """A regular file below a directory that an agent may have filled; no link is followed to it."""
-    place = root
-    for part in relative.split("/"):
-        place = place / part
-        if place.is_symlink() or not place.exists():
-            return None
-    stream = open_regular(place) if not place.is_dir() else None
-    if stream is None:
-        raise RewardFuncError("is no file", file=str(place), remedy="name a file")
-    with stream:
-        content = stream.read(MOST_TEXT + 1)
-    if len(content) > MOST_TEXT:
-        raise RewardFuncError(f"is larger than {MOST_TEXT} bytes", file=str(place), remedy="match a smaller file")
-    return content
+    """Return a regular file below a directory that an agent may have filled; None where none is, or a link leads."""
+    place = ConfinedPath(root, relative)
+    status = place.status()
+    if status is None or stat.S_ISLNK(status.st_mode):
+        return None
+    try:
+        return place.read(MOST_TEXT)
+    except UnsafePathError as error:
+        remedy = f"name a file of at most {MOST_TEXT} bytes"
+        raise RewardFuncError(error.message, file=str(place), remedy=remedy) from error
 
 
 def _was_missing(evidence: Path, path: str) -> bool:
@@ -327,10 +324,10 @@ class LLMJudgeRewardFunc:
         found = [Document("the agent's answer", node.answer)] if node.answer else []
         if self.inputs:
             for path, place in find_inputs(self.inputs, rollout, _step_of(node)).items():
-                below = path.rstrip("/") + "/" if place.is_dir() else path
+                below = path.rstrip("/") + "/" if place.is_directory() else path
                 found += documents_below(place, prefix=below)
         elif rollout.evidence is not None:
-            found += documents_below(rollout.evidence / "inputs", prefix="/")
+            found += documents_below(ConfinedPath(rollout.evidence / "inputs"), prefix="/")
         if not found:
             raise RewardFuncError(
                 "there is nothing to judge: the agent said nothing, and no file of its was kept",

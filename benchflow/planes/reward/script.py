@@ -5,13 +5,13 @@ A reward that cannot be read is an error, never a 0 that nobody measured.
 
 from __future__ import annotations
 
-import os
 import re
 import string
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
+from benchflow.confined import ConfinedPath
 from benchflow.contracts.reward import AggregatePolicy, RewardEvent, VerifyResult
 from benchflow.errors import RewardFileError, RewardMissingError
 from benchflow.planes.reward.reward_json import RewardDocument
@@ -20,8 +20,8 @@ from benchflow.planes.reward.strict import (
     in_range,
     load_json,
     number,
-    open_regular,
     quote,
+    read_tail,
     read_text,
     refuse,
 )
@@ -48,8 +48,8 @@ def parse_rewards(
     the scalar of the metrics where `reward.json` has none. now: stamps events that bring no time.
     Raises `RewardMissingError` when neither file is there and `RewardFileError` when one is not a reward.
     """
-    text = read_text(verifier_dir / "reward.txt", REWARD_TEXT)
-    document = read_text(verifier_dir / "reward.json", REWARD_JSON)
+    text = read_text(ConfinedPath(verifier_dir, "reward.txt"), REWARD_TEXT)
+    document = read_text(ConfinedPath(verifier_dir, "reward.json"), REWARD_JSON)
     if text is None and document is None:
         raise RewardMissingError(
             f"the verifier ended with exit status {exit_code} and wrote no reward",
@@ -79,16 +79,8 @@ def parse_rewards(
 
 def _output_tail(verifier_dir: Path) -> str | None:
     """The last lines the script printed, as far as they can be had, for whoever has to find out why."""
-    try:
-        stream = open_regular(verifier_dir / OUTPUT)
-    except OSError:
-        return None
-    if stream is None:
-        return None
-    with stream:
-        stream.seek(max(0, os.fstat(stream.fileno()).st_size - 8192))
-        lines = stream.read(8192).decode("utf-8", "replace").splitlines()
-    return "\n".join(lines[-_TAIL_LINES:]) or None
+    tail = read_tail(ConfinedPath(verifier_dir, OUTPUT), 8192) or ""
+    return "\n".join(tail.splitlines()[-_TAIL_LINES:]) or None
 
 
 def _reward_text(text: str, allowed: tuple[float, float]) -> float:

@@ -74,7 +74,7 @@ async def _role(
         raise VerifierError(f"there is no role {strategy.role!r}", key="role", remedy="add its section to verifier.md")
     documents: list[Document] = []
     for path, place in find_inputs(strategy.inputs, node.rollout, step).items():
-        prefix = f"{path.rstrip('/')}/" if place.is_dir() else path
+        prefix = f"{path.rstrip('/')}/" if place.is_directory() else path
         documents += await asyncio.to_thread(documents_below, place, prefix=prefix)
     return await judge_as_role(
         role,

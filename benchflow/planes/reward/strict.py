@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from math import isfinite
-from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
-from benchflow.errors import RewardFileError
+from benchflow.confined import ConfinedPath
+from benchflow.errors import RewardFileError, UnsafePathError
 
 MAX_BYTES = 1024 * 1024
 AGREEMENT = 1e-9
@@ -36,39 +35,36 @@ def quote(value: object) -> str:
 # --- files ---------------------------------------------------------------------------------------------
 
 
-def open_regular(path: Path) -> BinaryIO | None:
-    """The file, opened; None where the name belongs to a directory, a pipe or a device. Follows no link."""
-    # Not blocking, because opening a pipe that nobody writes to would wait for ever.
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        return None
-    return os.fdopen(handle, "rb")
-
-
-def read_text(path: Path, shown: str, *, limit: int = MAX_BYTES) -> str | None:
-    """The text of a regular file of at most `limit` bytes, None when there is nothing of that name.
+def read_text(path: ConfinedPath, shown: str, *, limit: int = MAX_BYTES) -> str | None:
+    """Return the text of a regular file of at most `limit` bytes, None when there is nothing of that name.
 
     shown: what errors call it. Raises `RewardFileError`.
     """
     try:
-        stream = open_regular(path)
+        with path.open() as file:
+            content = file.read(limit + 1)
     except FileNotFoundError:
         return None
+    except UnsafePathError as error:
+        refuse(shown, error.message, "write a regular file")
     except OSError as error:
-        if path.is_symlink():
-            refuse(shown, "is a symbolic link", "write a regular file")
         refuse(shown, f"cannot be read: {error.strerror}", "write a regular file")
-    if stream is None:
-        refuse(shown, "is not a regular file", "write a regular file")
-    with stream:
-        content = stream.read(limit + 1)
     if len(content) > limit:
         refuse(shown, f"is larger than {limit} bytes", "keep details in files of their own beside it")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         refuse(shown, f"is not UTF-8: {content[error.start : error.end]!r}", "write plain UTF-8 text")
+
+
+def read_tail(path: ConfinedPath, limit: int) -> str | None:
+    """Return the last `limit` bytes of a regular file as text, None where there is none that can be read."""
+    try:
+        with path.open() as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+            return file.read(limit).decode("utf-8", "replace")
+    except (OSError, UnsafePathError):
+        return None
 
 
 # --- JSON ----------------------------------------------------------------------------------------------

@@ -13,16 +13,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchflow.confined import ConfinedDirectory, ConfinedPath
 from benchflow.contracts.reward import JudgeRubric, VerifyResult
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.contracts.task import CollectCommand, Task, VerifierConfig, VerifierDocument, VerifierOutputs
-from benchflow.errors import VerifierError, VerifierTimeoutError
+from benchflow.errors import UnsafePathError, VerifierError, VerifierTimeoutError
 from benchflow.planes.reward import kit
 from benchflow.planes.reward.hardening import HardeningBaseline, files_of, misses_plugin, put_plugins, verifier_env
 from benchflow.planes.reward.hardening.names import CLEAR_AWAY
 from benchflow.planes.reward.script import parse_rewards
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
 from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room
+from benchflow.planes.reward.strict import read_tail
 from benchflow.store import storage_errors, write_atomic
 
 OUTPUT = f"{LOGS}/test-stdout.txt"
@@ -71,7 +73,7 @@ class ScriptVerifier:
     the sandbox.
 
     key: names the run, so that it happens once; trusted: what ran before was the oracle, whose services stay. clean:
-    takes out of a file what nobody may read, before it is read. evidence: a directory of this host that the verifier
+    takes secrets out of all files of a directory, before they are read. evidence: a directory of this host that the verifier
     finds as `$BENCHFLOW_ENVIRONMENT`. rubrics: the task's, by their paths: a reward kit's criteria are one. baseline:
     the sandbox before the agent, by which it was hardened and its environment is pinned. room: tells, once it is open,
     what a sandbox where no agent was is before the work arrives, and takes the place of `baseline`.
@@ -84,7 +86,7 @@ class ScriptVerifier:
     key: str
     env: dict[str, str]
     trusted: bool
-    clean: Callable[[Path], None] = lambda file: None
+    clean: Callable[[Path], None] = lambda directory: None
     evidence: Path | None = None
     rubrics: Mapping[str, JudgeRubric] = field(default_factory=dict)
     baseline: HardeningBaseline | None = None
@@ -139,7 +141,8 @@ class ScriptVerifier:
         not run. logs: a directory for this call alone; called again with the same one and the same `key` it answers the
         same, and runs nothing. One at a time in a sandbox. Raises what `run` raises.
         """
-        end = logs / _SOFT_END
+        # Not in the directory that files of the sandbox are brought to.
+        end = logs.with_name(f"{logs.name}-{_SOFT_END}")
         room = (sandbox, self.target, self._user, self._own_files())
         if not end.exists():
             if not await sandbox.was_started(self.key):
@@ -293,15 +296,22 @@ class ScriptVerifier:
         with storage_errors(logs):
             logs.mkdir(parents=True, exist_ok=True)
         declared = self._declared_outside()
-        for old in {"reward.txt", "reward.json", *declared.values()}:
-            (logs / old).unlink(missing_ok=True)
-        # What it was shown is kept elsewhere.
-        await sandbox.download(LOGS, logs, exclude=[EVIDENCE.removeprefix(f"{LOGS}/")])
-        for path, name in declared.items():
-            await sandbox.download(path, logs / name)
-        # A verifier may print what it found, and that is read into events and errors.
-        for file in logs.rglob("*"):
-            self.clean(file)
+        try:
+            with ConfinedDirectory(logs) as directory:
+                for old in {"reward.txt", "reward.json", *declared.values()}:
+                    directory.remove_tree(old)
+            # What it was shown is kept elsewhere.
+            await sandbox.download(LOGS, logs, exclude=[EVIDENCE.removeprefix(f"{LOGS}/")])
+            for path, name in declared.items():
+                await sandbox.download(path, logs / name)
+            # A verifier may print what it found, and that is read into events and errors.
+            self.clean(logs)
+        except UnsafePathError as error:
+            raise VerifierError(
+                f"what the verifier has left cannot be read: {error.message}",
+                file=error.file,
+                remedy="write regular files in few directories to /logs/verifier",
+            ) from error
 
     def _declared_outside(self) -> dict[str, str]:
         """Declared outputs that do not lie where they do by default, with what they are called in the results."""
@@ -374,7 +384,4 @@ def verifier_of(task: Task, directory: Path, step: str | None, **how: Any) -> Sc
 
 
 def _tail(logs: Path, most: int = _TAIL) -> str | None:
-    try:
-        return (logs / "test-stdout.txt").read_text(errors="replace")[-most:]
-    except OSError:
-        return None
+    return read_tail(ConfinedPath(logs, posixpath.basename(OUTPUT)), most)

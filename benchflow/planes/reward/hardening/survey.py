@@ -13,6 +13,7 @@ import shlex
 import tarfile
 from collections.abc import Iterable, Sequence
 
+from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.contracts.base import Model
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxLostError, VerifierError
@@ -177,33 +178,39 @@ def encode(text: str) -> bytes:
 def _read(packed: bytes) -> Survey:
     lists: dict[str, list[str]] = {}
     files: dict[str, KeptFile] = {}
-    with tarfile.open(fileobj=io.BytesIO(packed), errors="surrogateescape") as archive:
-        for member in archive:
-            try:
-                # One that has several names is held once.
-                held = archive.extractfile(member) if member.isreg() or member.islnk() else None
-            except KeyError:
-                held = None
-            if held is None:
+    contents: dict[str, bytes] = {}
+    try:
+        # No `tar` makes an archive shorter than what is in it, unless it is told to leave out holes.
+        for member in read_archive(io.BytesIO(packed), ArchiveLimits(size=len(packed))):
+            info, name = member.info, "/".join(member.parts)
+            # One that has several names is held once.
+            held = contents.get(posixpath.normpath(info.linkname)) if info.islnk() else None
+            content = held if member.content is None else member.content.read()
+            if content is None:
                 continue
-            content = held.read()
-            if member.name in ("now", "links", "found", "fresh", "top"):
-                lists[member.name] = [os.fsdecode(name) for name in content.split(b"\0") if name]
+            contents[name] = content
+            if name in ("now", "links", "found", "fresh", "top"):
+                lists[name] = [os.fsdecode(each) for each in content.split(b"\0") if each]
                 continue
-            name = "/" + member.name.lstrip("/")
-            files[name] = KeptFile(
-                content=content.decode("latin-1"), mode=member.mode & 0o7777, uid=member.uid, gid=member.gid
+            files[f"/{name}"] = KeptFile(
+                content=content.decode("latin-1"), mode=info.mode & 0o7777, uid=info.uid, gid=info.gid
             )
-    links, names = lists.get("links", []), set(lists["found"])
+        now = int(lists.get("now", ["0"])[0])
+        links, names, fresh, top = lists.get("links", []), set(lists["found"]), lists["fresh"], lists["top"]
+    except (tarfile.TarError, ValueError, LookupError) as error:
+        raise VerifierError(
+            f"the sandbox could not be looked through: its answer is garbled: {error}",
+            remedy="see that nothing in the image has replaced `find` and `tar`",
+        ) from error
     git = {path for path in names if _is_of_git(path, names)}
     found = {path for path in names - git if is_looked_for(path)}
     return Survey(
-        now=int(lists.get("now", ["0"])[0]),
+        now=now,
         files={path: kept for path, kept in files.items() if path in found or path in git},
         found=sorted(found),
         links=dict(zip(links[0::2], links[1::2], strict=False)),
-        fresh=lists["fresh"],
-        top=[path for path in lists["top"] if shadows(path)],
+        fresh=fresh,
+        top=[path for path in top if shadows(path)],
         git=sorted(git),
     )
 

@@ -8,10 +8,13 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
+
+from benchflow.confined import ConfinedDirectory, ConfinedPath
+from benchflow.errors import UnsafePathError
 
 MAX_DOCUMENT = 64 * 1024
 """Characters of one document that are shown."""
@@ -30,33 +33,40 @@ class Document:
     """A text with a name. source: the text itself, or the file that it is in."""
 
     name: str
-    source: str | Path
+    source: str | ConfinedPath
 
 
-def documents_below(root: Path, *, prefix: str = "") -> list[Document]:
-    """The regular files at or below `root`, by their names relative to it, in order; none when there is no `root`.
+def documents_below(place: ConfinedPath, *, prefix: str = "") -> list[Document]:
+    """Return the regular files at or below a place, by their names relative to it, in order; none when there is none.
 
-    prefix: before each name. Links are left out. Beyond `MAX_DOCUMENTS`, the last one says how many there are more.
+    prefix: before each name. Links are left out. Beyond `MAX_DOCUMENTS`, the last one says how many there are more, and
+    of a tree that is too large or too deep to be looked through, that it is.
     """
-    if root.is_symlink():
+    status = place.status()
+    if status is not None and stat.S_ISREG(status.st_mode):
+        return [Document(prefix or PurePosixPath(place.name).name, place)]
+    if status is None or not stat.S_ISDIR(status.st_mode):
         return []
-    if root.is_file():
-        return [Document(prefix or root.name, root)]
-    found = [Document(f"{prefix}{path.relative_to(root).as_posix()}", path) for path in _files(root)]
-    more = len(found) - MAX_DOCUMENTS
-    if more > 0:
-        del found[MAX_DOCUMENTS:]
-        found.append(Document(f"{prefix}(more files)", f"[{more} more files are not shown]"))
+    found: list[Document] = []
+    notes: list[str] = []
+    more = 0
+    try:
+        with ConfinedDirectory(place.root) as directory:
+            # In the order of their directories, each directory's own files first.
+            names = (entry.name for entry in directory.entries(place.name) if entry.is_file)
+            for name in names:
+                if len(found) < MAX_DOCUMENTS:
+                    inner = PurePosixPath(name).relative_to(place.name).as_posix()
+                    found.append(Document(f"{prefix}{inner}", ConfinedPath(place.root, name)))
+                else:
+                    more += 1
+    except UnsafePathError as error:
+        notes.append(f"[the files are not all shown: {error.message}]")
+    if more:
+        notes.append(f"[{more} more files are not shown]")
+    if notes:
+        found.append(Document(f"{prefix}(more files)", "\n".join(notes)))
     return found
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    for place, directories, names in os.walk(directory):
-        directories.sort()
-        for name in sorted(names):
-            path = Path(place) / name
-            if stat.S_ISREG(path.lstat().st_mode):
-                yield path
 
 
 def select(documents: Sequence[Document], patterns: Sequence[str]) -> list[Document]:
@@ -86,17 +96,15 @@ def shown(document: Document, limit: int = MAX_DOCUMENT) -> str:
         )
     try:
         return _file_text(document.source, limit)
+    except UnsafePathError as error:
+        return f"[{error.message}]"
     except OSError as error:
         return f"[cannot be read: {error.strerror or error}]"
 
 
-def _file_text(path: Path, limit: int) -> str:
-    # Not blocking, because opening a pipe would wait for ever.
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            return "[not a file]"
+def _file_text(path: ConfinedPath, limit: int) -> str:
+    with path.open() as file:
+        status = os.fstat(file.fileno())
         head = file.read(limit)
         if _is_binary(head):
             return f"[binary file of {status.st_size} bytes, not shown]"

@@ -15,7 +15,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from benchflow.confined import ConfinedPath
 from benchflow.contracts.reward import JudgeAnswer, JudgeQuestion
+from benchflow.errors import UnsafePathError
 from benchflow.planes.reward.judge.models import JudgeModel
 from benchflow.store import write_atomic
 
@@ -67,7 +69,7 @@ class Transcripts:
         """The answer to the question of that digest, None when there is none yet."""
         for place in self._places:
             for name in _names(id, digest):
-                found = _read(place / name)
+                found = _read(place, name)
                 answer = _answer(found) if found and found.get("digest") == digest else None
                 if found is None or answer is None:
                     continue
@@ -82,7 +84,7 @@ class Transcripts:
         Raises `StoreError`.
         """
         plain, other = _names(id, digest)
-        found = _read(self._places[0] / plain)
+        found = _read(self._places[0], plain)
         is_taken = found is not None and found.get("digest") != digest and _answer(found) is not None
         name = other if is_taken else plain
         if content["answer"] is not None:
@@ -105,12 +107,10 @@ def _answer(content: dict[str, Any]) -> JudgeAnswer | None:
         return None
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """A transcript, None where there is none that can be read: it is then written anew."""
+def _read(directory: Path, name: str) -> dict[str, Any] | None:
+    """Return a transcript, None where there is none that can be read: it is then written anew."""
     try:
-        if path.is_symlink() or not path.is_file() or path.stat().st_size > _LARGEST:
-            return None
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        content = json.loads(ConfinedPath(directory, name).read(_LARGEST))
+    except (OSError, UnsafePathError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

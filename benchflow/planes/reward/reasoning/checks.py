@@ -15,8 +15,11 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
 
+from benchflow.archive_reader import read_archive
+from benchflow.confined import ConfinedDirectory
 from benchflow.contracts.reward import Evidence, RewardEvent, RolloutNode, Space, VerifyResult
-from benchflow.errors import RewardFuncError
+from benchflow.errors import RewardFuncError, UnsafePathError
+from benchflow.planes.reward.capture import limits_of
 from benchflow.planes.reward.reasoning.claims import claimed_files, claimed_success
 from benchflow.planes.reward.reasoning.commands import runs_tests
 from benchflow.planes.reward.reasoning.narrative import Entry, StepStory, plan_entries, seqs_of, stories_of
@@ -170,19 +173,23 @@ def _told(action: Entry) -> str:
 def _kept(rollout: Evidence) -> set[str]:
     """The names of the files that were kept of the sandbox."""
     names: set[str] = set()
-    kept = [rollout.evidence / "inputs"] if rollout.evidence else []
-    kept += [rollout.directory / "artifacts"] if rollout.directory else []
-    for directory in kept:
-        names.update(path.name for path in directory.rglob("*") if path.is_file())
+    places = [rollout.evidence / "inputs"] if rollout.evidence else []
+    places += [rollout.directory / "artifacts"] if rollout.directory else []
     workspace = rollout.evidence / "workspace.tar" if rollout.evidence else None
-    if workspace is not None and workspace.is_file():
-        try:
-            with tarfile.open(workspace) as tar:
-                names.update(posixpath.basename(name) for name in tar.getnames())
-        except (tarfile.TarError, OSError, EOFError) as error:
-            raise RewardFuncError(
-                f"is no workspace: {error}", file=str(workspace), remedy="restore the file"
-            ) from error
+    try:
+        for place in places:
+            if place.is_dir():
+                with ConfinedDirectory(place) as directory:
+                    names.update(posixpath.basename(entry.name) for entry in directory.entries() if entry.is_file)
+        if workspace is not None and workspace.is_file():
+            with workspace.open("rb") as file:
+                names.update(member.parts[-1] for member in read_archive(file, limits_of(file)) if member.parts)
+    except (tarfile.TarError, OSError, UnsafePathError) as error:
+        raise RewardFuncError(
+            f"what was kept of the sandbox cannot be read: {error}",
+            file=str(rollout.evidence or rollout.directory),
+            remedy="restore the files, or leave claimed_files out",
+        ) from error
     return names
 
 

@@ -13,12 +13,13 @@ import hashlib
 import io
 import json
 import os
-import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from benchflow.confined import ConfinedDirectory
+from benchflow.errors import UnsafePathError
 from benchflow.planes.sandbox.archives import entry
 
 CHUNK = 1 << 20
@@ -37,8 +38,9 @@ class Layers:
         try:
             files = self._root / self._driver / (record / "cache-id").read_text() / "diff"
             with gzip.open(record / "tar-split.json.gz") as parts, target.open("wb") as archive:
-                digest = _join(parts, os.fsencode(files), archive)
-        except (OSError, EOFError, ValueError, KeyError):
+                with ConfinedDirectory(files) as directory:
+                    digest = _join(parts, directory, archive)
+        except (OSError, EOFError, ValueError, KeyError, UnsafePathError):
             digest = ""
         if digest != layers[number]:
             target.unlink(missing_ok=True)
@@ -98,7 +100,7 @@ def _chain(layers: list[str]) -> str:
     return chain.removeprefix("sha256:")
 
 
-def _join(parts: Iterable[bytes], files: bytes, archive: IO[bytes]) -> str:
+def _join(parts: Iterable[bytes], files: ConfinedDirectory, archive: IO[bytes]) -> str:
     """Put an archive together: of headers, that are kept as they were, and of files. Returns its digest."""
     digest = hashlib.sha256()
     for line in parts:
@@ -106,8 +108,8 @@ def _join(parts: Iterable[bytes], files: bytes, archive: IO[bytes]) -> str:
         if part["type"] == 2:
             pieces: Iterable[bytes] = [base64.b64decode(part["payload"])]
         elif part.get("size"):
-            name = base64.b64decode(part["name_raw"]) if "name_raw" in part else os.fsencode(part["name"])
-            pieces = _content(files + b"/" + name)
+            name = os.fsdecode(base64.b64decode(part["name_raw"])) if "name_raw" in part else part["name"]
+            pieces = _content(files, name)
         else:
             continue
         for piece in pieces:
@@ -116,11 +118,9 @@ def _join(parts: Iterable[bytes], files: bytes, archive: IO[bytes]) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _content(path: bytes) -> Iterator[bytes]:
-    # A sandbox made these: whatever is no file any more must not hold anybody up.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("not a file")
+def _content(files: ConfinedDirectory, name: str) -> Iterator[bytes]:
+    # A sandbox made these.
+    with files.open(name) as file:
         while piece := file.read(CHUNK):
             yield piece
 

@@ -8,16 +8,14 @@ last part of a path is followed here.
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import io
 import os
 import posixpath
-import stat
-import struct
 import tarfile
 from pathlib import Path
 
+from benchflow.archive_reader import ArchiveLimits, read_archive
+from benchflow.confined import open_in_root
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.archives import entry
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
@@ -26,8 +24,6 @@ LIMIT = 64 * 1024 * 1024
 """Bytes of a file; programs and libraries are smaller."""
 
 _LINKS = 16
-
-_OPENAT2, _IN_ROOT = 437, 0x10
 
 
 async def read_outside(engine: Engine, container: str, path: str) -> bytes | None:
@@ -92,18 +88,14 @@ def _root_of(client: RecordingClient, container: str) -> int | None:
 
 
 def _read_below(root: int, path: str) -> bytes | None:
-    """The bytes of a file below a directory, out of which no link leads."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    how = struct.pack("=QQQ", flags, 0, _IN_ROOT)
-    fd = ctypes.CDLL(None, use_errno=True).syscall(_OPENAT2, root, os.fsencode(path), how, len(how))
-    if fd < 0:
-        number = ctypes.get_errno()
-        if number in (errno.ENOENT, errno.ENOTDIR):
-            return None
-        raise SandboxError(f"cannot be read: {os.strerror(number)}", file=path)
+    """Return the bytes of a file below a directory, out of which no link leads; None when there is none."""
+    try:
+        fd = open_in_root(root, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise SandboxError(f"cannot be read, or is not a regular file: {error.strerror}", file=path) from error
     with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise SandboxError("is not a regular file", file=path)
         content = file.read(LIMIT + 1)
     if len(content) > LIMIT:
         raise SandboxError(f"is larger than {LIMIT} bytes", file=path)
@@ -118,13 +110,14 @@ def _read(client: RecordingClient, container: str, path: str) -> bytes:
             packed += piece
             if len(packed) > LIMIT:
                 raise SandboxError(f"is larger than {LIMIT} bytes", file=path)
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            first = archive.next()
-            if first is not None and first.issym():
-                path = posixpath.join(posixpath.dirname(path), first.linkname)
+        try:
+            first = next(read_archive(io.BytesIO(packed), ArchiveLimits(size=LIMIT)), None)
+            if first is not None and first.info.issym():
+                path = posixpath.join(posixpath.dirname(path), first.info.linkname)
                 continue
-            held = archive.extractfile(first) if first is not None and first.isreg() else None
-            if held is None:
+            if first is None or first.content is None:
                 raise SandboxError("is not a regular file", file=path)
-            return held.read()
+            return first.content.read()
+        except tarfile.TarError as error:
+            raise SandboxError(f"the daemon sent a broken archive: {error}", file=path) from error
     raise SandboxError("is a link in a circle", file=path)
