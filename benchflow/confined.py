@@ -338,6 +338,8 @@ class ConfinedDirectory:
         try:
             return _opener()(parent, path, flags)
         except OSError as error:
+            if error.errno == errno.ELOOP and "/" not in path and not flags & os.O_DIRECTORY:
+                raise self._unsafe(name, "is a symbolic link") from error
             if error.errno in _LEADS_ELSEWHERE:
                 raise self._unsafe(name, "is or leads through a link, or leads through a file") from error
             raise

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchflow.contracts.task import Task
-from benchflow.errors import BenchFlowError, ManifestError, TaskError
+from benchflow.errors import ManifestError, TaskError
 from benchflow.tasks.environments import manifest_of
 from benchflow.tasks.find import find_tasks
 from benchflow.tasks.layout import check_shebang
 from benchflow.tasks.load import read_task
-from benchflow.tasks.pack import entries
-from benchflow.tasks.problems import Kind, Problem, Problems
+from benchflow.tasks.problems import Problem, Problems
 from benchflow.tasks.support import Missing, unsupported_features
 
 
@@ -40,7 +39,6 @@ def _check_task(root: Path, context_root: Path | None) -> list[Problem]:
     reading = read_task(root, context_root=context_root)
     problems = Problems()
     problems.extend(reading.problems)
-    _check_files(root, problems)
     if (root / "evidence").is_dir():
         problems.warn("unknown-key", root / "evidence", "is known and not used")
     if reading.task is not None:
@@ -68,16 +66,6 @@ def _unsupported(missing: Missing, task: Task, root: Path, problems: Problems) -
         key=None if is_file else missing.key,
         suggestion=missing.remedy,
     )
-
-
-def _check_files(root: Path, problems: Problems) -> None:
-    """What packing would refuse."""
-    try:
-        for _ in entries(root):
-            pass
-    except BenchFlowError as error:
-        kind: Kind = "value" if isinstance(error, TaskError) else "parse"
-        problems.error(kind, Path(error.file or root), error.message, suggestion=error.remedy)
 
 
 def _check_oracle(task: Task, root: Path, problems: Problems) -> None:

@@ -14,10 +14,12 @@ from pydantic import ValidationError
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.task import SceneSpec, StepConfig, Task, UserSpec, VerifierDocument
+from benchflow.errors import TaskError, TaskValueError
 from benchflow.tasks.environments import named_in, package_manifest
 from benchflow.tasks.layout import Parts, check_scripts, find_parts, is_dir, read_steps
 from benchflow.tasks.normalise import Spelling, normalise_tables
-from benchflow.tasks.problems import KeyPath, Problem, ProblemError, Problems, did_you_mean, dotted
+from benchflow.tasks.pack import entries
+from benchflow.tasks.problems import KeyPath, Kind, Problem, ProblemError, Problems, did_you_mean, dotted
 from benchflow.tasks.published import published_key
 from benchflow.tasks.reward_table import normalise_reward, with_rubrics
 from benchflow.tasks.rubric_file import rubrics_of
@@ -69,6 +71,7 @@ def read_task(
     task: Task | None = None
     try:
         _expect_directory(path)
+        _expect_own_files(path)
         task = _read(path, problems, context_root, name or path.resolve().name, has_manifest)
     except ProblemError as error:
         problems.extend([error.problem])
@@ -81,6 +84,17 @@ def _expect_directory(path: Path) -> None:
     message = "is a file, not a task directory" if path.exists() else "does not exist"
     hint = "give the directory that the file is in" if path.exists() else None
     raise ProblemError(Problem(severity="error", kind="not-found", file=str(path), message=message, suggestion=hint))
+
+
+def _expect_own_files(path: Path) -> None:
+    """Raise `ProblemError` for what packing would refuse, before any file is read: a link to a file of the host."""
+    try:
+        for _ in entries(path):
+            pass
+    except TaskError as error:
+        kind: Kind = "value" if isinstance(error, TaskValueError) else "parse"
+        problem = Problem(severity="error", kind=kind, file=error.file, message=error.message, suggestion=error.remedy)
+        raise ProblemError(problem) from error
 
 
 class _Definition(NamedTuple):

@@ -15,7 +15,8 @@ def fetched(directory: Path, **scripts: str | None) -> Path:
     files = []
     for name, script in scripts.items():
         file = f"files/data/{name}.db"
-        files.append(StateFile(path=f"/data/{name}.db", present=script is not None, file=file if script else None))
+        there = script is not None
+        files.append(StateFile(path=f"/data/{name}.db", present=there, file=file if there else None))
         if script is not None:
             with writing(directory / file) as database:
                 database.executescript(script)

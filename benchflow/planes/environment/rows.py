@@ -109,8 +109,8 @@ def opened(directory: Path, path: str, file: str | None, *, timeout: float = TIM
 
     A sandbox wrote it, so that its schema may be made to run for ever, to fill the memory, or to call what is here.
 
-    path: where the world has it, for the errors. timeout: seconds for all that is read of it. All that goes wrong in the
-    block with it is raised as `StateError`.
+    path: where the world has it, for the errors. timeout: seconds for all that is read of it. All that goes wrong in
+    the block with it is raised as `StateError`.
     """
     place = directory / str(file)
     try:

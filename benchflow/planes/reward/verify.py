@@ -73,10 +73,10 @@ class ScriptVerifier:
     the sandbox.
 
     key: names the run, so that it happens once; trusted: what ran before was the oracle, whose services stay. clean:
-    takes secrets out of all files of a directory, before they are read. evidence: a directory of this host that the verifier
-    finds as `$BENCHFLOW_ENVIRONMENT`. rubrics: the task's, by their paths: a reward kit's criteria are one. baseline:
-    the sandbox before the agent, by which it was hardened and its environment is pinned. room: tells, once it is open,
-    what a sandbox where no agent was is before the work arrives, and takes the place of `baseline`.
+    takes secrets out of all files of a directory, before they are read. evidence: a directory of this host that the
+    verifier finds as `$BENCHFLOW_ENVIRONMENT`. rubrics: the task's, by their paths: a reward kit's criteria are one.
+    baseline: the sandbox before the agent, by which it was hardened and its environment is pinned. room: tells, once it
+    is open, what a sandbox where no agent was is before the work arrives, and takes the place of `baseline`.
     """
 
     config: VerifierConfig

@@ -183,7 +183,7 @@ async def test_a_rubric_or_role_that_the_task_does_not_have_is_an_error(director
 def test_a_steps_own_results_go_before_the_rollouts(directory: Path) -> None:
     paths = ["artifacts/answer.txt", "trajectory/acp_trajectory.jsonl"]
     found = find_inputs(paths, Evidence(directory=directory), "one")
-    assert [str(place.relative_to(directory)) for place in found.values()] == [
+    assert [str(Path(str(place)).relative_to(directory)) for place in found.values()] == [
         "steps/one/artifacts/answer.txt",
         "trajectory/acp_trajectory.jsonl",
     ]

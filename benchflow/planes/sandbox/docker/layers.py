@@ -37,9 +37,12 @@ class Layers:
         record = self._root / "image" / self._driver / "layerdb" / "sha256" / _chain(layers[: number + 1])
         try:
             files = self._root / self._driver / (record / "cache-id").read_text() / "diff"
-            with gzip.open(record / "tar-split.json.gz") as parts, target.open("wb") as archive:
-                with ConfinedDirectory(files) as directory:
-                    digest = _join(parts, directory, archive)
+            with (
+                gzip.open(record / "tar-split.json.gz") as parts,
+                ConfinedDirectory(files) as directory,
+                target.open("wb") as archive,
+            ):
+                digest = _join(parts, directory, archive)
         except (OSError, EOFError, ValueError, KeyError, UnsafePathError):
             digest = ""
         if digest != layers[number]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchflow.confined import ConfinedPath
 from benchflow.planes.reward.judge import Document, documents_below, question_text, select
 from benchflow.planes.reward.judge.documents import MAX_DOCUMENT, MAX_DOCUMENTS, MAX_SHOWN, sections, shown
 
@@ -22,11 +23,11 @@ def test_files_are_named_by_their_paths_and_come_in_order(tmp_path: Path) -> Non
     for name in ("b.txt", "a/z.txt", "a.txt", "a/b/c.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    names = [document.name for document in documents_below(tmp_path)]
+    names = [document.name for document in documents_below(ConfinedPath(tmp_path))]
     assert names == ["a.txt", "b.txt", "a/z.txt", "a/b/c.txt"]
-    assert documents_below(tmp_path, prefix="/app/")[0].name == "/app/a.txt"
-    assert documents_below(tmp_path / "a.txt") == [Document("a.txt", tmp_path / "a.txt")]
-    assert documents_below(tmp_path / "nothing") == []
+    assert documents_below(ConfinedPath(tmp_path), prefix="/app/")[0].name == "/app/a.txt"
+    assert documents_below(ConfinedPath(tmp_path, "a.txt")) == [Document("a.txt", ConfinedPath(tmp_path, "a.txt"))]
+    assert documents_below(ConfinedPath(tmp_path, "nothing")) == []
 
 
 def test_no_link_is_followed(tmp_path: Path) -> None:
@@ -38,27 +39,29 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     (work / "file").symlink_to(secret / "key")
     (work / "directory").symlink_to(secret)
     os.mkfifo(work / "pipe")
-    assert documents_below(work) == []
-    assert documents_below(work / "directory") == []
-    assert "hunter22" not in shown(Document("file", work / "file"))
-    assert shown(Document("pipe", work / "pipe")) == "[not a file]"
+    assert documents_below(ConfinedPath(work)) == []
+    assert documents_below(ConfinedPath(work, "directory")) == []
+    assert "hunter22" not in shown(Document("file", ConfinedPath(work, "file")))
+    assert (
+        shown(Document("pipe", ConfinedPath(work, "pipe"))) == "[is a pipe; it is not opened, since a sandbox chose it]"
+    )
 
 
 def test_a_binary_file_is_told_by_its_size(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"PK\x03\x04\0\0\0")
-    assert shown(Document("x", tmp_path / "x")) == "[binary file of 7 bytes, not shown]"
+    assert shown(Document("x", ConfinedPath(tmp_path, "x"))) == "[binary file of 7 bytes, not shown]"
 
 
 def test_text_in_an_old_encoding_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes("Das Gerät läuft gut, und alle Zähler stehen auf null.".encode("latin-1"))
-    assert "uft gut, und alle Z" in shown(Document("x", tmp_path / "x"))
+    assert "uft gut, und alle Z" in shown(Document("x", ConfinedPath(tmp_path, "x")))
 
 
 @pytest.mark.parametrize("is_file", [True, False])
 def test_a_long_text_loses_its_middle_and_says_so(is_file: bool, tmp_path: Path) -> None:
     text = "begin " + "x" * (2 * MAX_DOCUMENT) + " end"
     (tmp_path / "long").write_text(text)
-    cut = shown(Document("long", tmp_path / "long" if is_file else text))
+    cut = shown(Document("long", ConfinedPath(tmp_path, "long") if is_file else text))
     assert cut.startswith("begin ") and cut.endswith(" end")
     assert "the middle is left out" in cut and len(cut) < MAX_DOCUMENT + 100
 
@@ -73,7 +76,7 @@ def test_many_files_are_shown_as_far_as_they_fit_and_the_rest_is_counted() -> No
 def test_a_directory_of_very_many_files_says_how_many_it_leaves_out(tmp_path: Path) -> None:
     for number in range(MAX_DOCUMENTS + 3):
         (tmp_path / f"{number:05}").touch()
-    found = documents_below(tmp_path)
+    found = documents_below(ConfinedPath(tmp_path))
     assert len(found) == MAX_DOCUMENTS + 1
     assert found[-1].source == "[3 more files are not shown]"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchflow.confined import ConfinedPath
 from benchflow.contracts.reward import VerifyResult
 from benchflow.errors import RewardFileError, RewardMissingError
 from benchflow.planes.reward.ors import read_episode
@@ -30,7 +31,7 @@ def episode(tmp_path: Path) -> Any:
             name = f"episode-{index}"
             text = content if isinstance(content, str) else "\n".join(json.dumps(record) for record in content)
             (tmp_path / name).write_text(text)
-            inputs[name] = tmp_path / name
+            inputs[name] = ConfinedPath(tmp_path, name)
         return read_episode(inputs, form, reward_range=reward_range, now=NOW)
 
     return read
@@ -177,4 +178,4 @@ def test_a_symbolic_link_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "real").write_text('{"reward": 1}')
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(RewardFileError, match="is a symbolic link"):
-        read_episode({"link": tmp_path / "link"}, "json", reward_range=(0.0, 1.0), now=NOW)
+        read_episode({"link": ConfinedPath(tmp_path, "link")}, "json", reward_range=(0.0, 1.0), now=NOW)

@@ -178,7 +178,7 @@ async def test_files_that_are_claimed_may_be_there_without_being_named(tmp_path:
         tar.addfile(tarfile.TarInfo("./deep/a1.txt"), io.BytesIO())
     assert await item("claimed_files", lines, evidence=tmp_path / "workspace") == 1
     (tmp_path / "workspace" / "workspace.tar").write_bytes(b"no archive")
-    with pytest.raises(RewardFuncError, match="no workspace"):
+    with pytest.raises(RewardFuncError, match="cannot be read"):
         await item("claimed_files", lines, evidence=tmp_path / "workspace")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchflow.confined import ConfinedPath
 from benchflow.contracts.reward import AggregatePolicy, VerifyResult
 from benchflow.errors import VerifierError
 from benchflow.planes.reward import parse_rewards
@@ -137,7 +138,9 @@ def read(make: Make, file: Path, dice: random.Random) -> VerifyResult | None:
     try:
         if make is episode:
             form: Any = dice.choice(["json", "jsonl", "auto"])
-            return read_episode({"episode": file}, form, reward_range=(0.0, 1.0), now=NOW)
+            return read_episode(
+                {"episode": ConfinedPath(file.parent, file.name)}, form, reward_range=(0.0, 1.0), now=NOW
+            )
         policy = dice.choice([None, AggregatePolicy(method="mean")])
         return parse_rewards(file.parent, exit_code=0, aggregate=policy, now=NOW)
     except VerifierError as error:

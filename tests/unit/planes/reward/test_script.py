@@ -307,13 +307,13 @@ def test_a_dangling_link_is_refused_rather_than_missing(tmp_path: Path) -> None:
 
 def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "reward.txt")
-    with pytest.raises(RewardFileError, match="is not a regular file"):
+    with pytest.raises(RewardFileError, match="is a pipe"):
         read(tmp_path)
 
 
 def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "reward.json").mkdir()
-    with pytest.raises(RewardFileError, match="is not a regular file"):
+    with pytest.raises(RewardFileError, match="is a directory"):
         read(tmp_path)
 
 
