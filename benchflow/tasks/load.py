@@ -348,8 +348,17 @@ def _context_root(root: Path, named: str | None, given: Path | None, file: Path,
     if given is None and named is None:
         return None
     path = given if given is not None else root / str(named)
-    if is_dir(path):
+    if is_dir(path) and (given is not None or _is_of_task_set(path.resolve(), root.resolve())):
         return str(path.resolve())
+    if is_dir(path):
+        problems.error(
+            "value",
+            file,
+            f"{named!r} is a directory that the task may not choose: it is not the task's own, nor its task set's",
+            key="context_root",
+            suggestion=f"if you want its files to be in sandboxes, say so yourself: --context-root {path}",
+        )
+        return None
     problems.error(
         "not-found",
         path if given is not None else file,
@@ -358,6 +367,12 @@ def _context_root(root: Path, named: str | None, given: Path | None, file: Path,
         suggestion="give a directory; in a task, relative to the task's own",
     )
     return None
+
+
+def _is_of_task_set(context: Path, root: Path) -> bool:
+    """Tell whether a build context that a task names holds the task, or lies beside it, and isn't the user's home."""
+    is_near = root.is_relative_to(context) or context.is_relative_to(root.parent)
+    return is_near and not any(home.is_relative_to(context) for home in (Path.home(), Path.home().resolve()))
 
 
 def _check_image(task: Task, root: Path, file: Path, problems: Problems) -> None:
