@@ -78,7 +78,7 @@ def _inherit(source: Path, target: Path) -> None:
         part = target.with_name(".evidence.part")
         with storage_errors(part):
             shutil.rmtree(part, ignore_errors=True)
-            shutil.copytree(source, part)
+            shutil.copytree(source, part, symlinks=True)
             part.rename(target)
 
 

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import hashlib
+import lzma
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, BinaryIO, cast
 
+from benchflow.confined import ConfinedDirectory
 from benchflow.planes.sandbox.context import Context
 from benchflow.planes.sandbox.local.build.syntax import Mistake, Unsupported
 
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:", re.I)
 _WILD = re.compile(r"[*?\[]")
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_COMPRESSED: dict[bytes, Callable[[BinaryIO], IO[bytes]]] = {
+    b"\x1f\x8b": lambda file: cast(IO[bytes], gzip.GzipFile(fileobj=file)),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\0": lzma.LZMAFile,
+}
 _LINKS = 40
 
 
@@ -109,11 +119,21 @@ class Tree:
 
     def is_archive(self, source: Source) -> bool:
         """Whether ADD would unpack it: a tar, compressed or not."""
-        path = self.root / source.path
-        if source.directory or not path.is_file():
+        if source.directory:
             return False
-        with path.open("rb") as content:
-            return content.read(4) == _ZSTD or tarfile.is_tarfile(path)
+        with ConfinedDirectory(self.root) as directory, directory.open(source.path) as content:
+            start = content.read(6)
+            content.seek(0)
+            if start.startswith(_ZSTD):
+                return True
+            # No more than its first header is unpacked: of some kilobytes it may make gigabytes.
+            reader = next((unpack for magic, unpack in _COMPRESSED.items() if start.startswith(magic)), None)
+            try:
+                header = (reader(content) if reader else content).read(tarfile.BLOCKSIZE)
+                tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+            except (tarfile.TarError, OSError, EOFError, ValueError, lzma.LZMAError, zlib.error):
+                return False
+        return True
 
     def digest(self, copy: Copy) -> str:
         """Of all that a copy puts into the image: names, modes, links and content."""
