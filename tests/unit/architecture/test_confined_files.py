@@ -7,19 +7,142 @@ host chooses the names that it uses, and why nothing but this host has written w
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
 from support.paths import ROOT
 
 PACKAGE = ROOT / "benchflow"
 
-CONVERTED_AT_THE_MERGE: set[str] = set()
-"""Filled below."""
+BEING_CONVERTED = {
+    *("activities/agents.py", "activities/environments.py", "activities/models.py", "activities/report.py"),
+    *("planes/agent/acp/mirror.py", "planes/agent/acp/wire.py", "planes/agent/acpx/session.py"),
+    *("planes/sandbox/archives.py", "planes/sandbox/docker/files.py", "planes/sandbox/local/files.py"),
+}
+"""Modules that open what a sandbox can name, and are converted elsewhere: none of them may stay here."""
 
-HOST: dict[str, str] = {}
+_STATE = "the state directory, by names that the host makes"
+_RESULTS = "the host's own files of results, by names that the host makes"
+_INSIDE = "runs in the sandbox, or in its namespaces: all that it opens is the sandbox's own"
+_TASK = "a task directory: `load` refuses what leads out before any file is read, and a pack holds nothing that does"
+_KERNEL = "what the kernel tells, and control groups"
+
+HOST: dict[str, str] = {
+    "cli/": "what the user names, and results by names that the host makes",
+    "gateway/": "the gateway's own records, prices and sockets",
+    "testing/": "programs of tests: their own directories",
+    "trajectories/": "journals and trees that the host writes",
+    "results/": _RESULTS,
+    "planes/agent/toolbox/": "programs of agents, as published and checked by their digests, in the host's own directory",
+    "planes/environment/helper/": _INSIDE,
+    "planes/sandbox/local/helper/": _INSIDE,
+    "planes/sandbox/local/mask/": "the host's own files, and layers that the host makes",
+    "planes/sandbox/local/store/": "the store's own directories; of a sandbox's files it only takes whole volumes",
+    "activities/boundary.py": _STATE,
+    "activities/clean_room.py": _RESULTS,
+    "activities/context.py": _STATE,
+    "activities/kept.py": _STATE,
+    "activities/reaper.py": _STATE,
+    "activities/rollback.py": _RESULTS,
+    "activities/scoring.py": _RESULTS,
+    "activities/turns.py": "evidence that the host has kept, copied with its links as they are",
+    "host.py": _STATE,
+    "jobs/": "what the user names, and results by names that the host makes",
+    "log.py": _STATE,
+    "planes/agent/check.py": "an agent that the user tries on this host, without a sandbox",
+    "planes/agent/registry.py": "records of agents that come with the package, or that the user names",
+    "planes/environment/document.py": "a manifest that the user or a task set names",
+    "planes/environment/fit.py": _TASK,
+    "planes/environment/keeper.py": "programs of the package",
+    "planes/environment/services.py": "programs of the package",
+    "planes/reward/hardening/baseline.py": _RESULTS,
+    "planes/reward/hardening/pytest_guard.py": "a program of the package",
+    "planes/reward/hardening/pytest_session.py": _INSIDE,
+    "planes/reward/memory/capture.py": _RESULTS,
+    "planes/sandbox/__init__.py": _KERNEL,
+    "planes/sandbox/context.py": _TASK,
+    "planes/sandbox/docker/executions.py": _STATE,
+    "planes/sandbox/docker/forks.py": _STATE,
+    "planes/sandbox/docker/processes.py": _KERNEL,
+    "planes/sandbox/docker/records.py": _STATE,
+    "planes/sandbox/docker/restores.py": _STATE,
+    "planes/sandbox/docker/uppers.py": "a layer, which nothing changes any more: taken entry by entry, by lstat",
+    "planes/sandbox/image_facts.py": _TASK,
+    "planes/sandbox/local/cgroups.py": _KERNEL,
+    "planes/sandbox/local/client.py": _KERNEL,
+    "planes/sandbox/local/executions.py": _STATE,
+    "planes/sandbox/local/fingerprint.py": "the host's own programs",
+    "planes/sandbox/local/firewall.py": _KERNEL,
+    "planes/sandbox/local/images.py": "the record beside an image's files, which sandboxes do not see",
+    "planes/sandbox/local/limits.py": _KERNEL,
+    "planes/sandbox/local/machine.py": _STATE,
+    "planes/sandbox/local/network.py": _KERNEL,
+    "planes/sandbox/local/packs.py": "GNU tar, into a new volume: it writes through no link that leads out",
+    "planes/sandbox/local/records.py": _STATE,
+    "planes/sandbox/local/trial.py": "the host's own files",
+    "planes/sandbox/records.py": _STATE,
+    "planes/sandbox/scratch.py": _STATE,
+    "planes/sandbox/transcript.py": _STATE,
+    "planes/sandbox/trees.py": "a tree in which nothing runs meanwhile: taken entry by entry, by lstat, into a new one",
+    "rescoring/record.py": _RESULTS,
+    "rescoring/scoring.py": _RESULTS,
+    "rescoring/stored.py": _RESULTS,
+    "rescoring/tasks.py": _STATE,
+    "rubric.py": _RESULTS,
+    "stack.py": _STATE,
+    "store.py": "blobs by their digests, and files that the caller names",
+    "supervisor.py": _STATE,
+    "tasks/find.py": _TASK,
+    "tasks/layout.py": _TASK,
+    "tasks/migrate.py": "a task directory of the user's own, changed in place at their word",
+    "tasks/scaffold.py": "a new task directory",
+    "tasks/sections.py": _TASK,
+    "tasks/text.py": _TASK,
+}
+"""Modules, and packages of them, that touch no file whose name a sandbox, an agent or an archive can choose."""
+
+HOST_FUNCTIONS: dict[str, str] = {
+    "activities/portable.py::_pack_record": "the archive, in a scratch directory",
+    "activities/portable.py::_extract": "the archive, and the directory of a rollout's results",
+    "planes/environment/rows.py::snapshot_at": "the record that the host has written",
+    "planes/environment/rows.py::opened": "SQLite takes a path alone; nothing else writes the file",
+    "planes/environment/state.py::fetch": "the record, and the directory that is brought as a whole",
+    "planes/environment/state.py::_clear": "removes a whole directory, by descriptors",
+    "planes/reward/capture.py::_bring": "the directory of inputs",
+    "planes/reward/capture.py::_keep": "the archive that the host writes",
+    "planes/reward/capture.py::_retell": "the archive itself",
+    "planes/reward/capture.py::_read": _RESULTS,
+    "planes/reward/capture.py::_write": _RESULTS,
+    "planes/reward/output.py::_was_missing": _RESULTS,
+    "planes/reward/reasoning/checks.py::_kept": "the archive itself",
+    "planes/reward/verify.py::soft": _RESULTS,
+    "planes/reward/verify.py::_fetch": "the directory of a verifier's files",
+    "planes/sandbox/docker/layers.py::copy": "the daemon's own records, and the archive that is written",
+    "planes/sandbox/docker/layers.py::split": "the daemon's export, whose names are not used",
+    "planes/sandbox/docker/layers.py::archived": "layers in a scratch directory",
+    "planes/sandbox/docker/outside.py::_root_of": _KERNEL,
+    "planes/sandbox/local/build/copies.py::": "kinds of compression, of a file that is open",
+    "planes/sandbox/local/build/copies.py::_resolve": _TASK,
+    "planes/sandbox/local/build/copies.py::digest": _TASK,
+    "planes/sandbox/local/build/copies.py::_add": _TASK,
+    "planes/sandbox/local/volumes.py::_make": "directories beside a sandbox's files, which it does not see",
+    "planes/sandbox/local/volumes.py::copy": "directories beside a sandbox's files, which it does not see",
+    "planes/sandbox/local/volumes.py::make_work": "directories beside a sandbox's files, which it does not see",
+    "planes/sandbox/local/volumes.py::read_original": "the host's own programs",
+    "rescoring/judging.py::_lay_out": "the archive itself",
+    "secrets.py::of_job": _STATE,
+    "secrets.py::leave": _STATE,
+    "secrets.py::remove": _STATE,
+    "tasks/pack.py::write_pack": "the pack that is written",
+    "tasks/pack.py::unpack": "the new directory as a whole",
+    "tasks/pack.py::_write_members": "the pack itself",
+    "tasks/pack.py::_link_target": "the text of a link, which is refused if it leads out",
+}
+"""In modules that use `confined` or `archive_reader`, which therefore can't be in `HOST`: what else they open there."""
+
+OPENERS = {"confined.py", "archive_reader.py"}
+
 
 _OS = {
     *("open", "listdir", "scandir", "walk", "fwalk", "mkdir", "makedirs", "mkfifo", "mknod", "link", "symlink"),
@@ -68,18 +191,39 @@ _METHODS = {
 _PROGRAMS = {"tar", "rm", "cp", "mv", "ln", "unzip", "gzip", "rsync", "install"}
 
 
-def uses(source: str) -> Iterator[str]:
-    """Yield what a module does with paths, each as `line: call`."""
+@functools.cache
+def uses(source: str) -> tuple[tuple[str, str], ...]:
+    """Return what a module does with paths: the outermost function or class, and `line: call`."""
+    return tuple(_uses(source))
+
+
+def _uses(source: str) -> Iterator[tuple[str, str]]:
+    """Yield what a module does with paths: the outermost function or class, and `line: call`."""
     tree = ast.parse(source)
     aliases = _aliases(tree)
-    for node in ast.walk(tree):
-        # A function that is only named may be handed on, to a thread for example.
+    for outermost in tree.body:
+        is_named = isinstance(outermost, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        for method in outermost.body if isinstance(outermost, ast.ClassDef) else [outermost]:
+            names = [
+                node.name for node in (outermost, method) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            ]
+            name = names[-1] if names else outermost.name if is_named else ""  # type: ignore[attr-defined]
+            for use in _uses_in(method, aliases):
+                yield name, use
+
+
+def _uses_in(part: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
+    own = {node.arg for node in ast.walk(part) if isinstance(node, ast.arg)}
+    own |= {node.name for node in ast.walk(part) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    calls = {id(node.func): node for node in ast.walk(part) if isinstance(node, ast.Call)}
+    for node in ast.walk(part):
+        # A function that is only named may be handed on, to a thread for example; a class is the type of something.
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            module = aliases.get(node.value.id, node.value.id)
-            if node.attr in _MODULES.get(module, ()) and not _is_by_memory(node, tree):
+            module = aliases.get(node.value.id, "")
+            is_type = node.attr[0].isupper() and id(node) not in calls
+            if node.attr in _MODULES.get(module, ()) and not is_type and not _is_in_memory(calls.get(id(node))):
                 yield f"{node.lineno}: {module}.{node.attr}"
-                continue
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own:
             module, _, function = aliases.get(node.id, "").rpartition(".")
             if function in _MODULES.get(module, ()) or node.id == "open":
                 yield f"{node.lineno}: {node.id}"
@@ -105,12 +249,9 @@ def _is_of_module(node: ast.Attribute, aliases: dict[str, str]) -> bool:
     return isinstance(node.value, ast.Name) and aliases.get(node.value.id, "") in _MODULES
 
 
-def _is_by_memory(node: ast.Attribute, tree: ast.Module) -> bool:
-    """Tell whether `tarfile.open` is only used to write an archive, or `os.open`'s kind is relative to a descriptor."""
-    calls = [call for call in ast.walk(tree) if isinstance(call, ast.Call) and call.func is node]
-    if not calls or node.attr != "open" or not isinstance(node.value, ast.Name) or node.value.id != "tarfile":
-        return False
-    given = {keyword.arg: keyword.value for keyword in calls[0].keywords}
+def _is_in_memory(call: ast.Call | None) -> bool:
+    """Tell whether this is `tarfile.open` that only writes, to a file that is open."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords} if call else {}
     mode = given.get("mode")
     return "fileobj" in given and isinstance(mode, ast.Constant) and str(mode.value).startswith(("w", "x"))
 
@@ -144,8 +285,91 @@ def modules() -> Iterator[tuple[str, str]]:
         yield path.relative_to(PACKAGE).as_posix(), path.read_text()
 
 
-if __name__ == "__main__":
-    for name, source in modules():
-        found = sorted(set(uses(source)), key=lambda use: int(use.split(":")[0]))
-        if found:
-            print(name, len(found), "; ".join(found)[:150])
+def places(name: str, source: str) -> Iterator[str]:
+    """Yield what a module may not open: `module::function:line: call`."""
+    if name in OPENERS | BEING_CONVERTED:
+        return
+    uses_confined = _uses_confined(source)
+    if not uses_confined and any(name == each or (each.endswith("/") and name.startswith(each)) for each in HOST):
+        return
+    for function, use in uses(source):
+        if not (uses_confined and f"{name}::{function}" in HOST_FUNCTIONS):
+            yield f"{name}::{function}:{use}"
+
+
+def _uses_confined(source: str) -> bool:
+    return "from benchflow.confined import" in source or "from benchflow.archive_reader import" in source
+
+
+def test_only_confined_opens_what_a_sandbox_can_name() -> None:
+    assert [place for name, source in modules() for place in places(name, source)] == []
+
+
+def test_every_row_of_the_tables_is_needed() -> None:
+    found = {name: (_uses_confined(source), {function for function, _ in uses(source)}) for name, source in modules()}
+    rows = {
+        row for row in HOST if not any(name.startswith(row) and used and not c for name, (c, used) in found.items())
+    }
+    assert rows == set(), "nothing there opens a path, or it uses `confined`: list its functions"
+    needed = {f"{name}::{function}" for name, (confined, used) in found.items() if confined for function in used}
+    assert set(HOST_FUNCTIONS) - needed == set()
+    assert [name for name in BEING_CONVERTED if name not in found] == []
+
+
+@pytest.mark.parametrize(
+    "seeded",
+    [
+        "open(path)",
+        "path.open('rb')",
+        "path.open(encoding='utf-8')",
+        "path.read_bytes()",
+        "path.write_text('x')",
+        "sorted(path.rglob('*'))",
+        "path.replace(other)",
+        "path.rename(other)",
+        "path.unlink(missing_ok=True)",
+        "path.symlink_to(other)",
+        "path.walk()",
+        "import os\nos.open(path, os.O_RDONLY)",
+        "import os as system\nsystem.walk(path)",
+        "from os import scandir\nscandir(path)",
+        "import shutil\nrun(shutil.rmtree, path)",
+        "from shutil import copytree as copy\ncopy(path, other)",
+        "import tarfile\ntarfile.open(path)",
+        "import tarfile\ntarfile.open(fileobj=file)",
+        "import tarfile\ntarfile.TarFile(path)",
+        "archive.extractall(path)",
+        "import zipfile\nzipfile.ZipFile(path)",
+        "import sqlite3\nsqlite3.connect(path)",
+        "import gzip\ngzip.open(path)",
+        "import glob\nglob.glob('*')",
+        "import subprocess\nsubprocess.run(['tar', '-xf', path])",
+    ],
+)
+def test_a_seeded_use_is_found_wherever_it_is(seeded: str) -> None:
+    inside = "\n".join(["def late():", *(f"    {line}" for line in seeded.splitlines())])
+    for source in (seeded, inside, f"class One:\n    def method(self):\n        {seeded.splitlines()[-1]}"):
+        if "import" in seeded and "class" in source:
+            source = f"{seeded.splitlines()[0]}\n{source}"
+        assert list(places("planes/reward/new.py", source)) != [], source
+        # The same in a module that goes through `confined` elsewhere, and so can't be in the table as a whole.
+        with_import = f"from benchflow.confined import ConfinedDirectory\n{source}"
+        assert list(places("tasks/text.py", with_import)) != [], source
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "text.replace('a', 'b')",
+        "when.replace(microsecond=0)",
+        "directory.open(name)",
+        "Store.open()",
+        "directory.rename(old, new)",
+        "import ast\nast.walk(tree)",
+        "import tarfile\ntarfile.open(fileobj=file, mode='w')",
+        "import tarfile\ndef one(archive: tarfile.TarFile) -> None: ...",
+        "def one(open): return open()",
+    ],
+)
+def test_what_opens_nothing_is_left_alone(harmless: str) -> None:
+    assert list(places("planes/reward/new.py", harmless)) == []

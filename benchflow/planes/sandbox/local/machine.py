@@ -16,9 +16,8 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 from pathlib import Path
 from typing import Any
 
-from benchflow.confined import ConfinedPath
 from benchflow.contracts.sandbox import ImageRef, SandboxSpec
-from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError, UnsafePathError
+from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.local import network
 from benchflow.planes.sandbox.local.cgroups import Cgroups
@@ -44,9 +43,6 @@ OWNER_LABEL = "benchflow.owner"
 """On a sandbox that is for one process alone: its pid and start time."""
 
 _TRIES = 3
-_MAX_ORIGINAL = 64 * 1024 * 1024
-"""Bytes of a file of an image; programs and libraries are smaller."""
-
 
 _MOUNT_POINT = "mnt"
 """In the store: empty, and in each sandbox's own view the place where its root is put together."""
@@ -108,17 +104,7 @@ class Machine:
 
     def read_original(self, name: str, path: str) -> bytes | None:
         """What an image's layer, or the host, has at a path without links; for what the masks do not hide."""
-        image = self._volumes.image_of(self._spec(name))
-        if image.base:
-            # What was run while the image was built may have made links, which mean something else here.
-            try:
-                return ConfinedPath(self.store.root / "images" / image.base / "u", path.lstrip("/")).read(_MAX_ORIGINAL)
-            except FileNotFoundError:
-                pass
-            except UnsafePathError:
-                return None
-        place = Path("/") / path.lstrip("/")
-        return place.read_bytes() if place.is_file() and not place.is_symlink() else None
+        return self._volumes.read_original(self._spec(name), path)
 
     # --- starting ------------------------------------------------------------------------------------
 

@@ -129,6 +129,7 @@ class Packs:
             async with scratch() as directory:
                 archive = directory / "files.tar"
                 await store.fetch(packed.files, archive)
+                await asyncio.to_thread(_require_uncompressed, archive)
 
                 def write(volume: Path, lock: int) -> None:
                     (volume / "u").mkdir()
@@ -137,6 +138,17 @@ class Packs:
                     packed.image.write(volume)
 
                 await asyncio.to_thread(self._machine.store.fill, f"images/{key}", write)
+
+
+def _require_uncompressed(archive: Path) -> None:
+    """Raise `ForeignSnapshotError` for an archive that GNU tar would unpack by another program, to any size."""
+    with archive.open("rb") as file:
+        file.seek(257)
+        magic = file.read(5)
+    if magic != b"ustar":
+        raise ForeignSnapshotError(
+            "its files are no archive as `pack` makes them", remedy="unpack it with what packed it"
+        )
 
 
 def _tar(arguments: Sequence[str], *keep: int) -> None:
