@@ -1,7 +1,7 @@
-"""Files whose names a sandbox, an agent or an archive can choose are opened by `confined` and `archive_reader` alone.
+"""Files whose names a sandbox, an agent or an archive can choose are opened by `confined` and `archive_reader`.
 
-All other modules that open, list, copy, change or unpack by path are in `HOST`, each with the reason why nobody but this
-host chooses the names that it uses, and why nothing but this host has written what is on the way to them.
+All other modules that open, list, copy, change or unpack by path are in `HOST`, each with the reason why nobody but
+this host chooses the names that it uses, and why nothing but this host has written what is on the way to them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HOST: dict[str, str] = {
     "testing/": "programs of tests: their own directories",
     "trajectories/": "journals and trees that the host writes",
     "results/": _RESULTS,
-    "planes/agent/toolbox/": "programs of agents, as published and checked by their digests, in the host's own directory",
+    "planes/agent/toolbox/": "programs of agents, checked by their digests, in the host's own directory",
     "planes/environment/helper/": _INSIDE,
     "planes/sandbox/local/helper/": _INSIDE,
     "planes/sandbox/local/mask/": "the host's own files, and layers that the host makes",
