@@ -120,8 +120,11 @@ def _lay_out(pack: Path, root: Path) -> None:
         _write_members(pack, root)
     except (tarfile.TarError, UnsafePathError) as error:
         raise CorruptArtifactError(f"is not a pack: {error}", file=str(pack)) from error
-    except FileExistsError as error:
-        raise CorruptArtifactError("holds a name twice", file=str(pack), key=error.filename) from error
+    except (FileExistsError, FileNotFoundError) as error:
+        # Or it holds what lies below a link, or a file without its directory before it.
+        raise CorruptArtifactError(
+            "holds a name twice, or in no directory", file=str(pack), key=error.filename
+        ) from error
 
 
 def _write_members(pack: Path, root: Path) -> None:
