@@ -168,6 +168,7 @@ def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[Entry]:
     try:
         with _open_root(root) as directory:
             found = sorted(directory.entries(skip=is_left_out), key=lambda each: os.fsencode(each.name).split(b"/"))
+            targets = {each.name: directory.read_link(each.name) for each in found if each.is_link}
     except UnsafePathError as error:
         raise TaskValueError(error.message, file=error.file, remedy="remove it from the directory") from error
     except OSError as error:
@@ -176,7 +177,7 @@ def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[Entry]:
     for each in found:
         path = root / each.name
         if each.is_link:
-            yield Entry(each.name, path, "l", target=_link_target(path, real_root))
+            yield Entry(each.name, path, "l", target=_link_target(path, targets[each.name], real_root))
         elif each.is_directory:
             yield Entry(each.name, path, "d")
         elif each.is_file:
@@ -189,9 +190,9 @@ def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[Entry]:
             )
 
 
-def _link_target(link: Path, root: Path) -> str:
-    """The link's target, relative; refused when it lies, by whatever detour, outside of `root`."""
-    target = Path(link).readlink()
+def _link_target(link: Path, written: str, root: Path) -> str:
+    """Return a link's target, relative; refused when it lies, by whatever detour, outside of `root`."""
+    target = Path(written)
     resolved = Path(os.path.realpath(link.parent / target))
     if not resolved.is_relative_to(root):
         raise TaskValueError(

@@ -137,7 +137,6 @@ HOST_FUNCTIONS: dict[str, str] = {
     "tasks/pack.py::write_pack": "the pack that is written",
     "tasks/pack.py::unpack": "the new directory as a whole",
     "tasks/pack.py::_write_members": "the pack itself",
-    "tasks/pack.py::_link_target": "the text of a link, which is refused if it leads out",
 }
 """In modules that use `confined` or `archive_reader`, which therefore can't be in `HOST`: what else they open there."""
 
