@@ -180,16 +180,13 @@ def test_a_view_that_is_said_to_be_a_table_is_not_run(tmp_path: Path) -> None:
 
 
 def test_a_database_that_takes_for_ever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = "CREATE TABLE t (a, b AS (" + "length(replace(hex(zeroblob(1000000)), '0', 'ab'))+" * 20 + "0)); "
-    directory = fetched(tmp_path, a=slow + "INSERT INTO t (a) VALUES " + ", ".join(["(1)"] * 400))
+    directory = fetched(tmp_path, a="CREATE TABLE t (a); INSERT INTO t VALUES " + ", ".join(["(1)"] * 1000))
     monkeypatch.setattr(rows, "_STEPS", 10)
-    began = time.monotonic()
     with (
         pytest.raises(StateError, match="interrupted"),
-        rows.opened(directory, "/data/a.db", "files/data/a.db", timeout=0.5) as database,
+        rows.opened(directory, "/data/a.db", "files/data/a.db", timeout=0.0) as database,
     ):
-        database.execute("SELECT b FROM t").fetchall()
-    assert time.monotonic() - began < 10
+        database.execute("SELECT a FROM t").fetchall()
 
 
 def test_a_value_that_is_larger_than_any_is_an_error(tmp_path: Path) -> None:
