@@ -173,10 +173,13 @@ USES: dict[str, Callable[[ConfinedDirectory], Any]] = {
     "size": lambda d: _size(ConfinedPath(d.path, "d/x")),
     "later": lambda d: ConfinedPath(d.path, "d/x/canary").read(1000),
 }
+TRIES = [100, pytest.param(1_000, marks=pytest.mark.long), pytest.param(10_000, marks=pytest.mark.soak)]
+"""Of each use: some seconds, a minute, and a quarter of an hour."""
+
 TYPED = (FileNotFoundError, FileExistsError, UnsafePathError, StoreError, TaskError)
 
 
-@pytest.mark.parametrize("tries", [100, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("tries", TRIES)
 @pytest.mark.parametrize("opener", [open_by_kernel, open_by_steps])
 def test_no_use_of_a_name_that_changes_leads_outside(
     root: Path, opener: Opener, tries: int, monkeypatch: pytest.MonkeyPatch
