@@ -230,11 +230,6 @@ class Redactor:
                     break
         return text
 
-    def clean_below(self, directory: Path) -> None:
-        """Take the values out of all files below a directory."""
-        for file in directory.rglob("*"):
-            self.clean(file)
-
     def clean(self, file: Path) -> None:
         """Take the values out of a file, which is written anew only if it holds one. Its directory is the host's."""
         if not self._bytes or not file.parent.is_dir():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,9 +26,9 @@ from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import TRUNCATING, RolloutOutcome, RolloutResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec
-from benchflow.errors import SandboxError, SandboxLostError, TaskError
+from benchflow.errors import SandboxError, SandboxLostError, TaskError, UnsafePathError
 from benchflow.paths import JobPaths, RolloutPaths
-from benchflow.planes.sandbox import get_provider
+from benchflow.planes.sandbox import get_provider, trees
 from benchflow.results.modes import append_rows
 from benchflow.results.write import append_row, write_rollout
 from benchflow.secrets import Redactor
@@ -179,7 +180,8 @@ class ReportActivities:
         await end_rooms(spec.run.sandbox, paths.root)
         # A verifier may print what the agent has written.
         collected = (paths.agent, paths.artifacts, paths.verifier, paths.root / "steps", paths.environment / "logs")
-        await asyncio.to_thread(_clean, await self._redactor(report.spec), collected)
+        notes = await asyncio.to_thread(_clean, await self._redactor(report.spec), collected)
+        report = report.model_copy(update={"warnings": report.warnings + notes})
         events = await asyncio.to_thread(read_journal, paths.trajectory)
         rewards = await asyncio.to_thread(read_journal, paths.rewards)
         root, begun = spec.begins_at
@@ -279,6 +281,18 @@ class ReportActivities:
         ]
 
 
+def _clean(redact: Redactor, directories: Sequence[Path]) -> list[str]:
+    """Take secrets out of directories. One that cannot be looked through as a whole is removed; returns warnings."""
+    notes = []
+    for directory in directories:
+        try:
+            redact.clean_below(directory)
+        except UnsafePathError as error:
+            trees.remove(directory)
+            notes.append(f"{directory.name} is not kept, since secrets cannot be taken out of it: {error.message}")
+    return notes
+
+
 def _is_cancelled() -> bool:
     """Tell whether the cancellation of this activity was asked for, and is not that of a worker that stops."""
     details = activity.cancellation_details()
@@ -307,8 +321,3 @@ def _world(report: ReportInput) -> dict[str, Any]:
     about = environment.model_dump(mode="json", include={"digest", "source"}) | {"name": environment.manifest.name}
     return about | (report.readied.model_dump(mode="json") if report.readied is not None else {})
 
-
-def _clean(redact: Redactor, directories: tuple[Path, ...]) -> None:
-    for directory in directories:
-        for file in directory.rglob("*"):
-            redact.clean(file)
