@@ -62,9 +62,10 @@ def test_no_use_of_the_journals_leaves_their_directory(swapped: list[str], times
     wire.make()
     wire.put_exit(b'{"code": 0}')
     with swapping(outside, *(wire.files.shared / name for name in swapped)):
-        for name, use in USES.items():
-            results = try_often(partial(use, wire), times, ACPError, FileNotFoundError)
-            assert outside.secret not in repr(results), name
+        results = {name: try_often(partial(use, wire), times, ACPError) for name, use in USES.items()}
+    assert outside.secret not in repr(results)
+    # Else nothing was raced.
+    assert sum(map(bool, results.values())) > len(USES) / 2 and any(len(found) < times for found in results.values())
     outside.assert_untouched()
 
 
@@ -88,7 +89,7 @@ def test_nothing_is_unpacked_elsewhere(times: int, tmp_path: Path) -> None:
     target = tmp_path / "target"
     unpack_again()
     with swapping(outside, target / "a", target / "b", target / "c"):
-        try_often(unpack_again, times // 10, UnsafePathError, FileNotFoundError)
+        try_often(unpack_again, times, UnsafePathError, FileNotFoundError)
     outside.assert_untouched()
     found = [path for path in target.rglob("*") if path.is_file() and not path.is_symlink()]
     assert not [path for path in found if outside.secret in path.read_text()]
