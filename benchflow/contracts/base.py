@@ -16,9 +16,14 @@ MAX_INLINE_BYTES = 64 * 1024
 
 
 class Model(BaseModel):
-    """A frozen pydantic model that refuses unknown keys."""
+    """A frozen pydantic model that refuses unknown keys, NaN and infinity.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, protected_namespaces=())
+    JSON has no such numbers, but pydantic reads them from it: from `NaN`, from `1e999`, and from the text of either.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, defer_build=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
 
 class ArtifactRef(Model):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchflow.gateway.dialects import Document
-from benchflow.gateway.dialects.reading import table, tables
+from benchflow.gateway.dialects.reading import table, tables, word
 
 _MODELS = ("assistant", "model")
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
@@ -28,7 +28,7 @@ class Said:
 
     def call(self, name: Any, given: Any) -> None:
         if isinstance(given, str):
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 given = json.loads(given or "{}")
         self.calls.append((str(name), {} if given is None else given))
 
@@ -93,11 +93,11 @@ def _chat_answer(answer: Sequence[Document]) -> Said:
             message = table(choice.get("message"))
             _add_message(said, message)
             delta = table(choice.get("delta"))
-            said.text += delta.get("content") or ""
+            said.text += word(delta.get("content")) or ""
             for piece in tables(delta.get("tool_calls")):
-                call = open_calls.setdefault(piece.get("index"), {"name": "", "arguments": ""})
+                call = open_calls.setdefault(_index(piece), {"name": "", "arguments": ""})
                 for part in call:
-                    call[part] += table(piece.get("function")).get(part) or ""
+                    call[part] += word(table(piece.get("function")).get(part)) or ""
     for call in open_calls.values():
         said.call(call["name"], call["arguments"])
     return said
@@ -130,14 +130,20 @@ def _of_items(items: Sequence[Mapping[str, Any]]) -> Said:
     return said
 
 
+def _index(event: Document) -> int | None:
+    """Return which block or call of an answer an event is about; None where it does not say it by a number."""
+    index = event.get("index")
+    return index if isinstance(index, int) else None
+
+
 def _messages_content(answer: Sequence[Document]) -> list[dict[str, Any]]:
     blocks: dict[Any, dict[str, Any]] = {}
     for document in answer:
         if document.get("type") == "message":
             return tables(document.get("content"))
         if document.get("type") == "content_block_start":
-            blocks[document.get("index")] = dict(table(document.get("content_block")))
-        block, delta = blocks.get(document.get("index")), table(document.get("delta"))
+            blocks[_index(document)] = dict(table(document.get("content_block")))
+        block, delta = blocks.get(_index(document)), table(document.get("delta"))
         if block is None:
             continue
         if delta.get("type") == "text_delta":

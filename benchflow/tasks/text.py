@@ -10,16 +10,14 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from benchflow.foreign_text import load_toml, open_yaml
 from benchflow.tasks.problems import KeyPath, Kind, Problem, ProblemError, dotted
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 MAX_VALUES = 100_000
 """More than any task needs; a few lines of YAML aliases can stand for billions."""
@@ -63,12 +61,12 @@ def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as plain data. Raises `ProblemError` with the line."""
     text = read_text(path)
     try:
-        raw = tomllib.loads(text)
+        plain: dict[str, Any] = _plain(load_toml(text), path, ())
     except RecursionError as error:
         raise _failure("parse", path, "is nested too deeply") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
+        # Not only TOML's own: Python refuses integers of more digits than it converts.
         raise _failure("parse", path, f"is not valid TOML: {error}") from error
-    plain: dict[str, Any] = _plain(raw, path, ())
     return plain
 
 
@@ -89,22 +87,23 @@ def read_document(path: Path) -> tuple[dict[str, Any], str]:
 
 def parse_yaml_mapping(text: str, file: Path) -> dict[str, Any]:
     """YAML that must be a mapping; empty is the empty mapping. Raises `ProblemError` with the line."""
-    loader = _Loader(text)
+    loader = None
     try:
+        loader = open_yaml(text)
         node = loader.get_single_node()
         if node is None:
             return {}
         if not isinstance(node, yaml.MappingNode):
             raise _failure("parse", file, "must be a mapping of keys to values")
         _check_node(node, file, (), iter(range(MAX_VALUES)))
-        raw = loader.construct_document(node)
+        plain: dict[str, Any] = _plain(loader.construct_document(node), file, ())
     except (yaml.YAMLError, ValueError) as error:
         raise _failure("parse", file, f"is not valid YAML: {_yaml_message(error)}") from error
     except RecursionError as error:
         raise _failure("parse", file, "is nested too deeply, or contains itself") from error
     finally:
-        loader.dispose()
-    plain: dict[str, Any] = _plain(raw, file, ())
+        if loader is not None:
+            loader.dispose()
     return plain
 
 

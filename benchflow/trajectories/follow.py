@@ -95,7 +95,7 @@ class _Reader:
     def _event(self, line: bytes) -> dict[str, Any]:
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             event = None
         if isinstance(event, dict):
             return event

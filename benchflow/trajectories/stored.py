@@ -183,7 +183,7 @@ def chain_events(paths: RolloutPaths) -> list[dict[str, Any]]:
     """The events of one chain, from its own file."""
     try:
         return read_journal(paths.trajectory)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise spoilt(f"a line is no JSON: {error}", str(paths.trajectory)) from error
 
 

@@ -10,14 +10,23 @@ from pydantic_core import from_json
 
 from benchflow.gateway.dialects.dialect import Document
 
+_MAX_COUNT = 2**53
+"""Beyond it a float, which a price is, skips integers."""
+
 
 def read_json(data: bytes) -> Any:
     """A JSON document. Raises `ValueError`."""
     try:
         return from_json(data)
-    except ValueError:
-        # Half a character, which some agents cut an emoji to, is refused by the faster one.
+    except ValueError as error:
+        # What is nested more deeply than that, nothing that goes through it could go through either.
+        if str(error).startswith("recursion limit"):
+            raise
+    # Half a character, which some agents cut an emoji to, is refused by the faster one.
+    try:
         return json.loads(data.decode())
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def documents(data: bytes, content_type: str) -> list[Document]:
@@ -75,7 +84,8 @@ def tables(value: Any) -> list[dict[str, Any]]:
 
 
 def count(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    """Return a number of tokens; 0 for what is none, or larger than a price can be multiplied by without an error."""
+    return value if type(value) is int and 0 < value < _MAX_COUNT else 0
 
 
 def word(value: Any) -> str | None:

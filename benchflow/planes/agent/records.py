@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import tomllib
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -16,6 +15,7 @@ from pydantic_core import ErrorDetails
 from benchflow.contracts import agent as contract
 from benchflow.contracts.agent import AgentRecord
 from benchflow.errors import BenchFlowError, ConfigError
+from benchflow.foreign_text import load_toml
 
 _TABLES: dict[str, tuple[type[BaseModel], ...]] = {
     "install": (contract.NodeInstall, contract.PythonInstall),
@@ -30,8 +30,9 @@ _TABLES: dict[str, tuple[type[BaseModel], ...]] = {
 def parse_record(text: str, source: str) -> AgentRecord:
     """The agent that a TOML file declares. source: the file, for errors and for `bench agent show`."""
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        table = load_toml(text)
+    except ValueError as error:
+        # Not only TOML's own: Python refuses integers of more digits than it converts.
         raise ConfigError(f"is not TOML: {error}", file=source, remedy="mend the line that it names") from error
     if "source" in table:
         raise ConfigError("is not a known key", file=source, key="source", remedy="remove it")

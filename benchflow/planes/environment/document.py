@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from benchflow.errors import ManifestError
+from benchflow.foreign_text import load_toml, open_yaml
 
 KeyPath = tuple[str | int, ...]
 
@@ -42,7 +43,10 @@ class Document:
         self._text = _read(file)
         self._node: yaml.Node | None = None
         self.data = self._parse_yaml() if file.suffix.lower() in _YAML else self._parse_toml()
-        self._check_values(self.data, ())
+        try:
+            self._check_values(self.data, ())
+        except RecursionError as error:
+            raise self._unreadable("is nested too deeply") from error
 
     def error(self, at: KeyPath, message: str, remedy: str) -> ManifestError:
         """The error about the value at a key; its file is `FILE:LINE`."""
@@ -68,11 +72,10 @@ class Document:
 
     def _parse_toml(self) -> dict[str, Any]:
         try:
-            return tomllib.loads(self._text)
-        except tomllib.TOMLDecodeError as error:
+            return load_toml(self._text)
+        except ValueError as error:
+            # Not only TOML's own: Python refuses integers of more digits than it converts.
             raise self._unreadable(f"is not valid TOML: {error}") from error
-        except RecursionError as error:
-            raise self._unreadable("is nested too deeply") from error
 
     def _toml_line(self, at: KeyPath) -> int:
         lines = self._text.split("\n")
@@ -97,8 +100,9 @@ class Document:
     # --- YAML ----------------------------------------------------------------------------------------
 
     def _parse_yaml(self) -> dict[str, Any]:
-        loader = yaml.SafeLoader(self._text)
+        loader = None
         try:
+            loader = open_yaml(self._text)
             node = loader.get_single_node()
             if node is None:
                 return {}
@@ -112,7 +116,8 @@ class Document:
         except RecursionError as error:
             raise self._unreadable("is nested too deeply, or contains itself") from error
         finally:
-            loader.dispose()
+            if loader is not None:
+                loader.dispose()
 
     def _check_node(self, node: yaml.Node, at: KeyPath, budget: Iterator[int]) -> None:
         """Refuse keys that are given twice, of which YAML would take the last, and more values than there may be."""

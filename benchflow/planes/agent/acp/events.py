@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, TypeGuard
 
 from benchflow.contracts.rollout import Usage
 
@@ -12,6 +11,9 @@ _TEXT = {
     "agent_thought_chunk": "agent_thought",
     "user_message_chunk": "user_message",
 }
+
+_MAX_AMOUNT = 2**53
+"""Of tokens or money: no more is anybody's, and an integer that is too large cannot be made a float."""
 
 _TOOL_FIELDS = {
     "name": "name",
@@ -86,12 +88,18 @@ class Reading:
 
     def _note_cost(self, update: dict[str, Any]) -> None:
         cost = update.get("cost")
-        if isinstance(cost, dict) and isinstance(cost.get("amount"), (int, float)):
+        amount = cost.get("amount") if isinstance(cost, dict) else None
+        if isinstance(cost, dict) and _is_amount(amount):
             before = self.usage or Usage()
             self.usage = before.model_copy(
-                update={"cost": float(cost["amount"]), "currency": str(cost.get("currency") or "USD")}
+                update={"cost": float(amount), "currency": str(cost.get("currency") or "USD")}
             )
 
 
+def _is_amount(value: Any) -> TypeGuard[int | float]:
+    """Whether a value is a number of tokens or of money. To Python `True` is an integer, and NaN a float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MAX_AMOUNT
+
+
 def _count(value: Any) -> int:
-    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) and value >= 0 else 0
+    return int(value) if _is_amount(value) else 0

@@ -99,9 +99,16 @@ def parse(listing: bytes) -> dict[int, Process]:
             continue
         marked = None if mark == b"?" else mark == b"1"
         entered = limit != b"unlimited"
-        table[int(pid)] = Process(
-            int(pid), int(rest[1]), int(rest[3]), int(rest[19]), rest[0].decode(), name, user.decode(), marked, entered
-        )
+        try:
+            parent, session, started = (int(rest[place]) for place in (1, 3, 19))
+            found = Process(int(pid), parent, session, started, rest[0].decode(), name, user.decode(), marked, entered)
+        except ValueError as error:
+            # Left out it would not be ended: the kernel writes no such line, so programs of the sandbox were changed.
+            raise SandboxError(
+                f"a line of the sandbox's list of processes is none: {stat[:80]!r}",
+                remedy="look at the sandbox's shell and tools",
+            ) from error
+        table[found.pid] = found
     return table
 
 

@@ -136,7 +136,7 @@ def json_list(text: str) -> list[str] | None:
         return None
     try:
         value, end = json.JSONDecoder().raw_decode(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not all(isinstance(word, str) for word in value):
         raise Mistake("its JSON list has something that is not a string")
