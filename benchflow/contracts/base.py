@@ -6,6 +6,8 @@ ignored is a wrong result that nobody sees.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from math import isfinite
 from pathlib import Path
 from typing import Protocol
 
@@ -16,14 +18,26 @@ MAX_INLINE_BYTES = 64 * 1024
 
 
 class Model(BaseModel):
-    """A frozen pydantic model that refuses unknown keys, NaN and infinity.
+    """A frozen pydantic model that refuses unknown keys."""
 
-    JSON has no such numbers, but pydantic reads them from it: from `NaN`, from `1e999`, and from the text of either.
-    """
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, protected_namespaces=())
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, defer_build=True, protected_namespaces=(), allow_inf_nan=False
-    )
+
+def non_finite(value: object, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the place of each NaN or infinity in a model: pydantic reads them from `1e999`, or from a text."""
+    if isinstance(value, float):
+        if not isfinite(value):
+            yield at
+        return
+    inner: Iterable[tuple[str | int, object]] = ()
+    if isinstance(value, BaseModel):
+        inner = vars(value).items()
+    elif isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list | tuple):
+        inner = enumerate(value)
+    for key, each in inner:
+        yield from non_finite(each, (*at, key))
 
 
 class ArtifactRef(Model):

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from benchflow.contracts.base import Model
+from benchflow.contracts.base import Model, non_finite
 from benchflow.contracts.task import SceneSpec, StepConfig, Task, UserSpec, VerifierDocument
 from benchflow.errors import TaskError, TaskValueError
 from benchflow.tasks.environments import named_in, package_manifest
@@ -323,6 +323,8 @@ def _validate(
         for place, message in value_errors(error, raw):
             problems.error("value", file, message, key=spelling.key(place))
         return None
+    for place in non_finite(tables):
+        problems.error("value", file, "must be a finite number", key=spelling.key(place))
     check_values(tables, spelling, native=strict)
     return tables if problems.first_error is before else None
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, get_args
 
 from pydantic import ValidationError
 
+from benchflow.contracts.base import non_finite
 from benchflow.contracts.reward import Criterion, JudgeRubric, Space
 from benchflow.contracts.task import JudgeConfig, Task, VerifierStrategy
 from benchflow.tasks.layout import is_file
@@ -94,6 +95,8 @@ class _Reading:
             for place, message in value_errors(error, raw):
                 self._error(place, message)
             return None
+        for place in non_finite(rubric):
+            self._error(place, "must be a finite number")
         for index, criterion in enumerate(rubric.criteria):
             self._check(criterion, ("criteria", index))
         if not any(criterion.weight for criterion in rubric.criteria):

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from benchflow.contracts.base import Model
+from benchflow.contracts.base import Model, non_finite
 from benchflow.contracts.task import VerifierDocument, VerifierOutputs, VerifierStrategy
 from benchflow.tasks.layout import is_dir, is_file
 from benchflow.tasks.problems import KeyPath, Kind, ProblemError, Problems, did_you_mean, dotted
@@ -116,6 +116,8 @@ def _validate(raw: dict[str, Any], path: Path, problems: Problems) -> _Frontmatt
         for place, message in value_errors(error, raw):
             problems.error("value", path, message, key=dotted(place))
         return None
+    for place in non_finite(found):
+        problems.error("value", path, "must be a finite number", key=dotted(place))
     return found if problems.first_error is before else None
 
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from benchflow.contracts.base import Model
+from benchflow.contracts.base import Model, non_finite
 from benchflow.contracts.rollout import Node, RolloutTree
 from benchflow.errors import ResultFileError, UsageError
 from benchflow.paths import RolloutPaths
@@ -190,11 +190,14 @@ def chain_events(paths: RolloutPaths) -> list[dict[str, Any]]:
 def read_model(model: type[M], file: Path) -> M:
     """What is in a file of a rollout. Raises `ResultFileError`."""
     try:
-        return model.model_validate_json(file.read_bytes())
+        found = model.model_validate_json(file.read_bytes())
     except OSError as error:
         raise spoilt(f"cannot be read: {error.strerror}", str(file)) from error
     except ValidationError as error:
         raise spoilt(f"this is not what BenchFlow wrote: {error.errors()[0]['msg']}", str(file)) from error
+    for place in non_finite(found):
+        raise spoilt(f"this is not what BenchFlow wrote: {'.'.join(map(str, place))} is no finite number", str(file))
+    return found
 
 
 def spoilt(message: str, file: str | None) -> ResultFileError:
