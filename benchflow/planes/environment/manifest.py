@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from benchflow.contracts.base import Model
+from benchflow.contracts.base import Model, non_finite
 from benchflow.contracts.environment import (
     ForwardEnv,
     Manifest,
@@ -83,6 +83,8 @@ def read_manifest(file: Path) -> Manifest:
         # A key that is missing is often one that is misspelled.
         first = min(error.errors(), key=lambda details: details["type"] != "extra_forbidden")
         raise _model_error(first, document) from error
+    for at in non_finite(manifest, ("environment",)):
+        raise document.error(at, "must be a finite number", "give a smaller number")
     for at, message, remedy in problems_of(manifest, document.data["environment"]):
         raise document.error(("environment", *at), message, remedy)
     return manifest

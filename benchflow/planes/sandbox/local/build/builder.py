@@ -317,7 +317,7 @@ class _Build:
         return uid, await self._number(sandbox, "/etc/group", group) if colon and group else uid
 
     async def _number(self, sandbox: Sandbox, file: str, name: str) -> int:
-        if name.isdecimal():
+        if name.isdecimal() and len(name) < 11:
             return int(name)
         try:
             accounts = (await sandbox.read_file(file)).decode(errors="replace")
@@ -325,7 +325,7 @@ class _Build:
             accounts = ""
         for line in accounts.splitlines():
             fields = line.split(":")
-            if fields[0] == name and len(fields) > 2 and fields[2].isdecimal():
+            if fields[0] == name and len(fields) > 2 and fields[2].isdecimal() and len(fields[2]) < 11:
                 return int(fields[2])
         raise self._error(
             f"--chown: {name} is not in {file} of the image", "create it with RUN before this step, or give its number"

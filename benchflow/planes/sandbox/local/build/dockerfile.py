@@ -58,7 +58,7 @@ _ARCHITECTURES = {
     "i386": "386",
     "i686": "386",
 }
-_PORT = re.compile(r"(\d+)(?:-(\d+))?(?:/(tcp|udp|sctp))?", re.I)
+_PORT = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?(?:/(tcp|udp|sctp))?", re.I)
 _NAME = re.compile(r"[^\s=]+")
 
 
@@ -339,7 +339,7 @@ class _Reader:
             if match is None or not 0 < first <= last < 65536:
                 raise Mistake(f"{port} is not a port, like 80, 80/udp or 8000-8010")
             exposed = (f"{number}/{(match[3] or 'tcp').lower()}" for number in range(first, last + 1))
-            self._ports.extend(one for one in exposed if one not in self._ports)
+            self._ports = list(dict.fromkeys([*self._ports, *exposed]))
 
     # --- words ---------------------------------------------------------------------------------------
 
