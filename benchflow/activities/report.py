@@ -320,4 +320,3 @@ def _world(report: ReportInput) -> dict[str, Any]:
         return {}
     about = environment.model_dump(mode="json", include={"digest", "source"}) | {"name": environment.manifest.name}
     return about | (report.readied.model_dump(mode="json") if report.readied is not None else {})
-

@@ -1,4 +1,4 @@
-"""What an agent can do to files of the host by the directory that its sandbox mounts for its stdio, and by what it leaves.
+"""What an agent can do to files of the host by the directory that its sandbox mounts, and by what it leaves.
 
 An agent that is root changes that directory itself; one that is not leaves a program that the verifier runs as root.
 """

@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, BinaryIO
 
 from benchflow.confined import ConfinedDirectory
@@ -255,10 +256,16 @@ class Wire:
             os.close(fd)
 
 
+def _finite(literal: str) -> float | None:
+    """Return the number, None for one that is too large and would not be JSON when it is written again."""
+    number = float(literal)
+    return number if isfinite(number) else None
+
+
 def _parsed(line: bytes | bytearray) -> Message | None:
     try:
         # NaN and its like are not JSON, but an agent that counts wrongly has still said something.
-        message = json.loads(line, parse_constant=lambda name: None)
+        message = json.loads(line, parse_constant=lambda name: None, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None
