@@ -169,8 +169,8 @@ async def test_empty_lines_are_passed_over(wire: Wire) -> None:
 
 
 async def test_numbers_that_are_none_are_heard_as_nothing(wire: Wire) -> None:
-    say(wire, b'{"a": NaN, "b": -Infinity}\n')
-    assert [line.message for line in await hear(wire)] == [{"a": None, "b": None}]
+    say(wire, b'{"a": NaN, "b": -Infinity, "c": 1e999}\n')
+    assert [line.message for line in await hear(wire)] == [{"a": None, "b": None, "c": None}]
 
 
 async def test_a_line_of_twenty_megabytes_is_a_line(wire: Wire) -> None:
