@@ -12,11 +12,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from benchflow.confined import ConfinedPath
+from benchflow.contracts.gateway import Api
 from benchflow.contracts.reward import JudgeScale
 from benchflow.contracts.rollout import RolloutResult, RolloutTree
 from benchflow.contracts.sandbox import ImageConfig
 from benchflow.errors import BenchFlowError
-from benchflow.gateway.dialects import dialect_of
+from benchflow.gateway.dialects import DIALECTS
 from benchflow.gateway.dialects.reading import documents, read_json
 from benchflow.gateway.normalise import Normaliser, digest
 from benchflow.gateway.said import said_in
@@ -69,7 +71,8 @@ def _rewards(name: str) -> Callable[[bytes, Path], Any]:
 
 def _episode(data: bytes, directory: Path) -> Any:
     (directory / "rewards.jsonl").write_bytes(data)
-    return read_episode({"rewards.jsonl": directory / "rewards.jsonl"}, "auto", reward_range=(0.0, 1.0), now=NOW)
+    files = {"rewards.jsonl": ConfinedPath(directory, "rewards.jsonl")}
+    return read_episode(files, "auto", reward_range=(0.0, 1.0), now=NOW)
 
 
 SCALES = (JudgeScale(id="clear", description="clear"), JudgeScale(id="done", description="done", high=5, is_whole=True))
@@ -109,7 +112,7 @@ def _recipe(data: bytes, directory: Path) -> Any:
     return read_recipe(context, host="Debian GNU/Linux 12", machine="x86_64")
 
 
-PATHS = {
+PATHS: dict[Api, str] = {
     "openai-chat": "/v1/chat/completions",
     "openai-responses": "/v1/responses",
     "anthropic-messages": "/v1/messages",
@@ -117,12 +120,11 @@ PATHS = {
 }
 
 
-def _answer(api: str, content_type: str) -> Callable[[bytes, Path], Any]:
+def _answer(api: Api, content_type: str) -> Callable[[bytes, Path], Any]:
     """What an endpoint answered, read for the record and for its usage."""
 
     def parse(data: bytes, directory: Path) -> Any:
-        dialect = dialect_of(PATHS[api])
-        assert dialect is not None
+        dialect = DIALECTS[api]
         found = documents(data, content_type)
         digest(Normaliser.of("opencode", api)(said_in(api, found).form))
         answered = dialect.answered(found)
@@ -131,12 +133,11 @@ def _answer(api: str, content_type: str) -> Callable[[bytes, Path], Any]:
     return parse
 
 
-def _request(api: str) -> Callable[[bytes, Path], Any]:
+def _request(api: Api) -> Callable[[bytes, Path], Any]:
     """What an agent asked a model."""
 
     def parse(data: bytes, directory: Path) -> Any:
-        dialect = dialect_of(PATHS[api])
-        assert dialect is not None
+        dialect = DIALECTS[api]
         body = read_json(data)
         digest(Normaliser.of("opencode", api)(body))
         if isinstance(body, dict):
