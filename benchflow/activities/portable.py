@@ -84,8 +84,12 @@ def _pack_record(target: Path, root: RolloutPaths, chain: str) -> None:
     with (
         tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive,
         storage_errors(root.root),
-        ConfinedDirectory(root.root) as directory,
+        contextlib.ExitStack() as opened,
     ):
+        if not root.root.is_dir():
+            # Nothing has been written on this host yet.
+            return
+        directory = opened.enter_context(ConfinedDirectory(root.root))
         for name in chains_above(chain):
             own = root.child(name).root if name else root.root
             for entry in _written(directory, own.relative_to(root.root).as_posix()):

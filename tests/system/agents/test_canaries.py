@@ -365,8 +365,9 @@ def test_what_an_mcp_server_is_given_is_in_private_journals_and_where_the_agent_
     """An agent is told the headers and variables of its MCP servers by the protocol, and may write them down."""
     assert (grown.after.told, grown.arguments.told) == ([], [])
     own = [path for path in grown.during.told if ".demo-agent" not in path.parts]
-    journals = [path for path in own if path.name == "in" and path.parents[2] == StatePaths.default().sessions]
-    assert len(journals) == 1 + CHILDREN
+    journals = [path for path in own if path.name == "in" and path.parents[3] == StatePaths.default().sessions]
+    # The host's own record, and the journal that the sandbox has.
+    assert len(journals) == 2 * (1 + CHILDREN)
     # Whatever else there is is a portable copy of the agent's home.
     assert [path for path in own if path not in journals and StatePaths.default().store not in path.parents] == []
     assert StatePaths.default().root.stat().st_mode & 0o077 == 0

@@ -22,7 +22,7 @@ def owned(root: Path, first: str) -> Path:
     return write_entrypoint_package(
         root,
         "owned",
-        solve=f"set -e\ntr '\\0' '\\n' </proc/1/environ | grep -qx WHICH_TASK=owned\n{first}\n"
+        solve=f"set -e\n{first}\n"
         f'{GET}/environ | grep -q \'"WHICH_TASK": "owned"\'\n{POST}/add/paid\ntouch /root/answer\n',
     )
 
@@ -54,8 +54,10 @@ def others(root: Path) -> list[Path]:
 
 
 def system_tasks(root: Path) -> SystemTasks:
-    # On Docker the entrypoint is the very first process; a local sandbox has one of its own before it.
-    in_docker = owned(root / "docker", "tr '\\0' ' ' </proc/1/cmdline | grep -q 'ledger /data/ledger.db 9000'")
+    # On Docker the entrypoint is the very first process; a local sandbox has one of the engine's before it.
+    first = "tr '\\0' '\\n' </proc/1/environ | grep -qx WHICH_TASK=owned\n"
+    first += "tr '\\0' ' ' </proc/1/cmdline | grep -q 'ledger /data/ledger.db 9000'"
+    in_docker = owned(root / "docker", first)
     return {"local": [owned(root, ":"), *others(root)], "docker": [in_docker]}
 
 
