@@ -1,7 +1,7 @@
 """The door of the Web UI: an HTTP server on loopback that lets in who has the token, and forwards to the UI's socket.
 
 Every user of the host can connect to a loopback port, and so can every web page that the owner's browser shows. The
-token, once in the address, becomes a cookie; a request without it, from another origin, or under another host name
+token, once in the address, is exchanged for a cookie of this run of the stack; a request without it, from another origin, or under another host name
 (which is how a page reaches loopback by DNS rebinding) goes no further.
 """
 
@@ -25,7 +25,6 @@ _HOP_BY_HOP = {
     "upgrade",
 }
 _OTHER_SITES = ("same-site", "cross-site")
-_COOKIE_SEC = 365 * 24 * 3600
 _CHUNK = 64 * 1024
 _MAX_BODY_BYTES = 16 * 1024 * 1024
 
@@ -52,6 +51,8 @@ class Door:
     def __init__(self, paths: StatePaths, port: int) -> None:
         self._socket = paths.ui_socket
         self._token = make_token(paths)
+        # Not the token itself: while no stack runs, another user may listen on the port, and be sent the cookie.
+        self._session = secrets.token_urlsafe(32)
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
         # A cookie is sent to every port of its host: another stack's must not take the place of this one's.
         self._cookie = f"benchflow-ui-{port}"
@@ -94,18 +95,15 @@ class Door:
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             return web.Response(status=403, text=UNAUTHORIZED)
         given = request.query.get("token")
-        if given is not None and request.method == "GET" and self._is_token(given):
+        if given is not None and request.method == "GET" and _is_equal(given, self._token):
             return self._let_in(request.rel_url)
         origin = request.headers.get("Origin")
         # A page on another port of this host is of the same site: it sends the cookie, whatever its `SameSite` says.
         if origin not in (None, f"http://{hosts[0]}") or request.headers.get("Sec-Fetch-Site") in _OTHER_SITES:
             return web.Response(status=403, text=UNAUTHORIZED)
-        if not self._is_token(request.cookies.get(self._cookie, "")):
+        if not _is_equal(request.cookies.get(self._cookie, ""), self._session):
             return web.Response(status=401, text=UNAUTHORIZED)
         return await self._forward(request)
-
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(errors="replace"), self._token.encode())
 
     def _let_in(self, url: URL) -> web.Response:
         """Turn the token in an address into a cookie, and redirect to the address without it."""
@@ -114,7 +112,7 @@ class Door:
         place = "/" + kept.raw_path_qs.lstrip("/\\")
         response = web.Response(status=303, headers={"Location": place, "Referrer-Policy": "no-referrer"})
         response.headers["Cache-Control"] = "no-store"
-        response.set_cookie(self._cookie, self._token, max_age=_COOKIE_SEC, path="/", httponly=True, samesite="Strict")
+        response.set_cookie(self._cookie, self._session, path="/", httponly=True, samesite="Strict")
         return response
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
@@ -147,6 +145,11 @@ class Door:
 
 _SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that a client would add by itself."""
+
+
+def _is_equal(given: str, expected: str) -> bool:
+    """Compare in a time that tells nothing."""
+    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
 
 
 def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:

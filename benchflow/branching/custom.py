@@ -37,8 +37,16 @@ def load_policy(policy: CustomPolicy) -> BranchPolicy:
         )
     name = declared.get(policy.policy, policy.policy)
     kind = _imported(name, POLICY_KEY)
+    # Looked at before it is called: a job's file says this name, and must not call whatever is installed here.
+    if not isinstance(kind, type) or not callable(getattr(kind, "decide", None)):
+        raise ConfigError(
+            "is no class of branch policies: it has no `decide`",
+            file=name,
+            key=POLICY_KEY,
+            remedy="name a class with decide(tree, node, steps_left), which returns a list of ChildSpec or None",
+        )
     try:
-        made = kind(**policy.options)
+        made: BranchPolicy = kind(**policy.options)
     except Exception as error:
         raise ConfigError(
             f"cannot be made with the options {policy.options}: {type(error).__name__}: {error}",
@@ -46,14 +54,7 @@ def load_policy(policy: CustomPolicy) -> BranchPolicy:
             key="branch.policy.options",
             remedy="give the keyword arguments that the class takes",
         ) from error
-    if isinstance(made, BranchPolicy):
-        return made
-    raise ConfigError(
-        "is no branch policy: it has no `decide`",
-        file=name,
-        key=POLICY_KEY,
-        remedy="name a class with decide(tree, node, steps_left), which returns a list of ChildSpec or None",
-    )
+    return made
 
 
 def load_aggregate(name: str) -> Aggregate | None:

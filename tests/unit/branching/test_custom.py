@@ -72,7 +72,9 @@ def test_a_policy_is_found_by_its_entry_point_or_its_path_and_made_with_its_opti
         (CustomPolicy(policy="poor_states:Other"), "has no attribute 'Other'"),
         (CustomPolicy(policy="poor_states:WhereItIsPoor", options={"above": 1}), "unexpected keyword argument 'above'"),
         (CustomPolicy(policy="poor_states:NoPolicy"), "it has no `decide`"),
-        (CustomPolicy(policy="poor_states:number"), "not callable"),
+        (CustomPolicy(policy="poor_states:number"), "it has no `decide`"),
+        # Programs that are installed anyway are not called by a job's file.
+        (CustomPolicy(policy="subprocess:Popen", options={"args": ["false"]}), "it has no `decide`"),
     ],
 )
 def test_a_policy_that_cannot_be_had_is_refused(mine: str, policy: CustomPolicy, message: str) -> None:
