@@ -1,8 +1,8 @@
 """The door of the Web UI: an HTTP server on loopback that lets in who has the token, and forwards to the UI's socket.
 
 Every user of the host can connect to a loopback port, and so can every web page that the owner's browser shows. The
-token, once in the address, is exchanged for a cookie of this run of the stack; a request without it, from another origin, or under another host name
-(which is how a page reaches loopback by DNS rebinding) goes no further.
+token, once in the address, is exchanged for a cookie of this run of the stack; a request without it, from another
+origin, or under another host name (which is how a page reaches loopback by DNS rebinding) goes no further.
 """
 
 from __future__ import annotations

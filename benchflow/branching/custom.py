@@ -145,7 +145,7 @@ def _imported(name: str, key: str) -> Any:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"cannot be imported: {type(error).__name__}: {error}",
             file=name,

@@ -113,8 +113,8 @@ def _load(target: str, kind: str, file: str, key: str) -> Callable[..., RewardFu
     module, _, path = target.partition(":")
     try:
         found = reduce(getattr, path.split("."), importlib.import_module(module))
-    # A user's module may fail in any way while it is imported.
-    except Exception as error:
+    # A user's module may fail in any way while it is imported, and may end the process, if it is a program.
+    except (Exception, SystemExit) as error:
         raise TaskValueError(
             f"{kind!r} cannot be imported: {type(error).__name__}: {error}",
             file=file,

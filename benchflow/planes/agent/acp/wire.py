@@ -34,6 +34,9 @@ MAX_ERR = 16 * 1024 * 1024
 QUICK, SLOW = 0.004, 0.05
 """Seconds between two looks at a file that grows, and at one that has not for a while."""
 
+SLICE = 0.005
+"""Seconds of lines between two turns of the event loop."""
+
 _JOURNALS = ("in", "out", "err")
 _EXIT = "exit"
 _MAX_EXIT = 64 * 1024
@@ -120,7 +123,7 @@ class Wire:
             # A worker that died may have noted a message, and not delivered it.
             self._deliver()
         rest = bytearray()
-        last = time.monotonic()
+        last = rested = time.monotonic()
         with self._opened("out", os.O_RDONLY) as fd:
             while True:
                 data = os.pread(fd, PIECE, offset + len(rest))
@@ -135,11 +138,14 @@ class Wire:
                     offset += len(line) + 1
                     if line.strip():
                         yield Heard(offset, bytes(line), _parsed(line))
+                    if time.monotonic() - rested > SLICE:
+                        # A piece may be half a million lines: whoever takes them must not keep others waiting.
+                        await asyncio.sleep(0)
+                        rested = time.monotonic()
                 if len(rest) > self._longest_line:
                     raise ACPError(
                         f"the agent wrote a line of more than {self._longest_line} bytes", log_tail=self.log_tail()
                     )
-                # A flood of lines must not keep others waiting.
                 await asyncio.sleep(0)
 
     # --- how it ended --------------------------------------------------------------------------------

@@ -248,3 +248,23 @@ def test_the_first_note_counts(wire: Wire, notes: list[Message]) -> None:
 def test_notes_leave_nothing_else_behind(wire: Wire, notes: list[Message]) -> None:
     assert {path.name for path in wire.files.own_notes.iterdir()} == {"in", "mark.json"}
     assert {path.name for path in wire.files.shared.iterdir()} == {"in", "out", "err"}
+
+
+async def test_a_flood_of_short_lines_keeps_nobody_waiting(wire: Wire) -> None:
+    say(wire, b"z\n" * 200_000)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count_turns())
+    try:
+        heard = await hear(wire)
+    finally:
+        counting.cancel()
+    assert len(heard) == 200_000
+    # Taking them in takes far longer than one slice; without slices there is one turn for each megabyte.
+    assert turns > 5
