@@ -273,7 +273,7 @@ in_small_world = pytest.mark.asyncio(loop_scope="module")
 
 async def begun(world: World) -> None:
     """Begin to load a session, and go away when the agent is at it."""
-    out = world.directory / "sessions" / f"{world.index}.0" / "out"
+    out = world.files.shared / f"{world.index}.0" / "out"
 
     async def is_at_it() -> bool:
         return out.exists() and "history" in out.read_text()
@@ -382,4 +382,4 @@ async def test_what_cannot_be_loaded_is_refused_before_anything_is_started(small
     for moved in ({"home": "/elsewhere"}, {"cwd": "/elsewhere"}):
         with pytest.raises(SessionNotLoadedError, match="/elsewhere"):
             await world.open(held(world, **moved))
-    assert not (world.directory / "sessions" / f"{world.index}.0").exists()
+    assert not (world.files.notes / f"{world.index}.0").exists()
