@@ -2,7 +2,8 @@
 
 Styles, links and cursor movements are made by our own code and added behind the sanitiser: no markup, emoji code or
 escape sequence is ever read from a text. `benchflow.cli.screen` makes the consoles and tables; other modules of the
-command line write by them alone, and `tests/unit/architecture/test_command_output.py` reads their sources for another way.
+command line write by them alone, and `tests/unit/architecture/test_command_output.py` reads their sources for another
+way.
 """
 
 from __future__ import annotations
