@@ -35,33 +35,29 @@ class SentMessages:
             self.file.touch(mode=0o600)
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock, with all that other workers have sent until then read."""
+    def locked(self) -> Iterator[int]:
+        """Hold the lock, with all that other workers have sent until then read, and yield the record's descriptor."""
         with storage_errors(self.file):
             fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             self._read(fd)
-            yield
+            yield fd
         finally:
             os.close(fd)
 
-    def add(self, message: Message) -> bool:
-        """Add a message, unless one of its kind and id is there, and return whether it was added. The lock is held."""
+    def add(self, fd: int, message: Message) -> bool:
+        """Add a message, unless one of its kind and id is there, and return whether it was added. fd: as `locked`'s."""
         if "id" in message and _key(message) in (self._requests if "method" in message else self._answers):
             return False
         # Escaped: an agent's half of a surrogate pair, given back to it, has no other form.
         line = json.dumps(message).encode() + b"\n"
         with storage_errors(self.file):
-            fd = os.open(self.file, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                # A line that a crash cut in half was never handed on.
-                os.ftruncate(fd, self._read_to)
-                os.lseek(fd, 0, os.SEEK_END)
-                write_all(fd, line)
-                self._read(fd)
-            finally:
-                os.close(fd)
+            # A line that a crash cut in half was never handed on.
+            os.ftruncate(fd, self._read_to)
+            os.lseek(fd, 0, os.SEEK_END)
+            write_all(fd, line)
+        self._read(fd)
         return True
 
     def has_request(self, request: Any) -> bool:

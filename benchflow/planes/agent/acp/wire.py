@@ -79,8 +79,8 @@ class Wire:
 
     def send(self, message: Message) -> bool:
         """Send a message, unless one of its kind and id was sent already. Return whether it was new."""
-        with self.sent.locked():
-            is_new = self.sent.add(message)
+        with self.sent.locked() as record:
+            is_new = self.sent.add(record, message)
             self._deliver()
         return is_new
 
