@@ -81,27 +81,26 @@ def _root_of(context: WorkerContext, spec: RolloutSpec) -> RolloutPaths:
 
 def _pack_record(target: Path, root: RolloutPaths, chain: str) -> None:
     """Write an archive of what a chain, and those above it, have written."""
-    with (
-        tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive,
-        storage_errors(root.root),
-        contextlib.ExitStack() as opened,
-    ):
-        if not root.root.is_dir():
-            # Nothing has been written on this host yet.
-            return
-        directory = opened.enter_context(ConfinedDirectory(root.root))
-        for name in chains_above(chain):
-            own = root.child(name).root if name else root.root
-            for entry in _written(directory, own.relative_to(root.root).as_posix()):
-                info = tarfile.TarInfo(entry.name)
-                info.mode, info.mtime = stat.S_IMODE(entry.status.st_mode), entry.status.st_mtime
-                if entry.is_link:
-                    info.type, info.linkname = tarfile.SYMTYPE, directory.read_link(entry.name)
-                    archive.addfile(info)
-                    continue
-                with directory.open(entry.name) as file:
-                    info.size = os.fstat(file.fileno()).st_size
-                    archive.addfile(info, file)
+    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
+        # Else nothing has been written on this host yet.
+        if root.root.is_dir():
+            with storage_errors(root.root), ConfinedDirectory(root.root) as directory:
+                for name in chains_above(chain):
+                    own = root.child(name).root if name else root.root
+                    for entry in _written(directory, own.relative_to(root.root).as_posix()):
+                        _pack_entry(archive, directory, entry)
+
+
+def _pack_entry(archive: tarfile.TarFile, directory: ConfinedDirectory, entry: Entry) -> None:
+    info = tarfile.TarInfo(entry.name)
+    info.mode, info.mtime = stat.S_IMODE(entry.status.st_mode), entry.status.st_mtime
+    if entry.is_link:
+        info.type, info.linkname = tarfile.SYMTYPE, directory.read_link(entry.name)
+        archive.addfile(info)
+        return
+    with directory.open(entry.name) as file:
+        info.size = os.fstat(file.fileno()).st_size
+        archive.addfile(info, file)
 
 
 def _written(directory: ConfinedDirectory, own: str) -> list[Entry]:
