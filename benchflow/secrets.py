@@ -230,13 +230,6 @@ class Redactor:
                     break
         return text
 
-    def clean(self, file: Path) -> None:
-        """Take the values out of a file, which is written anew only if it holds one. Its directory is the host's."""
-        if not self._bytes or not file.parent.is_dir():
-            return
-        with storage_errors(file), ConfinedDirectory(file.parent) as directory:
-            self._clean(directory, file.name)
-
     def clean_below(self, directory: Path) -> None:
         """Take the values out of all files below a directory of the host, if there is one, whatever its content is.
 

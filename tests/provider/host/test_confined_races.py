@@ -165,7 +165,6 @@ USES: dict[str, Callable[[ConfinedDirectory], Any]] = {
     "in root": lambda d: read_in_root(d, "d/x"),
     "in root below": lambda d: read_in_root(d, "/d/x/canary"),
     "clean": lambda d: Redactor({"KEY": CANARY}).clean_below(d.path),
-    "clean one": lambda d: Redactor({"KEY": CANARY}).clean(d.path / "x"),
     "digest": lambda d: digest_tree(d.path),
     "pack": lambda d: read_pack(d, lambda target: write_pack(d.path, target)),
     "record": lambda d: read_pack(d, lambda target: _pack_record(target, RolloutPaths(d.path), "")),
