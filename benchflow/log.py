@@ -13,6 +13,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from benchflow.log_files import keep_logs_bounded
 from benchflow.sanitise import sanitise, sanitise_line
 
 PLAIN = "%(levelname)s %(name)s: %(message)s"
@@ -84,7 +85,8 @@ def configure_logging(*, verbose: bool = False, file: Path | None = None) -> Non
     """Send logs to standard error, or as JSON lines to a file. Quiet unless `verbose`: warnings and above.
 
     With a file the process is one in the background, whose standard output and error are a log as well: they are
-    guarded, too, for what a user's own code prints and for the traceback that a process ends with.
+    guarded, too, for what a user's own code prints and for the traceback that a process ends with. The file, and the
+    others of its directory, are kept bounded.
     """
     import structlog
 
@@ -108,6 +110,7 @@ def configure_logging(*, verbose: bool = False, file: Path | None = None) -> Non
         sys.stdout = _guarded(sys.stdout)
         file.parent.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(file, encoding="utf-8")
+        keep_logs_bounded(file.parent)
         renderer = structlog.processors.JSONRenderer()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

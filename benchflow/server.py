@@ -31,6 +31,7 @@ from temporalio.service import RPCError
 import benchflow.enclosure
 from benchflow.contracts import names
 from benchflow.errors import ServerUnavailableError, StackError
+from benchflow.log_files import open_log, read_tail
 from benchflow.paths import StatePaths
 from benchflow.stack import START_TIMEOUT_SEC, Process, StackRecord
 from benchflow.temporal import connect, stack_target
@@ -75,8 +76,7 @@ async def spawn(
     command: list[str], log: Path, env: dict[str, str], *, reports: bool = False
 ) -> asyncio.subprocess.Process:
     """Start a process of the stack that ends with this one. reports: its stdout is a pipe, and not in the log."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    with open_log(log) as output:
         return await asyncio.create_subprocess_exec(
             *command,
             stdin=subprocess.DEVNULL,
@@ -170,7 +170,7 @@ async def wait_until_ready(server: Server, record: StackRecord) -> None:
 
 def _start_failure(what: str, status: int, log: Path) -> StackError:
     kind = InterruptedStartError if status < 0 else StackError
-    return kind(f"{what} ended with {status}", log_tail=tail(log))
+    return kind(f"{what} ended with {status}", log_tail=read_tail(log))
 
 
 async def _set_retention(client: Client, retention: timedelta) -> None:
@@ -183,11 +183,3 @@ async def _set_retention(client: Client, retention: timedelta) -> None:
         await client.workflow_service.update_namespace(request)
     except RPCError as error:
         raise ServerUnavailableError(f"the namespace is not ready: {error.message}") from error
-
-
-def tail(path: Path, lines: int = 20) -> str:
-    """Return the last lines of a log, nothing where there is none."""
-    try:
-        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
-    except FileNotFoundError:
-        return ""

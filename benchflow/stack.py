@@ -24,8 +24,9 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.options import WorkerOptions
 from benchflow.errors import ConfigError, PortTakenError, StackError
 from benchflow.host import is_alive, make_state_private, start_time
+from benchflow.log_files import open_log
 from benchflow.paths import StatePaths
-from benchflow.store import make_private_directory, storage_errors, write_atomic
+from benchflow.store import storage_errors, write_atomic
 
 PORT_VARIABLE = "BENCHFLOW_STACK_PORT"
 UI_PORT_VARIABLE = "BENCHFLOW_UI_PORT"
@@ -237,10 +238,7 @@ def is_free(port: int) -> bool:
 
 def _spawn_supervisor(paths: StatePaths) -> subprocess.Popen[bytes]:
     with storage_errors(paths.logs):
-        make_private_directory(paths.logs)
-        log = paths.logs / "supervisor.out"
-        log.touch(mode=0o600)
-        output = log.open("ab")
+        output = open_log(paths.logs / "supervisor.out")
     env = {key: value for key, value in os.environ.items() if not key.startswith("TEMPORAL_")}
     env["BENCHFLOW_STATE_DIR"] = str(paths.root)
     env["PYTHONPATH"] = wanted_here().pythonpath

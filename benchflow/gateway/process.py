@@ -10,13 +10,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import benchflow
 from benchflow.errors import GatewayError, GatewayUnavailableError
-from benchflow.gateway.client import GatewayClient
-from benchflow.gateway.control import Info
+from benchflow.log_files import open_log, read_tail
 from benchflow.paths import StatePaths
 from benchflow.store import storage_errors
+
+if TYPE_CHECKING:
+    from benchflow.gateway.control import Info
 
 START_SEC = 120.0
 STOP_SEC = 60.0
@@ -28,6 +31,9 @@ FLAT = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMA
 
 async def ensure_gateway(paths: StatePaths) -> Info:
     """Find or start the gateway, and wait until it answers. Raises `GatewayUnavailableError`."""
+    # The supervisor imports this module, and rarely calls this: an HTTP client is a third of its time to start.
+    from benchflow.gateway.client import GatewayClient
+
     client = GatewayClient(paths, patience=0.0)
     deadline = time.monotonic() + START_SEC
     started: subprocess.Popen[bytes] | None = None
@@ -44,15 +50,16 @@ async def ensure_gateway(paths: StatePaths) -> Info:
             started = start_gateway(paths)
         await asyncio.sleep(_LOOK_EVERY)
     raise GatewayUnavailableError(
-        "the model gateway does not start", file=str(paths.logs / "gateway.out"), log_tail=_tail(paths)
+        "the model gateway does not start",
+        file=str(paths.logs / "gateway.out"),
+        log_tail=read_tail(paths.logs / "gateway.out"),
     )
 
 
 def start_gateway(paths: StatePaths) -> subprocess.Popen[bytes]:
     """Start a process, which ends by itself if there is another one."""
     with storage_errors(paths.logs):
-        paths.logs.mkdir(parents=True, exist_ok=True)
-        output = (paths.logs / "gateway.out").open("ab")
+        output = open_log(paths.logs / "gateway.out")
     package = str(Path(benchflow.__file__).parents[1])
     path = os.pathsep.join(part for part in (package, os.environ.get("PYTHONPATH", "")) if part)
     with output:
@@ -71,6 +78,8 @@ async def stop_gateway(paths: StatePaths) -> bool:
     """End it, when its calls have; False when none ran. Raises `GatewayError` when it does not end."""
     if not is_running(paths):
         return False
+    from benchflow.gateway.client import GatewayClient
+
     info = await GatewayClient(paths).ping()
     os.kill(info.pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_SEC
@@ -99,10 +108,3 @@ def is_running(paths: StatePaths) -> bool:
     finally:
         os.close(fd)
     return False
-
-
-def _tail(paths: StatePaths) -> str | None:
-    try:
-        return (paths.logs / "gateway.out").read_text(errors="replace")[-4000:] or None
-    except FileNotFoundError:
-        return None

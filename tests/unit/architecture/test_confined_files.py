@@ -49,6 +49,7 @@ HOST: dict[str, str] = {
     "host.py": _STATE,
     "jobs/": "what the user names, and results by names that the host makes",
     "log.py": _STATE,
+    "log_files.py": _STATE,
     "paths.py": _STATE,
     "planes/agent/acp/notes.py": _NOTES,
     "planes/agent/acp/sent.py": _NOTES,
