@@ -3,22 +3,35 @@
 Every user of the host can connect to a loopback port, and so can every web page that the owner's browser shows. The
 token, once in the address, is exchanged for a cookie of this run of the stack; a request without it, from another
 origin, or under another host name (which is how a page reaches loopback by DNS rebinding) goes no further.
+
+It is a process of its own, so that who floods it costs the owner no more than the Web UI:
+
+    python -m benchflow.door LISTENER RUN
+
+LISTENER is the descriptor of the socket that the supervisor listens on; RUN is a random name of this run of the stack.
+The supervisor keeps the socket open, so the port stays the stack's, and connections wait, while a new process starts.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import hmac
-import secrets
+import logging
+import os
 import socket
+import sys
 from collections.abc import Mapping
 
 import aiohttp
+import structlog
 from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from benchflow.paths import StatePaths, socket_address
-from benchflow.store import write_atomic
+from benchflow.log import configure_logging
+from benchflow.paths import PRIVATE_UMASK, StatePaths, socket_address
+from benchflow.stack import make_ui_token
 
 _HOP_BY_HOP = {
     *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding"),
@@ -28,74 +41,130 @@ _OTHER_SITES = ("same-site", "cross-site")
 _CHUNK = 64 * 1024
 _MAX_BODY_BYTES = 16 * 1024 * 1024
 
+MAX_STRANGERS = 64
+"""Connections at a time that have not shown the token or the cookie. One more ends the oldest of them: a browser sends
+its request at once, who wants to hold connections does not."""
+MAX_OWNERS = 256
+"""Connections at a time that have shown it. Further ones are served, but may be ended as a stranger's."""
+STRANGER_SEC = 10.0
+"""Time in which a connection must have shown it."""
+IDLE_SEC = 75.0
+"""Time that a connection may be kept open between two requests."""
+_ACCEPT_RETRY_SEC = 0.1
+
+log = structlog.get_logger("benchflow.door")
+
 UNAUTHORIZED = (
     "This is the Web UI of somebody's BenchFlow stack. `bench stack status` prints its address with the token.\n"
 )
 
 
-def make_token(paths: StatePaths) -> str:
-    """Return the token of this stack. It is made once, so that a bookmark outlives restarts."""
-    try:
-        found = paths.ui_token.read_text().strip()
-    except FileNotFoundError:
-        found = ""
-    if not found:
-        found = secrets.token_urlsafe(32)
-        write_atomic(paths.ui_token, found.encode(), mode=0o600)
-    return found
-
-
 class Door:
-    """The door of one stack, on a port of 127.0.0.1."""
+    """The door of one stack.
 
-    def __init__(self, paths: StatePaths, port: int) -> None:
-        self._socket = paths.ui_socket
-        self._token = make_token(paths)
-        # Not the token itself: while no stack runs, another user may listen on the port, and be sent the cookie.
-        self._session = secrets.token_urlsafe(32)
+    Args:
+        listener: The socket that listens on a port of 127.0.0.1.
+        ui_socket: The socket of the Web UI.
+        token: What lets its owner in.
+        run: A name of this run of the stack. Cookies of another run are worth nothing.
+    """
+
+    def __init__(self, listener: socket.socket, ui_socket: str, token: str, run: str) -> None:
+        self._listener = listener
+        self._ui_socket = ui_socket
+        self._token = token
+        # Not the token itself: while no stack runs, another user may listen on the port, and be sent the cookie. Made
+        # of it, so that a browser stays logged in when this process is started again.
+        self._session = hmac.digest(token.encode(), run.encode(), "sha256").hex()
+        port = listener.getsockname()[1]
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
         # A cookie is sent to every port of its host: another stack's must not take the place of this one's.
         self._cookie = f"benchflow-ui-{port}"
-        self._port = port
-        self._runner: web.AppRunner | None = None
-        self._upstream: aiohttp.ClientSession | None = None
+        self._strangers: dict[asyncio.BaseProtocol, tuple[asyncio.Transport, float]] = {}
+        """Connections that have shown neither token nor cookie, oldest first, and when each was accepted."""
 
-    async def open(self) -> None:
-        """Listen. Raises `OSError` when the port is taken."""
-        listener = socket.socket()
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1", self._port))
-        except OSError:
-            listener.close()
-            raise
+    async def serve(self) -> None:
+        """Take connections until this process ends."""
         # The UI's answers pass as they are, compressed or not, and its cookies are the browser's.
         self._upstream = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(socket_address(self._socket)),
+            connector=aiohttp.UnixConnector(self._ui_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=None),
         )
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._answer)
+        # aiohttp logs each malformed request, with a traceback: whoever sends them would fill the disk.
+        unheard = logging.Logger("benchflow.door.requests")
+        unheard.disabled = True
         # No access log: an address may hold the token.
-        self._runner = web.AppRunner(app, access_log=None, auto_decompress=False, shutdown_timeout=1.0)
-        await self._runner.setup()
-        await web.SockSite(self._runner, listener).start()
-
-    async def close(self) -> None:
-        """End, with the connections that are open."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-        if self._upstream is not None:
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=unheard,
+            auto_decompress=False,
+            keepalive_timeout=IDLE_SEC,
+            shutdown_timeout=1.0,
+        )
+        await runner.setup()
+        assert runner.server is not None
+        self._server = runner.server
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._accept_connections())
+                group.create_task(self._end_silent_connections())
+        finally:
+            await runner.cleanup()
             await self._upstream.close()
 
+    async def _accept_connections(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._listener.setblocking(False)
+        while True:
+            try:
+                client, _ = await loop.sock_accept(self._listener)
+                transport, protocol = await loop.connect_accepted_socket(self._server, client)
+            except OSError:
+                # Out of descriptors or memory, until a connection ends; or this one has ended already.
+                await asyncio.sleep(_ACCEPT_RETRY_SEC)
+                continue
+            self._strangers = {each: found for each, found in self._strangers.items() if not found[0].is_closing()}
+            self._strangers[protocol] = (transport, loop.time())
+            if len(self._strangers) > MAX_STRANGERS:
+                self._end(next(iter(self._strangers)))
+
+    async def _end_silent_connections(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(STRANGER_SEC / 10)
+            for protocol, (_, accepted) in [*self._strangers.items()]:
+                if loop.time() - accepted > STRANGER_SEC:
+                    self._end(protocol)
+
+    def _end(self, protocol: asyncio.BaseProtocol) -> None:
+        transport, _ = self._strangers.pop(protocol)
+        # Not `close`, which waits until all is sent, to a client that may read nothing.
+        transport.abort()
+
+    def _keep(self, request: web.Request) -> None:
+        """Let a connection live on that has shown the token or the cookie."""
+        if len(self._server.connections) - len(self._strangers) < MAX_OWNERS:
+            self._strangers.pop(request.protocol, None)
+
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        response = await self._admit(request)
+        if request.protocol in self._strangers:
+            response.force_close()
+        return response
+
+    async def _admit(self, request: web.Request) -> web.StreamResponse:
+        """Forward a request, or answer it here if it may not pass."""
         hosts = request.headers.getall("Host", [])
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             return web.Response(status=403, text=UNAUTHORIZED)
         given = request.query.get("token")
         if given is not None and request.method == "GET" and _is_equal(given, self._token):
+            self._keep(request)
             return self._let_in(request.rel_url)
         origin = request.headers.get("Origin")
         # A page on another port of this host is of the same site: it sends the cookie, whatever its `SameSite` says.
@@ -103,7 +172,15 @@ class Door:
             return web.Response(status=403, text=UNAUTHORIZED)
         if not _is_equal(request.cookies.get(self._cookie, ""), self._session):
             return web.Response(status=401, text=UNAUTHORIZED)
-        return await self._forward(request)
+        self._keep(request)
+        try:
+            return await self._forward(request)
+        except (ConnectionError, web.HTTPException):
+            # The browser has gone, or has sent too much.
+            raise
+        except Exception:
+            log.exception("a request of the stack's owner failed")
+            raise
 
     def _let_in(self, url: URL) -> web.Response:
         """Turn the token in an address into a cookie, and redirect to the address without it."""
@@ -116,7 +193,6 @@ class Door:
         return response
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
-        assert self._upstream is not None
         headers = _end_to_end(request.headers)
         cookies = "; ".join(f"{name}={value}" for name, value in request.cookies.items() if name != self._cookie)
         headers.popall("Cookie", None)
@@ -159,3 +235,19 @@ def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
     for name in {name.lower() for name in kept} & (_HOP_BY_HOP | named):
         kept.popall(name)
     return kept
+
+
+def main() -> None:
+    """Serve on an inherited socket until killed."""
+    # What was imported stays: no collection has to look at it.
+    gc.freeze()
+    os.umask(PRIVATE_UMASK)
+    listener, run = sys.argv[1:]
+    paths = StatePaths.default()
+    configure_logging(file=paths.logs / "door.log")
+    door = Door(socket.socket(fileno=int(listener)), socket_address(paths.ui_socket), make_ui_token(paths), run)
+    asyncio.run(door.serve())
+
+
+if __name__ == "__main__":
+    main()

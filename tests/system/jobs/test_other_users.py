@@ -7,7 +7,10 @@ import contextlib
 import http.client
 import json
 import os
+import resource
 import shutil
+import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -23,9 +26,12 @@ from support.other_user import NOBODY, tries
 from support.paths import ROOT
 
 from benchflow import stack
+from benchflow.log_files import LIMIT_BYTES, kept_part
 from benchflow.paths import StatePaths
+from benchflow.processes import MAX_OPEN_FILES
 from benchflow.tasks import init_task
 from benchflow.temporal import connect, stack_target
+from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can try what another user can")
 
@@ -126,7 +132,9 @@ def owned(public: Path) -> Iterator[Owned]:
     state.mkdir(mode=0o755)
     (state / "host-id").write_text("0123456789ab")
     init_task(public, "greet")
-    job = bench(state, public, "submit", "greet", "--sandbox", "noop", "--agent", "oracle")
+    # As many open files as a flood could use up.
+    few = ("prlimit", "--nofile=256:")
+    job = bench(state, public, "submit", "greet", "--sandbox", "noop", "--agent", "oracle", before=few)
     yield Owned(public, job)
     stack.stop(StatePaths(state))
 
@@ -233,6 +241,55 @@ def test_the_door_keeps_out_everything_else_and_says_where_the_address_is(
 def test_the_door_leads_to_no_other_host(owned: Owned) -> None:
     status, headers, _ = owned.get(f"//attacker.example/?token={owned.paths.ui_token.read_text()}")
     assert (status, headers["Location"]) == (303, "/attacker.example/")
+
+
+def log_in(owned: Owned) -> str:
+    """Return the cookie of who has the token."""
+    return owned.get(f"/?token={owned.paths.ui_token.read_text()}")[1]["Set-Cookie"].partition("; ")[0]
+
+
+def test_a_flood_of_the_web_uis_port_costs_the_stack_nothing_and_its_owner_comes_through(owned: Owned) -> None:
+    cookie = log_in(owned)
+    before, logged = owned.record, sum(path.stat().st_size for path in owned.paths.logs.iterdir())
+    assert before.door is not None
+    malformed = b"GET / HTTP/1.1\r\nHost: x\r\nX\0: y\r\n\r\n"
+    with contextlib.ExitStack() as stack_of_clients:
+
+        def send(content: bytes) -> None:
+            with contextlib.suppress(ConnectionError):
+                client = socket.create_connection(("127.0.0.1", before.ui_port), timeout=60)
+                stack_of_clients.enter_context(client).sendall(content)
+
+        # The second kind stays open, and never becomes a request.
+        for content in (malformed, b"GET / HTTP/1.1\r\nHost") * 300:
+            send(content)
+        assert owned.get("/api/v1/namespaces/benchflow/workflows", Cookie=cookie)[0] == 200
+        assert len([*Path(f"/proc/{before.door.pid}/fd").iterdir()]) < 200
+    assert owned.record == before
+    assert sum(path.stat().st_size for path in owned.paths.logs.iterdir()) < logged + 10_000
+    limits = {Path(f"/proc/{pid}/limits").read_text().partition("Max open files")[2].split()[0] for pid in owned.pids()}
+    assert limits == {str(min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], MAX_OPEN_FILES))}
+
+
+async def test_a_door_that_dies_is_opened_again_for_who_was_logged_in(owned: Owned) -> None:
+    cookie = log_in(owned)
+    before = owned.record
+    assert before.door is not None
+    os.kill(before.door.pid, signal.SIGKILL)
+    await until(lambda: owned.record.restarts.get("door"))
+    assert (await asyncio.to_thread(owned.get, "/api/v1/namespaces", Cookie=cookie))[0] == 200
+    again = owned.record
+    assert again.door not in (None, before.door)
+    assert (again.server, again.worker, again.supervisor) == (before.server, before.worker, before.supervisor)
+
+
+async def test_no_log_of_a_stack_grows_without_bound(owned: Owned) -> None:
+    # The file of a process that is not ours, and writes what others cause.
+    log = owned.paths.logs / "server.log"
+    os.truncate(log, LIMIT_BYTES + 1)
+    await until(lambda: log.stat().st_size < 10_000)
+    assert kept_part(log).stat().st_size <= LIMIT_BYTES + 1
+    kept_part(log).unlink()
 
 
 def test_the_token_is_in_its_file_and_nowhere_else(owned: Owned) -> None:
