@@ -144,7 +144,7 @@ async def engine_if_running() -> Engine | None:
 def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     """What a job is, how far it is, and its results so far. Starts nothing."""
     from benchflow.cli.modes import show_mode
-    from benchflow.cli.report import document, show_errors, show_place, show_rows, show_totals
+    from benchflow.cli.report import document, show_errors, show_place, show_rows, show_totals, show_ui
     from benchflow.cli.screen import console, print_json
     from benchflow.cli.terminal import line
     from benchflow.contracts import ids
@@ -155,9 +155,10 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     spec, results = read_spec(paths), read_results(paths)
     summary = summarize(name, spec.total, results)
     job_id = ids.job_id(name, str(paths.root.parent))
-    running, progress, ui = command.run(_ask(job_id))
+    running, progress, engine = command.run(_ask(job_id))
     state = "running" if running else "incomplete" if summary.not_run else "finished"
     if as_json:
+        ui = engine.ui_of(job_id) if engine else None
         facts: dict[str, Any] = {"id": job_id, "name": name, "directory": str(paths.root), "ui": ui, "state": state}
         facts |= {"total": spec.total, "progress": progress, "spec": spec.model_dump(mode="json")}
         return print_json(document(facts, summary, results, spec.run.mode))
@@ -168,7 +169,8 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     show_place("agents", agents + (f", {spec.repeats} times" if spec.repeats > 1 else ""), screen)
     show_place("sandbox", spec.run.sandbox, screen)
     show_place("results", str(paths.root), screen)
-    show_place("Web UI", ui, screen)
+    if engine:
+        show_ui(engine, job_id, screen)
     if progress:
         about = f"{progress['open_count']} open, {progress['waiting']} waiting, {progress['concurrency']} at a time"
         show_place("now", about + (", paused" if progress["paused"] else ""), screen)
@@ -178,8 +180,8 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     show_totals(summary, screen)
 
 
-async def _ask(job_id: str) -> tuple[bool, dict[str, Any] | None, str | None]:
-    """Whether the job runs, its progress, and its address, from a server that runs already."""
+async def _ask(job_id: str) -> tuple[bool, dict[str, Any] | None, Engine | None]:
+    """Return whether the job runs, its progress, and the engine that knows it, of a server that runs already."""
     engine = await engine_if_running()
     if engine is None:
         return False, None, None
@@ -192,15 +194,15 @@ async def _ask(job_id: str) -> tuple[bool, dict[str, Any] | None, str | None]:
     handle = engine.client.get_workflow_handle(job_id)
     try:
         if (await handle.describe()).status != WorkflowExecutionStatus.RUNNING:
-            return False, None, engine.ui_of(job_id)
+            return False, None, engine
     except RPCError:
         return False, None, None
     try:
         progress = await handle.query(names.PROGRESS, result_type=JobProgress)
     except RPCError:
         # It runs, but no worker answers now.
-        return True, None, engine.ui_of(job_id)
-    return True, progress.model_dump(mode="json", exclude={"recent"}), engine.ui_of(job_id)
+        return True, None, engine
+    return True, progress.model_dump(mode="json", exclude={"recent"}), engine
 
 
 @app.command(cls=Command)

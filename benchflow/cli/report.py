@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from benchflow.contracts.config import JobConfig
     from benchflow.contracts.modes import JobMode
     from benchflow.contracts.rollout import Failure, RolloutResult
-    from benchflow.jobs import Job
+    from benchflow.jobs import Engine, Job
     from benchflow.results.summary import Interval, Summary
 
 MAX_ROWS = 60
@@ -276,9 +276,19 @@ def mean_and_interval(value: Interval) -> str:
 def show_places(job: Job, screen: Screen) -> None:
     """Where the results are, where the Web UI shows the job, and that a stack of our own goes on."""
     show_place("results", str(job.directory.root), screen)
-    show_place("Web UI", job.engine.ui_of(job.id), screen)
+    show_ui(job.engine, job.id, screen)
     if job.engine.target.embedded:
         screen.print("The local stack keeps running until it is idle; bench stack stop ends it now.", style="dim")
+
+
+def show_ui(engine: Engine, job_id: str, screen: Screen) -> None:
+    """Show where the Web UI shows a job, and how a browser gets in.
+
+    The token itself is not shown: what a submit prints is often kept in a log.
+    """
+    show_place("Web UI", engine.ui_of(job_id), screen)
+    if engine.has_login:
+        screen.print("The Web UI asks for a token: first open the address that bench stack status prints.", style="dim")
 
 
 def show_place(name: str, place: str | None, screen: Screen) -> None:

@@ -341,7 +341,7 @@ def detach_from(job: Job, screen: Screen) -> None:
 
 async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Screen) -> Job:
     from benchflow.cli.plan import show_warnings
-    from benchflow.cli.report import describe
+    from benchflow.cli.report import describe, show_ui
     from benchflow.cli.screen import plural
     from benchflow.cli.terminal import line
     from benchflow.jobs import submit as submit_plan
@@ -355,9 +355,7 @@ async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Screen) -> Job:
             job = await submit_plan(plan, again=again)
     else:
         job = await submit_plan(plan, again=again)
-    ui = job.engine.ui_of(job.id)
-    if ui:
-        screen.print(line((ui, "dim")), soft_wrap=True)
+    show_ui(job.engine, job.id, screen)
     if job.attached:
         screen.print("This job runs already; attached to it.")
     elif not job.started:

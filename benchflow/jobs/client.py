@@ -86,6 +86,11 @@ class Engine:
                     raise
                 await asyncio.sleep(0.1)
 
+    @property
+    def has_login(self) -> bool:
+        """Whether the Web UI asks for a token, as that of an enclosed server does."""
+        return self.target.socket is not None
+
     def ui_of(self, workflow_id: str) -> str | None:
         """Where the Web UI shows a workflow."""
         if self.ui is None:

@@ -43,8 +43,9 @@ def test_submit_ends_with_a_table_the_results_and_how_to_stop_the_stack(printed:
         assert re.search(rf"^passed +1\.0 +{name} #[01] · oracle", printed.out, re.MULTILINE)
     assert "6 rollouts:  6 passed · mean reward 1.0" in printed.out
     assert f"results  {place / 'jobs/first'}" in printed.out
-    ui = r"^Web UI +http://127\.0\.0\.1:\d+/namespaces/benchflow/workflows/job%2Ffirst-"
-    assert re.search(ui, printed.out, re.MULTILINE)
+    ui = r"^Web UI +http://127\.0\.0\.1:\d+/namespaces/benchflow/workflows/job%2Ffirst-\w+\nThe Web UI asks for a token"
+    assert len(re.findall(ui, printed.out, re.MULTILINE)) == 2
+    assert "bench stack status" in printed.out and "token=" not in printed.out + printed.err
     assert "bench stack stop" in printed.out
 
 
