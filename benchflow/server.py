@@ -17,14 +17,8 @@ import sys
 import sysconfig
 import time
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-
-from google.protobuf.duration_pb2 import Duration
-from temporalio.api.namespace.v1 import NamespaceConfig
-from temporalio.api.workflowservice.v1 import UpdateNamespaceRequest
-from temporalio.client import Client
-from temporalio.service import RPCError
+from typing import TYPE_CHECKING
 
 import benchflow.enclosure
 from benchflow.contracts import names
@@ -33,8 +27,9 @@ from benchflow.log_files import read_tail
 from benchflow.paths import StatePaths
 from benchflow.processes import spawn
 from benchflow.stack import START_TIMEOUT_SEC, Process, StackRecord
-from benchflow.temporal import connect, stack_target
-from benchflow.workflows.options import RETENTION
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
 
 ENCLOSED_UI_PORT = 8233
 """The Web UI's port in a namespace where nothing else listens."""
@@ -129,13 +124,16 @@ def _command(paths: StatePaths, record: StackRecord, ui_port: int) -> list[str]:
 
 async def wait_until_ready(server: Server, record: StackRecord) -> None:
     """Wait until the server answers. Raises `StackError` when it has ended, or does not answer in time."""
+    # The server starts meanwhile: these imports take as long as it does.
+    from benchflow.temporal import connect, stack_target
+
     deadline = time.monotonic() + START_TIMEOUT_SEC / 2
     while True:
         if server.process.returncode is not None:
             raise _start_failure("the Temporal server", server.process.returncode, server.log)
         try:
             client = await connect(stack_target(record))
-            await _set_retention(client, RETENTION)
+            await _set_retention(client)
             return
         except ServerUnavailableError:
             if time.monotonic() > deadline:
@@ -148,9 +146,16 @@ def _start_failure(what: str, status: int, log: Path) -> StackError:
     return kind(f"{what} ended with {status}", log_tail=read_tail(log))
 
 
-async def _set_retention(client: Client, retention: timedelta) -> None:
+async def _set_retention(client: Client) -> None:
+    from google.protobuf.duration_pb2 import Duration
+    from temporalio.api.namespace.v1 import NamespaceConfig
+    from temporalio.api.workflowservice.v1 import UpdateNamespaceRequest
+    from temporalio.service import RPCError
+
+    from benchflow.workflows.options import RETENTION
+
     ttl = Duration()
-    ttl.FromTimedelta(retention)
+    ttl.FromTimedelta(RETENTION)
     request = UpdateNamespaceRequest(
         namespace=client.namespace, config=NamespaceConfig(workflow_execution_retention_ttl=ttl)
     )

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
-from temporalio.service import RPCError
 
 from benchflow.errors import (
     GatewayError,
@@ -51,7 +50,6 @@ from benchflow.stack import (
     was_stopped,
 )
 from benchflow.store import write_atomic
-from benchflow.temporal import connect, stack_target
 
 # Memory that stays level over thousands of rollouts, measured by benchmarks/perf/scale.py: without these the worker's
 # allocator keeps what it once had. The environment wins.
@@ -142,6 +140,8 @@ class Supervisor:
             await wait_until_ready(server, self.record)
             self._came_up = True
             self._write(state="running")
+            # What was imported meanwhile stays, as in `main`.
+            gc.freeze()
             await server.process.wait()
             log.warning("the server ended", return_code=server.process.returncode)
         finally:
@@ -291,6 +291,10 @@ class Supervisor:
                 log.warning("cannot tell whether the stack is idle", error=str(error))
 
     async def _has_work(self) -> bool:
+        from temporalio.service import RPCError
+
+        from benchflow.temporal import connect, stack_target
+
         client = await connect(stack_target(self.record))
         try:
             count = await client.count_workflows('ExecutionStatus="Running"')
