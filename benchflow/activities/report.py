@@ -52,11 +52,14 @@ class ReportActivities:
         assert report.sandbox is not None
         warnings = list(report.warnings)
         redact = await self._redactor(report.spec)
+        is_cancelled = report.status == "cancelled"
+        limit = AFTER_CANCEL_SEC if is_cancelled else COLLECT_SEC
         try:
-            async with asyncio.timeout(AFTER_CANCEL_SEC if report.status == "cancelled" else None):
+            async with asyncio.timeout(limit):
                 warnings += await self._collect(report, paths)
         except TimeoutError:
-            warnings.append(f"logs and artifacts were collected for {AFTER_CANCEL_SEC:g} s after the cancellation")
+            when = " after the cancellation" if is_cancelled else ", and not to the end"
+            warnings.append(f"logs and artifacts were collected for {limit:g} s{when}")
         except asyncio.CancelledError:
             if not _is_cancelled():
                 raise
@@ -182,7 +185,7 @@ class ReportActivities:
         collected = (paths.agent, paths.artifacts, paths.verifier, paths.root / "steps", paths.environment / "logs")
         notes = await asyncio.to_thread(_clean, await self._redactor(report.spec), collected)
         report = report.model_copy(update={"warnings": report.warnings + notes})
-        events = await asyncio.to_thread(read_journal, paths.trajectory)
+        events = await asyncio.to_thread(read_heads, paths.trajectory)
         rewards = await asyncio.to_thread(read_journal, paths.rewards)
         root, begun = spec.begins_at
         tree = build_tree(spec.id, report.steps[begun:], events, rewards, root=root, chain=spec.chain)

@@ -6,6 +6,7 @@ runs it, a reward kit is a Python program. `soft` does the same while the agent 
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,9 @@ from benchflow.store import storage_errors, write_atomic
 OUTPUT = f"{LOGS}/test-stdout.txt"
 EVIDENCE = f"{LOGS}/environment"
 """Where a verifier finds the world's state, and what has changed in it."""
+
+FETCH_TIMEOUT = 300.0
+"""Seconds to bring what a verifier has left to this host: ten times what the most that is allowed takes."""
 
 EVIDENCE_VARIABLE = "BENCHFLOW_ENVIRONMENT"
 _TAIL = 4000
@@ -300,17 +304,24 @@ class ScriptVerifier:
             with ConfinedDirectory(logs) as directory:
                 for old in {"reward.txt", "reward.json", *declared.values()}:
                     directory.remove_tree(old)
-            # What it was shown is kept elsewhere.
-            await sandbox.download(LOGS, logs, exclude=[EVIDENCE.removeprefix(f"{LOGS}/")])
-            for path, name in declared.items():
-                await sandbox.download(path, logs / name)
+            async with asyncio.timeout(FETCH_TIMEOUT):
+                # What it was shown is kept elsewhere.
+                await sandbox.download(LOGS, logs, exclude=[EVIDENCE.removeprefix(f"{LOGS}/")])
+                for path, name in declared.items():
+                    await sandbox.download(path, logs / name)
             # A verifier may print what it found, and that is read into events and errors.
             self.clean(logs)
         except UnsafePathError as error:
             raise VerifierError(
                 f"what the verifier has left cannot be read: {error.message}",
                 file=error.file,
-                remedy="write regular files in few directories to /logs/verifier",
+                remedy="write few regular files, of some megabytes, to /logs/verifier",
+            ) from error
+        except TimeoutError as error:
+            raise VerifierError(
+                f"what the verifier has left could not be read within {FETCH_TIMEOUT:g} s",
+                file=LOGS,
+                remedy="write few regular files, of some megabytes, to /logs/verifier",
             ) from error
 
     def _declared_outside(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ import fnmatch
 import itertools
 import os
 import posixpath
+import re
 import tarfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,11 @@ from benchflow.archive_reader import ArchiveLimitError, ArchiveLimits, Member, c
 from benchflow.confined import ConfinedDirectory
 from benchflow.errors import SandboxError, UnsafePathError
 from benchflow.planes.sandbox.cancellation import StoppedError
+
+_MAX_EXTENDED = 256 * 1024
+"""Bytes of an extended header that are looked through."""
+
+_PAX_SIZE = re.compile(rb"(?:^|\n)[0-9]{1,7} size=([0-9]{1,19})\n")
 
 
 def excluded(path: str, patterns: Sequence[str]) -> bool:
@@ -81,6 +87,81 @@ DOWNLOAD_LIMIT = 4 * 1024 * 1024 * 1024
 """Bytes of one download, packed and unpacked: what a sandbox sends must not fill the host's disk."""
 
 LIMITS = ArchiveLimits(size=DOWNLOAD_LIMIT)
+
+
+def too_large(source: str, size: int, largest: str) -> UnsafePathError:
+    """Return the error for a download that would be too large. size: of its files so far, holes included."""
+    return UnsafePathError(
+        f"is not downloaded: its files have {size} bytes, and {DOWNLOAD_LIMIT} are allowed; the largest is {largest!r}",
+        file=source,
+        remedy="let the agent leave less there",
+    )
+
+
+class ArrivingArchive:
+    """An archive on its way out of a sandbox, refused by what its headers declare before that is read.
+
+    A stream that makes no sense is left to `unpack`, which has limits of its own.
+    """
+
+    def __init__(self, source: str, packed: IO[bytes]) -> None:
+        self._source = source
+        self._packed = packed
+        self._held = bytearray()
+        self._skipped = 0
+        self._is_readable = True
+        self._extended: int | None = None
+        self._declared: int | None = None
+        self._size = 0
+        self._largest = (0, "")
+
+    def take(self, data: bytes) -> None:
+        """Write the next part of it. Raises `UnsafePathError` where it is too large, or is going to be."""
+        if self._is_readable:
+            self._held += data
+            self._read_headers()
+        self._packed.write(data)
+        if self._packed.tell() > DOWNLOAD_LIMIT:
+            raise too_large(self._source, self._packed.tell(), self._largest[1])
+
+    def _read_headers(self) -> None:
+        while self._is_readable:
+            skipped = min(self._skipped, len(self._held))
+            del self._held[:skipped]
+            self._skipped -= skipped
+            needed = tarfile.BLOCKSIZE if self._extended is None else self._extended
+            if self._skipped or len(self._held) < needed:
+                return
+            block = bytes(self._held[:needed])
+            del self._held[:needed]
+            if self._extended is None:
+                self._read_header(block)
+            else:
+                # POSIX has no other place for the size of a file of more than 8 GiB.
+                found = _PAX_SIZE.search(block)
+                self._declared, self._extended = int(found[1]) if found else None, None
+
+    def _read_header(self, block: bytes) -> None:
+        try:
+            info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        except tarfile.HeaderError:
+            # The end of the archive, or no archive.
+            self._is_readable = False
+            return
+        padded = -(-info.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        if info.type == tarfile.XHDTYPE and 0 <= padded <= _MAX_EXTENDED:
+            self._extended = padded
+            return
+        if info.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE):
+            self._skipped = max(0, padded)
+            return
+        size, self._declared = info.size if self._declared is None else self._declared, None
+        if info.isreg() and size >= 0:
+            self._skipped = -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+            self._size += size
+            self._largest = max(self._largest, (size, info.name))
+            if self._size > DOWNLOAD_LIMIT:
+                raise too_large(self._source, self._size, self._largest[1])
 
 
 def unpack(

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.archives import DOWNLOAD_LIMIT, entry, pack, unpack
+from benchflow.planes.sandbox.archives import ArrivingArchive, entry, pack, unpack
 from benchflow.planes.sandbox.cancellation import StoppedError, run_stoppable
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
 from benchflow.planes.sandbox.docker.shell import RootShell
@@ -144,7 +144,7 @@ class Files:
             what = f"-h -C {parent} -- {name}"
         else:
             what = f"-C {quoted} ."
-        answer = await self._shell.run(f"tar -cf - {what}", sink=lambda data: _take(packed, data, source), timeout=None)
+        answer = await self._shell.run(f"tar -cf - {what}", sink=ArrivingArchive(source, packed).take, timeout=None)
         # 1 is tar's word for a file that changed or vanished while it was read: what was read counts.
         if answer.code > 1:
             raise SandboxError(f"cannot be packed: {answer.complaint}", file=source)
@@ -156,12 +156,13 @@ class Files:
         path = f"{resolved.out.decode().rstrip(chr(10))}/." if whole else source
 
         def fetch(stop: threading.Event, api: RecordingClient) -> None:
+            arriving = ArrivingArchive(source, packed)
             pieces, _ = api.get_archive(self._container, path, chunk_size=None)
             with contextlib.closing(pieces):
                 for piece in pieces:
                     if stop.is_set():
                         raise StoppedError
-                    _take(packed, piece, source)
+                    arriving.take(piece)
 
         try:
             await self._engine.stoppable(fetch)
@@ -191,12 +192,6 @@ class Files:
             uid, gid = answer.out.split()
             self._owners[user] = int(uid), int(gid)
         return self._owners[user]
-
-
-def _take(packed: IO[bytes], data: bytes, source: str) -> None:
-    packed.write(data)
-    if packed.tell() > DOWNLOAD_LIMIT:
-        raise SandboxError(f"is larger than {DOWNLOAD_LIMIT} bytes", file=source)
 
 
 # An id without an entry is valid, as it is for the daemon, with group 0.

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchflow.confined import MAX_DEPTH
 from benchflow.errors import SandboxError, UnsafePathError
-from benchflow.planes.sandbox.archives import DOWNLOAD_LIMIT, pack, unpack
+from benchflow.planes.sandbox.archives import DOWNLOAD_LIMIT, pack, too_large, unpack
 from benchflow.planes.sandbox.cancellation import run_stoppable
 from benchflow.planes.sandbox.local.client import Helper, memory_file
 
@@ -65,6 +65,8 @@ class Files:
             if "missing" in answer:
                 return False
             packed.seek(0)
+            if found := answer.get("too_large"):
+                raise too_large(source, found["size"], found["largest"])
             if "too_deep" in answer:
                 raise UnsafePathError(
                     f"is nested deeper than {MAX_DEPTH} directories: it is not downloaded",

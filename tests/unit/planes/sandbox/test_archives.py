@@ -13,7 +13,7 @@ import pytest
 
 from benchflow.archive_reader import ArchiveLimits
 from benchflow.errors import SandboxError, UnsafePathError
-from benchflow.planes.sandbox.archives import excluded, unpack
+from benchflow.planes.sandbox.archives import ArrivingArchive, excluded, unpack
 from benchflow.planes.sandbox.cancellation import StoppedError
 
 
@@ -182,3 +182,54 @@ def test_a_link_that_goes_up_behind_a_name_is_left_out(tmp_path: Path, members):
 )
 def test_what_a_pattern_leaves_out(path, patterns, out):
     assert excluded(path, patterns) is out
+
+
+# --- archives that are still to come ---------------------------------------------------------------------
+
+
+def stream(format: int, *files: tuple[str, int]) -> bytes:
+    """Return the first bytes of an archive of files of these sizes. The content of the last one is still to come."""
+    made = b""
+    for name, size in files:
+        info = tarfile.TarInfo(name)
+        info.size = size
+        made += info.tobuf(format=format)
+        made += b"x" * (-(-size // 512) * 512) if size < 1_000_000 else b""
+    return made
+
+
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("piece", [1, 511, 4096])
+def test_a_file_with_a_large_hole_is_refused_before_it_is_read(format: int, piece: int) -> None:
+    packed = io.BytesIO()
+    arriving = ArrivingArchive("/logs/artifacts", packed)
+    long = "n" * 300
+    data = stream(format, ("small", 700), (long, 10), ("huge", 1_000_000_000_000))
+    with pytest.raises(UnsafePathError, match=r"1000000000710 bytes.*'huge'"):
+        for at in range(0, len(data), piece):
+            arriving.take(data[at : at + piece])
+    assert packed.tell() < len(data)
+
+
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+@pytest.mark.parametrize("piece", [100, 513, 1 << 20])
+def test_what_arrives_is_what_was_sent(tmp_path: Path, format: int, piece: int) -> None:
+    for name, size in (("a", 0), ("b", 511), ("c", 512), ("ä", 5000)):
+        (tmp_path / name).write_bytes(b"x" * size)
+    (tmp_path / "link").symlink_to("a")
+    made, packed = io.BytesIO(), io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=format) as whole:
+        whole.add(tmp_path, "top")
+    arriving = ArrivingArchive("/logs/artifacts", packed)
+    sent = made.getvalue()
+    for at in range(0, len(sent), piece):
+        arriving.take(sent[at : at + piece])
+    assert packed.getvalue() == sent
+
+
+def test_a_stream_that_is_no_archive_is_left_to_the_unpacking() -> None:
+    packed = io.BytesIO()
+    arriving = ArrivingArchive("/logs/artifacts", packed)
+    arriving.take(b"no archive" * 1000)
+    arriving.take(b"at all" * 1000)
+    assert packed.tell() == 16_000

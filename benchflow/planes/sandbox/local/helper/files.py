@@ -83,8 +83,8 @@ def unpack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
 def pack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Pack the file `path`, or the content of the directory, into the first of `fds`. `single`: it was a file.
 
-    `too_deep`: it has directories nested deeper than `depth`. Raises `OSError` EFBIG when the archive exceeds `limit`
-    bytes.
+    `too_deep`: it has directories nested deeper than `depth`. `too_large`: its files have more than `limit` bytes; then
+    nothing was read. Raises `OSError` EFBIG when the archive exceeds as many, since a file grew meanwhile.
     """
     enter_for_files(request)
     path = request["path"]
@@ -95,12 +95,34 @@ def pack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     single = not stat.S_ISDIR(status.st_mode)
     if single and not stat.S_ISREG(status.st_mode):
         return {"missing": True}
+    if found := _too_large(path, single, request["limit"]):
+        return {"too_large": found}
     with open(fds[0], "wb") as whole:
         try:
             _pack_all(cast(IO[bytes], _Limited(whole, request["limit"])), path, single, request["depth"])
         except TooDeep:
             return {"too_deep": True}
     return {"single": single}
+
+
+def _too_large(path: str, single: bool, limit: int) -> dict[str, Any] | None:
+    """Return the size of all files and the name of the largest, None for those of at most `limit` bytes.
+
+    Holes count: a file of a terabyte may take no space at all here, and would in the archive.
+    """
+    total, largest = 0, (-1, "")
+    files = [(".", [os.path.basename(path)])] if single else ((at, files) for at, _, files in os.walk(path))
+    for directory, names in files:
+        for name in names:
+            place = path if single else os.path.join(directory, name)
+            try:
+                status = os.stat(place, follow_symlinks=single)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            if stat.S_ISREG(status.st_mode):
+                total += status.st_size
+                largest = max(largest, (status.st_size, place))
+    return {"size": total, "largest": largest[1]} if total > limit else None
 
 
 class TooDeep(Exception):
