@@ -154,17 +154,20 @@ class ConfinedDirectory:
                     raise
                 raise self._unsafe(name, "is no symbolic link") from error
 
-    def entries(self, below: str = ".", *, skip: Callable[[str], bool] = lambda name: False) -> Iterator[Entry]:
+    def entries(
+        self, below: str = ".", *, skip: Callable[[str], bool] = lambda name: False, limit: int = MAX_ENTRIES
+    ) -> Iterator[Entry]:
         """Yield all that is below one of its directories, sorted, each directory before its content.
 
         What is removed meanwhile is left out. Raises `UnsafePathError` for a tree that is too deep, or has more than
-        `MAX_ENTRIES`.
+        `limit` of them.
 
         Args:
             below: Where to begin.
             skip: Tells by its name what to leave out, with all that is below it.
+            limit: Most files, directories and links, left out or not.
         """
-        left = MAX_ENTRIES
+        left = limit
         waiting = [below]
         while waiting:
             name = waiting.pop()
@@ -180,7 +183,7 @@ class ConfinedDirectory:
                     names = [one.name for one in itertools.islice(listed, left + 1)]
                 left -= len(names)
                 if left < 0:
-                    raise self._unsafe(below, f"holds more than {MAX_ENTRIES} files")
+                    raise self._unsafe(below, f"holds more than {limit} files")
                 prefix = "" if name == "." else f"{name.rstrip('/')}/"
                 found = []
                 for one in sorted(names):

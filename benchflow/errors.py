@@ -339,6 +339,12 @@ class AgentExitError(AgentError):
     category = "agent_exit"
 
 
+class AgentOutputError(AgentError):
+    """The agent sent, or made its host keep, more than one agent may."""
+
+    category = "agent_output"
+
+
 class BudgetExhaustedError(AgentError):
     """The agent's model calls have used up what the rollout may use."""
 

@@ -26,6 +26,7 @@ from benchflow.errors import (
     AgentTimeoutError,
     BenchFlowError,
     SessionNotLoadedError,
+    UnsafePathError,
     UnsupportedFeatureError,
 )
 from benchflow.planes.agent.acp.connect import Connection, Start, prepare_home, session_rung
@@ -399,6 +400,15 @@ def _keep_journals(wire: Wire, name: str, results: ConfinedDirectory) -> list[st
         except ACPError as error:
             warnings.append(f"{kept} of session {name} could not be kept: {error.message}")
     return warnings
+
+
+def remove_journals(context: WorkerContext, ref: SandboxRef) -> None:
+    """Remove what an episode's sandbox holds of its agents' stdio, and what its root has put beside it."""
+    files = SessionFiles.below(context.paths.sessions / ref.name)
+    with contextlib.suppress(FileNotFoundError, UnsafePathError), ConfinedDirectory(files.shared) as directory:
+        for name in {entry.name.partition("/")[0] for entry in directory.entries()}:
+            if name.startswith(ref.episode) or not (files.notes / name).exists():
+                directory.remove_tree(name)
 
 
 def remove_sessions(context: WorkerContext, name: str) -> None:

@@ -34,8 +34,11 @@ from benchflow.results.write import append_row, write_rollout
 from benchflow.secrets import Redactor
 from benchflow.store import storage_errors
 from benchflow.tasks import prompt_of, unpack, write_pack
-from benchflow.trajectories.journal import read_journal
+from benchflow.trajectories.journal import read_heads, read_journal
 from benchflow.trajectories.tree import build_tree, with_events
+
+COLLECT_SEC = 600.0
+"""For collecting what a rollout has left: several artifacts of the largest size that is allowed."""
 
 AFTER_CANCEL_SEC = 10.0
 """For collecting what a cancelled rollout has left: whoever cancels wants the end, more than all of it."""

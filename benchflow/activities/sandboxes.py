@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
-from benchflow.activities.agents import remove_sessions
+from benchflow.activities.agents import remove_journals, remove_sessions
 from benchflow.activities.blueprint import Blueprint
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import episode_of
@@ -85,6 +86,8 @@ async def leave(context: WorkerContext, ref: SandboxRef) -> None:
         await sandbox.kill_processes()
     except SandboxLostError:
         return
+    # The results have their copies, and the episodes to come their share of the disk.
+    await asyncio.to_thread(remove_journals, context, ref)
 
 
 def release_sandbox(context: WorkerContext, name: str) -> None:

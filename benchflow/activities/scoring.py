@@ -204,7 +204,10 @@ class Scene:
         known = {node.id for node in tree.nodes}
         before = events_before(paths) if self.spec.branch is not None else []
         own = [event for event in read_journal(paths.trajectory) if event["node"] in known]
-        events = before + [event | {"seq": len(before) + event["seq"]} for event in own]
+        for event in own:
+            # In place: a second copy of a long trajectory is worth saving.
+            event["seq"] += len(before)
+        events = before + own
         about = Evidence(
             directory=paths.root,
             evidence=evidence,

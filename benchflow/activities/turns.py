@@ -20,6 +20,7 @@ from benchflow.activities.agents import (
     redacted,
     redacted_errors,
     redactor_for,
+    session_files,
     sessions_of,
     talk_to,
     without_secrets,
@@ -38,6 +39,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import Task
 from benchflow.errors import (
     AgentError,
+    AgentOutputError,
     AgentTimeoutError,
     BenchFlowError,
     BudgetExhaustedError,
@@ -46,9 +48,10 @@ from benchflow.errors import (
     ServiceDiedError,
 )
 from benchflow.planes.agent.account import AGENT_USER, prepare_account
+from benchflow.planes.agent.acp.bounds import outgrown
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import Limits
-from benchflow.planes.agent.acp.session import Turn, Unanswered
+from benchflow.planes.agent.acp.session import Line, Turn, Unanswered
 from benchflow.planes.agent.acp.talk import AcpTalk
 from benchflow.planes.agent.acpx.session import AcpxSession
 from benchflow.planes.agent.oracle import run_oracle
@@ -132,11 +135,18 @@ class TurnActivities:
             else:
                 acting = self._act(work, sandbox, task, directory, writer)
             try:
-                turn = await self._while_the_world_lives(work, task, acting)
+                turn = await self._watched(work, task, sandbox, acting)
             except ServiceDiedError as error:
                 await self._end_turn(work, sandbox)
                 failure = redacted(failure_of(error), redact)
                 writer.add([{"type": "service_died", "message": failure.message}])
+                turn = TurnResult(stop_reason="error", failure=failure)
+            except AgentOutputError as error:
+                await self._end_turn(work, sandbox)
+                # Whoever fills the host's disk may be no child of the agent's any more.
+                await sandbox.kill_processes()
+                failure = redacted(failure_of(error), redact)
+                writer.add([{"type": "agent_error", "category": failure.category, "message": failure.message}])
                 turn = TurnResult(stop_reason="error", failure=failure)
             first, last = writer.events
         turn = turn.model_copy(update={"events": last - first})
@@ -150,28 +160,34 @@ class TurnActivities:
             return await self._run_oracle(work, sandbox, task, directory, writer)
         return TurnResult(stop_reason="end_turn")
 
-    async def _while_the_world_lives(
-        self, work: StepInput, task: Task, acting: Coroutine[Any, Any, TurnResult]
+    async def _watched(
+        self, work: StepInput, task: Task, sandbox: Sandbox, acting: Coroutine[Any, Any, TurnResult]
     ) -> TurnResult:
-        """The turn's result. Raises `ServiceDiedError` when the world breaks before the turn ends."""
+        """Return the turn's result.
+
+        Raises `ServiceDiedError` when the world breaks before the turn ends, and `AgentOutputError` when the sandbox
+        fills the directory that it shares with this host.
+        """
         world = await world_of(self.context, work.spec, task, work.sandbox)
-        if world is None:
-            return await acting
         turn = asyncio.ensure_future(acting)
-        watch = asyncio.ensure_future(died(world))
+        watches = [asyncio.ensure_future(died(world))] if world is not None else []
+        if work.session is not None:
+            watches.append(asyncio.ensure_future(outgrown(session_files(self.context, sandbox).shared)))
         try:
-            await asyncio.wait([turn, watch], return_when=asyncio.FIRST_COMPLETED)
-            if not turn.done():
-                watch.result()
+            await asyncio.wait([turn, *watches], return_when=asyncio.FIRST_COMPLETED)
+            for watch in watches:
+                if watch.done() and not turn.done():
+                    watch.result()
             return await turn
         except SandboxLostError:
             # It may have ended with the process that the world was.
-            await world.check()
+            if world is not None:
+                await world.check()
             raise
         finally:
-            for task_ in (turn, watch):
+            for task_ in (turn, *watches):
                 task_.cancel()
-            await asyncio.gather(turn, watch, return_exceptions=True)
+            await asyncio.gather(turn, *watches, return_exceptions=True)
 
     async def _end_turn(self, work: StepInput, sandbox: Sandbox) -> None:
         """End whoever acts: nobody waits for it any more."""
@@ -354,7 +370,13 @@ class _AgentTurn:
     async def _listen(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> Turn:
         step = self._work.step
         limits = Limits(wall=step.timeout_sec, idle=step.idle_timeout_sec)
-        return await talk.turn(step.index, self._prompt, writer.add, self._reading, limits)
+
+        def take(lines: list[Line]) -> None:
+            writer.add(lines)
+            if writer.is_full:
+                raise AgentOutputError("the agent said more than a trajectory holds")
+
+        return await talk.turn(step.index, self._prompt, take, self._reading, limits)
 
     async def _result(self, talk: AcpTalk | AcpxSession, turn: Turn, writer: NodeWriter) -> TurnResult:
         if turn.ended_by not in ("wall_clock", "idle"):

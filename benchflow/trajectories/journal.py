@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,9 +15,17 @@ from typing import Any
 
 from benchflow.store import storage_errors, write_all
 
+MAX_TRAJECTORY = 256 * 1024 * 1024
+"""Bytes of a trajectory beyond which it takes no more of an agent's messages. Scorers and trainers hold it in memory;
+those of real agents have some megabytes.
+"""
+
+MAX_EVENTS = 500_000
+"""The same in events, each of which takes a kilobyte in memory although an agent sends two bytes for it."""
+
 _PIECE = 1024 * 1024
 
-_HEAD = re.compile(rb'\{"seq": \d+, "ts": "[^"]*", "node": "([^"\\]*)"')
+_HEAD = re.compile(rb'\{"seq": (\d+), "ts": "[^"]*", "node": "([^"\\]*)"')
 """How our own lines begin: of most, no more has to be read."""
 
 
@@ -28,11 +37,25 @@ def timestamp(moment: datetime | None = None) -> str:
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """The complete lines of a trajectory file; empty when there is none."""
+    return [json.loads(line) for line in _complete_lines(path)]
+
+
+def read_heads(path: Path) -> list[dict[str, Any]]:
+    """Return `seq` and `node` of the complete lines of a trajectory file: the rest may be far larger."""
+    heads = []
+    for line in _complete_lines(path):
+        head = _HEAD.match(line)
+        event: dict[str, Any] = {"seq": int(head[1]), "node": head[2].decode()} if head else json.loads(line)
+        heads.append({"seq": event["seq"], "node": sys.intern(event["node"])})
+    return heads
+
+
+def _complete_lines(path: Path) -> Iterator[bytes]:
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
     except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+        return
 
 
 class NodeWriter:
@@ -60,6 +83,11 @@ class NodeWriter:
         """[first, last) sequence numbers of the node's events."""
         first = self._lines if self._first is None else self._first
         return first, first + self._present
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no more of an agent's messages. What the engine itself has to add is short, and fits."""
+        return self._read > MAX_TRAJECTORY or self._lines > MAX_EVENTS
 
     def add(self, lines: Sequence[dict[str, Any]]) -> None:
         """Append the next lines of the node, but for those that are there."""
@@ -114,7 +142,7 @@ class NodeWriter:
 
     def _count(self, line: bytes) -> None:
         head = _HEAD.match(line)
-        node = head.group(1).decode() if head else str(json.loads(line)["node"])
+        node = head.group(2).decode() if head else str(json.loads(line)["node"])
         if node == self._node:
             self._first = self._lines if self._first is None else self._first
             self._present += 1

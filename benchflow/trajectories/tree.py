@@ -28,8 +28,8 @@ def build_tree(
 ) -> RolloutTree:
     """The tree of a rollout whose steps were run one after another.
 
-    events: the lines of the trajectory; rewards: those of `rewards.jsonl`. root, chain: where it begins, and what its
-    own nodes are called after, where it is a child in a larger tree.
+    events: `seq` and `node` of the trajectory's lines; rewards: the lines of `rewards.jsonl`. root, chain: where it
+    begins, and what its own nodes are called after, where it is a child in a larger tree.
     """
     nodes = [Node(id=root)]
     for outcome in steps:

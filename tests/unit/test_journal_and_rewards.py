@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from benchflow.contracts.reward import RewardEvent
 from benchflow.contracts.rollout import Step, StepOutcome, TurnResult
 from benchflow.paths import RolloutPaths
 from benchflow.results.write import set_aside, write_rewards
-from benchflow.trajectories.journal import append_node, read_journal, timestamp
+from benchflow.trajectories import journal as journal_module
+from benchflow.trajectories.journal import NodeWriter, append_node, read_heads, read_journal, timestamp
 from benchflow.trajectories.tree import build_tree
 
 TWO = [{"type": "user_message", "text": "do"}, {"type": "agent_message", "text": "done"}]
@@ -73,6 +75,34 @@ def test_writers_at_the_same_time_add_a_node_once(journal: Path) -> None:
     for thread in threads:
         thread.join()
     assert [line["seq"] for line in read_journal(journal)] == list(range(200))
+
+
+def test_heads_are_of_the_same_lines(journal: Path) -> None:
+    append_node(journal, "n1", "agent", TWO)
+    append_node(journal, "n\u00e4", "agent", TWO)
+    with journal.open("ab") as file:
+        file.write(b'{"node": "later", "seq": 4}\n{"seq": 5')
+    lines = read_journal(journal)
+    assert len(lines) == 5
+    assert read_heads(journal) == [{"seq": line["seq"], "node": line["node"]} for line in lines]
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MAX_EVENTS", 3), ("MAX_TRAJECTORY", 300)])
+def test_a_trajectory_is_full_at_some_size_and_still_takes_the_engines_own_lines(
+    journal: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(journal_module, limit, value)
+    with closing(NodeWriter(journal, "n1", "agent")) as writer:
+        writer.add(TWO)
+        assert not writer.is_full
+        writer.add(TWO)
+        assert writer.is_full
+    # So says whoever takes over.
+    with closing(NodeWriter(journal, "n1", "agent")) as writer:
+        assert writer.is_full
+        assert writer.skip(4)
+        writer.add([{"type": "agent_error"}])
+    assert len(read_journal(journal)) == 5
 
 
 def test_times_are_rfc_3339_in_utc() -> None:

@@ -26,12 +26,12 @@ from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import Model
 from benchflow.errors import ACPError, AgentConnectionError, AgentExitError, AgentTimeoutError, ConfigError
 from benchflow.paths import StatePaths
+from benchflow.planes.agent.acp.bounds import MAX_LINE
 from benchflow.planes.agent.settings import settings_for
 from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
 
 _PASSED_ON = ("PATH", "LANG", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE")
-_LONGEST_LINE = 64 << 20
 _TAIL = 4000
 _GRACE = 3.0
 
@@ -169,7 +169,7 @@ async def _started(
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
             start_new_session=True,
-            limit=_LONGEST_LINE,
+            limit=MAX_LINE,
         )
     try:
         yield process

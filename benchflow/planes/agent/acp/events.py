@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeGuard
 
+from benchflow.contracts.ids import short_hash
 from benchflow.contracts.rollout import Usage
 
 _TEXT = {
@@ -14,6 +15,9 @@ _TEXT = {
 
 _MAX_AMOUNT = 2**53
 """Of tokens or money: no more is anybody's, and an integer that is too large cannot be made a float."""
+
+_MAX_CALL_ID = 200
+"""Characters of the id of a tool's call; real ones have 40."""
 
 _TOOL_FIELDS = {
     "name": "name",
@@ -78,6 +82,9 @@ class Reading:
 
     def _tool_call(self, update: dict[str, Any]) -> dict[str, Any]:
         call = str(update["toolCallId"])
+        if len(call) > _MAX_CALL_ID:
+            # All of them are held, and noted now and then, to the end of the turn.
+            call = short_hash(call, 16)
         # Some agents never announce a call: then the first that is heard of it stands for the announcement.
         kind = "tool_call_update" if call in self.tool_calls else "tool_call"
         self.tool_calls.add(call)

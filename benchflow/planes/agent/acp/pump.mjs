@@ -11,8 +11,8 @@ import { spawn } from "node:child_process";
 
 const [directory, uid, gid, cwd, program, ...args] = process.argv.slice(2);
 const ERR_LIMIT = 16 * 1024 * 1024;
-// What an agent says is kept whole, and nobody says so much: the disk belongs to all.
-const OUT_LIMIT = 8 * 1024 * 1024 * 1024;
+// As MAX_OUTPUT in bounds.py: what an agent says is kept whole, and nobody says so much. The disk belongs to all.
+const OUT_LIMIT = 1024 * 1024 * 1024;
 const PIECE = 256 * 1024;
 const LOOK_EVERY_MS = 500;
 // How long what an agent leaves behind may hold its output open when it has ended itself.
@@ -40,8 +40,10 @@ agent.on("exit", (code, signal) => setTimeout(() => end({ code, signal }), LAST_
 agent.stdin.on("error", () => {});
 let outSize = fs.fstatSync(out).size;
 agent.stdout.on("data", (data) => {
+  // The piece that exceeds the limit, too: by the size of the file the host sees that it was exceeded.
+  writeAll(out, data);
   outSize += data.length;
-  if (outSize <= OUT_LIMIT) return writeAll(out, data);
+  if (outSize <= OUT_LIMIT) return;
   agent.kill("SIGKILL");
   end({ error: `it wrote more than ${OUT_LIMIT} bytes` });
 });

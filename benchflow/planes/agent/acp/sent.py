@@ -18,6 +18,7 @@ from benchflow.planes.agent.acp.notes import Message
 from benchflow.store import storage_errors, write_all
 
 FILE = "in"
+_PIECE = 1024 * 1024
 
 
 class SentMessages:
@@ -27,7 +28,8 @@ class SentMessages:
         self.file = directory / FILE
         self._read_to = 0
         self._requests: set[str] = set()
-        self._answers: dict[str, Message] = {}
+        # Where each lies in the record: an agent that reads files through its client is sent more than a worker holds.
+        self._answers: dict[str, tuple[int, int]] = {}
 
     def make(self) -> None:
         """Make an empty record, unless there is one."""
@@ -68,7 +70,25 @@ class SentMessages:
     def answer_to(self, request: Any) -> Message | None:
         """Return the answer that was sent to the agent's request of this id, None if none was."""
         self._refresh()
-        return self._answers.get(json.dumps(request))
+        place = self._answers.get(json.dumps(request))
+        if place is None:
+            return None
+        with self.file.open("rb") as file:
+            file.seek(place[0])
+            answer: Message = json.loads(file.read(place[1]))
+        return answer
+
+    @property
+    def size(self) -> int:
+        """The bytes of all whole messages, as of when the record was read last."""
+        return self._read_to
+
+    def copy_after(self, offset: int, target: int) -> None:
+        """Append the whole messages from an offset on to a file. The lock is held; target: its descriptor."""
+        with self.file.open("rb") as file:
+            file.seek(offset)
+            while piece := file.read(max(0, min(_PIECE, self._read_to - file.tell()))):
+                write_all(target, piece)
 
     def after(self, offset: int) -> bytes:
         """Return the whole lines from an offset on."""
@@ -89,15 +109,19 @@ class SentMessages:
             os.close(fd)
 
     def _read(self, fd: int) -> None:
-        data = os.pread(fd, os.fstat(fd).st_size - self._read_to, self._read_to)
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read_to += len(whole)
-        for line in whole.splitlines():
-            message = json.loads(line)
-            if "id" in message and "method" in message:
-                self._requests.add(_key(message))
-            elif "id" in message:
-                self._answers[_key(message)] = message
+        if os.fstat(fd).st_size == self._read_to:
+            return
+        with os.fdopen(os.dup(fd), "rb") as file:
+            file.seek(self._read_to)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                message = json.loads(line)
+                if "id" in message and "method" in message:
+                    self._requests.add(_key(message))
+                elif "id" in message:
+                    self._answers[_key(message)] = (self._read_to, len(line))
+                self._read_to += len(line)
 
 
 def _key(message: Message) -> str:

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.rollout import Question
-from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError
+from benchflow.errors import ACPError, AgentExitError, AgentOutputError, AgentTimeoutError
+from benchflow.planes.agent.acp.bounds import MAX_LINE, MAX_REQUESTS, MAX_SENT
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.notes import Message
@@ -24,6 +25,7 @@ from benchflow.planes.agent.acp.wire import SLOW, Heard, Wire
 
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603
+_MAX_NOTED_CALLS = 10_000
 
 Line = dict[str, Any]
 
@@ -70,7 +72,7 @@ class Turn:
 @dataclass
 class _Exchange:
     """One request and what is heard until its answer. lines: how many the sink was given. paused: seconds that a user
-    took to answer.
+    took to answer. serving: bytes of the agent's requests that are being served.
     """
 
     request: str
@@ -80,6 +82,7 @@ class _Exchange:
     paused: float = 0.0
     answer: Message | None = None
     served: set[asyncio.Task[None]] = field(default_factory=set)
+    serving: int = 0
     answered_at: float | None = None
     give_up_at: float | None = None
 
@@ -202,9 +205,12 @@ class Session:
         try:
             async for heard in self._wire.follow(offset):
                 now = time.monotonic()
+                is_silent = heard is None
                 if heard is not None:
                     offset = heard.end
                     await self._take(exchange, heard)
+                    # While other sessions run, this one holds no message: it may be a long one.
+                    del heard
                     # While somebody was asked, the agent could not but wait.
                     heard_at = time.monotonic()
                     is_due = now - noted_at > self.patience.progress_every
@@ -217,10 +223,10 @@ class Session:
                 if exchange.answer is not None:
                     exchange.answered_at = exchange.answered_at or now
                     over_for = now - exchange.answered_at
-                    if (heard is None and now - heard_at >= quiet) or over_for > self.patience.last_words:
+                    if (is_silent and now - heard_at >= quiet) or over_for > self.patience.last_words:
                         return stop
                     continue
-                if heard is None:
+                if is_silent:
                     if ended is not None:
                         if stop is not None:
                             return stop
@@ -256,8 +262,10 @@ class Session:
 
     def _note_progress(self, exchange: _Exchange, offset: int) -> None:
         """Whoever takes over need not read all of the turn again. Not while we owe the agent an answer: its request
-        would not be read again.
+        would not be read again. Nor with very many calls of tools, all of which would be written again and again.
         """
+        if len(exchange.reading.tool_calls) > _MAX_NOTED_CALLS:
+            return
         progress = {"offset": offset, "lines": exchange.lines, "paused": exchange.paused}
         self._wire.notes.keep(f"progress-{exchange.request}", progress | {"reading": exchange.reading.state()})
 
@@ -266,7 +274,7 @@ class Session:
         if message is None:
             exchange.sink([self._noise(heard.raw)])
         elif "method" in message and "id" in message:
-            await self._request(exchange, message)
+            await self._request(exchange, message, len(heard.raw))
         elif message.get("method") == "session/update":
             exchange.sink(exchange.reading.lines(_mapping(message.get("params")).get("update")))
         elif "method" in message:
@@ -297,16 +305,30 @@ class Session:
 
     # --- the agent's own requests --------------------------------------------------------------------
 
-    async def _request(self, exchange: _Exchange, message: Message) -> None:
+    async def _request(self, exchange: _Exchange, message: Message, size: int) -> None:
+        """Answer a request of the agent's. size: bytes of its line."""
+        if self._wire.sent.size > MAX_SENT:
+            raise AgentOutputError(f"the agent asked for more than {MAX_SENT} bytes", log_tail=self._wire.log_tail())
         method, params = str(message["method"]), _mapping(message.get("params"))
         if method in ("session/request_permission", "elicitation/create"):
             await self._ask(exchange, message["id"], method, params)
             return
         exchange.sink([{"type": "client_request", "method": method, "params": _shown(params)}])
-        if self._wire.answer_to(message["id"]) is None:
-            task = asyncio.ensure_future(self._serve(message["id"], method, params))
-            exchange.served.add(task)
-            task.add_done_callback(exchange.served.discard)
+        if self._wire.answer_to(message["id"]) is not None:
+            return
+        if len(exchange.served) >= MAX_REQUESTS or exchange.serving + size > MAX_LINE:
+            refusal = {"code": INTERNAL_ERROR, "message": "too many requests at once: wait for some of the answers"}
+            self._wire.send({"jsonrpc": "2.0", "id": message["id"], "error": refusal})
+            return
+
+        def end(task: asyncio.Task[None]) -> None:
+            exchange.served.discard(task)
+            exchange.serving -= size
+
+        exchange.serving += size
+        task = asyncio.ensure_future(self._serve(message["id"], method, params))
+        exchange.served.add(task)
+        task.add_done_callback(end)
 
     async def _ask(self, exchange: _Exchange, request: Any, method: str, params: Message) -> None:
         """Permission and elicitation are answered one after the other, and both sides of it are on record."""

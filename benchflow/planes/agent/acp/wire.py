@@ -21,13 +21,15 @@ from math import isfinite
 from typing import Any, BinaryIO
 
 from benchflow.confined import ConfinedDirectory
-from benchflow.errors import ACPError, UnsafePathError
+from benchflow.errors import ACPError, AgentOutputError, UnsafePathError
+from benchflow.planes.agent.acp.bounds import MAX_LINE, MAX_OUTPUT, MAX_VALUES, has_too_many_values
 from benchflow.planes.agent.acp.notes import Message, Notes, SessionFiles
 from benchflow.planes.agent.acp.sent import SentMessages
 from benchflow.store import storage_errors, write_all
 
-PIECE = 1024 * 1024
-LONGEST_LINE = 64 * 1024 * 1024
+PIECE = 256 * 1024
+"""Bytes of `out` that are read at once, and most of a line that is held before it is whole."""
+
 MAX_ERR = 16 * 1024 * 1024
 """Bytes of `err`, which begins anew beyond them."""
 
@@ -55,13 +57,21 @@ class Heard:
 
 
 class Wire:
-    """The files of one agent process. longest_line: in bytes; a longer one is not a message."""
+    """The files of one agent process.
 
-    def __init__(self, files: SessionFiles, *, longest_line: int = LONGEST_LINE) -> None:
+    Args:
+        files: Where they are.
+        max_line: Bytes of the longest line that is a message.
+        max_output: Bytes of `out` beyond which the agent is ended.
+    """
+
+    def __init__(self, files: SessionFiles, *, max_line: int = MAX_LINE, max_output: int = MAX_OUTPUT) -> None:
         self.files = files
         self.notes = Notes(files.own_notes)
         self.sent = SentMessages(files.own_notes)
-        self._longest_line = longest_line
+        self._max_line = max_line
+        self._max_output = max_output
+        self._delivered = 0
 
     def make(self) -> None:
         """Make the files, readable by root alone, where they are not there."""
@@ -94,8 +104,14 @@ class Wire:
 
     def _deliver(self) -> None:
         """Append to `in` what it lacks of what was sent. The lock of what was sent is held."""
-        with self._opened("in", os.O_WRONLY | os.O_APPEND) as fd, storage_errors(self.files.shared):
-            write_all(fd, self.sent.after(os.fstat(fd).st_size))
+        with self._opened("in", os.O_WRONLY | os.O_APPEND) as fd:
+            size = os.fstat(fd).st_size
+            if size < self._delivered:
+                # Else a sandbox could have all of it written anew with each message.
+                raise ACPError("a file of the agent's stdio was cut: in")
+            with storage_errors(self.files.shared):
+                self.sent.copy_after(size, fd)
+            self._delivered = max(size, self.sent.size)
 
     # --- what the agent says -------------------------------------------------------------------------
 
@@ -117,36 +133,65 @@ class Wire:
     async def follow(self, offset: int) -> AsyncIterator[Heard | None]:
         """Yield the lines of `out` from an offset on, as they come; None at each look that found nothing new.
 
-        Raises `ACPError` for a line that is too long to be a message, and where `out` was replaced.
+        Of a long line nothing is held until it is whole, and then no other session runs until the caller has taken it:
+        so the worker holds one at a time, if the caller lets go of it before it awaits anything.
+
+        Raises `ACPError` for a line that is too long to be a message, and where `out` was replaced; `AgentOutputError`
+        where all of it is too long.
         """
         with self.sent.locked():
             # A worker that died may have noted a message, and not delivered it.
             self._deliver()
-        rest = bytearray()
+        held = b""
+        at = offset
         last = rested = time.monotonic()
         with self._opened("out", os.O_RDONLY) as fd:
             while True:
-                data = os.pread(fd, PIECE, offset + len(rest))
+                self._require_bounded(os.fstat(fd).st_size)
+                data = os.pread(fd, PIECE, at)
                 if not data:
                     yield None
                     await asyncio.sleep(QUICK if time.monotonic() - last < 1 else SLOW)
                     continue
                 last = time.monotonic()
-                rest += data
-                *lines, rest = rest.split(b"\n")
-                for line in lines:
-                    offset += len(line) + 1
+                begin = 0
+                while (end := data.find(b"\n", begin)) >= 0:
+                    size = at + end - offset
+                    self._require_message(size)
+                    is_held = offset + len(held) == at + begin
+                    line = held + data[begin:end] if is_held else os.pread(fd, size, offset)
+                    held, begin, offset = b"", end + 1, at + end + 1
                     if line.strip():
-                        yield Heard(offset, bytes(line), _parsed(line))
+                        yield Heard(offset, line, self._parsed(line))
+                    del line
                     if time.monotonic() - rested > SLICE:
-                        # A piece may be half a million lines: whoever takes them must not keep others waiting.
+                        # A piece may be a hundred thousand lines: whoever takes them must not keep others waiting.
                         await asyncio.sleep(0)
                         rested = time.monotonic()
-                if len(rest) > self._longest_line:
-                    raise ACPError(
-                        f"the agent wrote a line of more than {self._longest_line} bytes", log_tail=self.log_tail()
-                    )
+                is_held = offset + len(held) == at + begin
+                at += len(data)
+                self._require_message(at - offset)
+                held = held + data[begin:] if is_held and at - offset <= PIECE else b""
                 await asyncio.sleep(0)
+
+    def _require_bounded(self, size: int) -> None:
+        if size > self._max_output:
+            raise AgentOutputError(f"the agent wrote more than {self._max_output} bytes", log_tail=self.log_tail())
+
+    def _require_message(self, size: int) -> None:
+        if size > self._max_line:
+            raise ACPError(f"the agent wrote a line of more than {self._max_line} bytes", log_tail=self.log_tail())
+
+    def _parsed(self, line: bytes) -> Message | None:
+        """Return the JSON object of a line, None for one that is none."""
+        if has_too_many_values(line):
+            raise ACPError(f"the agent wrote a message of more than {MAX_VALUES} values", log_tail=self.log_tail())
+        try:
+            # NaN and its like are not JSON, but an agent that counts wrongly has still said something.
+            message = json.loads(line, parse_constant=lambda name: None, parse_float=_finite)
+        except (ValueError, RecursionError):
+            return None
+        return message if isinstance(message, dict) else None
 
     # --- how it ended --------------------------------------------------------------------------------
 
@@ -214,9 +259,14 @@ class Wire:
             return os.fstat(fd).st_size
 
     def append(self, name: str, at: int, data: bytes) -> None:
-        """Append the part of `data` that a journal does not have yet, whose place in it is `at`."""
+        """Append the part of `data` that a journal does not have yet, whose place in it is `at`.
+
+        Raises `AgentOutputError` where `out` is too long already.
+        """
         with self.sent.locked(), self._opened(name, os.O_RDWR | os.O_APPEND) as fd, storage_errors(self.files.shared):
             size = os.fstat(fd).st_size
+            if name == "out":
+                self._require_bounded(size)
             if name == "err" and size + len(data) > MAX_ERR:
                 os.ftruncate(fd, 0)
             write_all(fd, data[max(0, size - at) :])
@@ -266,12 +316,3 @@ def _finite(literal: str) -> float | None:
     """Return the number, None for one that is too large and would not be JSON when it is written again."""
     number = float(literal)
     return number if isfinite(number) else None
-
-
-def _parsed(line: bytes | bytearray) -> Message | None:
-    try:
-        # NaN and its like are not JSON, but an agent that counts wrongly has still said something.
-        message = json.loads(line, parse_constant=lambda name: None, parse_float=_finite)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None

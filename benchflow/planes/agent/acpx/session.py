@@ -203,6 +203,8 @@ class AcpxSession:
                     if lines:
                         sink(lines)
                     heard_at, offset = now, heard.end
+                    # While other sessions run, this one holds no message: it may be a long one.
+                    del heard, lines
                     if last is not None and offset >= last["to"]:
                         return stop
                     if offset <= before:

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from benchflow.errors import ACPError, AgentError, AgentExitError, AgentTimeoutError
+from benchflow.errors import ACPError, AgentError, AgentExitError, AgentOutputError, AgentTimeoutError
+from benchflow.planes.agent.acp import session as session_module
+from benchflow.planes.agent.acp.bounds import MAX_REQUESTS
 from benchflow.planes.agent.acp.limits import Limits, Patience
 from benchflow.planes.agent.acp.notes import Message, SessionFiles
 from benchflow.planes.agent.acp.session import Refused, Session, Turn
@@ -222,6 +224,54 @@ async def test_an_error_while_permission_is_asked_is_no_permission(wire: Wire) -
         *("permission_request", "permission_answer", "elicitation_request", "elicitation_answer")
     ]
     assert lines[1]["error"] == lines[3]["error"] == "ZeroDivisionError: no idea"
+
+
+class BusyHost(Host):
+    """Serves nothing to its end until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = asyncio.Event()
+
+    async def serve(self, request: Any, method: str, params: Message) -> Message:
+        await self.let_go.wait()
+        return {}
+
+
+async def test_of_very_many_requests_at_once_some_are_refused(wire: Wire) -> None:
+    host = BusyHost()
+    ids = range(MAX_REQUESTS + 3)
+    write(wire, *(line(id=number, method="fs/read_text_file", params={"path": "/a"}) for number in ids))
+    turn = asyncio.create_task(take_turn(wire, [], host=host))
+    await until(lambda: len(sent(wire)) == 1 + 3)
+    host.let_go.set()
+    await until(lambda: len(sent(wire)) == 1 + len(ids))
+    write(wire, over())
+    assert (await turn).stop_reason == "end_turn"
+    refused = {message["id"] for message in sent(wire) if "too many requests" in str(message.get("error"))}
+    assert refused == set(ids[MAX_REQUESTS:])
+
+
+async def test_an_agent_that_asks_for_very_much_is_ended(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "MAX_SENT", 1000)
+    write(wire, *(line(id=number, method="fs/read_text_file", params={}) for number in range(100)))
+    host = BusyHost()
+    host.let_go.set()
+    turn = asyncio.create_task(take_turn(wire, [], host=host))
+    await until(lambda: wire.sent.file.stat().st_size > 1000)
+    write(wire, line(id=100, method="fs/read_text_file", params={}))
+    with pytest.raises(AgentOutputError, match="asked for more than 1000 bytes"):
+        await turn
+
+
+async def test_the_name_of_a_tools_call_is_as_long_as_one_can_be_held(wire: Wire) -> None:
+    calls = [{"sessionUpdate": "tool_call", "toolCallId": f"{'x' * 10_000}{number}"} for number in (1, 1, 2)]
+    write(wire, *(line(method="session/update", params={"update": update}) for update in calls), over())
+    lines: list[Message] = []
+    turn = await take_turn(wire, lines)
+    assert [row["type"] for row in lines] == ["tool_call", "tool_call_update", "tool_call"]
+    assert {row["tool_call_id"] for row in lines} == turn.reading.tool_calls
+    assert max(map(len, turn.reading.tool_calls)) < 100
 
 
 async def test_two_workers_at_once_prompt_and_answer_once_and_hear_the_same(wire: Wire) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.errors import ACPError
+from benchflow.errors import ACPError, AgentOutputError
+from benchflow.planes.agent.acp import bounds
+from benchflow.planes.agent.acp.bounds import MAX_VALUES, require_small
 from benchflow.planes.agent.acp.notes import Message, SessionFiles
-from benchflow.planes.agent.acp.wire import Heard, Wire
+from benchflow.planes.agent.acp.wire import PIECE, Heard, Wire
 
 
 @pytest.fixture
@@ -109,6 +112,13 @@ def test_a_half_line_is_replaced_by_a_whole_one(wire: Wire) -> None:
     assert sent(wire) == [request("p0"), request("p1")]
 
 
+def test_what_a_sandbox_cuts_is_not_written_again_with_each_message(wire: Wire) -> None:
+    wire.send(request("p0"))
+    os.truncate(wire.files.shared / "in", 0)
+    with pytest.raises(ACPError, match="was cut: in"):
+        wire.send(request("p1"))
+
+
 def test_half_of_a_character_can_be_sent(wire: Wire) -> None:
     assert wire.send(answer(1, "\ud83d"))
     assert wire.answer_to(1) == answer(1, "\ud83d")
@@ -173,18 +183,57 @@ async def test_numbers_that_are_none_are_heard_as_nothing(wire: Wire) -> None:
     assert [line.message for line in await hear(wire)] == [{"a": None, "b": None, "c": None}]
 
 
-async def test_a_line_of_twenty_megabytes_is_a_line(wire: Wire) -> None:
-    text = "x" * 20_000_000
+async def test_a_line_of_fifteen_megabytes_is_a_line(wire: Wire) -> None:
+    text = "x" * 15_000_000
     say(wire, json.dumps({"text": text}).encode() + b"\n{}\n")
     heard = await hear(wire)
     assert [line.message for line in heard] == [{"text": text}, {}]
+
+
+@pytest.mark.parametrize("piece", [PIECE // 2, PIECE, PIECE + 1, 5 * PIECE])
+async def test_lines_are_heard_whole_wherever_the_pieces_end_that_they_come_in(wire: Wire, piece: int) -> None:
+    sizes = [3, PIECE - 2, 1, PIECE - 1, PIECE, PIECE + 1, 0, 2 * PIECE, 3 * PIECE + 7, 5]
+    lines = [bytes([97 + number]) * size for number, size in enumerate(sizes)]
+    whole = b"".join(line + b"\n" for line in lines)
+    pieces = [whole[at : at + piece] for at in range(0, len(whole), piece)]
+    heard = []
+    async for line in wire.follow(0):
+        if line is not None:
+            heard.append(line)
+        elif pieces:
+            say(wire, pieces.pop(0))
+        else:
+            break
+    assert [line.raw for line in heard] == [line for line in lines if line]
+    assert heard[-1].end == len(whole)
+
+
+async def test_output_without_end_is_an_error_whatever_is_said_or_not(wire: Wire) -> None:
+    bounded = Wire(wire.files, max_output=1000)
+    say(wire, b"{}\n" * 300)
+    assert len(await hear(bounded)) == 300
+    os.truncate(wire.files.shared / "out", 1001)
+    with pytest.raises(AgentOutputError, match="more than 1000 bytes"):
+        await hear(bounded, 900)
+    with pytest.raises(AgentOutputError, match="more than 1000 bytes"):
+        bounded.append("out", 1001, b"{}\n")
+
+
+async def test_a_message_of_very_many_values_is_an_error_and_a_text_of_the_same_is_none(wire: Wire) -> None:
+    nested = "[" + "{}," * MAX_VALUES + "0]"
+    say(wire, json.dumps({"text": f'"{nested}\\'}).encode() + b"\n")
+    (heard,) = await hear(wire)
+    assert heard.message == {"text": f'"{nested}\\'}
+    say(wire, f'{{"values": {nested}}}\n'.encode())
+    with pytest.raises(ACPError, match=f"more than {MAX_VALUES} values"):
+        await hear(wire, heard.end)
 
 
 async def test_a_line_without_end_is_an_error_with_the_tail_of_the_log(wire: Wire) -> None:
     (wire.files.shared / "err").write_text("it goes on and on")
     say(wire, b"x" * 5_000_000)
     with pytest.raises(ACPError, match="a line of more than 3000000 bytes") as caught:
-        await hear(Wire(wire.files, longest_line=3_000_000))
+        await hear(Wire(wire.files, max_line=3_000_000))
     assert caught.value.log_tail == "it goes on and on"
 
 
@@ -268,3 +317,32 @@ async def test_a_flood_of_short_lines_keeps_nobody_waiting(wire: Wire) -> None:
     assert len(heard) == 200_000
     # Taking them in takes far longer than one slice; without slices there is one turn for each megabyte.
     assert turns > 5
+
+
+# --- the directory that the sandbox may fill --------------------------------------------------------------
+
+
+def test_a_shared_directory_is_measured_by_what_it_takes_of_the_disk(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_SHARED", 1_000_000)
+    say(wire, b"x" * 100_000)
+    os.truncate(wire.files.shared / "err", 1_000_000_000_000)
+    require_small(wire.files.shared)
+    (wire.files.shared / "more").mkdir()
+    (wire.files.shared / "more" / "full").write_bytes(b"x" * 1_000_000)
+    with pytest.raises(AgentOutputError, match="more than 1000000 bytes"):
+        require_small(wire.files.shared)
+
+
+def test_a_shared_directory_of_many_files_is_too_large(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_SHARED_FILES", 5)
+    require_small(wire.files.shared)
+    for number in range(5):
+        (wire.files.shared / str(number)).mkdir()
+    with pytest.raises(AgentOutputError, match="more than 5 files"):
+        require_small(wire.files.shared)
+
+
+def test_a_shared_directory_that_is_gone_is_small(wire: Wire, tmp_path: Path) -> None:
+    require_small(tmp_path / "gone")
