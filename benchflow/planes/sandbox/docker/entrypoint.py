@@ -21,7 +21,7 @@ from benchflow.errors import ConfigError, SandboxError, SandboxLostError, Sandbo
 from benchflow.planes.sandbox.docker.become import BECOME, SCRIPT
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
 from benchflow.planes.sandbox.docker.executions import Command, Executions
-from benchflow.planes.sandbox.docker.launch import MAIN, NO_SHELL, no_image
+from benchflow.planes.sandbox.docker.launch import IDLE, NO_SHELL, no_image
 from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
 from benchflow.planes.sandbox.docker.shell import RootShell
 
@@ -70,7 +70,7 @@ async def program_of(engine: Engine, reference: str) -> Program:
 
 async def first_process(engine: Engine, spec: SandboxSpec, told: Mapping[str, str]) -> dict[str, Any]:
     """What a container's first process is, as the daemon is to be asked for it. told: the entrypoint's secrets."""
-    idle = ["/bin/sh", "-c", MAIN]
+    idle = [IDLE]
     # The image's USER is for its own programs; the engine needs root, and names a user per command.
     if spec.entrypoint == "wraps":
         return {"command": idle, "user": "0"}

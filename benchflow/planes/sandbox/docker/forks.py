@@ -15,14 +15,18 @@ from benchflow.planes.sandbox.docker.engine import Conflict, Engine
 from benchflow.planes.sandbox.docker.launch import start_error
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
+from benchflow.planes.sandbox.docker.starter import Starter
 from benchflow.planes.sandbox.records import file_lock
 
 
 class Forks:
     """Forks of the containers of one daemon. remove: removes the container of a name."""
 
-    def __init__(self, engine: Engine, captures: Captures, remove: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self, engine: Engine, starter: Starter, captures: Captures, remove: Callable[[str], Awaitable[None]]
+    ) -> None:
         self._engine = engine
+        self._starter = starter
         self._captures = captures
         self._remove = remove
 
@@ -76,7 +80,7 @@ class Forks:
 
     async def _start(self, parent: dict[str, Any], child: str) -> None:
         try:
-            await self._engine.call(lambda client: client.start(child))
+            await self._starter.start(child)
         except BenchFlowError as error:
             form = (parent["Config"]["Labels"] or {}).get(ENTRYPOINT_LABEL, "wraps")
             raise await start_error(self._engine, child, error, form) from error

@@ -19,8 +19,8 @@ from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
 ROOM = "/run/benchflow"
 """Where the engine's own files lie in a container. On a volume, so that no image of the container has them."""
 
-MAIN = "trap 'exit 0' TERM INT; while :; do sleep 2147483647 & wait $!; done"
-"""A main process that does nothing and ends at once on SIGTERM, so that stopping costs no grace period."""
+IDLE = f"{ROOM}/idle"
+"""The program of a main process that does nothing. Below an init it ends at once on SIGTERM: a stop costs no grace."""
 
 CAPABILITIES = (
     # Package managers, `su`, `chown` and services that bind low ports or change user need these. Left out of
@@ -111,7 +111,8 @@ async def create(
             detach=True,
             working_dir=spec.workdir,
             healthcheck={"test": ["NONE"]},
-            stop_signal="SIGTERM",
+            # What idles as PID 1 has no handler of signals, without which the kernel keeps them from a PID 1.
+            stop_signal="SIGTERM" if init or spec.entrypoint == "first" else "SIGKILL",
             host_config=host,
             **first,
         )

@@ -303,13 +303,13 @@ def _signal(name: str, pids: Iterable[int]) -> str:
 
 
 def main_processes(table: dict[int, Process]) -> set[int]:
-    """PID 1 and the main process below it: when either ends, the container ends.
+    """Return PID 1 and the main process below it: when either ends, the container ends.
 
-    Where the daemon has no init, PID 1 is the main process itself, and its first child the sleep it awaits.
+    Where the daemon has no init, PID 1 is the main process itself.
     """
     children = sorted(process.pid for process in table.values() if process.parent == 1)
     if not children or 1 not in table:
         return {1}
-    if table[1].name in INITS or table[children[0]].name == b"sleep":
+    if table[1].name in INITS:
         return {1, children[0]}
     return {1}

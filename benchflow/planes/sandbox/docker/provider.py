@@ -43,6 +43,7 @@ from benchflow.planes.sandbox.docker.packs import Packs
 from benchflow.planes.sandbox.docker.records import capturing, container_records, forget
 from benchflow.planes.sandbox.docker.restores import SUFFIX, Restores, forget_restores
 from benchflow.planes.sandbox.docker.sandbox import Connection, DockerSandbox
+from benchflow.planes.sandbox.docker.starter import Starter
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.scratch import clear_scratch
 
@@ -72,8 +73,9 @@ class DockerProvider:
         self._images = Images(self._engine)
         self._networks = Networks(self._engine)
         self._captures = Captures(self._engine, self._images, self._daemon)
-        self._restores = Restores(self._engine, self._discard)
-        self._forks = Forks(self._engine, self._captures, self.remove)
+        self._starter = Starter(self._engine, self._daemon)
+        self._restores = Restores(self._engine, self._starter, self._discard)
+        self._forks = Forks(self._engine, self._starter, self._captures, self.remove)
         self._packs = Packs(self._engine, self._images)
         self._info: dict[str, Any] | None = None
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Held] = weakref.WeakKeyDictionary()
@@ -276,7 +278,7 @@ class DockerProvider:
                 return found
             if state["Status"] == "created":
                 # Made by a process that died, or that is about to start it: starting twice is one start.
-                await self._engine.call(lambda client: client.start(container))
+                await self._starter.start(container)
                 return found
         except SandboxError as error:
             log.info("sandbox %s is made anew: %s", spec.name, error.message)
@@ -330,7 +332,7 @@ class DockerProvider:
                     pause = min(pause * 2, 0.5)
                     continue
                 try:
-                    await self._engine.call(lambda client, it=container: client.start(it))  # type: ignore[misc]
+                    await self._starter.start(container)
                     return container
                 except BenchFlowError as error:
                     wrong = await launch.start_error(self._engine, container, error, spec.entrypoint)

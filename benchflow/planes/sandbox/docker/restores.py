@@ -24,6 +24,7 @@ from benchflow.planes.sandbox.docker.executions import record_name
 from benchflow.planes.sandbox.docker.launch import start_error
 from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
 from benchflow.planes.sandbox.docker.records import end_all
+from benchflow.planes.sandbox.docker.starter import Starter
 from benchflow.planes.sandbox.records import file_lock
 
 SUFFIX = ".next"
@@ -36,8 +37,9 @@ _LEFT_OVER_SEC = 60.0
 class Restores:
     """The containers of one daemon that give and take places. remove: removes a container by its description."""
 
-    def __init__(self, engine: Engine, remove: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    def __init__(self, engine: Engine, starter: Starter, remove: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
         self._engine = engine
+        self._starter = starter
         self._remove = remove
 
     async def find(self, name: str, handle: str | None = None) -> dict[str, Any] | None:
@@ -107,7 +109,7 @@ class Restores:
 
     async def _begin(self, container: dict[str, Any], name: str) -> dict[str, Any]:
         try:
-            await self._engine.call(lambda client: client.start(container["Id"]))
+            await self._starter.start(container["Id"])
         except BenchFlowError as error:
             form = (container["Config"]["Labels"] or {}).get(ENTRYPOINT_LABEL, "wraps")
             wrong = await start_error(self._engine, container["Id"], error, form)
