@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
+
+from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.docker
 
-LEFT_SHELL = '#!/bin/bash\necho "shell $PPID" >>/left\nexec /bin/dash "$@"\n'
-LEFT_SLEEP = '#!/bin/bash\necho "sleep $PPID" >>/left\nexec tail -f /dev/null\n'
+LEFT = "#!/bin/bash\necho $0 $PPID >>/left\nexec tail -f /dev/null\n"
+LEFT_SHELL = '#!/bin/bash\necho $0 $PPID >>/left\nexec /bin/dash "$@"\n'
+
+# The runtime takes such a link for one place as it mounts, and for another, the working directory, as it executes.
+LEAVE = "rm -rf /sbin && ln -s /proc/self/cwd /sbin"
 
 
 @pytest.mark.snapshots
-async def test_no_program_that_an_agent_left_is_the_first_process_or_its_child(sandbox, start, provider, daemon):
-    for path, program in (("/usr/bin/sleep", LEFT_SLEEP), ("/bin/sh", LEFT_SHELL)):
-        await sandbox.write_outside(path, program.encode())
+async def test_no_program_that_an_agent_left_is_the_first_process_of_what_begins_with_its_files(
+    sandbox, start, provider, daemon
+):
+    work = sandbox.ref.workdir
+    for path in ("/usr/bin/sleep", f"{work}/docker-init"):
+        await sandbox.write_file(path, LEFT, mode=0o755)
+    assert (await sandbox.control(LEAVE)).return_code == 0
+    await sandbox.write_outside("/bin/sh", LEFT_SHELL.encode())
     await sandbox.write_outside("/etc/ld.so.preload", b"/no/such/library.so\n", mode=0o644)
     image = await sandbox.snapshot("left")
     (forked,) = await sandbox.fork([f"{sandbox.ref.name}-fork"])
-    branched = await start(name=f"{sandbox.ref.name}-branch", image=image)
+    await start(name=f"{sandbox.ref.name}-branch", image=image, workdir=work)
     await sandbox.restore(image)
-    for each in (await provider.attach(forked), branched, sandbox):
-        (container,) = await asyncio.to_thread(daemon.containers.list, filters={"name": f"^/{each.ref.name}$"})
-        top = await asyncio.to_thread(container.top, ps_args="-o pid,comm,args")
-        assert [row[1] for row in top["Processes"]][:2] == ["docker-init", "idle"]
-        assert "/no/such/library.so" not in container.logs().decode()
-        said = (await each.read_outside("/left") or b"").decode().splitlines()
-        assert not [line for line in said if line.endswith(" 1")]
-        assert not [line for line in said if line.startswith("sleep")]
+    for name in (forked.name, f"{sandbox.ref.name}-branch", sandbox.ref.name):
+        container = daemon.containers.get(name)
+        assert container.top()["Processes"][0][-1] == "/dev/benchflow/idle"
+        # A shell that enters has another parent, and a loader complains.
+        assert " 1\n" not in (await (await provider.attach(forked)).exec(["cat", "/left"])).stdout
+        assert container.logs() == b""
     await provider.remove_image(image)
+
+
+async def test_what_loses_its_parent_is_reaped(sandbox):
+    await sandbox.exec(["sh", "-c", "for n in 1 2 3; do (sleep 0.01 & exec true); done"])
+
+    async def is_reaped():
+        # A zombie keeps its name.
+        return "(sleep)" not in (await sandbox.control("cat /proc/[0-9]*/stat")).stdout
+
+    assert await until(is_reaped)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
+import time
 import uuid
 
 import pytest
-from docker.types import Mount
 
 from benchflow.contracts.sandbox import ImageRef
 from benchflow.errors import SandboxLostError, SandboxStartError
@@ -43,10 +42,9 @@ def image_from(daemon, base_image):
 async def test_one_that_is_stopped_by_hand_ends_at_once_is_lost_and_is_made_anew(provider, start, daemon, name):
     first = await start(name=name)
     container = daemon.containers.get(first.ref.handle)
+    began = time.monotonic()
     await asyncio.to_thread(container.stop, timeout=60)
-    container.reload()
-    # It has ended by SIGTERM, and was not killed when the period of grace was over.
-    assert container.attrs["State"]["ExitCode"] == 128 + signal.SIGTERM
+    assert time.monotonic() - began < 30
     with pytest.raises(SandboxLostError, match="no longer runs"):
         await provider.attach(first.ref)
     second = await start(name=name)
@@ -55,8 +53,9 @@ async def test_one_that_is_stopped_by_hand_ends_at_once_is_lost_and_is_made_anew
 
 
 async def test_one_that_was_made_but_never_started_is_started(start, daemon, base_image, stack, name):
-    mine = {"mounts": [Mount("/run/benchflow", None, type="volume")], "labels": {"benchflow.stack": stack}}
-    made = daemon.containers.create(base_image, ["sleep", "1000"], name=name, init=True, **mine)
+    made = daemon.containers.create(
+        base_image, ["sleep", "1000"], name=name, init=True, labels={"benchflow.stack": stack}
+    )
     assert (await start(name=name)).ref.handle == made.id
 
 
@@ -83,8 +82,8 @@ async def test_what_an_image_declares_is_on_no_volume(start, daemon, image_from,
     sandbox = await start(image=image_from(Volumes={"/data": {}}))
     mounts = daemon.api.inspect_container(sandbox.ref.handle)["Mounts"]
     own = daemon.volumes.list(filters={"label": f"benchflow.stack={stack}"})
-    assert [mount["Name"] for mount in mounts] == [volume.id for volume in own]
-    assert [mount["Destination"] for mount in mounts] == ["/run/benchflow"]
+    assert {mount["Name"] for mount in mounts} == {volume.id for volume in own}
+    assert {mount["Destination"] for mount in mounts} == {"/run/benchflow", "/dev/benchflow"}
 
 
 @pytest.mark.long

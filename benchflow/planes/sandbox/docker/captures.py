@@ -34,7 +34,7 @@ from benchflow.planes.sandbox.docker import uppers
 from benchflow.planes.sandbox.docker.descriptions import describe
 from benchflow.planes.sandbox.docker.engine import Conflict, Engine, NotFound, RecordingClient
 from benchflow.planes.sandbox.docker.images import Images
-from benchflow.planes.sandbox.docker.launch import ROOM
+from benchflow.planes.sandbox.docker.launch import PROGRAMS, ROOM
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.records import capturing
 from benchflow.planes.sandbox.records import file_lock
@@ -303,7 +303,7 @@ def _is_entering(client: RecordingClient, exec_id: str) -> bool:
 
 def _refuse_volumes(container: dict[str, Any]) -> None:
     volumes = [mount["Destination"] for mount in container["Mounts"] if mount["Type"] == "volume"]
-    if others := sorted(set(volumes) - {ROOM}):
+    if others := sorted(set(volumes) - {ROOM, PROGRAMS}):
         raise UnsupportedFeatureError(
             f"the files in {', '.join(others)} would not be in it: the image declares a VOLUME there",
             key="snapshot",

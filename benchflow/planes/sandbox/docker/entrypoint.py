@@ -52,11 +52,7 @@ class Program:
 
 async def program_of(engine: Engine, reference: str) -> Program:
     """Raises `SandboxStartError` for an image that is not here, or has nothing to run."""
-    try:
-        image = await engine.call(lambda client: client.inspect_image(reference))  # type: ignore[no-untyped-call]
-    except NotFound as error:
-        raise no_image(reference, error) from error
-    config = image.get("Config") or {}
+    config = await _config_of(engine, reference)
     argv = (*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ()))
     if not argv:
         raise SandboxStartError(
@@ -68,13 +64,21 @@ async def program_of(engine: Engine, reference: str) -> Program:
     return Program(argv, config.get("User") or "0", config.get("WorkingDir") or "/", env)
 
 
+async def _config_of(engine: Engine, reference: str) -> dict[str, Any]:
+    try:
+        image = await engine.call(lambda client: client.inspect_image(reference))  # type: ignore[no-untyped-call]
+    except NotFound as error:
+        raise no_image(reference, error) from error
+    return image.get("Config") or {}
+
+
 async def first_process(engine: Engine, spec: SandboxSpec, told: Mapping[str, str]) -> dict[str, Any]:
-    """What a container's first process is, as the daemon is to be asked for it. told: the entrypoint's secrets."""
+    """Return a container's main process, as the daemon is to be asked for it. told: the entrypoint's secrets."""
     idle = [IDLE]
     # The image's USER is for its own programs; the engine needs root, and names a user per command.
-    if spec.entrypoint == "wraps":
+    if spec.entrypoint == "wraps" and (await _config_of(engine, spec.image.reference)).get("Entrypoint"):
         return {"command": idle, "user": "0"}
-    if spec.entrypoint == "none":
+    if spec.entrypoint in ("wraps", "none"):
         return {"entrypoint": idle, "user": "0"}
     program = await program_of(engine, spec.image.reference)
     if spec.entrypoint == "below":

@@ -19,8 +19,14 @@ from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
 ROOM = "/run/benchflow"
 """Where the engine's own files lie in a container. On a volume, so that no image of the container has them."""
 
-IDLE = f"{ROOM}/idle"
-"""The program of a main process that does nothing. Below an init it ends at once on SIGTERM: a stop costs no grace."""
+PROGRAMS = "/dev/benchflow"
+"""The volume of the program below. `/dev` is the one directory that no image decides: it is mounted over in every
+container, so that root inside can neither remove nor rename it. Elsewhere an image may have a link like
+`/run -> /proc/self/cwd`, which leads the runtime to one place as it mounts and to another as it executes.
+"""
+
+IDLE = f"{PROGRAMS}/idle"
+"""The program of a main process that does nothing."""
 
 CAPABILITIES = (
     # Package managers, `su`, `chown` and services that bind low ports or change user need these. Left out of
@@ -72,15 +78,15 @@ def warnings_of(spec: SandboxSpec, info: dict[str, Any]) -> tuple[str, ...]:
 async def create(
     engine: Engine, spec: SandboxSpec, network: str, info: dict[str, Any], init: bool, first: dict[str, Any]
 ) -> str:
-    """Make the container, not started; its id. first: what its first process is. Raises `Conflict` when the name is
-    taken.
+    """Make the container, not started; its id. first: what its main process is; init: whether that is below the
+    daemon's init. Raises `Conflict` when the name is taken.
     """
     ports = spec.ports if network != "none" else ()
     memory = f"{spec.memory_mb}m" if spec.memory_mb is not None else None
 
     def make(client: Any) -> str:
         host = client.create_host_config(
-            init=init and spec.entrypoint != "first",
+            init=init,
             network_mode=network,
             port_bindings={port: (published_on(),) for port in ports},
             # What the image itself prints is not looked after by anybody.
@@ -94,7 +100,8 @@ async def create(
             cap_add=list(CAPABILITIES),
             security_opt=["no-new-privileges"],
             mounts=[
-                _room(spec),
+                _volume(spec, ROOM),
+                _volume(spec, PROGRAMS),
                 *(
                     docker.types.Mount(mount.target, mount.source, type="bind", read_only=mount.read_only)
                     for mount in spec.mounts
@@ -111,8 +118,8 @@ async def create(
             detach=True,
             working_dir=spec.workdir,
             healthcheck={"test": ["NONE"]},
-            # What idles as PID 1 has no handler of signals, without which the kernel keeps them from a PID 1.
-            stop_signal="SIGTERM" if init or spec.entrypoint == "first" else "SIGKILL",
+            # What idles has no handler of signals, without which the kernel keeps them from a PID 1.
+            stop_signal="SIGKILL" if first.get("entrypoint") == [IDLE] else "SIGTERM",
             host_config=host,
             **first,
         )
@@ -125,9 +132,9 @@ async def create(
         raise no_image(spec.image.reference, error) from error
 
 
-def _room(spec: SandboxSpec) -> docker.types.Mount:
+def _volume(spec: SandboxSpec, target: str) -> docker.types.Mount:
     labels = {STACK_LABEL: spec.labels.get(STACK_LABEL, "")}
-    return docker.types.Mount(ROOM, None, type="volume", no_copy=True, labels=labels)
+    return docker.types.Mount(target, None, type="volume", no_copy=True, labels=labels)
 
 
 def no_image(reference: str, error: NotFound) -> SandboxStartError:

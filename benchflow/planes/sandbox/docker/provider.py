@@ -314,7 +314,8 @@ class DockerProvider:
     async def _create(self, spec: SandboxSpec, info: dict[str, Any], told: dict[str, str]) -> str:
         first = await entrypoint.first_process(self._engine, spec, told)
         stack = spec.labels.get(STACK_LABEL, "")
-        init = True
+        # An image's own program may leave orphans, and need not obey SIGTERM.
+        init = "command" in first and "entrypoint" not in first
         pause = 0.01
         async with self._networks.hold(stack), self._captures.using(stack), asyncio.timeout(CREATE_PATIENCE):
             image = await self._captures.without_volumes(spec.image.reference, stack)

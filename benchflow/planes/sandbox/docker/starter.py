@@ -1,8 +1,8 @@
 """Starting a container, once the program that it idles in is in its place.
 
 The image of a container may hold what an agent left who was root, its shell and its loader included. So what a
-container idles in is a program of the engine's, without libraries, below the daemon's init. It lies on the container's
-own volume, and is written anew before each start: nothing runs then that could change it.
+container idles in is a program of the engine's, without libraries. It lies on a volume of the container's own, and is
+written anew before each start: nothing runs then that could change it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from benchflow.confined import ConfinedDirectory
 from benchflow.errors import BenchFlowError, SandboxUnavailableError
 from benchflow.planes.sandbox.archives import entry
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
-from benchflow.planes.sandbox.docker.launch import IDLE, ROOM
+from benchflow.planes.sandbox.docker.launch import IDLE, PROGRAMS
 from benchflow.planes.sandbox.idle_program import MACHINES, program
 
-_NAME = IDLE.removeprefix(f"{ROOM}/")
+_NAME = IDLE.removeprefix(f"{PROGRAMS}/")
 _MODE = 0o111
 
 
@@ -43,27 +43,27 @@ class Starter:
         content = program(machine)
 
         def start(client: RecordingClient) -> None:
-            if not (self._engine.is_local and _write(client, container, content)):
-                client.put_archive(container, ROOM, _archive(content))
+            mounts = client.inspect_container(container)["Mounts"]
+            # One that an earlier version made has another program.
+            volume = next((mount["Source"] for mount in mounts if mount["Destination"] == PROGRAMS), None)
+            if volume is not None and not (self._engine.is_local and _write(Path(volume), content)):
+                client.put_archive(container, PROGRAMS, _archive(content))
             client.start(container)
 
         await self._engine.call(start)
 
 
-def _write(client: RecordingClient, container: str, content: bytes) -> bool:
-    """Write the program to the container's volume, which is faster than to send it; False where that can't be done."""
+def _write(volume: Path, content: bytes) -> bool:
+    """Write the program to a volume, which is faster than to send it; False where that can't be done."""
     if os.geteuid() != 0:
         return False
-    mounts = client.inspect_container(container)["Mounts"]
-    for volume in [mount["Source"] for mount in mounts if mount["Destination"] == ROOM and mount["Type"] == "volume"]:
-        try:
-            with ConfinedDirectory(Path(volume)) as directory, directory.replacing(_NAME, _MODE) as file:
-                file.write(content)
-            return True
-        except (OSError, BenchFlowError):
-            # The daemon's files are another machine's, or a directory has the name: the daemon removes it.
-            return False
-    return False
+    try:
+        with ConfinedDirectory(volume) as directory, directory.replacing(_NAME, _MODE) as file:
+            file.write(content)
+    except (OSError, BenchFlowError):
+        # The daemon's files are another machine's.
+        return False
+    return True
 
 
 def _archive(content: bytes) -> bytes:
