@@ -59,6 +59,7 @@ MOST_JOURNAL = 256 * 1024 * 1024
 """Bytes of one raw journal that are kept with the results."""
 
 _OUTFIT = "outfit.json"
+_FROM_CHECKPOINT = "from-checkpoint"
 _JOURNALS = {"in": "in.jsonl", "out": "out.jsonl", "err": "err.log", "exit": "exit.json"}
 
 
@@ -157,6 +158,19 @@ async def _toolboxes(context: WorkerContext, record: AgentRecord, libc: Libc) ->
 def sessions_of(context: WorkerContext, sandbox: Sandbox) -> Path:
     """Return the directory in which this host has the files of a sandbox's sessions. It is not mounted as a whole."""
     return context.paths.sessions / sandbox.ref.name
+
+
+def note_checkpoint(context: WorkerContext, sandbox: Sandbox) -> None:
+    """Note that a sandbox began with the files of a checkpoint, where an agent may have acted."""
+    note = sessions_of(context, sandbox) / _FROM_CHECKPOINT
+    with storage_errors(note):
+        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        note.touch()
+
+
+def is_from_checkpoint(context: WorkerContext, sandbox: Sandbox) -> bool:
+    """Return whether a sandbox began with the files of a checkpoint."""
+    return (sessions_of(context, sandbox) / _FROM_CHECKPOINT).exists()
 
 
 def session_files(context: WorkerContext, sandbox: Sandbox) -> SessionFiles:

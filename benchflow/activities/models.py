@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 QUIET_SEC = 30.0
 """The longest that a turn waits for calls that its agent makes after its end."""
 
+RELAY_KEY = "relay"
+"""Under which a sandbox runs the way to its model."""
+
 _LOOK_EVERY = 0.5
 _TOKEN = "gateway"
 
@@ -111,7 +114,7 @@ class Model:
         await self._register()
         await self._client().release(self._spec.id)
         command = [*runtime.program(RELAY), str(RELAY_PORT), f"{RELAY_MOUNT}/{SOCKET_NAME}"]
-        await start_once(sandbox, "relay", command)
+        await start_once(sandbox, RELAY_KEY, command)
 
     async def _register(self) -> None:
         spec, endpoint = self._spec, self._endpoint

@@ -9,7 +9,7 @@ from typing import Any
 
 from temporalio import activity
 
-from benchflow.activities.agents import fit_out, redacted_errors, redactor_for
+from benchflow.activities.agents import fit_out, note_checkpoint, redacted_errors, redactor_for
 from benchflow.activities.blueprint import Blueprint, start_within
 from benchflow.activities.clean_room import clean_room_sec
 from benchflow.activities.context import WorkerContext
@@ -175,6 +175,7 @@ class RolloutActivities:
                     await run_setup_commands(sandbox, task, command_env(context, spec, task), self._secrets(spec))
                     await start_world(context, spec, task, sandbox.ref)
                 else:
+                    await asyncio.to_thread(note_checkpoint, context, sandbox)
                     world = await world_of(context, spec, task, sandbox.ref)
                     await prove(request.checkpoint, sandbox, world)
                     await sandbox.control(CLEAR_LOGS)

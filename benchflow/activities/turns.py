@@ -15,6 +15,7 @@ from benchflow.activities.agents import (
     acts_by_itself,
     end_agent,
     go_on_or_open,
+    is_from_checkpoint,
     model_of,
     open_model,
     redacted,
@@ -28,6 +29,7 @@ from benchflow.activities.agents import (
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import command_env, died, world_of
 from benchflow.activities.memory import keep_step_memory
+from benchflow.activities.models import RELAY_KEY
 from benchflow.activities.replays import TAKEN_AGAIN, compared
 from benchflow.activities.world import check_health, run_step_setup
 from benchflow.contracts import names
@@ -107,7 +109,10 @@ class TurnActivities:
         # What an agent has started by the time that a worker takes over is no part of the world.
         marked = sessions_of(self.context, sandbox) / "baseline"
         if not marked.exists():
-            await sandbox.mark_baseline()
+            is_restored = is_from_checkpoint(self.context, sandbox)
+            await sandbox.mark_baseline(is_restored=is_restored)
+            if is_restored:
+                await sandbox.mark_baseline(RELAY_KEY)
             marked.touch()
         with redacted_errors(redact):
             connected = await go_on_or_open(self.context, here, task, sandbox, user)

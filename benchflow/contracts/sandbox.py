@@ -260,10 +260,12 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def mark_baseline(self, key: str | None = None) -> None:
+    async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:
         """Remember the processes that belong to the world, not to the agent: all that run now.
 
-        With `key`, those of an `exec_once` belong to it, too, besides what was remembered before.
+        With `key`, those of an `exec_once` belong to it, too, besides what was remembered before. is_restored: the
+        sandbox began with files that an agent left, any program of which may have started something by now: besides
+        what was remembered before, only what the image's entrypoint has started belongs to the world.
         """
         ...
 

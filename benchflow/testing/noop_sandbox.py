@@ -119,7 +119,7 @@ class NoopSandbox:
     async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
         return 0
 
-    async def mark_baseline(self, key: str | None = None) -> None:
+    async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:
         return None
 
     async def expose_port(self, port: int) -> tuple[str, int]:

@@ -95,6 +95,19 @@ class Processes(Fixtures):
         await still.kill_once("world")
         await task
 
+    async def test_of_a_restored_sandbox_only_what_was_added_belongs_to_the_world(self, still: Sandbox) -> None:
+        """What else runs was started by a program that an agent left."""
+        planted, service = nap(), nap()
+        await leave(still, planted)
+        task = asyncio.create_task(still.exec_once("world", ["sleep", service]))
+        await asleep(still, service)
+        await still.mark_baseline("world")
+        await still.mark_baseline(is_restored=True)
+        assert await still.kill_processes() == 1
+        assert await napping(still, planted, service) == [service]
+        await still.kill_once("world")
+        await task
+
     async def test_the_baseline_survives_the_process_that_marked_it(
         self, still: Sandbox, other: SandboxProvider
     ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from benchflow.testing.waiting import until
@@ -36,6 +38,23 @@ async def test_no_program_that_an_agent_left_is_the_first_process_of_what_begins
         assert " 1\n" not in (await (await provider.attach(forked)).exec(["cat", "/left"])).stdout
         assert container.logs() == b""
     await provider.remove_image(image)
+
+
+async def test_who_puts_on_a_services_marker_does_not_become_one(sandbox):
+    task = asyncio.create_task(sandbox.exec_once("world", ["sh", "-c", "echo $$ >/service; sleep 8642; :"]))
+    await until(lambda: sandbox.read_outside("/service"))
+    steal = "tr '\\0' '\\n' <\"/proc/$(cat /service)/environ\" | grep ^BENCHFLOW_EXEC="
+    await sandbox.exec(["sh", "-c", f"setsid env $({steal}) sleep 7531 >/dev/null 2>&1 &"])
+    await until(lambda: _finds(sandbox, 7531))
+    await sandbox.mark_baseline("world")
+    assert await sandbox.kill_processes() == 1
+    assert await _finds(sandbox, 8642) and not await _finds(sandbox, 7531)
+    await sandbox.kill_once("world")
+    await task
+
+
+async def _finds(sandbox, number):
+    return (await sandbox.control(f"pgrep -xf 'sleep {number}'")).return_code == 0
 
 
 async def test_what_loses_its_parent_is_reaped(sandbox):

@@ -34,8 +34,9 @@ from benchflow.planes.sandbox.docker import uppers
 from benchflow.planes.sandbox.docker.descriptions import describe
 from benchflow.planes.sandbox.docker.engine import Conflict, Engine, NotFound, RecordingClient
 from benchflow.planes.sandbox.docker.images import Images
-from benchflow.planes.sandbox.docker.launch import PROGRAMS, ROOM
+from benchflow.planes.sandbox.docker.launch import ROOM
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
+from benchflow.planes.sandbox.docker.processes import PROGRAMS
 from benchflow.planes.sandbox.docker.records import capturing
 from benchflow.planes.sandbox.records import file_lock
 

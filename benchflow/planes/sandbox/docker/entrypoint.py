@@ -21,8 +21,8 @@ from benchflow.errors import ConfigError, SandboxError, SandboxLostError, Sandbo
 from benchflow.planes.sandbox.docker.become import BECOME, SCRIPT
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
 from benchflow.planes.sandbox.docker.executions import Command, Executions
-from benchflow.planes.sandbox.docker.launch import IDLE, NO_SHELL, no_image
-from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
+from benchflow.planes.sandbox.docker.launch import NO_SHELL, no_image
+from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL, IDLE
 from benchflow.planes.sandbox.docker.shell import RootShell
 
 KEY = "benchflow/entrypoint"

@@ -14,19 +14,10 @@ from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.docker.engine import Engine, NotFound
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
-from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
+from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL, IDLE, PROGRAMS
 
 ROOM = "/run/benchflow"
 """Where the engine's own files lie in a container. On a volume, so that no image of the container has them."""
-
-PROGRAMS = "/dev/benchflow"
-"""The volume of the program below. `/dev` is the one directory that no image decides: it is mounted over in every
-container, so that root inside can neither remove nor rename it. Elsewhere an image may have a link like
-`/run -> /proc/self/cwd`, which leads the runtime to one place as it mounts and to another as it executes.
-"""
-
-IDLE = f"{PROGRAMS}/idle"
-"""The program of a main process that does nothing."""
 
 CAPABILITIES = (
     # Package managers, `su`, `chown` and services that bind low ports or change user need these. Left out of

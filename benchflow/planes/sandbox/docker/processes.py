@@ -22,7 +22,7 @@ from pathlib import Path
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
 from benchflow.planes.sandbox.docker.records import entering
-from benchflow.planes.sandbox.docker.shell import RootShell
+from benchflow.planes.sandbox.docker.shell import MARK_AGENT, RootShell
 from benchflow.planes.sandbox.records import write_record
 
 MARKER = "BENCHFLOW_EXEC"
@@ -31,6 +31,15 @@ ENTRYPOINT_LABEL = "benchflow.entrypoint"
 """Of a container that runs its image's entrypoint: how."""
 
 FORMS = ("first", "below")
+
+PROGRAMS = "/dev/benchflow"
+"""The volume of the program below. `/dev` is the one directory that no image decides: it is mounted over in every
+container, so that root inside can neither remove nor rename it. Elsewhere an image may have a link like
+`/sbin -> /proc/self/cwd`, which leads the runtime to one place as it mounts and to another as it executes.
+"""
+
+IDLE = f"{PROGRAMS}/idle"
+"""The program of a main process that does nothing."""
 
 INITS = (b"docker-init", b"tini", b"tini-static", b"catatonit", b"dumb-init")
 """What the daemon's init may be called; it is one of these only where we asked for it."""
@@ -190,10 +199,23 @@ class Processes:
         write_record(self._record, {"baseline": world})
 
     async def add_to_baseline(self, nonce: str) -> None:
-        """Remember what the execution with this marker started, too."""
+        """Remember what the execution with this marker started, too.
+
+        Root inside can read a marker and put it on a process of its own, but cannot give that a parent outside of the
+        container, as an execution's first process has.
+        """
         _, table = await self._table(f"{MARKER}={nonce}")
-        seeds = [pid for pid, process in table.items() if process.marked]
+        seeds = [pid for pid, process in table.items() if process.marked and not process.parent]
         world = {table[pid].identity for pid in closure(table, seeds, await self._main(table))}
+        write_record(self._record, {"baseline": sorted(self._baseline() | world)})
+
+    async def add_entrypoint(self) -> None:
+        """Remember what the image's ENTRYPOINT has started, too, where the main process is what it was given."""
+        world: set[tuple[int, int]] = set()
+        container = await self._engine.call(lambda client: client.inspect_container(self._container))
+        if container["Config"]["Entrypoint"] not in (None, [], [IDLE]):
+            _, table = await self._table()
+            world = {process.identity for process in table.values() if not process.entered}
         write_record(self._record, {"baseline": sorted(self._baseline() | world)})
 
     async def kill_unknown(self, keep_services: bool) -> int:
@@ -285,7 +307,8 @@ class Processes:
 
     async def _table_as(self, user: str, marker: str) -> dict[int, Process]:
         def listing(api: RecordingClient) -> bytes:
-            made = api.exec_create(self._container, ["/bin/sh", "-c", list_script(marker)], user=user)
+            script = f"{MARK_AGENT}{list_script(marker)}"
+            made = api.exec_create(self._container, ["/bin/sh", "-c", script], user=user)
             return b"".join(out for out, _ in api.exec_start(made["Id"], stream=True, demux=True) if out)
 
         async with entering(self._container):

@@ -173,8 +173,10 @@ class DockerSandbox:
         self._connection.close()
         return killed
 
-    async def mark_baseline(self, key: str | None = None) -> None:
-        if key is None:
+    async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:
+        if is_restored:
+            await self._connection.processes.add_entrypoint()
+        elif key is None:
             await self._connection.processes.mark_baseline()
         elif (nonce := self._connection.executions.nonce_of(key)) is not None:
             await self._connection.processes.add_to_baseline(nonce)

@@ -130,8 +130,11 @@ class LocalSandbox:
             self._cgroup.drop_leaf(leaf)
         return number
 
-    async def mark_baseline(self, key: str | None = None) -> None:
+    async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:
         self._init()
+        if is_restored:
+            # The entrypoint's cgroup stays in any case.
+            return
         if key is None:
             leaves = set(await asyncio.to_thread(self._cgroup.leaves))
         else:
