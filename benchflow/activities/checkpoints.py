@@ -18,6 +18,7 @@ from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import world_of
 from benchflow.activities.kept import Kept, read_kept, remove_kept, remove_layers, write_kept
 from benchflow.activities.portable import packed
+from benchflow.activities.settled import remove_verifiers
 from benchflow.checkpoints import capture, world_digests
 from benchflow.contracts import names
 from benchflow.contracts.activities import CheckpointInput, ReleaseInput, TreeInput
@@ -82,6 +83,7 @@ class CheckpointActivities:
         context, spec = self.context, work.spec
         sandbox = await context.sandbox(work.sandbox)
         task, _ = await context.task(spec.task)
+        await remove_verifiers(context, spec, sandbox)
         world = await world_of(context, spec, task, work.sandbox)
         stateful = world is not None and world.manifest.is_stateful
         state = world.manifest.state if world is not None else None

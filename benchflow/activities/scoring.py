@@ -30,6 +30,7 @@ from benchflow.activities.environments import (
 )
 from benchflow.activities.memory import keep_step_memory
 from benchflow.activities.sandboxes import blueprint_of, sandbox_labels
+from benchflow.activities.settled import SETTLED
 from benchflow.contracts import ids, names
 from benchflow.contracts.activities import SoftVerifyInput, VerifyInput
 from benchflow.contracts.job import RolloutSpec
@@ -60,9 +61,6 @@ from benchflow.trajectories.tree import ROOT, node_id
 
 Open = Callable[[], Awaitable[Sandbox]]
 Said = Awaitable[VerifyResult]
-
-_SETTLED = "settled.json"
-"""In the evidence: that all of it is there, with the warnings. What comes after changes what there would be to keep."""
 
 _HARDENING = "hardening.json"
 _MOST_TOLD = 50
@@ -262,7 +260,7 @@ class ScoringActivities:
         """
         context, sandbox = self.context, scene.sandbox
         shown = scene.paths.state(scene.step.name)
-        done = scene.evidence / _SETTLED
+        done = scene.evidence / SETTLED
         if done.is_file():
             return shown if shown.is_dir() else None, json.loads(done.read_bytes())
         world = await world_of(context, scene.spec, scene.task, work.sandbox)

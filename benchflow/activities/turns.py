@@ -31,6 +31,7 @@ from benchflow.activities.environments import command_env, died, world_of
 from benchflow.activities.memory import keep_step_memory
 from benchflow.activities.models import RELAY_KEY
 from benchflow.activities.replays import TAKEN_AGAIN, compared
+from benchflow.activities.settled import remove_verifiers
 from benchflow.activities.world import check_health, run_step_setup
 from benchflow.contracts import names
 from benchflow.contracts.activities import Connected, ConnectInput, StepInput
@@ -59,10 +60,10 @@ from benchflow.planes.agent.acpx.session import AcpxSession
 from benchflow.planes.agent.oracle import run_oracle
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.reward.hardening import keep_baseline, read_baseline, take_baseline
-from benchflow.planes.reward.verify import config_of, verifier_of
+from benchflow.planes.reward.verify import config_of
 from benchflow.secrets import Redactor
 from benchflow.store import storage_errors
-from benchflow.tasks import prompt_of, verified_in
+from benchflow.tasks import prompt_of
 from benchflow.trajectories.journal import NodeWriter
 from benchflow.trajectories.tree import node_id
 
@@ -98,6 +99,8 @@ class TurnActivities:
         task, _ = await self.context.task(spec.task)
         sandbox = await self.context.sandbox(here.sandbox)
         record = record_for(spec.agent)
+        # An agent's program acts from its start on, before it is told anything.
+        await remove_verifiers(self.context, spec, sandbox)
         user = await prepare_account(sandbox, record, task.agent.user, spec.run.sandbox_setup_timeout)
         if not acts_by_itself(record):
             await sandbox.mark_baseline()
@@ -219,8 +222,7 @@ class TurnActivities:
             # The step before was verified, for which the workspace became the verifier's.
             record, limit = record_for(work.spec.agent), work.spec.run.sandbox_setup_timeout
             await prepare_account(sandbox, record, session.user, limit)
-        if step.index and step.name is not None:
-            await self._remove_verifier(work, sandbox, task, directory)
+        await remove_verifiers(self.context, work.spec, sandbox)
         await keep_step_memory(self.context, work.spec, task, sandbox, step, session, "before")
         await sandbox.write_file(INSTRUCTION, prompt_of(task, step))
         if step.name is None:
@@ -235,13 +237,6 @@ class TurnActivities:
         config = task.steps[step.index]
         if config.healthcheck is not None:
             await check_health(sandbox, config.healthcheck, env)
-
-    async def _remove_verifier(self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path) -> None:
-        """What the verifier of the step before was given, and what it logged, is not for this step's agent to read."""
-        before = task.steps[work.step.index - 1].name
-        if config_of(verified_in(task, work.spec.run.verify_in), before).sandbox_mode == "shared":
-            verifier = verifier_of(task, directory, before, key=f"verify-{work.step.index - 1}", env={}, trusted=True)
-            await verifier.leave(sandbox)
 
     async def _take_baseline(self, work: StepInput, sandbox: Sandbox, task: Task) -> None:
         """What the sandbox is before the agent acts in this step, for the verifier after it."""
