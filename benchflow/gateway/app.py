@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from pathlib import Path
@@ -13,8 +14,9 @@ from aiohttp import web
 from benchflow.contracts.gateway import SOCKET_NAME, CallError
 from benchflow.gateway.allowed_requests import find_allowed
 from benchflow.gateway.answer import Answer
+from benchflow.gateway.connections import CallServer, OncePerMinute, Tally, raise_file_limit
 from benchflow.gateway.control import Control, Info
-from benchflow.gateway.exchange import REQUEST_LIMIT, Exchange, error_dialect
+from benchflow.gateway.exchange import Capacity, Exchange, error_dialect
 from benchflow.gateway.hook import Diverged, MakeReplayer, Recorded, Replayer
 from benchflow.gateway.rollouts import Rollouts
 from benchflow.gateway.upstream import Upstream, find_key, token_of
@@ -22,9 +24,6 @@ from benchflow.paths import StatePaths
 from benchflow.store import storage_errors
 
 __all__ = ["Diverged", "Gateway", "MakeReplayer", "Recorded", "Replayer"]
-
-HEAD_LIMIT = 64 * 1024
-"""Bytes of a line of a request's head."""
 
 BACKLOG = 4096
 
@@ -42,7 +41,9 @@ class Gateway:
         self._grace = grace
         self._rollouts = Rollouts(paths.gateway, make_replayer)
         self._exchanges: set[Exchange] = set()
-        self._runners: list[web.AppRunner] = []
+        self._runners: list[web.BaseRunner] = []
+        self._capacity = Capacity()
+        self._tally = Tally()
         self._upstream: Upstream | None = None
         self._stopping = False
 
@@ -56,12 +57,14 @@ class Gateway:
                 directory.chmod(mode)
         self._rollouts.load()
         self._upstream = Upstream()
-        calls = web.Application(client_max_size=REQUEST_LIMIT)
-        # Any path: a dot would not mean the line's end, which may be in one, percent-encoded.
-        calls.router.add_route("*", r"/{path:[\s\S]*}", self._answer)
-        await self._open(calls, gateway.public / SOCKET_NAME, 0o666, self._grace)
+        for name in ("aiohttp.server", "asyncio"):
+            logging.getLogger(name).addFilter(OncePerMinute(self._tally))
+        calls = CallServer(self._answer, raise_file_limit(), self._tally)
+        runner = web.ServerRunner(calls, shutdown_timeout=self._grace)
+        await self._open(runner, gateway.public / SOCKET_NAME, 0o666)
         control = Control(self._rollouts, lambda: Info(pid=os.getpid(), stopping=self._stopping))
-        await self._open(control.app(), gateway.control, 0o600, grace=1.0)
+        own = web.AppRunner(control.app(), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        await self._open(own, gateway.control, 0o600)
 
     async def stop(self) -> None:
         """Take no more calls, let those under way end, cut off those that do not in time."""
@@ -73,23 +76,12 @@ class Gateway:
         if self._upstream is not None:
             await self._upstream.close()
 
-    async def _open(self, app: web.Application, path: Path, mode: int, grace: float) -> None:
-        runner = web.AppRunner(
-            app,
-            # A call whose agent has left is nobody's.
-            handler_cancellation=True,
-            access_log=None,
-            auto_decompress=False,
-            max_line_size=HEAD_LIMIT,
-            max_field_size=HEAD_LIMIT,
-            keepalive_timeout=3600.0,
-            shutdown_timeout=grace,
-        )
+    async def _open(self, runner: web.BaseRunner, path: Path, mode: int) -> None:
         await runner.setup()
         self._runners.append(runner)
         await web.SockSite(runner, _listener(path, mode), backlog=BACKLOG).start()
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Any request of any agent."""
         assert self._upstream is not None
         url = request.rel_url
@@ -97,6 +89,7 @@ class Gateway:
         answer = Answer(request, asyncio.get_running_loop().time())
         shape = error_dialect(rollout.registration.api if rollout else None, request.headers)
         if rollout is None:
+            self._tally.add("requests_without_a_token")
             return answer.refuse(shape, 401, CallError(kind="unknown_token", message="this key is no rollout's"))
         passed = find_allowed(rollout.registration, request.method, url.raw_path, url.raw_query_string)
         if passed is None:
@@ -104,16 +97,11 @@ class Gateway:
             rollout.refuse(request.method, url.raw_path)
             message = "the model gateway passes no such request on"
             return answer.refuse(shape, 404, CallError(kind="not_allowed", message=message))
-        try:
-            body = await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            message = f"a request has at most {REQUEST_LIMIT} bytes"
-            return answer.refuse(shape, 413, CallError(kind="too_large", message=message))
         key = find_key(self._paths, rollout.registration)
-        exchange = Exchange(request, rollout, passed, body, key)
+        exchange = Exchange(request, rollout, passed, key)
         self._exchanges.add(exchange)
         try:
-            return await exchange.run(self._upstream)
+            return await exchange.run(self._upstream, self._capacity)
         finally:
             self._exchanges.discard(exchange)
 

@@ -15,9 +15,10 @@ _BYTES_OF_TOKEN = 4
 
 
 def estimate_usage(told: CallUsage | None, asked: int, answered: int) -> CallUsage:
-    """Return the usage of a call whose agent left before its end: what the endpoint told, or more by a guess.
+    """Return the usage of a call whose endpoint has not told all: what it told, or more by a guess.
 
-    Without it an agent could read every answer but its last event, and use up nothing.
+    Without it an agent could read every answer but its last event, or ask in a way that is answered without usage, and
+    use up nothing.
 
     Args:
         told: What the endpoint had told so far; None for nothing.
@@ -82,9 +83,9 @@ class Meter:
 
     def end(self, usage: CallUsage | None, *, answered: bool) -> None:
         """A call that went to the upstream is over. usage: None when nothing is known. answered: by a model."""
-        totals = self.totals
+        is_unmetered = answered and (usage is None or usage.is_estimated)
+        totals = self.totals = self.totals.model_copy(update={"unmetered": self.totals.unmetered + is_unmetered})
         if usage is None:
-            self.totals = totals.model_copy(update={"unmetered": totals.unmetered + answered})
             return
         update: dict[str, float | None] = {name: getattr(totals, name) + getattr(usage, name) for name in _TOKENS}
         if usage.cost_usd is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 import structlog
@@ -17,27 +18,42 @@ from benchflow.contracts.gateway import Api, CallError, CallUsage
 from benchflow.errors import StoreError
 from benchflow.gateway import prices
 from benchflow.gateway.allowed_requests import Passed
-from benchflow.gateway.answer import Answer, plain_headers, unpacked
+from benchflow.gateway.answer import Answer, plain_headers
 from benchflow.gateway.budget import estimate_usage
 from benchflow.gateway.dialects import DIALECTS, Answered, Asked, Dialect, count_spoken, documents, read_json
 from benchflow.gateway.hook import Diverged, Recorded
 from benchflow.gateway.key_cutter import key_forms
-from benchflow.gateway.plain_body import PlainBody, UnpackingError
+from benchflow.gateway.memory import MemoryBudget, Reservation
+from benchflow.gateway.plain_body import PlainBody, UnpackingError, unpack
 from benchflow.gateway.record import TOKEN_COUNT, CallRedactor, body_member, line, response_member
+from benchflow.gateway.request_body import (
+    REQUEST_LIMIT,
+    BodyError,
+    check_size,
+    read_request,
+    receive_body,
+    reserved_size,
+)
 from benchflow.gateway.rollouts import Rollout
 from benchflow.gateway.sampling import applied, changes_calls
 from benchflow.gateway.side_calls import side_reason
 from benchflow.gateway.upstream import Attempts, NoAnswerError, Upstream, upstream_headers, upstream_url
 from benchflow.trajectories.journal import timestamp
 
-REQUEST_LIMIT = 100 * 1024 * 1024
-"""Bytes of a request's body."""
-
 RESPONSE_LIMIT = 256 * 1024 * 1024
 """Bytes of an answer, which is kept until it is recorded."""
 
 ERROR_LIMIT = 16 * 1024 * 1024
 """Bytes of an error's body, about."""
+
+MEMORY_OF_REQUESTS, MEMORY_OF_ANSWERS = 1024**3, 2 * 1024**3
+"""Bytes of bodies that the gateway holds at once."""
+
+MEMORY_OF_ONE = 128 * 1024**2
+"""Bytes of requests' bodies that it holds for one rollout: no fewer than one request may have."""
+
+LARGE = 1024**2
+"""From so many bytes on, a body is parsed in a thread, one of all at a time: the other calls go on meanwhile."""
 
 _ENCODINGS = ("Transfer-Encoding", "Content-Encoding")
 
@@ -47,6 +63,34 @@ _STATUS = {"stalled": 504, "missing_secret": 401, "unreadable": 400}
 log = structlog.get_logger("benchflow.gateway")
 
 Key = tuple[str, str]
+T = TypeVar("T")
+
+_CONCLUDING: set[asyncio.Task[None]] = set()
+"""Calls that are over, and whose large answers are being read: the event loop itself holds tasks only weakly."""
+
+
+class ReadAnswer(NamedTuple):
+    """What an answer says, the characters of its texts, and whether its end was delivered to the agent."""
+
+    answered: Answered
+    spoken: int
+    has_end: bool
+
+
+class Capacity:
+    """What all calls share: memory for bodies, and a turn at parsing large ones."""
+
+    def __init__(self) -> None:
+        self.requests = MemoryBudget(MEMORY_OF_REQUESTS, MEMORY_OF_ONE)
+        self.answers = MemoryBudget(MEMORY_OF_ANSWERS, RESPONSE_LIMIT)
+        self._parsing = asyncio.Lock()
+
+    async def parse(self, size: int, work: Callable[[], T]) -> T:
+        """Return what `work` returns, which takes a body of this size apart."""
+        if size < LARGE:
+            return work()
+        async with self._parsing:
+            return await asyncio.to_thread(work)
 
 
 class Exchange:
@@ -55,26 +99,24 @@ class Exchange:
     passed: how it is passed on. key: the name and value of the real one.
     """
 
-    def __init__(self, request: web.Request, rollout: Rollout, passed: Passed, body: bytes, key: Key | None) -> None:
+    def __init__(self, request: web.BaseRequest, rollout: Rollout, passed: Passed, key: Key | None) -> None:
         self._request, self._rollout, self._passed, self._key = request, rollout, passed, key
         # None for what is no call of the dialect.
-        dialect = self._dialect = DIALECTS[rollout.registration.api] if passed.is_generation else None
+        self._dialect = DIALECTS[rollout.registration.api] if passed.is_generation else None
         self._forms = key_forms(*(key or ("", "")))
-        self._sent = body
         self._began = time.monotonic()
         self._ts, self._attribution = timestamp(), rollout.attribution
         self._id = uuid.uuid4().hex
         self._redact = CallRedactor(rollout.registration, key)
-        self._read: bytes | None = unpacked(body, request.headers.get("Content-Encoding", "").lower(), REQUEST_LIMIT)
-        self._document, self._is_json = _json(self._read)
-        asked = Asked()
-        if dialect is not None and isinstance(self._document, dict):
-            asked = dialect.asked(passed.path.partition("?")[0], self._document)
-        self._model, self._stream = asked.model, asked.stream
-        if dialect is not None:
-            self._side = side_reason(rollout.registration.agent, asked)
-        else:
-            self._side = TOKEN_COUNT if passed.counts_as == "token_count" else "additional"
+        self._sent = b""
+        self._read: bytes | None = None
+        self._document: Any = None
+        self._is_json = False
+        self._asked_bytes = 0
+        self._problem: CallError | None = None
+        self._model: str | None = None
+        self._stream = False
+        self._side: str | None = None
         self._answer = Answer(request, self._began)
         self._attempts = Attempts(self._began)
         self._upstream_first_byte: float | None = None
@@ -83,14 +125,63 @@ class Exchange:
         self._stopped = False
         self._held: asyncio.Task[Any] | None = None
 
-    async def run(self, upstream: Upstream) -> web.StreamResponse:
-        """Carry it out. A call waits while calls are held, and counts as under way from then on."""
+    async def run(self, upstream: Upstream, capacity: Capacity) -> web.StreamResponse:
+        """Carry it out. A call waits while calls are held, and counts as under way from then on.
+
+        Its body is read when nothing but memory for it is to be waited for: what waits holds none.
+        """
         self._held = asyncio.current_task()
         await self._rollout.admitted()
         self._held = None
         with self._rollout.under_way():
             async with self._rollout.slot():
-                return await self._carry_out(upstream)
+                try:
+                    is_full = self._rollout.record.size() >= self._rollout.registration.record_limit_bytes
+                except StoreError as error:
+                    return self._refused(503, CallError(kind="not_recorded", message=f"no record: {error.message}"))
+                if is_full:
+                    # Nothing is written any more, this refusal neither: agents could fill the disk.
+                    self._rollout.failure = "the record of model calls is full"
+                    full = CallError(kind="record_full", message="the rollout's record of model calls is full")
+                    return self._refused(self._shape.refused, full)
+                holder = self._rollout.registration.id
+                try:
+                    async with capacity.requests.reserved(holder, reserved_size(self._request)) as asking:
+                        body = await receive_body(self._request)
+                        await self._take(body, capacity)
+                        asking.shrink(self._asked_bytes)
+                        async with capacity.answers.reserved(holder, 0) as answering:
+                            return await self._carry_out(upstream, capacity, answering)
+                except BodyError as error:
+                    return self._refused(error.status, CallError(kind=error.kind, message=error.message))
+
+    async def _take(self, body: bytes, capacity: Capacity) -> None:
+        """Read the body, as far as it decides how the call is metered and changed."""
+        self._sent, dialect = body, self._dialect
+        encoding = ", ".join(self._request.headers.getall("Content-Encoding", ()))
+        if dialect is not None or self._passed.counts_as == "token_count":
+            try:
+                # What was packed goes on unpacked: an endpoint may unpack it to something else.
+                self._sent, self._document = await capacity.parse(len(body), partial(read_request, body, encoding))
+                self._read, self._is_json = self._sent, True
+            except (ValueError, UnpackingError) as error:
+                self._problem = CallError(kind="unreadable", message=f"the request cannot be read in one way: {error}")
+                self._read, self._is_json = body, False
+        else:
+            self._read, self._is_json = await capacity.parse(len(body), partial(_plain_request, body, encoding))
+        self._asked_bytes = len(self._read or self._sent)
+        asked = Asked()
+        if dialect is not None and self._document is not None:
+            asked = dialect.asked(self._passed.path.partition("?")[0], self._document)
+            named = sorted(key for key in dialect.forbidden if self._document.get(key))
+            if named:
+                message = f"the model gateway passes no request on with {', '.join(named)}"
+                self._problem = CallError(kind="not_allowed", message=message)
+        self._model, self._stream = asked.model, asked.stream
+        if dialect is not None:
+            self._side = side_reason(self._rollout.registration.agent, asked)
+        else:
+            self._side = TOKEN_COUNT if self._passed.counts_as == "token_count" else "additional"
 
     def stop(self) -> None:
         """The gateway is to end: a call that is held back is left to the next one, as if this one had not heard it."""
@@ -98,16 +189,7 @@ class Exchange:
         if self._held is not None:
             self._held.cancel()
 
-    async def _carry_out(self, upstream: Upstream) -> web.StreamResponse:
-        try:
-            is_full = self._rollout.record.size() >= self._rollout.registration.record_limit_bytes
-        except StoreError as error:
-            return self._refused(503, CallError(kind="not_recorded", message=f"no record: {error.message}"))
-        if is_full:
-            # Nothing is written any more, this refusal neither: agents could fill the disk.
-            self._rollout.failure = "the record of model calls is full"
-            full = CallError(kind="record_full", message="the rollout's record of model calls is full")
-            return self._refused(self._shape.refused, full)
+    async def _carry_out(self, upstream: Upstream, capacity: Capacity, memory: Reservation) -> web.StreamResponse:
         head = self._head()
         replayed = await self._replayed(head)
         await self._compare(head, "replay" if isinstance(replayed, Recorded) else "live")
@@ -131,12 +213,12 @@ class Exchange:
                 return self._refused(_STATUS.get(refusal.kind, self._shape.refused), refusal)
             if isinstance(replayed, Recorded):
                 return self._answer.whole(replayed.status, replayed.headers, replayed.body)
-            return await self._live(upstream, body)
+            return await self._live(upstream, body, memory)
         except asyncio.CancelledError:
             self._note_cut_off()
             raise
         finally:
-            self._finish()
+            await self._finish(capacity)
 
     # --- before it goes out
 
@@ -185,6 +267,8 @@ class Exchange:
     def _refusal(self, replayed: Recorded | Diverged | None) -> CallError | None:
         """Why the call is not made; None when it is."""
         registration = self._rollout.registration
+        if self._problem is not None:
+            return self._problem
         if isinstance(replayed, Diverged):
             return CallError(kind="replay_diverged", message=replayed.divergence.message)
         if isinstance(replayed, Recorded):
@@ -194,8 +278,6 @@ class Exchange:
             return CallError(kind="missing_secret", message=f"{names} is not set where the gateway runs")
         if self._passed.counts_as == "token_count":
             return self._refused_count()
-        if self._dialect is not None and changes_calls(registration) and not isinstance(self._document, dict):
-            return CallError(kind="unreadable", message="the rollout's sampling cannot be put into this request")
         limit = self._rollout.meter.admit()
         if limit is not None:
             return CallError(kind="budget_exhausted", message=f"the rollout's limit is reached: {limit}")
@@ -212,13 +294,13 @@ class Exchange:
 
     def _sampled(self) -> tuple[bytes, dict[str, Any] | None]:
         registration = self._rollout.registration
-        if self._dialect is None or not isinstance(self._document, dict) or not changes_calls(registration):
+        if self._dialect is None or not changes_calls(registration):
             return self._sent, None
         return applied(registration, self._dialect, self._document) or (self._sent, None)
 
     # --- the upstream
 
-    async def _live(self, upstream: Upstream, body: bytes) -> web.StreamResponse:
+    async def _live(self, upstream: Upstream, body: bytes, memory: Reservation) -> web.StreamResponse:
         registration = self._rollout.registration
         if self._passed.counts_as == "token_count":
             self._rollout.meter.count_tokens()
@@ -226,8 +308,8 @@ class Exchange:
             self._rollout.meter.begin(side=self._side is not None)
             self._counted = True
         headers = upstream_headers(self._request.headers, registration, self._key)
-        if body is not self._sent:
-            # What was put together here is not packed.
+        if self._is_json:
+            # What was read as JSON goes on unpacked.
             headers.popall("Content-Encoding", None)
         url = upstream_url(registration, self._passed.path)
         try:
@@ -249,7 +331,7 @@ class Exchange:
             headers = plain_headers(response.headers, self._forms, is_unpacked=plain.is_packed)
             if response.status >= 400:
                 return await self._pass_error(response, headers, plain)
-            return await self._pass(response, headers, plain)
+            return await self._pass(response, headers, plain, memory)
         except ConnectionError as error:
             self._answer.error = CallError(kind="client_closed", message=str(error))
             return self._answer.response
@@ -260,11 +342,14 @@ class Exchange:
         return self._refused(502, CallError(kind="unusable", message=f"the endpoint {what}"))
 
     async def _pass(
-        self, response: aiohttp.ClientResponse, headers: CIMultiDict[str], plain: PlainBody
+        self, response: aiohttp.ClientResponse, headers: CIMultiDict[str], plain: PlainBody, memory: Reservation
     ) -> web.StreamResponse:
         is_known = "Transfer-Encoding" not in response.headers and not plain.is_packed
-        # A status has no words but its own: an endpoint may repeat the key there, too.
-        await self._answer.begin(response.status, headers, response.content_length if is_known else None)
+        length = response.content_length if is_known else None
+        # A status has no words but its own: an endpoint may repeat the key there, too. The head of a packed answer
+        # waits for the first bytes, which may show that it is not packed as it says.
+        if not plain.is_packed:
+            await self._answer.begin(response.status, headers, length)
         while True:
             try:
                 data = await response.content.readany()
@@ -279,14 +364,20 @@ class Exchange:
                 return self._broken("unusable", str(error))
             if data:
                 self._note_first_byte()
-            if len(self._answer.body) + len(passing) > RESPONSE_LIMIT:
-                return self._broken("too_large", f"the answer is larger than {RESPONSE_LIMIT} bytes")
+            if len(self._answer.body) + len(passing) > RESPONSE_LIMIT or not memory.grow(len(passing)):
+                return self._broken("too_large", f"the answer has over {RESPONSE_LIMIT} bytes, or memory is short")
+            if self._answer.status is None and (passing or not data):
+                await self._answer.begin(response.status, headers, length)
             if passing:
                 await self._answer.write(passing)
             if not data:
                 return self._answer.response
+            # Neither call waits where an endpoint is faster than this loop: the others have their turn here.
+            await asyncio.sleep(0)
 
     def _broken(self, kind: str, message: str) -> web.StreamResponse:
+        if self._answer.status is None:
+            return self._unusable(f"cannot be understood: {message}")
         self._answer.error = CallError(kind=kind, message=message)
         self._answer.break_off()
         return self._answer.response
@@ -328,17 +419,47 @@ class Exchange:
         else:
             self._answer.error = CallError(kind="client_closed", message="the agent closed the connection")
 
-    def _finish(self) -> None:
-        answer = self._answer
-        body = bytes(answer.body)
-        answered = self._answered(body)
+    async def _finish(self, capacity: Capacity) -> None:
+        """Count what was used, and record the answer."""
+        body = bytes(self._answer.body)
+        if len(body) < LARGE:
+            self._conclude(body, self._read_answer(body))
+            return
+
+        async def conclude() -> None:
+            self._conclude(body, await capacity.parse(len(body), partial(self._read_answer, body)))
+
+        # Whoever cancels a call does not take it off the record.
+        task = asyncio.create_task(conclude())
+        _CONCLUDING.add(task)
+        task.add_done_callback(_CONCLUDING.discard)
+        await asyncio.shield(task)
+
+    def _read_answer(self, body: bytes) -> ReadAnswer:
+        try:
+            plain = unpack(body, self._answer.encoding, RESPONSE_LIMIT)
+        except UnpackingError:
+            plain = b""
+        found = documents(plain, self._answer.headers.get("content-type", ""))
+        spoken = sum(map(count_spoken, found))
+        if self._dialect is None:
+            return ReadAnswer(Answered(), spoken, has_end=False)
+        answered = self._dialect.answered(found)
+        has_end = answered.finish is not None
+        if has_end and self._answer.delivered < len(body) and not self._answer.encoding:
+            delivered = documents(body[: self._answer.delivered], self._answer.headers.get("content-type", ""))
+            has_end = self._dialect.answered(delivered).finish is not None
+        # Of an answer in no known form, all may be what the model says.
+        return ReadAnswer(answered, spoken or (0 if found else len(plain)), has_end)
+
+    def _conclude(self, body: bytes, read: ReadAnswer) -> None:
+        answer, answered = self._answer, read.answered
         is_whole = answer.status is not None and answer.status < 300
         has_left = answer.error is not None and answer.error.kind == "client_closed"
-        left = is_whole and has_left
-        is_told = answered.usage is not None and answered.finish is not None
-        usage = self._priced(self._estimated(answered.usage, body) if has_left and not is_told else answered.usage)
+        is_told = answered.usage is not None and (answered.finish is not None or not has_left)
+        usage = self._priced(answered.usage if is_told else self._estimated(answered.usage, read.spoken, is_whole))
         # Some close the connection as soon as they have read the end, without waiting for the upstream to do so.
-        if left and self._answered(body[: answer.delivered]).finish is not None:
+        if is_whole and has_left and read.has_end:
             answer.error = None
         if self._counted:
             self._rollout.meter.end(usage, answered=is_whole)
@@ -365,19 +486,14 @@ class Exchange:
         except StoreError as error:
             log.error("an answer is not recorded", rollout=self._rollout.registration.id, error=str(error))
 
-    def _answered(self, body: bytes) -> Answered:
-        plain = unpacked(body, self._answer.encoding, RESPONSE_LIMIT)
-        if self._dialect is None or plain is None:
-            return Answered()
-        return self._dialect.answered(documents(plain, self._answer.headers.get("content-type", "")))
-
-    def _estimated(self, told: CallUsage | None, body: bytes) -> CallUsage | None:
-        """Return the usage of a call whose agent left: at least a guess."""
-        # While another attempt is waited for, no model has read anything.
-        if not self._counted or (self._answer.status is None and self._attempts.retries):
+    def _estimated(self, told: CallUsage | None, spoken: int, is_whole: bool) -> CallUsage | None:
+        """Return the usage of a call whose endpoint has not told all: at least a guess, if a model may have read it."""
+        if not self._counted:
             return told
-        spoken = sum(map(count_spoken, documents(body, self._answer.headers.get("content-type", ""))))
-        return estimate_usage(told, len(self._read or self._sent), spoken)
+        # An error costs nothing, and while another attempt is waited for, no model has read anything.
+        if not is_whole and (self._answer.status is not None or self._attempts.retries):
+            return told
+        return estimate_usage(told, self._asked_bytes, spoken)
 
     def _priced(self, usage: CallUsage | None) -> CallUsage | None:
         if usage is None:
@@ -393,14 +509,17 @@ class Exchange:
             raise
 
 
-def _json(data: bytes | None) -> tuple[Any, bool]:
-    """A body's document, and whether it is one."""
-    if not data:
-        return None, False
+def _plain_request(body: bytes, encoding: str) -> tuple[bytes | None, bool]:
+    """Return a body that goes on as it is, unpacked for the record if that can be done, and whether it is JSON."""
     try:
-        return read_json(data), True
-    except ValueError:
+        plain = unpack(body, encoding, REQUEST_LIMIT)
+        check_size(plain)
+        read_json(plain)
+    except UnpackingError:
         return None, False
+    except ValueError:
+        return plain, False
+    return plain, True
 
 
 def error_dialect(api: Api | None, headers: Mapping[str, str]) -> Dialect:

@@ -29,9 +29,11 @@ from benchflow.trajectories.journal import timestamp
 
 log = structlog.get_logger("benchflow.gateway")
 
-
 MAX_AT_ONCE = 16
 """Calls of one rollout that may be under way where tokens or money are limited, which are known when they end."""
+
+MAX_AT_ONCE_UNLIMITED = 64
+"""Calls of one rollout that may be under way otherwise: each holds a connection to the endpoint, and its bodies."""
 
 
 class Kept(Model):
@@ -60,6 +62,7 @@ class Rollout:
         self._next_seq, self._requests = past.next_seq, past.requests
         self._in_flight = self._waiting = 0
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
+        self._unlimited_slots = asyncio.Semaphore(MAX_AT_ONCE_UNLIMITED)
         self._open = asyncio.Event()
         if not kept.held:
             self._open.set()
@@ -99,7 +102,7 @@ class Rollout:
 
     def slot(self) -> AbstractAsyncContextManager[None]:
         """Return what a call holds while it is under way, and others may have to wait for."""
-        return self._slots if needs_usage(self.registration) else contextlib.nullcontext()
+        return self._slots if needs_usage(self.registration) else self._unlimited_slots
 
     def take_seq(self) -> int:
         """The number of the next request in the record."""

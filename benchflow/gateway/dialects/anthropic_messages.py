@@ -25,6 +25,7 @@ class AnthropicMessages:
 
     api: Api = "anthropic-messages"
     unsupported = frozenset({"seed"})
+    forbidden: frozenset[str] = frozenset()
     refused = 402
 
     def asked(self, path: str, body: Document) -> Asked:

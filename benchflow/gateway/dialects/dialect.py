@@ -35,12 +35,14 @@ class Answered:
 class Dialect(Protocol):
     """One wire format.
 
-    unsupported: sampling parameters that it has no place for. refused: the status that its clients take for the end,
-    and do not repeat.
+    unsupported: sampling parameters that it has no place for. forbidden: keys that, where they are true, have the
+    endpoint answer later, at another path, where nobody would count the tokens. refused: the status that its clients
+    take for the end, and do not repeat.
     """
 
     api: Api
     unsupported: frozenset[str]
+    forbidden: frozenset[str]
     refused: int
 
     def asked(self, path: str, body: Document) -> Asked:

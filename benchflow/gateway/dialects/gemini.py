@@ -35,6 +35,7 @@ class Gemini:
 
     api: Api = "gemini"
     unsupported: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
     refused = 402
 
     def asked(self, path: str, body: Document) -> Asked:

@@ -18,6 +18,7 @@ class OpenAIChat:
 
     api: Api = "openai-chat"
     unsupported: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
     refused = 402
 
     def asked(self, path: str, body: Document) -> Asked:

@@ -18,6 +18,7 @@ class OpenAIResponses:
 
     api: Api = "openai-responses"
     unsupported = frozenset({"seed"})
+    forbidden: frozenset[str] = frozenset({"background"})
     refused = 400
 
     def asked(self, path: str, body: Document) -> Asked:
