@@ -1,5 +1,7 @@
 """Which requests of agents are passed on: the list in `allowed_requests.toml`, and paths brought into one form.
 
+And with which headers: the list in `allowed_headers.toml`.
+
 An agent may spell a path in many ways that a server takes for the same one: percent-encoded letters, `..`, doubled and
 trailing slashes. Here it is brought into one form once, that form is compared, and that form is what the endpoint gets.
 """
@@ -49,6 +51,15 @@ class AllowedRequest(Model):
         return re.compile(re.escape(self.path).replace(re.escape(_MODEL), _MODEL_NAME))
 
 
+class AllowedHeader(Model):
+    """One row of `allowed_headers.toml`; the file says what its keys are."""
+
+    names: tuple[str, ...]
+    """Names in small letters; one that ends in `*` stands for all that begin so."""
+    agents: tuple[str, ...]
+    """The registry's agents that were seen to send them."""
+
+
 @dataclass(frozen=True)
 class Passed:
     """A request that is passed on.
@@ -67,6 +78,23 @@ def allowed_requests() -> tuple[AllowedRequest, ...]:
     """Return the rows of `allowed_requests.toml`."""
     data = tomllib.loads(resources.files(__package__).joinpath("allowed_requests.toml").read_text(encoding="utf-8"))
     return tuple(AllowedRequest.model_validate(row) for row in data["request"])
+
+
+@functools.cache
+def allowed_headers() -> tuple[AllowedHeader, ...]:
+    """Return the rows of `allowed_headers.toml`."""
+    data = tomllib.loads(resources.files(__package__).joinpath("allowed_headers.toml").read_text(encoding="utf-8"))
+    return tuple(AllowedHeader.model_validate(row) for row in data["header"])
+
+
+@functools.lru_cache(maxsize=1024)
+def is_allowed_header(name: str) -> bool:
+    """Return whether a header is passed on. name: in small letters."""
+    return any(
+        name == allowed or (allowed.endswith("*") and name.startswith(allowed[:-1]))
+        for row in allowed_headers()
+        for allowed in row.names
+    )
 
 
 def find_allowed(registration: Registration, method: str, raw_path: str, raw_query: str) -> Passed | None:

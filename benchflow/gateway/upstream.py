@@ -16,6 +16,7 @@ from yarl import URL
 
 from benchflow.contracts.gateway import TOKEN_PREFIX, Registration, RetryNote
 from benchflow.errors import BenchFlowError
+from benchflow.gateway.allowed_requests import is_allowed_header
 from benchflow.gateway.retries import RETRIED, next_wait, wanted_wait
 from benchflow.paths import StatePaths
 from benchflow.secrets import Secrets
@@ -27,15 +28,6 @@ HOP_BY_HOP = frozenset(
         *("te", "trailer", "transfer-encoding", "upgrade"),
     }
 )
-_NOT_PASSED_ON = HOP_BY_HOP | {"host", "content-length", "expect", "accept-encoding", "authorization"}
-_KEY_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key", "cookie"})
-_OTHER_REQUEST_HEADERS = frozenset(
-    {
-        *("x-http-method-override", "x-http-method", "x-method-override"),
-        *("x-original-url", "x-rewrite-url", "x-original-uri", "x-original-method"),
-    }
-)
-"""By these some servers take a request for one with another method or path than it has."""
 
 
 class NoAnswerError(Exception):
@@ -77,12 +69,15 @@ def upstream_url(registration: Registration, path: str) -> URL:
 def upstream_headers(
     given: CIMultiDictProxy[str], registration: Registration, key: tuple[str, str] | None
 ) -> CIMultiDict[str]:
-    """The agent's headers as they go on: with the key, and asking for no compression, since what comes is recorded."""
+    """Return the agent's headers that are passed on, with the key.
+
+    No compression is asked for, since what comes is recorded.
+    """
     dropped = {name.strip().lower() for name in given.get("Connection", "").split(",")}
     headers = CIMultiDict(
         (name, value)
         for name, value in given.items()
-        if name.lower() not in _NOT_PASSED_ON | _KEY_HEADERS | _OTHER_REQUEST_HEADERS and name.lower() not in dropped
+        if is_allowed_header(name.lower()) and name.lower() not in dropped
     )
     headers["Accept-Encoding"] = "identity"
     if key is not None:

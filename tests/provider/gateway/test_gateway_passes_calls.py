@@ -222,7 +222,7 @@ async def test_a_request_that_is_too_large_is_refused_in_the_dialects_shape(hous
     assert not model.calls
 
 
-async def test_a_packed_request_goes_on_as_it_is_and_is_recorded_unpacked(house: House) -> None:
+async def test_a_packed_request_goes_on_and_is_recorded_unpacked(house: House) -> None:
     path, body = ask("openai-responses", stream=False)
     packed = gzip.compress(json.dumps(body).encode())
 
@@ -232,8 +232,8 @@ async def test_a_packed_request_goes_on_as_it_is_and_is_recorded_unpacked(house:
     async with raw_upstream(take) as upstream:
         agent = await house.agent("openai-responses", upstream.base_url)
         await agent.post(path, packed, **{"content-encoding": "gzip"})
-    assert upstream.visits[0].body == packed
-    assert b"content-encoding: gzip" in upstream.visits[0].head.lower()
+    assert json.loads(upstream.visits[0].body) == body
+    assert b"content-encoding" not in upstream.visits[0].head.lower()
     request, _ = (await agent.answered())[0]
     assert (request["request"], request["model"]) == (body, "scripted")
 
