@@ -2,8 +2,12 @@
 
 An endpoint, or a proxy before it, may repeat a request's headers. The key is covered by as many bytes as it has: the
 length of an answer stays what its head says. It is found in the forms in which programs write a text: as it is, in JSON
-(also where that is a text in JSON itself), in HTML, percent-encoded, and in base64 of both alphabets, wherever it
-begins there. A key that an endpoint writes in pieces, in hex, or in broken lines is not found.
+(also where that is a text in JSON itself), in HTML, percent-encoded, with any of its characters escaped or not, and in
+base64 of both alphabets, wherever it begins there. A key that an endpoint writes in pieces, in hex, or in broken lines
+is not found.
+
+Each character has some hundred spellings, so a key has more forms than can be listed. Where a text has an escape of one
+of the key's characters, which is rare, all spellings are followed from each place before it, character by character.
 """
 
 from __future__ import annotations
@@ -11,29 +15,42 @@ from __future__ import annotations
 import base64
 import functools
 import html
+import html.entities
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
 from benchflow.secrets import SHORTEST
 
+_MAX_DIGITS = 7
+"""Of an HTML character reference: what is written with more zeros is not found."""
+
 
 class KeyForms:
-    """One key in all its forms. A key of fewer than eight characters has none: it is in every text by chance."""
+    """One key in all its forms. A key of fewer than eight characters has none: it is in every text by chance.
+
+    max_length: bytes of the longest form.
+    """
 
     def __init__(self, name: str, key: str) -> None:
         # As it is in a header.
         key = key.strip()
         self._label = f"[{name}]".encode()
-        forms = {form for form in _forms(key) if form} if len(key) >= SHORTEST else set()
-        # The longest one first: one may begin as another one does.
-        self._forms = sorted(forms, key=len, reverse=True)
-        self._pattern = re.compile(b"|".join(map(re.escape, self._forms))) if forms else None
+        self.max_length = 0
+        self._escaped: _EscapedForms | None = None
+        self._fixed: list[bytes] = []
+        if len(key) >= SHORTEST:
+            self._escaped = _EscapedForms(key)
+            plain = key.encode("utf-8", "surrogateescape")
+            # The longest one first: one may begin as another one does.
+            self._fixed = sorted({plain, *_base64_forms(plain)}, key=len, reverse=True)
+            self._pattern = re.compile(b"|".join(map(re.escape, self._fixed)))
+            self.max_length = max(len(self._fixed[0]), self._escaped.max_length)
 
     def cover(self, data: bytes) -> bytes:
         """Return the data with each form of the key covered, as long as before."""
-        return self._pattern.sub(self._cover, data) if self._pattern is not None else data
+        return self._cover(data, len(data))[0]
 
     def cover_text(self, text: str) -> str:
         """Return a header's name or value with each form of the key covered."""
@@ -41,28 +58,38 @@ class KeyForms:
 
     def cover_begun(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the data covered as far as it is decided, and the rest, which may be the beginning of a form."""
-        if self._pattern is None:
+        return self._cover(data, None)
+
+    def _cover(self, data: bytes, undecided: int | None) -> tuple[bytes, bytes]:
+        if self._escaped is None:
             return data, b""
-        if not any(form in data for form in self._forms):
-            # As nearly always: by far faster than to look for all forms at once.
-            begun = self._find_begun(data, 0)
-            return data[:begun], data[begun:]
+        # By far faster than to look for all forms at once, and nearly always enough.
+        has_fixed = any(form in data for form in self._fixed)
+        has_escapes = self._escaped.has_escapes(data)
         done: list[bytes] = []
         at = 0
         while True:
-            begun = self._find_begun(data, at)
-            match = self._pattern.search(data, at)
-            # A match at or after a beginning waits: what comes next may show that a longer form began earlier.
-            if match is None or match.start() >= begun:
-                done.append(data[at:begun])
-                return b"".join(done), data[begun:]
-            done += [data[at : match.start()], self._cover(match)]
-            at = match.end()
+            # A form that is found may end where another one has begun: what is decided is looked for behind it.
+            limit = self._find_begun(data, at) if undecided is None else undecided
+            found: list[tuple[int, int]] = []
+            if has_fixed and (match := self._pattern.search(data, at)):
+                found.append((match.start(), -match.end()))
+            if has_escapes and (span := self._escaped.find(data, at)):
+                found.append((span[0], -span[1]))
+            start, end = min(found, default=(limit, 0))
+            # What starts at or after a beginning waits: what comes next may show that a longer form began earlier.
+            if start >= limit:
+                done.append(data[at:limit])
+                return b"".join(done), data[limit:]
+            length = -end - start
+            done += [data[at:start], self._label[:length].ljust(length, b"*")]
+            at = -end
 
     def _find_begun(self, data: bytes, at: int) -> int:
         """Return where the longest end of `data[at:]` starts that a form begins with; the length if there is none."""
-        found = len(data)
-        for form in self._forms:
+        assert self._escaped is not None
+        found = self._escaped.find_begun(data, at)
+        for form in self._fixed:
             start = data.find(form[:1], max(at, len(data) - len(form) + 1), found)
             while start >= 0:
                 if form.startswith(data[start:]):
@@ -70,10 +97,6 @@ class KeyForms:
                     break
                 start = data.find(form[:1], start + 1, found)
         return found
-
-    def _cover(self, match: re.Match[bytes]) -> bytes:
-        length = len(match[0])
-        return self._label[:length].ljust(length, b"*")
 
 
 class KeyCutter:
@@ -94,20 +117,150 @@ class KeyCutter:
         return rest
 
 
+_ESCAPING = frozenset({b"\\", b"%", b"&"})
+"""How escapes begin."""
+
+
+@functools.cache
+def _entities(character: str) -> tuple[str, ...]:
+    return tuple(name for name, meant in html.entities.html5.items() if meant == character)
+
+
+class _Character:
+    """A character of a key as programs write it."""
+
+    def __init__(self, character: str) -> None:
+        self.spellings = frozenset(_spellings(character))
+        self.lengths = sorted(set(map(len, self.spellings)))
+        self.beginnings = frozenset(text[:end] for text in self.spellings for end in range(len(text)))
+
+
+@functools.cache
+def _character(character: str) -> _Character:
+    return _Character(character)
+
+
+class _EscapedForms:
+    """A key any of whose characters may be escaped. max_length: bytes of the longest form."""
+
+    def __init__(self, key: str) -> None:
+        of = {character: _character(character) for character in key}
+        self._characters = [of[character] for character in key]
+        self.max_length = sum(character.lengths[-1] for character in self._characters)
+        self._escape = re.compile(_escape_pattern(key))
+        self._has_specials = bool(set(key) & set('\\/"'))
+        # Where a form may start, as far as two bytes tell.
+        raw, following = ({text[:1] for text in of[character].spellings} - _ESCAPING for character in key[:2])
+        then = b"".join(map(re.escape, sorted(following | _ESCAPING | {key[1:2].encode()[:1]})))
+        starts = [
+            re.escape(byte) + b"(?=[" + then + b"]|\\Z)"
+            for byte in sorted(raw | {key[:1].encode()[:1]})
+            if byte < b"\x80"
+        ]
+        starts += [re.escape(byte) for byte in raw if byte >= b"\x80"]
+        starts += [rb"\\(?=[\\u/\"]|\Z)", rb"%(?=[0-9a-fA-F]|\Z)", rb"&(?=[#a-zA-Z]|\Z)"]
+        self._first = re.compile(b"|".join(starts))
+
+    def has_escapes(self, data: bytes) -> bool:
+        """Return whether any character of the key is escaped anywhere."""
+        is_possible = b"%" in data or b"&" in data or b"\\u" in data or (self._has_specials and b"\\" in data)
+        return is_possible and self._escape.search(data) is not None
+
+    def find(self, data: bytes, at: int) -> tuple[int, int] | None:
+        """Return the first form from a place on that has an escape, and its end."""
+        for escape in self._escape.finditer(data, at):
+            # A form that it is a part of starts here at the latest. What starts earlier and reaches further was tried.
+            for first in self._first.finditer(data, max(at, escape.start() - self.max_length), escape.start() + 1):
+                end, _ = self._follow(data, first.start())
+                if end:
+                    return first.start(), end
+            at = escape.start() + 1
+        return None
+
+    def find_begun(self, data: bytes, at: int) -> int:
+        """Return where the longest end of `data[at:]` starts that a form begins with; the length if there is none."""
+        for first in self._first.finditer(data, max(at, len(data) - self.max_length)):
+            if self._follow(data, first.start())[1]:
+                return first.start()
+        return len(data)
+
+    def _follow(self, data: bytes, start: int) -> tuple[int, bool]:
+        """Return the furthest end of a form that starts there, 0 for none, and whether more data may give another."""
+        places = {start}
+        is_cut = False
+        for character in self._characters:
+            following = set()
+            for place in places:
+                left = len(data) - place
+                if left < character.lengths[-1] and data[place:] in character.beginnings:
+                    is_cut = True
+                following |= {
+                    place + length
+                    for length in character.lengths
+                    if length <= left and data[place : place + length] in character.spellings
+                }
+            if not following:
+                return 0, is_cut
+            places = following
+        return max(places), is_cut
+
+
 @functools.lru_cache(maxsize=64)
 def key_forms(name: str, key: str) -> KeyForms:
     """Return the forms of a key, which every call of a rollout needs."""
     return KeyForms(name, key)
 
 
-def _forms(key: str) -> Iterable[bytes]:
-    escaped = quote(key, safe="")
-    texts = {key, html.escape(key), escaped, re.sub("%..", lambda match: match[0].lower(), escaped)}
-    for ascii in (True, False):
-        once = json.dumps(key, ensure_ascii=ascii)[1:-1]
-        texts |= {once, once.replace("/", "\\/"), json.dumps(once, ensure_ascii=ascii)[1:-1]}
-    yield from (text.encode("utf-8", "surrogateescape") for text in texts)
-    plain = key.encode("utf-8", "surrogateescape")
+def _escape_pattern(key: str) -> bytes:
+    """Return a pattern of which each escape of a character of the key holds a match."""
+    hexes = {f"{ord(character):x}" for character in key}
+    units = {pair.hex() for character in key for pair in _utf16(character)}
+    octets = {f"{byte:02x}" for byte in key.encode("utf-8", "surrogateescape")}
+    names = [name for character in key for name in _entities(character)]
+    patterns = [
+        rf"\\(?i:u(?:{'|'.join(units)}))",
+        rf"%(?:25)?(?i:{'|'.join(octets)})",
+        rf"&(?:amp;)?#0*(?:{'|'.join(str(ord(character)) for character in key)})",
+        rf"&(?:amp;)?#[xX]0*(?i:{'|'.join(hexes)})",
+        *([rf"&(?:{'|'.join(names)})"] if names else []),
+        *([r"\\[\\/\"]"] if set(key) & set('\\/"') else []),
+    ]
+    return "|".join(patterns).encode("ascii")
+
+
+def _spellings(character: str) -> Iterator[bytes]:
+    """Yield how programs write a character in JSON, JSON in JSON, HTML and URLs."""
+    encoded = "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+    unit = "".join(f"\\u{pair.hex()}" for pair in _utf16(character))
+    found = {character, encoded, encoded.replace("%", "%25"), quote(character, safe="")}
+    found |= {unit.replace("\\", "\\" * count) for count in (1, 2, 4)}
+    for is_ascii in (True, False):
+        once = json.dumps(character, ensure_ascii=is_ascii)[1:-1]
+        found |= {once, json.dumps(once, ensure_ascii=is_ascii)[1:-1]}
+    if character == "/":
+        found |= {"\\/", "\\\\/", "\\\\\\/"}
+    code = ord(character)
+    for width in range(1, _MAX_DIGITS + 1):
+        for number in (f"{code:0{width}d}", f"x{code:0{width}x}", f"X{code:0{width}x}"):
+            found |= {f"&#{number}", f"&#{number};", f"&amp;#{number}", f"&amp;#{number};"}
+    found |= {f"&{name}" for name in _entities(character)}
+    for text in found:
+        # Hexadecimal digits are of either case.
+        yield text.encode("utf-8", "surrogateescape")
+        yield _HEX.sub(lambda match: match[0].upper(), text).encode("utf-8", "surrogateescape")
+
+
+_HEX = re.compile(
+    r"(?<=%)[0-9a-f]{2}|(?<=%25)[0-9a-f]{2}|(?<=\\u)[0-9a-f]{4}|(?<=&#[xX])[0-9a-f]+|(?<=;#[xX])[0-9a-f]+"
+)
+
+
+def _utf16(character: str) -> list[bytes]:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return [units[at : at + 2] for at in range(0, len(units), 2)]
+
+
+def _base64_forms(plain: bytes) -> Iterable[bytes]:
     for offset in range(3):
         # Of the base64 of a longer text, the letters that hold nothing but the key.
         first, last = -(-offset * 8 // 6), (offset + len(plain)) * 8 // 6
