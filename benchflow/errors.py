@@ -363,6 +363,10 @@ class GatewayUnavailableError(GatewayError):
     retryable = True
 
 
+class OutdatedGatewayError(GatewayUnavailableError):
+    """The gateway of this host is of an older version than the engine, and still in use."""
+
+
 class ReplayDivergedError(GatewayError):
     """A strict replay's agent asked its model something that is not in the record."""
 

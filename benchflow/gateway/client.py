@@ -15,7 +15,18 @@ from benchflow import errors
 from benchflow.contracts.base import Model
 from benchflow.contracts.gateway import TOKEN_PREFIX, Attribution, GatewayStatus, Registration
 from benchflow.errors import BenchFlowError, GatewayError, GatewayUnavailableError
-from benchflow.gateway.control import Attribute, Hold, Info, Named, Nothing, Problem, Quiet, QuietAnswer, Statuses
+from benchflow.gateway.control import (
+    PROTOCOL_HEADER,
+    Attribute,
+    Hold,
+    Info,
+    Named,
+    Nothing,
+    Problem,
+    Quiet,
+    QuietAnswer,
+    Statuses,
+)
 from benchflow.paths import StatePaths
 
 M = TypeVar("M", bound=Model)
@@ -79,13 +90,23 @@ class GatewayClient:
         return (await self._ask("quiet", asked, QuietAnswer, timeout)).quiet
 
     async def ping(self) -> Info:
-        return await self._ask("ping", Nothing(), Info)
+        """Return who answers."""
+        body, protocol = await self._post_until_answered("ping", Nothing())
+        info = Info.model_validate_json(body, extra="ignore")
+        return info.model_copy(update={"protocol": protocol})
 
     async def _ask(self, path: str, question: Model, answer: type[M], extra: float = 0.0) -> M:
+        body, _ = await self._post_until_answered(path, question, extra)
+        # A newer gateway may have more to tell.
+        return answer.model_validate_json(body, extra="ignore")
+
+    async def _post_until_answered(self, path: str, question: Model, extra: float = 0.0) -> tuple[bytes, int]:
+        """Return the answer to a question, and the number of the gateway's protocol."""
         deadline = time.monotonic() + self._patience
         while True:
             try:
-                status, body = await self._post(path, question.model_dump_json().encode(), _ANSWER_SEC + extra)
+                asked = question.model_dump_json().encode()
+                status, body, protocol = await self._post(path, asked, _ANSWER_SEC + extra)
                 break
             except (OSError, aiohttp.ClientError, TimeoutError) as error:
                 if time.monotonic() >= deadline:
@@ -96,10 +117,10 @@ class GatewayClient:
                     ) from error
             await asyncio.sleep(_LOOK_EVERY)
         if status != 200:
-            raise _error(Problem.model_validate_json(body))
-        return answer.model_validate_json(body)
+            raise _error(Problem.model_validate_json(body, extra="ignore"))
+        return body, protocol
 
-    async def _post(self, path: str, body: bytes, timeout: float) -> tuple[int, bytes]:
+    async def _post(self, path: str, body: bytes, timeout: float) -> tuple[int, bytes, int]:
         # A connection each: a question is rare, and one that was kept open may be of a gateway that has ended.
         directory = os.open(self._paths.control.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         with contextlib.closing(_Directory(directory)) as opened:
@@ -109,7 +130,8 @@ class GatewayClient:
                 aiohttp.ClientSession(connector=connector, timeout=limits) as session,
                 session.post(f"http://gateway/{path}", data=body) as response,
             ):
-                return response.status, await response.read()
+                protocol = response.headers.get(PROTOCOL_HEADER, "0")
+                return response.status, await response.read(), int(protocol) if protocol.isdecimal() else 0
 
 
 class _Directory:

@@ -55,11 +55,25 @@ class Nothing(Model):
     """A message without content."""
 
 
+PROTOCOL = 1
+"""The number of this protocol, one higher with every change that an older gateway does not understand.
+
+Gateways from before it was told have 0.
+"""
+
+PROTOCOL_HEADER = "Gateway-Protocol"
+"""The header of each answer that tells `PROTOCOL`: engines from before it refuse answers with unknown keys."""
+
+
 class Info(Model):
     """The process itself."""
 
     pid: int
+    """Its process id."""
     stopping: bool = False
+    """Whether it is about to end, and takes no new calls."""
+    protocol: int = Field(default=0, exclude=True)
+    """The number of its protocol, which is told in a header."""
 
 
 class Problem(Model):
@@ -141,4 +155,7 @@ def _door(asked: type[Model], answer: Callable[[Any], Awaitable[Model]]) -> Call
 
 
 def _json(model: Model, status: int = 200) -> web.Response:
-    return web.Response(body=model.model_dump_json().encode(), content_type="application/json", status=status)
+    # An older engine refuses keys that it does not know: what is as always is left out.
+    body = model.model_dump_json(exclude_defaults=True).encode()
+    headers = {PROTOCOL_HEADER: str(PROTOCOL)}
+    return web.Response(body=body, content_type="application/json", status=status, headers=headers)

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import benchflow
-from benchflow.errors import GatewayError, GatewayUnavailableError
+from benchflow.errors import GatewayError, GatewayUnavailableError, OutdatedGatewayError
 from benchflow.log_files import open_log, read_tail
 from benchflow.paths import StatePaths
 from benchflow.store import storage_errors
 
 if TYPE_CHECKING:
+    from benchflow.gateway.client import GatewayClient
     from benchflow.gateway.control import Info
 
 START_SEC = 120.0
@@ -30,9 +31,17 @@ FLAT = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMA
 
 
 async def ensure_gateway(paths: StatePaths) -> Info:
-    """Find or start the gateway, and wait until it answers. Raises `GatewayUnavailableError`."""
+    """Find or start the gateway, and wait until it answers.
+
+    One of an older version is replaced: the new one reads its rollouts and their records.
+
+    Raises:
+        GatewayUnavailableError: It does not start, or does not answer.
+        OutdatedGatewayError: It is of an older version, and has calls under way.
+    """
     # The supervisor imports this module, and rarely calls this: an HTTP client is a third of its time to start.
     from benchflow.gateway.client import GatewayClient
+    from benchflow.gateway.control import PROTOCOL
 
     client = GatewayClient(paths, patience=0.0)
     deadline = time.monotonic() + START_SEC
@@ -40,10 +49,12 @@ async def ensure_gateway(paths: StatePaths) -> Info:
     while time.monotonic() < deadline:
         try:
             info = await client.ping()
-            if not info.stopping:
-                return info
         except GatewayUnavailableError:
-            pass
+            info = None
+        if info is not None and not info.stopping:
+            if info.protocol >= PROTOCOL:
+                return info
+            await _stop_outdated(paths, client)
         if not is_running(paths) and (started is None or started.poll() is not None):
             if started is not None and started.returncode:
                 break
@@ -54,6 +65,18 @@ async def ensure_gateway(paths: StatePaths) -> Info:
         file=str(paths.logs / "gateway.out"),
         log_tail=read_tail(paths.logs / "gateway.out"),
     )
+
+
+async def _stop_outdated(paths: StatePaths, client: GatewayClient) -> None:
+    """End a gateway of an older version, if no call would be broken."""
+    busy = [status.id for status in await client.statuses() if status.in_flight or status.waiting]
+    if busy:
+        raise OutdatedGatewayError(
+            f"a model gateway of an older version runs, with calls of {busy[0]} under way",
+            file=str(paths.gateway.root),
+            remedy="wait for them to end, or run `bench stack stop`",
+        )
+    await stop_gateway(paths)
 
 
 def start_gateway(paths: StatePaths) -> subprocess.Popen[bytes]:
