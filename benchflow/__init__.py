@@ -1,12 +1,14 @@
 """BenchFlow: an environment-and-rollout engine for agentic RL.
 
-The public names are imported when they are first used, so that `import benchflow` costs nothing.
+The public names are imported when they are first used, so that `import benchflow` costs nothing. It imports nothing
+but `importlib`, which is there already: `python -m benchflow.cli` has this run while the current directory still comes
+before the standard library.
 """
 
-from __future__ import annotations
-
 import importlib
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False
+"""As `typing` has it, which is not imported; type checkers know the name."""
 
 __version__ = "0.1.0"
 
@@ -106,7 +108,7 @@ _PUBLIC = {
 __all__ = sorted(["__version__", *_PUBLIC])
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'benchflow' has no attribute {name!r}")
     module, _, attribute = _PUBLIC[name].partition(":")

@@ -259,7 +259,7 @@ def _spawn_supervisor(paths: StatePaths) -> subprocess.Popen[bytes]:
     env["PYTHONPATH"] = wanted_here().pythonpath
     with output:
         return subprocess.Popen(
-            [sys.executable, "-m", "benchflow.supervisor"],
+            [sys.executable, "-P", "-m", "benchflow.supervisor"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

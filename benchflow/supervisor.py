@@ -257,7 +257,7 @@ class Supervisor:
 
     async def _start_worker(self, wanted: WorkerWanted) -> asyncio.subprocess.Process:
         env = FLAT_WORKER | dict(os.environ) | {"PYTHONPATH": wanted.pythonpath}
-        command = [wanted.python, "-m", "benchflow.worker", "--embedded"]
+        command = [wanted.python, "-P", "-m", "benchflow.worker", "--embedded"]
         return await spawn(command, self.paths.logs / "worker.out", env)
 
     async def _ready(self, worker: asyncio.subprocess.Process) -> None:

@@ -1,11 +1,16 @@
 """`python -m benchflow.cli`, and what the installed command `bench` runs."""
 
-from __future__ import annotations
+import sys
+
+# First of all, `__future__` included: `python -m` has put the current directory before everything else, and whoever
+# wrote the task set that the user stands in may have put a `json.py` there. `runpy` itself has imported some modules
+# by now, such as `contextlib` (Python 3.11), so that only `bench` and `python -P -m` are safe everywhere.
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]
 
 import contextlib
 import gc
 import os
-import sys
 
 
 def main() -> None:

@@ -87,7 +87,7 @@ def start_gateway(paths: StatePaths) -> subprocess.Popen[bytes]:
     path = os.pathsep.join(part for part in (package, os.environ.get("PYTHONPATH", "")) if part)
     with output:
         return subprocess.Popen(
-            [sys.executable, "-m", "benchflow.gateway", "--state", str(paths.root.absolute())],
+            [sys.executable, "-P", "-m", "benchflow.gateway", "--state", str(paths.root.absolute())],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

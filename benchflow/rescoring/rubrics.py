@@ -55,6 +55,10 @@ def given_rubric(given: str | Path | Scorer | None) -> GivenRubric | None:
 
 
 def _imported(module: str, attribute: str) -> Scorer:
+    # Whoever names module:object may mean one that lies here. Last, so that a file of this directory takes the place of
+    # no installed module, and not for longer than this import: what tasks name is not looked for here.
+    here = str(Path.cwd())
+    sys.path.append(here)
     try:
         found: object = importlib.import_module(module)
         for part in attribute.split("."):
@@ -65,6 +69,8 @@ def _imported(module: str, attribute: str) -> Scorer:
             key=_OPTION,
             remedy="write package.module:object, of a module that is installed or lies in this directory",
         ) from error
+    finally:
+        sys.path.remove(here)
     if isinstance(found, type) or not isinstance(found, Scorer):
         raise ConfigError(
             f"{module}:{attribute} is no rubric: it has no `score`",
