@@ -26,7 +26,7 @@ async def keep_step_memory(
     when: Literal["before", "after"],
 ) -> None:
     """Capture the agent's skills and memory before or after a step, where a reward function reads them."""
-    directories = directories_of(task, record_for(spec.agent).skills)
+    directories = directories_of(task, record_for(spec.agent).skills, spec.run.allow_code)
     if not directories:
         return
     home = session.home if session is not None else (await find_account(sandbox, task.agent.user or "root")).home

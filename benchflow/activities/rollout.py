@@ -142,7 +142,7 @@ class RolloutActivities:
         environment = spec.task.environment
         if environment is not None:
             self._secrets(spec).check_world(environment)
-        judging = check_scoring(task, spec.run.judge)
+        judging = check_scoring(task, spec.run.judge, spec.run.allow_code)
         if spec.run.judge.base_url is None:
             self._secrets(spec).check_judges(judging, task)
         setup = task.sandbox.setup_commands

@@ -124,7 +124,8 @@ class Scene:
     @property
     def inputs(self) -> list[str]:
         """The paths in the sandbox that the step's scorers read."""
-        return inputs_of(self.task, self.config, self.step.name, workspace=self.sandbox.ref.workdir)
+        allowed = self.spec.run.allow_code
+        return inputs_of(self.task, self.config, self.step.name, workspace=self.sandbox.ref.workdir, allowed=allowed)
 
     def verifier(self, evidence: Path | None) -> ScriptVerifier:
         """The task's own, as it runs in the sandbox. evidence: what it is shown of the world's state."""
@@ -243,6 +244,7 @@ class ScoringActivities:
                 now=now,
                 reward_range=scene.config.reward_range,
                 file=f"{scene.task.name}/{scene.task.config_file}",
+                allowed=spec.run.allow_code,
             )
 
         result = await scene.say(scene.verifier(evidence), work.run_id, scene.evidence, say)

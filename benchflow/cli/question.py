@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import Command, Json
+from benchflow.cli.command import AllowCode, Command, Json
 
 if TYPE_CHECKING:
     from benchflow.cli.rollout import Chosen
@@ -151,6 +151,7 @@ def replay(
     jobs_dir: Annotated[
         Path, typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.")
     ] = Path("jobs"),
+    allow_code: AllowCode = None,
     as_json: Json = False,
 ) -> None:
     """Run a rollout again, with its model's answers taken from its record.
@@ -162,7 +163,8 @@ def replay(
     from benchflow.cli.rollout import choose
     from benchflow.cli.submit import start
 
-    plan = plan_replay(choose(rollout, jobs_dir), until=until, strict=strict, job_name=job_name)
+    chosen = choose(rollout, jobs_dir)
+    plan = plan_replay(chosen, until=until, strict=strict, job_name=job_name, allow_code=allow_code or ())
     start(plan, as_json=as_json)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import Json
+from benchflow.cli.command import AllowCode, Json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -97,6 +97,7 @@ def rescore(
     judge_key: Annotated[
         str | None, typer.Option(metavar="NAME", help="The variable that holds its key.", rich_help_panel=_WHAT)
     ] = None,
+    allow_code: AllowCode = None,
     sandbox: Annotated[
         str | None,
         typer.Option(
@@ -143,6 +144,7 @@ def rescore(
         sandbox=sandbox,
         judge={key: value for key, value in judge.items() if value is not None},
         name=name,
+        allow_code=allow_code or [],
     )
     screen = console(stderr=as_json)
     found = _run(job_paths(job, jobs_dir).root, request, screen)
@@ -158,12 +160,8 @@ def rescore(
 
 def _run(directory: Path, request: Request, screen: Screen) -> Rescoring:
     """Score, and show how far it is: a bar on a terminal, a line a rollout elsewhere."""
-    import sys
-
     from benchflow.cli.terminal import line
 
-    # Whoever names module:object means one that lies here, as `python -m` does.
-    sys.path.insert(0, str(Path.cwd()))
     if not screen.is_terminal:
 
         def say(rollout: RescoredRollout, done: int, total: int) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from benchflow.cli.rollout import Chosen
+    from benchflow.contracts.job import JobSpec
     from benchflow.jobs import JobPlan
 
 
-def plan_again(name: str, jobs_dir: Path, *, concurrency: int, context_root: Path | None) -> JobPlan:
+def plan_again(
+    name: str, jobs_dir: Path, *, concurrency: int, context_root: Path | None, allow_code: Sequence[str] = ()
+) -> JobPlan:
     """The plan of a job of before, with its tasks as they are now; `submit` compares the two.
 
-    Raises `JobNotFoundError`, `ConfigError`, or what is wrong with a task now.
+    allow_code: modules that its config may name. Raises `JobNotFoundError`, `ConfigError`, or what is wrong with a task
+    now.
     """
     from benchflow.contracts.config import JobConfig
     from benchflow.errors import ConfigError
@@ -23,6 +28,7 @@ def plan_again(name: str, jobs_dir: Path, *, concurrency: int, context_root: Pat
 
     paths = JobPaths(jobs_dir.expanduser().absolute() / name)
     spec = read_spec(paths)
+    _require_allowed(spec, paths.config, allow_code)
     sources = [Path(task.source) for task in spec.tasks if task.source]
     if len(sources) < len(spec.tasks):
         raise ConfigError(
@@ -47,7 +53,9 @@ def plan_again(name: str, jobs_dir: Path, *, concurrency: int, context_root: Pat
     )
 
 
-def plan_replay(chosen: Chosen, *, until: str | None, strict: bool, job_name: str | None) -> JobPlan:
+def plan_replay(
+    chosen: Chosen, *, until: str | None, strict: bool, job_name: str | None, allow_code: Sequence[str] = ()
+) -> JobPlan:
     """The plan of one rollout of before, whose model answers from its record.
 
     Raises `ConfigError` when there is no record, or nobody knows where the task was.
@@ -60,6 +68,7 @@ def plan_replay(chosen: Chosen, *, until: str | None, strict: bool, job_name: st
     from benchflow.jobs import plan_job
 
     spec = chosen.spec
+    _require_allowed(spec, chosen.job.config, allow_code)
     task, agent, _ = spec.coordinates(chosen.index)
     source, record = spec.tasks[task].source, chosen.paths.model_calls
     if source is None or not record.is_file():
@@ -86,3 +95,34 @@ def plan_replay(chosen: Chosen, *, until: str | None, strict: bool, job_name: st
             **{**spec.run.model_dump(), "replay": replay, "branch": None, "mode": None},
         )
     )
+
+
+def _require_allowed(spec: JobSpec, file: Path, allowed: Sequence[str]) -> None:
+    """Raise `ConfigError` for code that a job's config names and the user does not: results may be another's."""
+    from benchflow.contracts.code import allowing, is_allowed
+    from benchflow.errors import ConfigError
+
+    for key, target in _code_of(spec):
+        if not is_allowed(target, allowed):
+            raise ConfigError(
+                f"names code of this host, {target!r}, which is not imported on the word of a file",
+                file=str(file),
+                key=key,
+                remedy=allowing(target),
+            )
+
+
+def _code_of(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    """Yield the key and the name of all code that a job's config has imported."""
+    from benchflow.contracts.branch import CustomPolicy
+
+    for module in spec.run.allow_code:
+        yield "run.allow_code", module
+    for agent in spec.agents:
+        if ":" in agent.name:
+            yield "agents.name", agent.name.rpartition("/")[2]
+    branch = spec.run.branch
+    if branch is not None and isinstance(branch.policy, CustomPolicy) and ":" in branch.policy.policy:
+        yield "run.branch.policy.policy", branch.policy.policy
+    if branch is not None and ":" in branch.aggregate:
+        yield "run.branch.aggregate", branch.aggregate

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import Json
+from benchflow.cli.command import AllowCode, Json
 
 if TYPE_CHECKING:
     from benchflow.cli.terminal import Screen
@@ -228,6 +228,7 @@ def submit(
             rich_help_panel=_SCORE,
         ),
     ] = None,
+    allow_code: AllowCode = None,
     job_name: Annotated[
         str | None,
         typer.Option(
@@ -290,6 +291,7 @@ def submit(
         keep=keep,
         keep_max_mb=keep_max_mb,
         verify_in=verify_in,
+        allow_code=allow_code,
     )
     from benchflow.cli.plan import show_plan
     from benchflow.jobs import plan_job

@@ -48,7 +48,7 @@ def check(
 
 
 def _of_rewards(root: Path, context_root: Path | None) -> list[Problem]:
-    """What keeps a task's reward functions from being made: only whoever has them knows their options."""
+    """What keeps a task's reward functions from being made, as far as that is known without their code."""
     from benchflow.errors import BenchFlowError
     from benchflow.tasks import read_task
     from benchflow.tasks.problems import Problem
@@ -56,11 +56,22 @@ def _of_rewards(root: Path, context_root: Path | None) -> list[Problem]:
     task = read_task(root, context_root=context_root).task
     if task is None or task.reward is None:
         return []
-    from benchflow.planes.reward.functions import check_functions
+    from benchflow.contracts.code import allowing
+    from benchflow.planes.reward.functions import check_declared
 
     file = str(root / task.config_file)
     try:
-        check_functions(task.reward, file=file)
+        return [
+            Problem(
+                severity="warning",
+                kind="value",
+                file=file,
+                key=key,
+                message=f"names code of this host, {name!r}, which is not imported unless it is allowed",
+                suggestion=allowing(name),
+            )
+            for key, name in list(check_declared(task.reward, file=file))
+        ]
     except BenchFlowError as error:
         return [
             Problem(
@@ -72,7 +83,6 @@ def _of_rewards(root: Path, context_root: Path | None) -> list[Problem]:
                 suggestion=error.remedy,
             )
         ]
-    return []
 
 
 def _show(problems: list[Problem], tasks: int, screen: Screen) -> None:

@@ -129,6 +129,8 @@ class RunConfig(Model):
     mode: JobMode | None = None
     keep_max_mb: int = Field(default=256, gt=0)
     verify_in: VerifierMode | None = None
+    allow_code: list[str] = []
+    """Modules whose code the tasks may name, to be imported by workers. The user's own word, given at submit."""
 
 
 class Origin(Model):

@@ -283,7 +283,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
         for _, task in plan.tasks:
             here.check(task)
             if plan.config.judge.base_url is None:
-                here.check_judges(check_scoring(task, plan.config.judge), task)
+                here.check_judges(check_scoring(task, plan.config.judge, plan.config.allow_code), task)
         given = secrets.Secrets({**os.environ, **plan.values}, "in this environment")
         for agent in plan.config.agents:
             given.check_agent(agent)

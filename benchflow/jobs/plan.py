@@ -89,7 +89,7 @@ def plan_job(config: JobConfig) -> JobPlan:
             _require_oracle(task)
         for agent in agents:
             require_reachable(task, agent, mounted=provider.capabilities().mounts)
-        variables |= {*secrets.references(task), *check_scoring(task, config.judge)}
+        variables |= {*secrets.references(task), *check_scoring(task, config.judge, config.allow_code)}
         tasks.append((path, task))
     for agent in agents:
         variables |= secrets.agent_references(agent)
@@ -224,6 +224,7 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             branch=config.branch,
             mode=config.mode,
             verify_in=config.verify_in,
+            allow_code=config.allow_code,
         ),
         retry=config.retry,
         context_root=str(config.context_root.absolute()) if config.context_root else None,

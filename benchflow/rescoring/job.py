@@ -48,7 +48,8 @@ class Request:
     tasks: a directory of tasks that are taken, by name, instead of the recorded ones. include: patterns of task names.
     ask_again: judges are asked anew, though their answers are there. trust_workspace: a changed verifier is run without
     seeing first that the one before still says the same of the kept workspace. sandbox: instead of the job's. judge:
-    fields of `JudgeSettings`, over the job's. name: under which the new scores are written.
+    fields of `JudgeSettings`, over the job's. name: under which the new scores are written. allow_code: modules whose
+    code the tasks and the job's config may name; what the config itself allows does not count.
     """
 
     rubric: str | Path | Scorer | None = None
@@ -60,6 +61,7 @@ class Request:
     sandbox: str | None = None
     judge: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
+    allow_code: Sequence[str] = ()
 
 
 async def rescore(
@@ -97,6 +99,7 @@ async def rescore(
         judge=dict(asked.judge),
         ask_again=asked.ask_again,
         trust_workspace=asked.trust_workspace,
+        allow_code=asked.allow_code,
     )
     await _all(chosen, scoring, asked.concurrency, tell)
     found = Rescoring(

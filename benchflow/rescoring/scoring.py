@@ -67,6 +67,7 @@ class Scoring:
     judge: Mapping[str, Any] = field(default_factory=dict)
     ask_again: bool = False
     trust_workspace: bool = False
+    allow_code: Sequence[str] = ()
 
 
 async def score_rollout(rollout: StoredRollout, scoring: Scoring, before: Sequence[StepScore] = ()) -> RescoredRollout:
@@ -130,7 +131,8 @@ class _Rescored:
             return self._record("failed", error=lost.error)
         config = self._rollout.spec.run.branch
         aggregate = config.aggregate if config is not None else "mean"
-        value = state_value(self._rollout.branched_at, aggregate, children, own=load_aggregate(aggregate))
+        own = load_aggregate(aggregate, allowed=self._scoring.allow_code)
+        value = state_value(self._rollout.branched_at, aggregate, children, own=own)
         if value.value is None:
             return self._record("unmeasured")
         rewards = {"reward": value.value}
@@ -215,7 +217,8 @@ class _Rescored:
 
         file = f"{task.name}/{task.config_file}"
         table = table_of(task, outcome.step.name)
-        return await score(node, output, table, now=now, reward_range=config.reward_range, file=file)
+        allowed = self._scoring.allow_code
+        return await score(node, output, table, now=now, reward_range=config.reward_range, file=file, allowed=allowed)
 
     def _counts_on(self, outcome: StepOutcome, task: Task, result: VerifyResult) -> bool:
         names = [step.name for step in task.steps]

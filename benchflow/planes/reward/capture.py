@@ -16,7 +16,7 @@ import shlex
 import stat
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, aclosing
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -86,17 +86,20 @@ _WHICH = 'n=0; for each; do if [ -e "$each" ] || [ -h "$each" ]; then echo "$n";
 # --- what scorers read -----------------------------------------------------------------------------------
 
 
-def inputs_of(task: Task, config: VerifierConfig, step: str | None, *, workspace: str = "/") -> list[str]:
+def inputs_of(
+    task: Task, config: VerifierConfig, step: str | None, *, workspace: str = "/", allowed: Collection[str] = ()
+) -> list[str]:
     """The absolute paths in the sandbox that scorers of a step read, each once.
 
-    config: of the step's verifier; step: its name. workspace: where relative paths of reward functions begin. A
-    function says what it reads by a method `sandbox_inputs(workspace)`.
+    config: of the step's verifier; step: its name. workspace: where relative paths of reward functions begin.
+    allowed: the modules that the user lets tasks name. A function says what it reads by a method
+    `sandbox_inputs(workspace)`.
     """
     strategy = strategy_of(task, config)
     found = [judged_directory(strategy)] if strategy.type == "llm-judge" else []
     found += strategy.inputs
     for index, spec in enumerate(task.reward.funcs if task.reward else []):
-        function = make_function(spec, file=f"{task.name}/{task.config_file}", index=index)
+        function = make_function(spec, file=f"{task.name}/{task.config_file}", index=index, allowed=allowed)
         reads: Callable[[str], Sequence[str]] = getattr(function, "sandbox_inputs", lambda workspace: ())
         found += reads(workspace)
     return list(dict.fromkeys(path for path in found if path.startswith("/")))

@@ -1,20 +1,22 @@
 """Reward functions by what a task calls them: built-ins, entry points of `benchflow.rewards`, and `module:Class`.
 
-A built-in is imported when it is first asked for. What running them takes is not known here; see `score`.
+A built-in is imported when it is first asked for; `module:Class` only if an installed package declares it, or the user
+allows it (see `benchflow.contracts.code`). What running them takes is not known here; see `score`.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import reduce
 from importlib.metadata import entry_points
-from typing import Any, NoReturn, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from pydantic import ValidationError
 
+from benchflow.contracts.code import allowing, is_allowed
 from benchflow.contracts.reward import RewardFunc, RewardFuncSpec, RewardTable, Space
 from benchflow.errors import TaskError, TaskValueError, UnknownKeyError
 
@@ -41,14 +43,15 @@ BUILT_IN: dict[str, str] = {
 """Type to `module:Class`."""
 
 
-def make_function(spec: RewardFuncSpec, *, file: str, index: int = 0) -> RewardFunc:
+def make_function(spec: RewardFuncSpec, *, file: str, index: int = 0, allowed: Collection[str] = ()) -> RewardFunc:
     """The function that a row of `reward.funcs` declares, with its options.
 
-    file, index: of the row, for errors. Raises `TaskValueError` for a type that is not known or no reward function, and
-    for an option of the wrong value; `UnknownKeyError` for an option that it does not have.
+    file, index: of the row, for errors. allowed: the modules that the user lets tasks name. Raises `TaskValueError` for
+    a type that is not known, not allowed or no reward function, and for an option of the wrong value; `UnknownKeyError`
+    for an option that it does not have.
     """
     at = f"reward.funcs[{index}]"
-    make = _find(spec.type, file, f"{at}.type")
+    make = _find(spec.type, file, f"{at}.type", allowed)
     # One that wants to know what it is called here is told.
     named = {"name": spec.name} if "name" in _options_of(make) else {}
     try:
@@ -66,11 +69,38 @@ def make_function(spec: RewardFuncSpec, *, file: str, index: int = 0) -> RewardF
     return function
 
 
-def check_functions(table: RewardTable, *, file: str) -> None:
+def check_functions(table: RewardTable, *, file: str, allowed: Collection[str] = ()) -> None:
     """Raise the `TaskError` of the first row that is no reward function, or of an aggregate that weighs the reward of a
     space, or of a function in a space, that none of them scores.
+
+    allowed: as for `make_function`.
     """
-    functions = {spec.name: make_function(spec, file=file, index=i) for i, spec in enumerate(table.funcs)}
+    functions = {
+        spec.name: make_function(spec, file=file, index=i, allowed=allowed) for i, spec in enumerate(table.funcs)
+    }
+    _check_aggregate(table, functions, file)
+
+
+def check_declared(table: RewardTable, *, file: str) -> Iterator[tuple[str, str]]:
+    """Check a table like `check_functions`, without importing any code but our own.
+
+    Of functions that others have written, their options and spaces stay unchecked.
+
+    Yields:
+        The key and the name of each row whose code is imported only if the user allows it.
+    """
+    functions: dict[str, object] = {}
+    for index, spec in enumerate(table.funcs):
+        at = f"reward.funcs[{index}]"
+        origin, _ = _locate(spec.type, file, f"{at}.type")
+        own = origin == "built-in"
+        functions[spec.name] = make_function(spec, file=file, index=index) if own else None
+        if origin == "named":
+            yield f"{at}.type", spec.type
+    _check_aggregate(table, functions, file)
+
+
+def _check_aggregate(table: RewardTable, functions: dict[str, Any], file: str) -> None:
     # One that does not say its space may turn out to score any.
     if table.aggregate is None or not all(hasattr(function, "space") for function in functions.values()):
         return
@@ -96,17 +126,34 @@ def space_of(function: RewardFunc) -> Space:
 # --- finding --------------------------------------------------------------------------------------------
 
 
-def _find(kind: str, file: str, key: str) -> Callable[..., RewardFunc]:
+Origin = Literal["built-in", "installed", "named"]
+"""Who brings a function: this package, an entry point of another one, or nobody but the task that names it."""
+
+
+def _locate(kind: str, file: str, key: str) -> tuple[Origin, str]:
+    """Return who brings a function, and its `module:Class`, without an import. Raises `TaskValueError`."""
     if kind in BUILT_IN:
-        return _load(BUILT_IN[kind], kind, file, key)
+        return "built-in", BUILT_IN[kind]
     points = {point.name: point.value for point in entry_points(group=GROUP)}
     if kind in points:
-        return _load(points[kind], kind, file, key)
+        return "installed", points[kind]
     if ":" in kind:
-        return _load(kind, kind, file, key)
+        return "installed" if kind in points.values() else "named", kind
     raise TaskValueError(
         f"there is no reward function {kind!r}", file=file, key=key, remedy=_nearest(kind, {*BUILT_IN, *points})
     )
+
+
+def _find(kind: str, file: str, key: str, allowed: Collection[str]) -> Callable[..., RewardFunc]:
+    origin, target = _locate(kind, file, key)
+    if origin == "named" and not is_allowed(target, allowed):
+        raise TaskValueError(
+            f"{kind!r} is code of this host that no installed package declares for tasks: it is not imported",
+            file=file,
+            key=key,
+            remedy=allowing(target),
+        )
+    return _load(target, kind, file, key)
 
 
 def _load(target: str, kind: str, file: str, key: str) -> Callable[..., RewardFunc]:

@@ -5,7 +5,7 @@ Most tasks need none of these, and every command that submits one asks here: so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from benchflow.contracts.reward import JudgeSettings, RewardTable
 from benchflow.contracts.task import Task, VerifierConfig
@@ -21,16 +21,16 @@ _JUDGES = frozenset({"llm-judge", "reasoning-judge"})
 """Types of reward functions that ask a model."""
 
 
-def check_scoring(task: Task, settings: JudgeSettings) -> list[str]:
+def check_scoring(task: Task, settings: JudgeSettings, allowed: Collection[str] = ()) -> list[str]:
     """The variables that may hold the keys of the task's judges, by name; none for a task that no model judges.
 
-    Raises the typed error of the first thing that would keep the task from being scored: an option of a reward
-    function, a judge without a model, a missing package.
+    allowed: the modules that the user lets tasks name. Raises the typed error of the first thing that would keep the
+    task from being scored: an option of a reward function, a judge without a model, a missing package.
     """
     if task.reward is not None:
         from benchflow.planes.reward.functions import check_functions
 
-        check_functions(task.reward, file=f"{task.name}/{task.config_file}")
+        check_functions(task.reward, file=f"{task.name}/{task.config_file}", allowed=allowed)
     credentials = []
     for key, model in _judges(task):
         from benchflow.planes.reward.judge import credential_of, require_library

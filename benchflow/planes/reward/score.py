@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
@@ -61,12 +61,13 @@ async def score(
     now: datetime,
     reward_range: Range = UNIT,
     file: str = "task",
+    allowed: Collection[str] = (),
 ) -> VerifyResult:
     """What the verifier says of a node, and what the functions of the task's `reward` table say.
 
     output: the verifier; what it raises is not caught, since without it nothing counts as scored. It comes first: what
     functions run in the sandbox must not disturb it. reward_range: of values, the verifier's. file: that declares the
-    table. See `combine` for what becomes of it.
+    table. allowed: the modules that the user lets tasks name. See `combine` for what becomes of it.
     """
     verified = await output()
     if table is None:
@@ -74,7 +75,7 @@ async def score(
 
     async def run(index: int, spec: RewardFuncSpec) -> Scored:
         try:
-            function = make_function(spec, file=file, index=index)
+            function = make_function(spec, file=file, index=index, allowed=allowed)
         except BenchFlowError as error:
             return Scored(spec.name, None, spec.weight, error=_told(error))
         return await run_function(function, spec.name, node, weight=spec.weight, reward_range=reward_range)

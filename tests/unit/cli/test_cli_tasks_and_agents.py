@@ -36,6 +36,27 @@ def test_a_reward_function_that_cannot_be_made_is_a_problem(bench: Bench, task: 
     assert "did you mean `max_calls`?" in ran.out
 
 
+def test_code_that_a_task_names_is_not_imported_by_a_check_and_by_a_submit_only_if_it_is_allowed(
+    bench: Bench, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, trace = task / "task.md", tmp_path / "imported"
+    row = "{type: 'rewards_of_theirs:Politeness'}"
+    file.write_text(file.read_text().replace("---\n", f"---\nreward: {{funcs: [{row}]}}\n", 1))
+    code = f"open({str(trace)!r}, 'w').close()\nfrom support.own_rewards import Politeness\n"
+    (tmp_path / "rewards_of_theirs.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    checked = bench("tasks", "check", task)
+    assert checked.status == 0
+    assert "warning: reward.funcs[0].type: names code of this host, 'rewards_of_theirs:Politeness'" in checked.out
+    request = ("submit", task, "--sandbox", "noop", "--dry-run")
+    refused = bench(*request)
+    assert refused.status == 2
+    assert "allow it yourself: --allow-code rewards_of_theirs" in refused.err
+    assert not trace.exists()
+    assert bench(*request, "--allow-code", "rewards_of_theirs").status == 0
+    assert trace.exists()
+
+
 def test_problems_in_json(bench: Bench, tasks: Path) -> None:
     (tasks / "two" / "oracle" / "solve.sh").unlink()
     lenient, strict = (bench("tasks", "check", tasks, "--json", *more) for more in ([], ["--strict"]))

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from benchflow.contracts.reward import RewardFuncSpec
 from benchflow.contracts.task import Task
 from benchflow.planes.reward.functions import make_function
 
 
-def directories_of(task: Task, skill_paths: Sequence[str]) -> tuple[str, ...]:
+def directories_of(task: Task, skill_paths: Sequence[str], allowed: Collection[str] = ()) -> tuple[str, ...]:
     """The directories that the task's reward functions read, as `capture_memory` takes them; none for most tasks.
 
-    skill_paths: where the agent looks for skills. A function of anybody's says what it reads by a method
-    `memory_directories(skill_paths)`.
+    skill_paths: where the agent looks for skills. allowed: the modules that the user lets tasks name. A function of
+    anybody's says what it reads by a method `memory_directories(skill_paths)`.
     """
     rows = list(task.reward.funcs) if task.reward else []
     rows += [row for step in (None, *(step.name for step in task.steps)) for row in memory_rows(task, step)]
     places: list[str] = []
     for index, spec in enumerate(rows):
-        function = make_function(spec, file=task.config_file, index=index)
+        function = make_function(spec, file=task.config_file, index=index, allowed=allowed)
         if reads := getattr(function, "memory_directories", None):
             places += reads(skill_paths)
     return tuple(dict.fromkeys(places))

@@ -14,6 +14,7 @@ from benchflow.errors import TaskValueError, UnknownKeyError
 from benchflow.planes.reward.functions import (
     BUILT_IN,
     SPACES,
+    check_declared,
     check_functions,
     make_function,
     space_of,
@@ -25,8 +26,11 @@ def row(type: str, *, name: str | None = None, **options: Any) -> RewardFuncSpec
     return RewardFuncSpec(type=type, name=name or type, options=options)
 
 
+ALLOWED = ("support", "no_such_package.rewards", "")
+
+
 def make(type: str, **options: Any) -> RewardFunc:
-    return make_function(row(type, **options), file="t/task.md", index=2)
+    return make_function(row(type, **options), file="t/task.md", index=2, allowed=ALLOWED)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -58,6 +62,58 @@ def test_options_are_the_functions_fields() -> None:
 
 def test_an_import_path_names_a_class() -> None:
     assert make("support.own_rewards:Politeness", language="de") == Politeness("de")
+
+
+@pytest.fixture
+def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that a module `traced_rewards`, which can be imported here, makes when it is."""
+    trace = tmp_path / "imported"
+    code = f"open({str(trace)!r}, 'w').close()\nfrom support.own_rewards import Politeness\n"
+    (tmp_path / "traced_rewards.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "traced_rewards", raising=False)
+    return trace
+
+
+TRACED = row("traced_rewards:Politeness")
+
+
+def test_code_that_a_task_names_is_not_imported(traced: Path) -> None:
+    with pytest.raises(TaskValueError, match="not imported") as caught:
+        make_function(TRACED, file="t", allowed=["traced", "traced_rewards.more"])
+    assert caught.value.remedy == "if you trust it, allow it yourself: --allow-code traced_rewards"
+    with pytest.raises(TaskValueError, match="not imported"):
+        check_functions(RewardTable(funcs=[TRACED]), file="t")
+    assert not traced.exists()
+
+
+def test_code_that_the_user_allows_is_imported(traced: Path) -> None:
+    assert make_function(TRACED, file="t", allowed=["traced_rewards"]) == Politeness()
+    assert traced.exists()
+
+
+def test_code_that_an_installed_package_declares_is_imported_by_either_name(
+    traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = tmp_path / "traced_rewards-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: traced-rewards\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[benchflow.rewards]\ntraced = traced_rewards:Politeness\n")
+    for name in ("traced", "traced_rewards:Politeness"):
+        assert list(check_declared(RewardTable(funcs=[row(name)]), file="t")) == []
+    assert not traced.exists()
+    for name in ("traced", "traced_rewards:Politeness"):
+        assert make_function(row(name), file="t") == Politeness()
+    with pytest.raises(TaskValueError, match="not imported"):
+        make_function(row("traced_rewards:NOW"), file="t")
+
+
+def test_a_check_without_imports_names_what_is_not_declared(traced: Path) -> None:
+    table = RewardTable(funcs=[row("tests"), TRACED], aggregate=AggregatePolicy(weights={"action": 1}))
+    assert list(check_declared(table, file="t")) == [("reward.funcs[1].type", "traced_rewards:Politeness")]
+    with pytest.raises(UnknownKeyError):
+        list(check_declared(RewardTable(funcs=[TRACED, row("tests", thresold=1)]), file="t"))
+    assert not traced.exists()
 
 
 def test_a_function_with_a_name_of_its_own_is_told_what_it_is_called() -> None:
@@ -133,20 +189,22 @@ MATCH = row("string-match", name="says", expected="x")
 
 @pytest.mark.parametrize("metric", ["output", "action", "action.polite", "output.says", "speed", "action.polite.tone"])
 def test_an_aggregate_may_weigh_what_is_scored(metric: str) -> None:
-    check_functions(RewardTable(funcs=[POLITE, MATCH], aggregate=AggregatePolicy(weights={metric: 1})), file="t")
+    check_functions(
+        RewardTable(funcs=[POLITE, MATCH], aggregate=AggregatePolicy(weights={metric: 1})), file="t", allowed=ALLOWED
+    )
 
 
 @pytest.mark.parametrize("metric", ["memory", "memory.polite", "output.polite", "action.says", "latent"])
 def test_an_aggregate_of_what_no_function_scores_is_named(metric: str) -> None:
     table = RewardTable(funcs=[POLITE, MATCH], aggregate=AggregatePolicy(weights={"output": 1, metric: 1}))
     with pytest.raises(TaskValueError, match="no function") as caught:
-        check_functions(table, file="t")
+        check_functions(table, file="t", allowed=ALLOWED)
     assert caught.value.key == f"reward.aggregate.weights.{metric}"
 
 
 def test_a_table_with_a_wrong_row_is_wrong() -> None:
     with pytest.raises(TaskValueError) as caught:
-        check_functions(RewardTable(funcs=[POLITE, row("nothing")]), file="t")
+        check_functions(RewardTable(funcs=[POLITE, row("nothing")]), file="t", allowed=ALLOWED)
     assert caught.value.key == "reward.funcs[1].type"
 
 

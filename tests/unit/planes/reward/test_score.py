@@ -117,7 +117,7 @@ async def test_a_task_without_a_table_is_scored_by_its_verifier_alone() -> None:
 
 async def test_functions_of_a_table_are_made_and_run_on_the_node() -> None:
     table = RewardTable(funcs=[row("english"), row("german", language="de")])
-    result = await score(NODE, verified, table, now=NOW)
+    result = await score(NODE, verified, table, now=NOW, allowed=["support"])
     assert result.rewards == {"reward": 1.0, "output": 1.0, "action": 0.5, "action.english": 1.0, "action.german": 0.0}
     assert [told.source for told in result.events] == ["english", "german"]
     assert (result.errors, result.error) == ({}, None)
@@ -125,7 +125,7 @@ async def test_functions_of_a_table_are_made_and_run_on_the_node() -> None:
 
 async def test_a_function_that_cannot_be_made_leaves_nothing_that_it_may_belong_to() -> None:
     table = RewardTable(funcs=[row("english"), row("odd", tone=1)])
-    result = await score(NODE, verified, table, now=NOW)
+    result = await score(NODE, verified, table, now=NOW, allowed=["support"])
     assert result.rewards == {"reward": 1.0, "action.english": 1.0}
     assert "cannot be made with these options" in result.errors["odd"]
 
@@ -147,7 +147,7 @@ async def test_functions_run_beside_each_other_and_after_the_verifier() -> None:
         return await verified()
 
     meets = [RewardFuncSpec(type="support.own_rewards:Meets", name=name, options={"place": "here"}) for name in "abc"]
-    result = await asyncio.wait_for(score(NODE, output, RewardTable(funcs=meets), now=NOW), 60)
+    result = await asyncio.wait_for(score(NODE, output, RewardTable(funcs=meets), now=NOW, allowed=["support"]), 60)
     assert (result.errors, result.items["output.a"]) == ({}, 1.0)
 
 
