@@ -14,7 +14,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from benchflow.confined import ConfinedDirectory
 from benchflow.contracts.environment import EnvironmentRef, Manifest
@@ -42,7 +42,28 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 def references(task: Task) -> dict[str, bool]:
     """The variables that a task names, and whether each must be set (has no default)."""
-    return _named_in(_tables(task))
+    return _named_in(table for _, table in _tables(task))
+
+
+OF_ORACLE = "the oracle, in the sandbox"
+_OF_SANDBOX = "the sandbox"
+_OF_VERIFIER = "the verifier, in its sandbox"
+
+
+class HostVariable(NamedTuple):
+    """A variable of the environment of whoever submits a task, which the task takes by its name."""
+
+    name: str
+    taker: str
+    """What in which sandbox is given its value, as people are told."""
+
+
+def host_variables(task: Task, manifest: Manifest | None) -> list[HostVariable]:
+    """Return the variables that a task takes, and those that its world is given, sorted."""
+    found = {HostVariable(name, taker) for taker, table in _tables(task) for name in _named_in([table])}
+    if manifest is not None:
+        found |= {HostVariable(name, "the environment's services") for name in manifest.forward_env.keys}
+    return sorted(found)
 
 
 def _named_in(tables: Iterable[Mapping[str, str]]) -> dict[str, bool]:
@@ -55,13 +76,20 @@ def _named_in(tables: Iterable[Mapping[str, str]]) -> dict[str, bool]:
     return found
 
 
-def _tables(task: Task) -> list[dict[str, str]]:
+def _tables(task: Task) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield who is given each table of a task whose values may name variables, and the table."""
     verifiers = [task.verifier, *(step.verifier for step in task.steps)]
-    sandboxes = [task.sandbox, *(verifier.sandbox for verifier in verifiers if verifier.sandbox)]
-    tables = [task.oracle.env, *(verifier.env for verifier in verifiers), *(sandbox.env for sandbox in sandboxes)]
-    tables += [command.env for sandbox in sandboxes for command in sandbox.setup_commands]
-    tables += [table for server in task.sandbox.mcp_servers for table in (server.env, server.headers)]
-    return tables
+    yield OF_ORACLE, task.oracle.env
+    sandboxes = [(_OF_SANDBOX, task.sandbox)]
+    for verifier in verifiers:
+        yield _OF_VERIFIER, verifier.env
+        if verifier.sandbox is not None:
+            sandboxes.append((_OF_VERIFIER, verifier.sandbox))
+    for taker, sandbox in sandboxes:
+        yield taker, sandbox.env
+        yield from ((taker, command.env) for command in sandbox.setup_commands)
+    for server in task.sandbox.mcp_servers:
+        yield from ((f"the tool server {server.name!r} of the agent", table) for table in (server.env, server.headers))
 
 
 def agent_references(agent: AgentSpec) -> set[str]:
@@ -131,7 +159,7 @@ class Secrets:
     def check_judges(self, names: Iterable[str], task: Task) -> None:
         """Raise `MissingSecretError` for the key of a judge that nobody has set, nor the task's verifier has."""
         for name in names:
-            if name not in self._values and not any(name in table for table in _tables(task)):
+            if name not in self._values and not any(name in table for _, table in _tables(task)):
                 raise MissingSecretError(
                     f"{name}, the key of the task's judge, is not set {self._where}",
                     file=task.config_file,

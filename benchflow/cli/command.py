@@ -18,6 +18,11 @@ INTERRUPTED = 130
 
 R = TypeVar("R")
 
+Yes = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Let the tasks have the variables of your environment that they take."),
+]
+
 AllowCode = Annotated[
     list[str] | None,
     typer.Option(

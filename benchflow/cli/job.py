@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import AllowCode, Command, Json
+from benchflow.cli.command import AllowCode, Command, Json, Yes
 
 if TYPE_CHECKING:
     from benchflow.jobs import Engine, Job
@@ -351,6 +351,7 @@ def resume(
         Path | None, typer.Option(metavar="DIR", help="The build context that the job was submitted with.")
     ] = None,
     allow_code: AllowCode = None,
+    yes: Yes = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and return at once.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -363,7 +364,8 @@ def resume(
     from benchflow.cli.submit import start
 
     plan = plan_again(name, jobs_dir, concurrency=concurrency, context_root=context_root, allow_code=allow_code or ())
-    start(plan, again=("cancelled", "errored") if errored else ("cancelled",), detach=detach, as_json=as_json)
+    again = ("cancelled", "errored") if errored else ("cancelled",)
+    start(plan, again=again, detach=detach, as_json=as_json, yes=yes)
 
 
 @app.command(cls=Command)

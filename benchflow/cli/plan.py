@@ -24,6 +24,7 @@ def show_plan(plan: JobPlan, as_json: bool) -> None:
     from benchflow.cli.report import describe
     from benchflow.cli.screen import console, plural, print_json, table
     from benchflow.cli.terminal import line
+    from benchflow.cli.variables import show_variables, variables_taken
 
     missing = sorted(name for name in plan.variables if name not in os.environ)
     if as_json:
@@ -46,6 +47,7 @@ def show_plan(plan: JobPlan, as_json: bool) -> None:
         )
     screen.print(rows)
     show_warnings(plan, screen)
+    show_variables(variables_taken(plan), screen)
     if missing:
         screen.print(line(("not set here:", "yellow"), f" {', '.join(missing)}"), soft_wrap=True)
     screen.print(f"{plural(plan.total, 'rollout')} would be run. Nothing was started.")
@@ -58,6 +60,8 @@ def _image(plan: JobPlan, task: Task) -> str:
 
 
 def _plan_document(plan: JobPlan, missing: list[str]) -> dict[str, Any]:
+    from benchflow.cli.variables import variables_document, variables_taken
+
     return {
         "job": {"id": plan.id, "name": plan.name, "directory": str(plan.directory.root)},
         "tasks": [
@@ -77,6 +81,7 @@ def _plan_document(plan: JobPlan, missing: list[str]) -> dict[str, Any]:
         "branch": plan.config.branch.model_dump(mode="json") if plan.config.branch is not None else None,
         "total": plan.total,
         "variables_not_set": missing,
+        "variables_taken": variables_document(variables_taken(plan)),
         "warnings": plan.warnings,
         "dry_run": True,
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import AllowCode, Command, Json
+from benchflow.cli.command import AllowCode, Command, Json, Yes
 
 if TYPE_CHECKING:
     from benchflow.cli.rollout import Chosen
@@ -152,6 +152,7 @@ def replay(
         Path, typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.")
     ] = Path("jobs"),
     allow_code: AllowCode = None,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Run a rollout again, with its model's answers taken from its record.
@@ -165,7 +166,7 @@ def replay(
 
     chosen = choose(rollout, jobs_dir)
     plan = plan_replay(chosen, until=until, strict=strict, job_name=job_name, allow_code=allow_code or ())
-    start(plan, as_json=as_json)
+    start(plan, as_json=as_json, yes=yes)
 
 
 def _form(content: str | None) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import AllowCode, Json
+from benchflow.cli.command import AllowCode, Json, Yes
 
 if TYPE_CHECKING:
     from benchflow.cli.terminal import Screen
@@ -229,6 +229,7 @@ def submit(
         ),
     ] = None,
     allow_code: AllowCode = None,
+    yes: Yes = False,
     job_name: Annotated[
         str | None,
         typer.Option(
@@ -300,15 +301,22 @@ def submit(
     if dry_run:
         show_plan(plan, as_json)
     else:
-        start(plan, detach=detach, as_json=as_json)
+        start(plan, detach=detach, as_json=as_json, yes=yes)
 
 
-def start(plan: JobPlan, *, again: tuple[str, ...] = (), detach: bool = False, as_json: bool = False) -> None:
-    """Submit, and stay until the end unless told otherwise. Ends the process."""
+def start(
+    plan: JobPlan, *, again: tuple[str, ...] = (), detach: bool = False, as_json: bool = False, yes: bool = False
+) -> None:
+    """Submit, and stay until the end unless told otherwise. Ends the process.
+
+    yes: the tasks may have the variables that they take; else the user is asked, if there are any.
+    """
     from benchflow.cli.report import finish, show_detached
     from benchflow.cli.screen import console
+    from benchflow.cli.variables import confirm_variables
     from benchflow.cli.watch import follow
 
+    confirm_variables(plan, is_agreed=yes)
     screen = console(stderr=as_json)
     submitted: list[Job] = []
 

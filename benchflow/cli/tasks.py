@@ -12,6 +12,7 @@ from benchflow.cli.command import Command, Json
 
 if TYPE_CHECKING:
     from benchflow.cli.terminal import Screen
+    from benchflow.contracts.task import Task
     from benchflow.tasks.problems import Problem
 
 app = typer.Typer(help="Tasks: check, init, migrate.", no_args_is_help=True)
@@ -31,33 +32,42 @@ def check(
     Exit status: 0 every task can be run, 1 some cannot, 2 there is no task.
     """
     from benchflow.cli.screen import console, print_json
+    from benchflow.cli.variables import show_variables, variables_document, variables_of
     from benchflow.tasks import check as check_tasks
-    from benchflow.tasks import find_tasks
+    from benchflow.tasks import find_tasks, read_task
 
     found = find_tasks(path)
+    usable = [(root, task) for root in found if (task := read_task(root, context_root=context_root).task)]
+    taken = variables_of(usable)
     problems = check_tasks(path, strict=strict, context_root=context_root)
-    problems += [problem for task in found for problem in _of_rewards(task, context_root)]
+    problems += [problem for root, task in usable for problem in _of_rewards(root, task)]
     unusable = any(problem.severity != "warning" for problem in problems)
     if as_json:
         tasks = [str(task) for task in found]
         rows = [problem.model_dump(mode="json") for problem in problems]
-        print_json({"path": str(path), "tasks": tasks, "ok": not unusable, "problems": rows})
+        print_json(
+            {
+                "path": str(path),
+                "tasks": tasks,
+                "ok": not unusable,
+                "problems": rows,
+                "variables": variables_document(taken),
+            }
+        )
     else:
         _show(problems, len(found), console())
+        show_variables(taken, console())
     raise typer.Exit(command.SOME_ERRORED if unusable else command.ALL_SCORED)
 
 
-def _of_rewards(root: Path, context_root: Path | None) -> list[Problem]:
+def _of_rewards(root: Path, task: Task) -> list[Problem]:
     """What keeps a task's reward functions from being made, as far as that is known without their code."""
-    from benchflow.errors import BenchFlowError
-    from benchflow.tasks import read_task
-    from benchflow.tasks.problems import Problem
-
-    task = read_task(root, context_root=context_root).task
-    if task is None or task.reward is None:
+    if task.reward is None:
         return []
     from benchflow.contracts.code import allowing
+    from benchflow.errors import BenchFlowError
     from benchflow.planes.reward.functions import check_declared
+    from benchflow.tasks.problems import Problem
 
     file = str(root / task.config_file)
     try:

@@ -9,6 +9,7 @@ import pytest
 from support.task_writer import write_task
 
 from benchflow import secrets
+from benchflow.contracts.environment import ForwardEnv, Manifest
 from benchflow.errors import MissingSecretError
 from benchflow.paths import StatePaths
 from benchflow.tasks import load_task
@@ -36,6 +37,20 @@ def test_every_table_of_a_task_is_searched_for_names(tmp_path: Path) -> None:
         secrets.Secrets({"ONE": "1", "FOUR": "4"}, "here").check(task)
     assert caught.value.file == "task.toml"
     assert "export FIVE" in str(caught.value.remedy)
+
+
+def test_it_is_known_who_is_given_what_a_task_takes(tmp_path: Path) -> None:
+    task = load_task(write_task(tmp_path, config=TABLES))
+    manifest = Manifest(name="w", image="i", forward_env=ForwardEnv(keys=("SIX",)))
+    taken: dict[str, list[str]] = {}
+    for name, taker in secrets.host_variables(task, manifest):
+        taken.setdefault(taker, []).append(name)
+    assert taken == {
+        "the oracle, in the sandbox": ["ONE", "TWO"],
+        "the verifier, in its sandbox": ["THREE"],
+        "the sandbox": ["FIVE", "FOUR", "ONE"],
+        "the environment's services": ["SIX"],
+    }
 
 
 def test_names_are_replaced_as_a_shell_would() -> None:
