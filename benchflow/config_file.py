@@ -24,7 +24,7 @@ from benchflow.contracts.modes import GrpoMode, ValueMode
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.errors import ConfigError, UnsupportedFeatureError
 from benchflow.tasks.problems import KeyPath, ProblemError, did_you_mean, dotted
-from benchflow.tasks.text import parse_yaml_mapping, read_text, read_toml
+from benchflow.tasks.text import decode_text, parse_toml, parse_yaml_mapping
 
 M = TypeVar("M", bound=Model)
 
@@ -202,7 +202,11 @@ def refuse(key: str, file: str | None = None) -> UnsupportedFeatureError:
 
 def _read(file: Path, known: Sequence[str]) -> dict[str, Any]:
     try:
-        values = read_toml(file) if file.suffix == ".toml" else parse_yaml_mapping(read_text(file), file)
+        # The user's own file, which may be a pipe.
+        text = decode_text(file.read_bytes(), file)
+        values = parse_toml(text, file) if file.suffix == ".toml" else parse_yaml_mapping(text, file)
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror or error}", file=str(file)) from error
     except ProblemError as error:
         problem = error.problem
         raise ConfigError(problem.message, file=str(file), key=problem.key, remedy=problem.suggestion) from error

@@ -42,6 +42,9 @@ MAX_PART = 255
 MAX_ENTRIES = 500_000
 """Files, directories and links below one directory, or in one archive: each takes an inode of the host's."""
 
+MAX_TEXT = 4 * 1024 * 1024
+"""Bytes of a file of a task that is read as a whole, such as its instruction or Dockerfile; more than any needs."""
+
 # openat2(2) of Linux 5.6, for which Python has no function. The number is the same on every architecture.
 _OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH, _RESOLVE_IN_ROOT = 0x02, 0x04, 0x08, 0x10
@@ -402,6 +405,37 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+def read_regular(path: Path, limit: int, *, is_cut: bool = False) -> bytes:
+    """Return the bytes of a file whose name the host knows, and whose kind and size somebody else chose.
+
+    It waits for no pipe, and reads no more than it may. Links are followed: those of a task that lead out of it are
+    refused before, and others are the user's own.
+
+    Args:
+        path: Its name.
+        limit: Bytes that it may have.
+        is_cut: Whether of a larger file its beginning is returned.
+
+    Raises:
+        UnsafePathError: It is no regular file, or larger than `limit` bytes.
+        OSError: It cannot be opened.
+    """
+    # Opening a device acts on it, so that its kind is asked before, and again of what was opened.
+    _expect_regular(path, path.stat())
+    with os.fdopen(os.open(path, os.O_RDONLY | _WITHOUT_WAITING), "rb") as file:
+        _expect_regular(path, os.fstat(file.fileno()))
+        content = file.read(limit if is_cut else limit + 1)
+    if len(content) > limit:
+        raise UnsafePathError(f"is larger than {limit} bytes, so it is not read", file=str(path))
+    return content
+
+
+def _expect_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file")
+        raise UnsafePathError(f"is {kind}, so it is not read", file=str(path))
 
 
 def open_in_root(root: int, path: str) -> int:

@@ -14,6 +14,7 @@ from benchflow.contracts.task import Task
 from benchflow.errors import ManifestError
 from benchflow.planes.environment.fit import check_task_fits
 from benchflow.planes.environment.manifest import manifest_digest, read_manifest
+from benchflow.store import file_digest
 from benchflow.tasks import digest_tree, manifest_of
 
 IMAGE = "image"
@@ -29,9 +30,17 @@ class World:
 
     @cached_property
     def image(self) -> Path | None:
-        """The build context of the image that the manifest names, if it comes with one."""
+        """The build context of the image that the manifest names, if it comes with one. Raises `ManifestError`."""
         directory = self.source.absolute().parent / IMAGE
-        return directory if (directory / "Dockerfile").is_file() else None
+        if not (directory / "Dockerfile").is_file():
+            return None
+        if not directory.resolve().is_relative_to(directory.parent.resolve()):
+            raise ManifestError(
+                "is a link that leads out of the directory of its manifest",
+                file=str(directory),
+                remedy="copy what it points to there",
+            )
+        return directory
 
     def ref(self, image: ArtifactRef | None) -> EnvironmentRef:
         """As a job holds it. image: the packed build context."""
@@ -61,7 +70,7 @@ class Worlds:
         self.found[task.name] = world
         if world.manifest.base_image is not None and task.dockerfile is not None:
             context = path / (task.environment_dir or "environment")
-            self._base[task.name] = (digest_tree(context), (path / task.dockerfile).read_text(encoding="utf-8"))
+            self._base[task.name] = (digest_tree(context), file_digest(path / task.dockerfile))
         return set(world.manifest.forward_env.keys)
 
     def shared(self, agents: Sequence[AgentSpec]) -> World | None:

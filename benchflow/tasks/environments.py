@@ -18,13 +18,21 @@ def manifest_of(path: Path, task: Task, option: Path | None = None) -> Path | No
     """The manifest of the task in `path`: the one given as an option, else the one that the task names, else its
     package's. None for a task without a world of its own.
 
-    Raises `ManifestError` where the task names a file that is not there.
+    Raises `ManifestError` where the task names a file that is not there, and for one that is not of its task set: what
+    is wrong with a file is shown, and so would be files of the user's.
     """
     if option is not None:
         return option
     named = named_in(task.extension)
     if named is None:
-        return package_manifest(path)
+        file = package_manifest(path)
+        if file is not None and not file.resolve().is_relative_to(file.parent.resolve()):
+            raise ManifestError(
+                "is a link that leads out of the package",
+                file=str(file),
+                remedy="copy what it points to into the package",
+            )
+        return file
     file = Path(os.path.normpath(path.absolute() / named))
     try:
         found = file.is_file()
@@ -37,7 +45,21 @@ def manifest_of(path: Path, task: Task, option: Path | None = None) -> Path | No
             key=NAMED,
             remedy="give an existing file, relative to the task's own directory",
         )
+    if Path(named).is_absolute() or not file.resolve().is_relative_to(_task_set(path.resolve())):
+        raise ManifestError(
+            f"{named!r} is a file that the task may not choose: it is not of its task set",
+            file=str(path / task.config_file),
+            key=NAMED,
+            remedy=f"if you want it, say so yourself: --environment-manifest {file}",
+        )
     return file
+
+
+def _task_set(task: Path) -> Path:
+    """Return the directory that holds a task and those beside it; the task's own where that would be a home's."""
+    beside = task.parent.parent if task.parent.name == "tasks" else task.parent
+    home = Path.home()
+    return task if any(one.is_relative_to(beside) for one in (home, home.resolve())) else beside
 
 
 def named_in(extension: Mapping[str, Any]) -> str | None:

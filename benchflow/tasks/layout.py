@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path, PurePosixPath
 
+from benchflow.confined import MAX_TEXT, read_regular
 from benchflow.contracts.base import Model
 from benchflow.contracts.task import StepConfig, StepFiles, Task
 from benchflow.tasks.problems import ProblemError, Problems
@@ -70,6 +71,9 @@ def find_parts(
             suggestion="add environment/Dockerfile, or an empty environment/ and a docker_image",
         )
     compose = next((name for name in COMPOSE_FILES if (environment / name).is_file()), None)
+    for name in ("Dockerfile", compose):
+        if name and (environment / name).is_file() and (environment / name).stat().st_size > MAX_TEXT:
+            problems.error("value", environment / name, f"is larger than {MAX_TEXT} bytes")
     verifier_dir = _named(root, verifier, "verifier", file, problems) or _first(root, VERIFIER_DIRS, problems)
     return Parts(
         verifier_dir=verifier_dir,
@@ -201,7 +205,7 @@ def _expect_script(root: Path, directories: list[str], whose: str, problems: Pro
 def check_shebang(script: Path, problems: Problems) -> None:
     """Scripts are run by their own shebang, so one that names no program can never run."""
     try:
-        first = script.read_bytes()[:256].split(b"\n", 1)[0]
+        first = read_regular(script, 256, is_cut=True).split(b"\n", 1)[0]
     except OSError as error:
         problems.error("parse", script, f"cannot be read: {error.strerror or error}")
         return

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from benchflow.confined import MAX_TEXT, read_regular
 from benchflow.contracts.base import Model
 from benchflow.contracts.task import Task
 from benchflow.errors import StoreError, TaskError, TaskParseError, TaskValueError
@@ -175,7 +176,11 @@ def _warnings(root: Path, moves: list[tuple[str, str]]) -> list[str]:
     found = []
     for old, new in moves:
         for path in sorted((root / new).rglob("*")):
-            if old.endswith("solution") and path.is_file() and b"/solution" in path.read_bytes():
+            if (
+                old.endswith("solution")
+                and path.is_file()
+                and b"/solution" in read_regular(path, MAX_TEXT, is_cut=True)
+            ):
                 name = path.relative_to(root)
                 found.append(f"{name} names /solution; in a native task the oracle is at /oracle")
     return found

@@ -33,6 +33,10 @@ SKIPPED_NAMES = frozenset({".git", "__pycache__", ".DS_Store"})
 """Never packed: they change without the task changing."""
 
 
+MAX_BYTES = 64 * 1024**3
+"""Bytes of all files of a pack. A file of a stranger's may say that it holds a terabyte, and take no space."""
+
+
 class Entry(NamedTuple):
     """name: relative, POSIX. target: of a link. executable: of a file."""
 
@@ -174,6 +178,7 @@ def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[Entry]:
     except OSError as error:
         raise TaskParseError(f"cannot be read: {error.strerror}", file=str(error.filename or root)) from error
     real_root = Path(os.path.realpath(root))
+    left = MAX_BYTES
     for each in found:
         path = root / each.name
         if each.is_link:
@@ -181,6 +186,13 @@ def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[Entry]:
         elif each.is_directory:
             yield Entry(each.name, path, "d")
         elif each.is_file:
+            left -= each.status.st_size
+            if left < 0:
+                raise TaskValueError(
+                    f"makes its directory larger than {MAX_BYTES >> 30} GiB",
+                    file=str(path),
+                    remedy="remove it, or have a Dockerfile download it",
+                )
             yield Entry(each.name, path, "f", executable=bool(each.status.st_mode & 0o111))
         else:
             raise TaskValueError(

@@ -16,6 +16,8 @@ from typing import Any
 
 import yaml
 
+from benchflow.confined import MAX_TEXT, read_regular
+from benchflow.errors import UnsafePathError
 from benchflow.foreign_text import load_toml, open_yaml
 from benchflow.tasks.problems import KeyPath, Kind, Problem, ProblemError, dotted
 
@@ -39,11 +41,18 @@ def _failure(
 
 
 def read_text(path: Path) -> str:
-    """The file's text, without a byte order mark and with `\\n` line ends. Raises `ProblemError`."""
+    """The text of a regular file of at most `MAX_TEXT` bytes, as `decode_text` returns it. Raises `ProblemError`."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_TEXT)
+    except UnsafePathError as error:
+        raise _failure("value", path, error.message) from error
     except OSError as error:
         raise _failure("parse", path, f"cannot be read: {error.strerror or error}") from error
+    return decode_text(data, path)
+
+
+def decode_text(data: bytes, path: Path) -> str:
+    """Return a file's text, without a byte order mark and with `\\n` line ends. Raises `ProblemError`."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -59,7 +68,11 @@ def read_text(path: Path) -> str:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as plain data. Raises `ProblemError` with the line."""
-    text = read_text(path)
+    return parse_toml(read_text(path), path)
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """TOML as plain data. Raises `ProblemError` with the line."""
     try:
         plain: dict[str, Any] = _plain(load_toml(text), path, ())
     except RecursionError as error:

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from benchflow.errors import ManifestError
+from benchflow.confined import read_regular
+from benchflow.errors import ManifestError, UnsafePathError
 from benchflow.foreign_text import load_toml, open_yaml
 
 KeyPath = tuple[str | int, ...]
@@ -165,20 +166,20 @@ class Document:
 
 
 def _read(file: Path) -> str:
-    try:
-        data = file.read_bytes()
-    except FileNotFoundError as error:
-        raise ManifestError("does not exist", file=str(file), remedy="give an existing manifest") from error
-    except IsADirectoryError as error:
+    if file.is_dir():
         raise ManifestError(
             "is a directory, not a manifest", file=str(file), remedy=f"give the file: {file / 'environment.toml'}"
+        )
+    try:
+        data = read_regular(file, MAX_BYTES)
+    except FileNotFoundError as error:
+        raise ManifestError("does not exist", file=str(file), remedy="give an existing manifest") from error
+    except UnsafePathError as error:
+        raise ManifestError(
+            f"is no manifest: it {error.message}", file=str(file), remedy="give the manifest's own file"
         ) from error
     except (OSError, ValueError) as error:
         raise ManifestError(f"cannot be read: {error}", file=str(file), remedy="make it readable") from error
-    if len(data) > MAX_BYTES:
-        raise ManifestError(
-            f"is no manifest: it has {len(data)} bytes", file=str(file), remedy="give the manifest's own file"
-        )
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchflow.confined import MAX_TEXT, read_regular
 from benchflow.contracts.environment import Manifest
 from benchflow.contracts.task import Task
-from benchflow.errors import ManifestError
+from benchflow.errors import ManifestError, UnsafePathError
 from benchflow.planes.sandbox.bases import with_tag
 from benchflow.planes.sandbox.local.build.syntax import (
     Mistake,
@@ -44,8 +45,8 @@ def check_task_fits(manifest: Manifest, task: Task, *, source: Path, directory: 
         )
     dockerfile = directory / task.dockerfile
     try:
-        base = base_of(dockerfile.read_text(encoding="utf-8-sig", errors="replace"))
-    except (Mistake, Unsupported, OSError) as error:
+        base = base_of(read_regular(dockerfile, MAX_TEXT).decode("utf-8-sig", errors="replace"))
+    except (Mistake, Unsupported, UnsafePathError, OSError) as error:
         raise ManifestError(
             f"what {dockerfile} builds FROM cannot be told: {error}",
             file=str(source),

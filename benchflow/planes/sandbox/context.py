@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from benchflow.confined import MAX_TEXT, read_regular
 from benchflow.contracts.sandbox import ImageConfig
-from benchflow.errors import ConfigError, ImageBuildError
+from benchflow.errors import ConfigError, ImageBuildError, UnsafePathError
 
 if TYPE_CHECKING:
     from docker.utils.build import PatternMatcher
@@ -74,7 +75,7 @@ class Context:
         if outside:
             # The daemon takes its Dockerfile out of the context again if the ignore file names it.
             own = self.root / ".dockerignore"
-            ignore = own.read_text(encoding="utf-8") if own.is_file() else ""
+            ignore = _read(own, "its ignore file") if own.is_file() else ""
             extra.append((".dockerignore", f"{ignore}\n{OUTSIDE}\n.dockerignore\n"))
         from docker.utils.build import create_archive
 
@@ -122,15 +123,22 @@ def read_context(config: ImageConfig) -> Context:
         raise ImageBuildError("the build context is not a directory", file=str(root))
     source = Path(config.dockerfile) if config.dockerfile else root / "Dockerfile"
     source = source if source.is_absolute() else root / source
-    try:
-        text = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ImageBuildError(f"the Dockerfile cannot be read: {error}", file=str(source)) from error
+    text = _read(source, "the Dockerfile")
     inside = source.parent.resolve().is_relative_to(root.resolve())
     name = source.resolve().relative_to(root.resolve()).as_posix() if inside else OUTSIDE
     patterns = [*_ignore_lines(root), *config.exclude, f"!{name}"]
     files = tuple(sorted(set(_matcher(patterns).walk(str(root)))))
     return Context(root, source, name, text, files)
+
+
+def _read(file: Path, what: str) -> str:
+    try:
+        # Line ends as Python reads them.
+        return read_regular(file, MAX_TEXT).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnsafePathError as error:
+        raise ImageBuildError(f"{what} {error.message}", file=str(file)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ImageBuildError(f"{what} cannot be read: {error}", file=str(file)) from error
 
 
 def _matcher(patterns: list[str]) -> PatternMatcher:
@@ -144,5 +152,5 @@ def _ignore_lines(root: Path) -> list[str]:
     file = root / ".dockerignore"
     if not file.is_file():
         return []
-    lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+    lines = (line.strip() for line in _read(file, "its ignore file").splitlines())
     return [line for line in lines if line and not line.startswith("#")]

@@ -24,6 +24,7 @@ _UPLOADED = "what the host uploads, which nothing changes meanwhile: a link goes
 _KERNEL = "what the kernel tells, and control groups"
 
 HOST: dict[str, str] = {
+    "config_file.py": "configurations that the user names",
     "cli/": "what the user names, and results by names that the host makes",
     "gateway/": "the gateway's own records, prices and sockets",
     "testing/": "programs of tests: their own directories",
@@ -55,8 +56,6 @@ HOST: dict[str, str] = {
     "planes/agent/acpx/session.py": _NOTES,
     "planes/agent/check.py": "an agent that the user tries on this host, without a sandbox",
     "planes/agent/registry.py": "records of agents that come with the package, or that the user names",
-    "planes/environment/document.py": "a manifest that the user or a task set names",
-    "planes/environment/fit.py": _TASK,
     "planes/environment/keeper.py": "programs of the package",
     "planes/environment/services.py": "programs of the package",
     "planes/reward/hardening/baseline.py": _RESULTS,
@@ -64,7 +63,6 @@ HOST: dict[str, str] = {
     "planes/reward/hardening/pytest_session.py": _INSIDE,
     "planes/reward/memory/capture.py": _RESULTS,
     "planes/sandbox/__init__.py": _KERNEL,
-    "planes/sandbox/context.py": _TASK,
     "planes/sandbox/docker/executions.py": _STATE,
     "planes/sandbox/docker/forks.py": _STATE,
     "planes/sandbox/docker/processes.py": _KERNEL,
@@ -97,11 +95,8 @@ HOST: dict[str, str] = {
     "store.py": "blobs by their digests, and files that the caller names",
     "supervisor.py": _STATE,
     "tasks/find.py": _TASK,
-    "tasks/layout.py": _TASK,
-    "tasks/migrate.py": "a task directory of the user's own, changed in place at their word",
     "tasks/scaffold.py": "a new task directory",
     "tasks/sections.py": _TASK,
-    "tasks/text.py": _TASK,
 }
 """Modules, and packages of them, that touch no file whose name a sandbox, an agent or an archive can choose."""
 
@@ -133,6 +128,8 @@ HOST_FUNCTIONS: dict[str, str] = {
     "planes/sandbox/archives.py::unpack_file": "the directory that the host names",
     "planes/sandbox/archives.py::unpack_tree": "the directory that the host names",
     "planes/sandbox/archives.py::_write": "times, of a file that is open",
+    "planes/sandbox/context.py::digest": _TASK,
+    "planes/sandbox/context.py::read_context": "the names of a context's files",
     "planes/sandbox/docker/layers.py::copy": "the daemon's own records, and the archive that is written",
     "planes/sandbox/docker/layers.py::split": "the daemon's export, whose names are not used",
     "planes/sandbox/docker/layers.py::archived": "layers in a scratch directory",
@@ -150,6 +147,11 @@ HOST_FUNCTIONS: dict[str, str] = {
     "secrets.py::of_job": _STATE,
     "secrets.py::leave": _STATE,
     "secrets.py::remove": _STATE,
+    "tasks/layout.py::read_steps": "the names of the steps' directories",
+    "tasks/migrate.py::migrate_task": "a task directory of the user's own, changed in place at their word",
+    "tasks/migrate.py::_moves": "a task directory of the user's own, changed in place at their word",
+    "tasks/migrate.py::_carry_out": "a task directory of the user's own, changed in place at their word",
+    "tasks/migrate.py::_warnings": "a task directory of the user's own, changed in place at their word",
     "tasks/pack.py::write_pack": "the pack that is written",
     "tasks/pack.py::unpack": "the new directory as a whole",
     "tasks/pack.py::_write_members": "the pack itself",

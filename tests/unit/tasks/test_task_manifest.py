@@ -54,6 +54,49 @@ def test_a_name_may_lead_out_of_the_task(native: Builder, tmp_path: Path) -> Non
     assert manifest_of(root, load_task(root)) == tmp_path / "mail.toml"
 
 
+@pytest.mark.parametrize("name", ["../../../home/secret.toml", "/etc/passwd", "worlds/link.toml", "absolute"])
+def test_a_name_may_not_lead_out_of_the_task_set(
+    name: str, native: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "home" / "secret.toml"
+    secret.parent.mkdir()
+    secret.write_text("key = 'geheim'")
+    inside = tmp_path / "set" / "tasks" / "one" / "inside.toml"
+    name = str(inside) if name == "absolute" else name
+    root = native(
+        f"benchflow: {{environment: {{manifest: {name}}}}}\n", name="set/tasks/one", files={"inside.toml": ""}
+    )
+    task = load_task(root)
+    # A link that leads out of the task is refused when the task is read; this one is of another directory of the set.
+    (root / "worlds").symlink_to("../../worlds")
+    (tmp_path / "set" / "worlds").mkdir()
+    (tmp_path / "set" / "worlds" / "link.toml").symlink_to(secret)
+    with pytest.raises(ManifestError, match="may not choose") as caught:
+        manifest_of(root, task)
+    assert (caught.value.file, caught.value.key) == (str(root / "task.md"), "benchflow.environment.manifest")
+    assert "--environment-manifest" in (caught.value.remedy or "") and "geheim" not in str(caught.value)
+
+
+def test_a_name_may_not_lead_into_the_users_home_although_the_task_lies_in_it(
+    native: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    root = native("benchflow: {environment: {manifest: ../mail.toml}}\n")
+    (tmp_path / "mail.toml").write_text("")
+    with pytest.raises(ManifestError, match="may not choose"):
+        manifest_of(root, load_task(root))
+
+
+def test_a_packages_manifest_is_no_link_to_a_file_of_the_host(native: Builder, tmp_path: Path) -> None:
+    manifest, root = in_package(native)
+    task = load_task(root)
+    manifest.unlink()
+    (tmp_path / "secret").write_text("key")
+    manifest.symlink_to(tmp_path / "secret")
+    with pytest.raises(ManifestError, match="leads out"):
+        manifest_of(root, task)
+
+
 def test_the_option_wins_over_both(native: Builder, tmp_path: Path) -> None:
     _, root = in_package(native, NAMED)
     assert manifest_of(root, load_task(root), tmp_path / "other.toml") == tmp_path / "other.toml"
