@@ -66,7 +66,8 @@ def _check_rungs(config: BranchConfig, rungs: Collection[Rung]) -> None:
 
 def _check_keeping(config: BranchConfig) -> None:
     """Which nodes keep a checkpoint; where none branches, there is nothing else to say."""
-    given = config.model_fields_set
+    # By value: a configuration that was written down and is read again names every field.
+    given = {name for name, field in type(config).model_fields.items() if getattr(config, name) != field.default}
     _refuse(
         "every" in given and config.checkpoint != "every_n",
         "every",

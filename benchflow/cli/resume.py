@@ -48,7 +48,7 @@ def plan_again(
             concurrency=concurrency,
             context_root=context_root or (Path(spec.context_root) if spec.context_root else None),
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
-            **spec.run.model_dump(),
+            **dict(spec.run),
         )
     )
 
@@ -92,7 +92,7 @@ def plan_replay(
             context_root=Path(spec.context_root) if spec.context_root else None,
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
             # What is replayed is one chain, which ends where the record does.
-            **{**spec.run.model_dump(), "replay": replay, "branch": None, "mode": None},
+            **{**dict(spec.run), "replay": replay, "branch": None, "mode": None},
         )
     )
 
