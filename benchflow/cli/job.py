@@ -72,13 +72,14 @@ def _glance(directory: Path) -> Summary | None:
     from benchflow.errors import StoreError
     from benchflow.paths import JobPaths
     from benchflow.results.summary import Summary, read_results, read_spec, summarize
+    from benchflow.stored_files import read_stored
 
     paths = JobPaths(directory)
     try:
         if paths.summary.is_file() and paths.results.is_file():
             rows, summed = paths.results.stat().st_mtime_ns, paths.summary.stat().st_mtime_ns
             if rows <= summed:
-                return Summary.model_validate_json(paths.summary.read_bytes())
+                return Summary.model_validate_json(read_stored(paths.summary))
         return summarize(directory.name, read_spec(paths).total, read_results(paths))
     except (ValidationError, StoreError) as error:
         print_note(f"warning: {directory} cannot be read as a job: {one_line(str(error))}")

@@ -24,6 +24,7 @@ from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import BenchFlowError, JobNotFoundError, UsageError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.summary import read_spec
+from benchflow.stored_files import read_stored
 from benchflow.trajectories.follow import follow
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Chosen:
     def result(self) -> RolloutResult | None:
         """How it ended; None while it has not."""
         try:
-            return RolloutResult.model_validate_json(self.paths.result.read_bytes())
+            return RolloutResult.model_validate_json(read_stored(self.paths.result))
         except (FileNotFoundError, ValidationError):
             return None
 

@@ -16,6 +16,7 @@ from benchflow.contracts.rollout import Failure
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.write import write_json
 from benchflow.store import write_atomic
+from benchflow.stored_files import read_stored
 
 Outcome = Literal["unchanged", "changed", "failed", "unmeasured"]
 """failed: it could not be scored now. unmeasured: it has no reward because of how it ended, now as before."""
@@ -168,7 +169,7 @@ def summary_of(job: JobPaths, name: str) -> Path:
 def read_record(place: RolloutPaths) -> RescoredRollout | None:
     """A rollout's new score; None where it has none, or one that another version wrote."""
     try:
-        return RescoredRollout.model_validate_json(place.result.read_bytes())
+        return RescoredRollout.model_validate_json(read_stored(place.result))
     except (FileNotFoundError, ValidationError):
         return None
 
@@ -180,7 +181,7 @@ def write_record(place: RolloutPaths, record: RescoredRollout) -> None:
 
 def read_rescoring(job: JobPaths, name: str) -> Rescoring | None:
     try:
-        return Rescoring.model_validate_json(summary_of(job, name).read_bytes())
+        return Rescoring.model_validate_json(read_stored(summary_of(job, name)))
     except (FileNotFoundError, ValidationError):
         return None
 

@@ -16,6 +16,7 @@ from benchflow.errors import ConfigError, JobNotFoundError, ResultFileError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.reward.capture import WORKSPACE
 from benchflow.results.summary import read_results, read_spec
+from benchflow.stored_files import read_stored, require_directory
 from benchflow.trajectories.growth import node_in
 
 
@@ -49,7 +50,7 @@ def read_rollout(directory: Path) -> StoredRollout:
     """The rollout whose results lie in a directory. Raises `JobNotFoundError` where there is none."""
     paths = RolloutPaths(directory)
     try:
-        result = RolloutResult.model_validate_json(paths.result.read_bytes())
+        result = RolloutResult.model_validate_json(read_stored(paths.result))
     except FileNotFoundError as error:
         raise JobNotFoundError(
             "this is not the directory of a rollout that has ended: it has no result.json",
@@ -63,8 +64,10 @@ def read_rollout(directory: Path) -> StoredRollout:
 
 def read_children(rollout: StoredRollout) -> list[StoredRollout]:
     """The children of a rollout that have a result, by their numbers."""
-    files = rollout.paths.root.glob("children/*/result.json")
-    found = [read_rollout(file.parent) for file in files]
+    found = []
+    for file in rollout.paths.root.glob("children/*/result.json"):
+        require_directory(rollout.paths.root, f"children/{file.parent.name}")
+        found.append(read_rollout(file.parent))
     return sorted(found, key=lambda child: int(child.spec.chain.rpartition(".")[2]))
 
 
@@ -91,7 +94,7 @@ def read_rollouts(job: JobPaths, include: Sequence[str] = ()) -> list[StoredRoll
 def read_rollout_spec(paths: RolloutPaths) -> RolloutSpec:
     """What a rollout was run from. Raises `ResultFileError`."""
     try:
-        content = json.loads(paths.config.read_bytes())
+        content = json.loads(read_stored(paths.config))
         # Of which run of its workflow it was, is no part of it.
         return RolloutSpec.model_validate({k: v for k, v in content.items() if k not in ("run_id", "generation")})
     except (OSError, ValueError, AttributeError) as error:

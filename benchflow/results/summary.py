@@ -21,6 +21,7 @@ from benchflow.paths import JobPaths
 from benchflow.results.modes import write_rows
 from benchflow.results.write import result_row, write_json
 from benchflow.store import write_atomic
+from benchflow.stored_files import read_stored, require_directory
 
 N = TypeVar("N", int, float)
 M = TypeVar("M", bound=Model)
@@ -88,6 +89,7 @@ def read_results(paths: JobPaths) -> list[RolloutResult]:
     """Every rollout that has a result, sorted by task, agent and repeat."""
     results = []
     for file in paths.root.glob("*/result.json"):
+        require_directory(paths.root, file.parent.name)
         result = _read(RolloutResult, file)
         results.append(result.model_copy(update={"directory": str(file.parent)}))
     return sorted(results, key=lambda r: (r.task_name, r.agent, r.model or "", r.repeat))
@@ -95,7 +97,7 @@ def read_results(paths: JobPaths) -> list[RolloutResult]:
 
 def _read(kind: type[M], file: Path) -> M:
     try:
-        return kind.model_validate_json(file.read_bytes())
+        return kind.model_validate_json(read_stored(file))
     except ValidationError as error:
         first = error.errors()[0]
         raise ResultFileError(

@@ -17,6 +17,7 @@ from benchflow.contracts.rollout import Step, Usage
 from benchflow.errors import ResultFileError
 from benchflow.paths import RolloutPaths, state_label
 from benchflow.store import storage_errors, write_all, write_atomic
+from benchflow.stored_files import read_stored
 from benchflow.trajectories.journal import read_journal
 
 _NODE = b', "node": "'
@@ -68,7 +69,7 @@ def used_by_children(paths: RolloutPaths, chains: Collection[str]) -> list[Usage
     used = []
     for chain in chains:
         try:
-            told = json.loads(paths.child(chain).result.read_bytes())
+            told = json.loads(read_stored(paths.child(chain).result))
         except (FileNotFoundError, ValueError):
             continue
         if told.get("n_input_tokens") is not None:

@@ -14,6 +14,7 @@ from benchflow.contracts.rollout import RolloutResult, RolloutTree
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.trees import value_of, value_row
 from benchflow.store import storage_errors, write_all, write_atomic
+from benchflow.stored_files import read_stored
 from benchflow.trajectories.journal import timestamp
 
 
@@ -23,7 +24,7 @@ def set_aside(paths: RolloutPaths, identity: dict[str, Any]) -> None:
     Called again for the same run (after a crash) it changes nothing.
     """
     try:
-        before = json.loads(paths.config.read_bytes())
+        before = json.loads(read_stored(paths.config))
     except FileNotFoundError:
         before = None
     if before == identity:
@@ -78,7 +79,7 @@ def write_rewards(paths: RolloutPaths, step: int, events: Sequence[RewardEvent])
     """`rewards.jsonl`: one event a line. Replaces what the file says of this step, keeps the others."""
     try:
         # Only these line ends are ours: a verifier's texts may hold others that Python knows.
-        lines = paths.rewards.read_text().removesuffix("\n").split("\n")
+        lines = read_stored(paths.rewards).decode().removesuffix("\n").split("\n")
         old = [line for line in lines if line and json.loads(line)["step_index"] != step]
     except FileNotFoundError:
         old = []

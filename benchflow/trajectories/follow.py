@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.errors import ResultFileError
+from benchflow.stored_files import open_stored
 
 PUT_ASIDE = "put_aside"
 """The type of the one event that is no line of the file: what was read is an earlier run's, a new one begins."""
@@ -18,6 +19,9 @@ LOOK_EVERY = 0.03
 """Seconds between two looks at a file that has not grown."""
 
 PIECE = 1024 * 1024
+
+MAX_LINE = 64 * PIECE
+"""Bytes of a line: one that has no end is no event."""
 
 
 async def follow(path: Path, *, over: Callable[[], bool], every: float = LOOK_EVERY) -> AsyncIterator[dict[str, Any]]:
@@ -63,8 +67,9 @@ class _Reader:
     @classmethod
     def open(cls, path: Path) -> _Reader | None:
         try:
-            return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        except (FileNotFoundError, NotADirectoryError):
+            with open_stored(path) as file:
+                return cls(path, os.dup(file.fileno()))
+        except FileNotFoundError:
             return None
 
     def close(self) -> None:
@@ -87,6 +92,8 @@ class _Reader:
             whole = data.rfind(b"\n") + 1
             if whole or len(data) < size:
                 break
+            if size >= MAX_LINE:
+                raise self._spoilt(data)
             size *= 2
         events = [self._event(line) for line in data[:whole].split(b"\n") if line]
         self._offset += whole
@@ -99,7 +106,10 @@ class _Reader:
             event = None
         if isinstance(event, dict):
             return event
-        raise ResultFileError(
+        raise self._spoilt(line)
+
+    def _spoilt(self, line: bytes) -> ResultFileError:
+        return ResultFileError(
             f"this line is no event of a trajectory: {line[:80].decode(errors='replace')}",
             file=str(self._path),
             remedy="restore the file; it is only ever appended to",

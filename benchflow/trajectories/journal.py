@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.store import storage_errors, write_all
+from benchflow.stored_files import MAX_JOURNAL, open_stored
 
 MAX_TRAJECTORY = 256 * 1024 * 1024
 """Bytes of a trajectory beyond which it takes no more of an agent's messages. Scorers and trainers hold it in memory;
@@ -52,8 +53,9 @@ def read_heads(path: Path) -> list[dict[str, Any]]:
 
 def _complete_lines(path: Path) -> Iterator[bytes]:
     try:
-        with path.open("rb") as file:
-            yield from (line for line in file if line.endswith(b"\n"))
+        with open_stored(path, limit=MAX_JOURNAL) as file:
+            yield from (line for line in file if line.endswith(b"
+"))
     except FileNotFoundError:
         return
 

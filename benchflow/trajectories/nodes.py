@@ -18,6 +18,7 @@ from benchflow.contracts.reward import Evidence, Judge, RolloutNode, Workbench
 from benchflow.contracts.rollout import Node, RolloutResult, RolloutTree
 from benchflow.errors import ResultFileError, VerifierError
 from benchflow.paths import RolloutPaths
+from benchflow.stored_files import read_stored
 from benchflow.trajectories.growth import chain_of, start_of
 from benchflow.trajectories.stored import StoredTree, chain_events, load_tree, read_model, spoilt
 
@@ -237,7 +238,7 @@ def _expect_rollout(paths: RolloutPaths) -> None:
 def _prompts(paths: RolloutPaths) -> dict[str | None, str]:
     """What the agent was asked, by the names of the steps."""
     try:
-        return {prompt["step"]: str(prompt["text"]) for prompt in json.loads(paths.prompts.read_bytes())}
+        return {prompt["step"]: str(prompt["text"]) for prompt in json.loads(read_stored(paths.prompts))}
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, KeyError) as error:

@@ -24,6 +24,7 @@ from benchflow.contracts.rollout import Node, RolloutTree
 from benchflow.errors import ResultFileError, UsageError
 from benchflow.paths import RolloutPaths
 from benchflow.store import write_atomic
+from benchflow.stored_files import read_stored, require_directory
 from benchflow.trajectories.growth import chain_of, is_asked, node_in, start_of, turn_of
 from benchflow.trajectories.journal import read_journal
 
@@ -190,7 +191,7 @@ def chain_events(paths: RolloutPaths) -> list[dict[str, Any]]:
 def read_model(model: type[M], file: Path) -> M:
     """What is in a file of a rollout. Raises `ResultFileError`."""
     try:
-        found = model.model_validate_json(file.read_bytes())
+        found = model.model_validate_json(read_stored(file))
     except OSError as error:
         raise spoilt(f"cannot be read: {error.strerror}", str(file)) from error
     except ValidationError as error:
@@ -232,6 +233,8 @@ def _whole(paths: RolloutPaths) -> RolloutTree:
 def _trees_below(paths: RolloutPaths) -> Iterator[Path]:
     """The trees that children have written, parents before children."""
     for directory in sorted((paths.root / _CHILDREN).glob("*/")):
+        # A link could lead back to what is above it.
+        require_directory(paths.root, f"{_CHILDREN}/{directory.name}")
         below = RolloutPaths(directory)
         if below.tree.is_file():
             yield below.tree

@@ -30,6 +30,7 @@ from benchflow.planes.reward.functions import make_function
 from benchflow.planes.reward.inputs import judged_directory, strategy_of
 from benchflow.planes.sandbox.archives import excluded
 from benchflow.store import storage_errors, write_atomic
+from benchflow.stored_files import read_stored
 
 INPUTS = "inputs"
 WORKSPACE = "workspace.tar"
@@ -403,7 +404,7 @@ async def put_artifacts(sandbox: Sandbox, evidence: Path) -> None:
 def _read(file: Path) -> dict[str, Any] | None:
     """What was written down; None when nothing was."""
     try:
-        told: dict[str, Any] = json.loads(file.read_bytes())
+        told: dict[str, Any] = json.loads(read_stored(file))
     except FileNotFoundError:
         return None
     return told

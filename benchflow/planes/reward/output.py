@@ -35,6 +35,7 @@ from benchflow.errors import RewardFuncError, UnsafePathError, VerifierError, Ve
 from benchflow.paths import RolloutPaths
 from benchflow.planes.reward.inputs import find_inputs
 from benchflow.planes.reward.judge import Document, ModelJudge, credential_of, documents_below, judge_rubric
+from benchflow.stored_files import read_stored
 
 MOST_TEXT = 1024 * 1024
 """Bytes of a file that is matched."""
@@ -179,7 +180,7 @@ def _copy(root: Path, relative: str) -> bytes | None:
 def _was_missing(evidence: Path, path: str) -> bool:
     """Whether the file was looked for in the sandbox and not there, as whoever looked for it has written down."""
     try:
-        told = json.loads((evidence / "inputs.json").read_bytes())
+        told = json.loads(read_stored(evidence / "inputs.json"))
     except FileNotFoundError:
         return False
     return f"{path} is not there" in str(told.get(path))

@@ -10,6 +10,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.planes.reward.hardening.survey import Survey, take_survey
 from benchflow.planes.reward.hardening.tools import ToolSet, take_tools
 from benchflow.store import storage_errors, write_atomic
+from benchflow.stored_files import read_stored
 
 BASELINE = "baseline.json"
 
@@ -96,7 +97,7 @@ def keep_baseline(baseline: HardeningBaseline, evidence: Path) -> None:
 def read_baseline(evidence: Path) -> HardeningBaseline | None:
     """What was kept; None where nothing was."""
     try:
-        return HardeningBaseline.model_validate_json((evidence / BASELINE).read_bytes())
+        return HardeningBaseline.model_validate_json(read_stored(evidence / BASELINE))
     except FileNotFoundError:
         return None
 

@@ -20,6 +20,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import RewardFuncError, VerifierError
 from benchflow.planes.reward.memory.places import absolute, outermost
 from benchflow.store import write_atomic
+from benchflow.stored_files import read_stored
 
 TEXT_LIMIT = 64 * 1024
 """Bytes of a file whose text is kept."""
@@ -152,7 +153,7 @@ def read_memory(evidence: Path | None) -> tuple[MemoryCapture, MemoryCapture]:
 def _read(evidence: Path, when: When) -> MemoryCapture:
     path = evidence / "memory" / f"{when}.json"
     try:
-        return MemoryCapture.model_validate_json(path.read_bytes())
+        return MemoryCapture.model_validate_json(read_stored(path))
     except FileNotFoundError:
         raise RewardFuncError(
             f"the agent's memory was not captured {when} it acted",

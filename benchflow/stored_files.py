@@ -1,0 +1,81 @@
+"""Read the files of a stored job, which somebody else may have made.
+
+A pipe in place of one would never answer, a link leads elsewhere, and a file may be longer than the memory is large.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+from benchflow.confined import ConfinedDirectory, ConfinedPath
+from benchflow.errors import ResultFileError, UnsafePathError
+
+MAX_DOCUMENT = 256 * 1024 * 1024
+"""Bytes of a file that is read as one: a result, a tree, a configuration of thousands of tasks."""
+
+MAX_JOURNAL = 1024 * 1024 * 1024
+"""Bytes of a file of lines: every model call of a rollout, with all that was said before it."""
+
+
+def open_stored(file: Path, *, limit: int | None = None) -> BufferedReader:
+    """Open a file of a stored job, without waiting.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ResultFileError: It is a link, no regular file, or has more than `limit` bytes.
+    """
+    try:
+        opened = ConfinedPath(file.parent, file.name).open()
+    except NotADirectoryError as error:
+        raise FileNotFoundError(error.errno, error.strerror, str(file)) from error
+    except UnsafePathError as error:
+        raise ResultFileError(
+            "this is no regular file", file=str(file), remedy="restore the file, or remove its directory"
+        ) from error
+    # Its length before a byte of it: a sparse file is long, and costs whoever made it nothing.
+    if limit is not None and os.fstat(opened.fileno()).st_size > limit:
+        opened.close()
+        raise _too_large(file, limit)
+    return opened
+
+
+def read_stored(file: Path, *, limit: int = MAX_DOCUMENT) -> bytes:
+    """Return the bytes of a file of a stored job. Raise as `open_stored`."""
+    with open_stored(file, limit=limit) as opened:
+        content = opened.read(limit + 1)
+    if len(content) > limit:
+        raise _too_large(file, limit)
+    return content
+
+
+def _too_large(file: Path, limit: int) -> ResultFileError:
+    return ResultFileError(
+        f"is larger than {limit // 1024 // 1024} MiB, and is not read",
+        file=str(file),
+        remedy="restore the file, or remove its directory",
+    )
+
+
+def require_directory(root: Path, name: str) -> None:
+    """Raise `ResultFileError` unless a name below `root` is a directory to which no link leads; missing is fine.
+
+    Args:
+        root: The directory of a stored job, or one in it that was looked at before.
+        name: Relative to it, as the engine names it or as a file of the job does.
+    """
+    try:
+        with ConfinedDirectory(root) as directory:
+            is_directory = stat.S_ISDIR(directory.status(name).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except UnsafePathError:
+        is_directory = False
+    if not is_directory:
+        raise ResultFileError(
+            "is or leads through a link, or through a file, where a job has a directory",
+            file=str(root / name),
+            remedy="remove it, or put the directory itself there",
+        )
