@@ -98,6 +98,12 @@ class JobNotFoundError(UsageError):
     category = "job"
 
 
+class UntrustedJobError(UsageError):
+    """A stored job that somebody else may have written is to be acted on."""
+
+    category = "job"
+
+
 class AskUserError(UsageError):
     """A user's `on_ask_user` raised, or gave what is no answer. The agent still waits for one."""
 
@@ -129,6 +135,10 @@ class PortTakenError(StackError):
 
 class PayloadTooLargeError(StackError):
     """A message is larger than a workflow may carry."""
+
+
+class StateKeyError(StackError):
+    """The key by which this user's jobs are known cannot be used."""
 
 
 class StoreError(BenchFlowError):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import grp
 import os
+import pwd
 import stat
 import uuid
 from collections.abc import Iterator
@@ -19,12 +21,79 @@ from benchflow.errors import ConfigError, HostFullError
 from benchflow.paths import StatePaths
 from benchflow.store import make_private_directory, storage_errors
 
+MAX_LINKS = 40
+"""On the way to a directory, as the kernel has it."""
+
+
+def require_own_place(path: Path, *, key: str) -> None:
+    """Raise `ConfigError` where another user could put something else in the place of a directory.
+
+    As sshd's StrictModes: the directory, all above it, and links on the way belong to this user or to root, and nobody
+    else can write to them. A directory of all users is fine where its sticky bit is set: there, others rename nothing
+    of this user's. What does not exist yet is fine.
+
+    Args:
+        path: The directory.
+        key: The option or variable that names it.
+    """
+    at, left, links = Path("/"), list(path.absolute().parts[1:]), 0
+    while (status := _status(at)) is not None:
+        if problem := _why_not_own(status):
+            raise ConfigError(
+                f"{at} {problem}, who could put something else in the place of what is below it",
+                file=str(path),
+                key=key,
+                remedy="name a directory of your own, below directories to which only you and root can write",
+            )
+        if stat.S_ISLNK(status.st_mode):
+            links += 1
+            if links > MAX_LINKS:
+                raise ConfigError("leads through too many links", file=str(path), key=key)
+            target = at.readlink()
+            at, left = at.parent, [*target.parts, *left]
+        if not left:
+            return
+        part = left.pop(0)
+        at = Path("/") if part == "/" else at.parent if part == ".." else at / part
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _why_not_own(status: os.stat_result) -> str | None:
+    """Return why a directory or link is not this user's, or root's, alone; None where it is."""
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to user {status.st_uid}"
+    # Of a link, the modes mean nothing.
+    if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
+        return None
+    if status.st_mode & stat.S_IWOTH:
+        return "can be written by all users"
+    if status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid):
+        return f"can be written by group {status.st_gid}"
+    return None
+
+
+def _is_private_group(gid: int) -> bool:
+    """Tell whether a group is this user's, or root's, alone, as many systems make one for each of their users."""
+    try:
+        group = grp.getgrgid(gid)
+        users = [pwd.getpwuid(uid).pw_name for uid in (0, os.geteuid())]
+    except KeyError:
+        return gid in (0, os.geteuid())
+    return group.gr_name in users and set(group.gr_mem) <= set(users)
+
 
 def make_state_private(paths: StatePaths) -> None:
     """Make the state directory, or close it to other users: what earlier versions left in it could be read by all.
 
-    Raises `ConfigError` when it is not this user's own.
+    Raises `ConfigError` when it is not this user's own, or lies below what is not.
     """
+    require_own_place(paths.root, key="BENCHFLOW_STATE_DIR")
     with storage_errors(paths.root):
         make_private_directory(paths.root)
         found = paths.root.stat()

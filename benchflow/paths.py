@@ -61,6 +61,11 @@ class StatePaths:
         return self.root / "host-id"
 
     @property
+    def job_key(self) -> Path:
+        """The secret by which jobs that were submitted with this state directory are known."""
+        return self.root / "job-key"
+
+    @property
     def stack_lock(self) -> Path:
         return self.root / "stack.lock"
 
@@ -187,6 +192,11 @@ class JobPaths:
     @property
     def config(self) -> Path:
         return self.root / "config.json"
+
+    @property
+    def config_mac(self) -> Path:
+        """By which a command that acts on the configuration knows it (`benchflow.provenance`)."""
+        return self.root / "config.json.mac"
 
     @property
     def summary(self) -> Path:

@@ -52,14 +52,15 @@ class Rubric:
         return f"Rubric({', '.join(f'{name}={weight!r}*{function!r}' for name, weight, function in parts)})"
 
     async def score(
-        self, node: RolloutNode | str | None = None, *, rollout_dir: Path | str | None = None
+        self, node: RolloutNode | str | None = None, *, rollout_dir: Path | str | None = None, trust: bool = False
     ) -> VerifyResult:
         """Score a node; or, of the rollout whose results lie in `rollout_dir`, the end, or the node of its tree that is
         named, as `n1.0/n2`: any state, with the path that led there.
 
         The functions run at the same time. reward: their mean by weights, in [0, 1]; items: each one's value by its
         name, and `<name>.<item>` of what else it reports. One that fails is in `errors`; if it has a weight, the reward
-        is None, and `error` says why: one that has to run something fails where the world of that state was not kept.
+        is None, and `error` says why: one that has to run something fails where the world of that state was not kept,
+        and where the rollout's job was not submitted with this user's state directory, unless `trust` says to run it.
         Raises `ConfigError` where nothing, or too much, is given, `UsageError` for a node that is not there, and for a
         directory that is not a finished rollout's `ResultFileError`, `JobNotFoundError` or `VerifierError`.
         """
@@ -78,7 +79,7 @@ class Rubric:
         async with AsyncExitStack() as stack:
             chain = at.rollout.directory
             if at.step is not None and chain is not None:
-                workbench = await stack.enter_async_context(stored_workbench(chain, step=at.step))
+                workbench = await stack.enter_async_context(stored_workbench(chain, step=at.step, trust=trust))
                 at = replace(at, rollout=replace(at.rollout, workbench=workbench))
             return await self._score(at)
 

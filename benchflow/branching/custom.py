@@ -7,7 +7,7 @@ there, and in the activity that asks them. Whatever they do wrong is a `ConfigEr
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from benchflow.branching.policies import BranchPolicy
 from benchflow.contracts.branch import ChildSpec, CustomPolicy
-from benchflow.contracts.code import allowing, is_allowed
 from benchflow.contracts.rollout import RolloutTree
 from benchflow.errors import ConfigError
 from benchflow.trajectories.values import BUILT_IN, Aggregate, is_own
@@ -58,11 +57,8 @@ def load_policy(policy: CustomPolicy) -> BranchPolicy:
     return made
 
 
-def load_aggregate(name: str, *, allowed: Collection[str] | None = None) -> Aggregate | None:
-    """The user's function of this name; None for an aggregate that needs none. Raises `ConfigError`.
-
-    allowed: the modules that it may be of; None where the user's own request names it.
-    """
+def load_aggregate(name: str) -> Aggregate | None:
+    """The user's function of this name; None for an aggregate that needs none. Raises `ConfigError`."""
     if name in BUILT_IN:
         return None
     if not is_own(name):
@@ -70,12 +66,6 @@ def load_aggregate(name: str, *, allowed: Collection[str] | None = None) -> Aggr
             f"there is no aggregate {name!r}",
             key=AGGREGATE_KEY,
             remedy=f"use {' or '.join(BUILT_IN)}, or module:function",
-        )
-    if allowed is not None and not is_allowed(name, allowed):
-        raise ConfigError(
-            f"the job's own config names code of this host, {name!r}: it is not imported",
-            key=AGGREGATE_KEY,
-            remedy=allowing(name),
         )
     found = _imported(name, AGGREGATE_KEY)
     if not callable(found) or isinstance(found, type):

@@ -36,6 +36,14 @@ AllowCode = Annotated[
 _VERBOSE = "--verbose"
 Verbose = Annotated[bool, typer.Option(_VERBOSE, help="Show the log, and tracebacks; may stand after the verb, too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; the rest goes to stderr.")]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Act on a job that was not submitted with your state directory. "
+        "It says which variables, files, addresses and code are used.",
+    ),
+]
 
 
 class Command(TyperCommand):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import AllowCode, Command, Json, Yes
+from benchflow.cli.command import Command, Json, Trust, Yes
 
 if TYPE_CHECKING:
     from benchflow.jobs import Engine, Job
@@ -351,7 +351,7 @@ def resume(
     context_root: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The build context that the job was submitted with.")
     ] = None,
-    allow_code: AllowCode = None,
+    trust: Trust = False,
     yes: Yes = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and return at once.")] = False,
     as_json: Json = False,
@@ -364,7 +364,7 @@ def resume(
     from benchflow.cli.resume import plan_again
     from benchflow.cli.submit import start
 
-    plan = plan_again(name, jobs_dir, concurrency=concurrency, context_root=context_root, allow_code=allow_code or ())
+    plan = plan_again(name, jobs_dir, concurrency=concurrency, context_root=context_root, trust=trust)
     again = ("cancelled", "errored") if errored else ("cancelled",)
     start(plan, again=again, detach=detach, as_json=as_json, yes=yes)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import AllowCode, Command, Json, Yes
+from benchflow.cli.command import Command, Json, Trust, Yes
 
 if TYPE_CHECKING:
     from benchflow.cli.rollout import Chosen
@@ -148,10 +148,10 @@ def replay(
     job_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of the new job. [dim]\\[default: JOB-replay-TIME][/dim]")
     ] = None,
+    trust: Trust = False,
     jobs_dir: Annotated[
         Path, typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.")
     ] = Path("jobs"),
-    allow_code: AllowCode = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -164,8 +164,7 @@ def replay(
     from benchflow.cli.rollout import choose
     from benchflow.cli.submit import start
 
-    chosen = choose(rollout, jobs_dir)
-    plan = plan_replay(chosen, until=until, strict=strict, job_name=job_name, allow_code=allow_code or ())
+    plan = plan_replay(choose(rollout, jobs_dir), until=until, strict=strict, job_name=job_name, trust=trust)
     start(plan, as_json=as_json, yes=yes)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import AllowCode, Json
+from benchflow.cli.command import AllowCode, Json, Trust
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -98,6 +98,7 @@ def rescore(
         str | None, typer.Option(metavar="NAME", help="The variable that holds its key.", rich_help_panel=_WHAT)
     ] = None,
     allow_code: AllowCode = None,
+    trust: Trust = False,
     sandbox: Annotated[
         str | None,
         typer.Option(
@@ -145,6 +146,7 @@ def rescore(
         judge={key: value for key, value in judge.items() if value is not None},
         name=name,
         allow_code=allow_code or [],
+        trust=trust,
     )
     screen = console(stderr=as_json)
     found = _run(job_paths(job, jobs_dir).root, request, screen)

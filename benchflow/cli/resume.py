@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from benchflow.cli.rollout import Chosen
-    from benchflow.contracts.job import JobSpec
     from benchflow.jobs import JobPlan
 
 
 def plan_again(
-    name: str, jobs_dir: Path, *, concurrency: int, context_root: Path | None, allow_code: Sequence[str] = ()
+    name: str, jobs_dir: Path, *, concurrency: int, context_root: Path | None, trust: bool = False
 ) -> JobPlan:
     """The plan of a job of before, with its tasks as they are now; `submit` compares the two.
 
-    allow_code: modules that its config may name. Raises `JobNotFoundError`, `ConfigError`, or what is wrong with a task
-    now.
+    trust: whoever submitted it. Raises `JobNotFoundError`, `UntrustedJobError`, `ConfigError`, or what is wrong with a
+    task now.
     """
     from benchflow.contracts.config import JobConfig
     from benchflow.errors import ConfigError
     from benchflow.jobs import plan_job
     from benchflow.paths import JobPaths
-    from benchflow.results.summary import read_spec
+    from benchflow.provenance import read_own_spec
 
     paths = JobPaths(jobs_dir.expanduser().absolute() / name)
-    spec = read_spec(paths)
-    _require_allowed(spec, paths.config, allow_code)
+    spec = read_own_spec(paths, trust=trust)
     sources = [Path(task.source) for task in spec.tasks if task.source]
     if len(sources) < len(spec.tasks):
         raise ConfigError(
@@ -54,11 +51,12 @@ def plan_again(
 
 
 def plan_replay(
-    chosen: Chosen, *, until: str | None, strict: bool, job_name: str | None, allow_code: Sequence[str] = ()
+    chosen: Chosen, *, until: str | None, strict: bool, job_name: str | None, trust: bool = False
 ) -> JobPlan:
     """The plan of one rollout of before, whose model answers from its record.
 
-    Raises `ConfigError` when there is no record, or nobody knows where the task was.
+    trust: whoever submitted its job. Raises `UntrustedJobError`, and `ConfigError` when there is no record, or nobody
+    knows where the task was.
     """
     from datetime import UTC, datetime
 
@@ -66,9 +64,10 @@ def plan_replay(
     from benchflow.contracts.gateway import Replay
     from benchflow.errors import ConfigError
     from benchflow.jobs import plan_job
+    from benchflow.provenance import read_own_spec
+    from benchflow.stored_files import open_stored, require_directory
 
-    spec = chosen.spec
-    _require_allowed(spec, chosen.job.config, allow_code)
+    spec = read_own_spec(chosen.job, trust=trust)
     task, agent, _ = spec.coordinates(chosen.index)
     source, record = spec.tasks[task].source, chosen.paths.model_calls
     if source is None or not record.is_file():
@@ -78,6 +77,9 @@ def plan_replay(
             key="ROLLOUT",
             remedy="replay a rollout whose agent called a model through the gateway",
         )
+    # It is read on the host: a link would have another file answer.
+    require_directory(chosen.job.root, str(record.parent.relative_to(chosen.job.root)))
+    open_stored(record).close()
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     replay = Replay(record=str(record.absolute()), until=until, strict=strict)
     return plan_job(
@@ -95,34 +97,3 @@ def plan_replay(
             **{**dict(spec.run), "replay": replay, "branch": None, "mode": None},
         )
     )
-
-
-def _require_allowed(spec: JobSpec, file: Path, allowed: Sequence[str]) -> None:
-    """Raise `ConfigError` for code that a job's config names and the user does not: results may be another's."""
-    from benchflow.contracts.code import allowing, is_allowed
-    from benchflow.errors import ConfigError
-
-    for key, target in _code_of(spec):
-        if not is_allowed(target, allowed):
-            raise ConfigError(
-                f"names code of this host, {target!r}, which is not imported on the word of a file",
-                file=str(file),
-                key=key,
-                remedy=allowing(target),
-            )
-
-
-def _code_of(spec: JobSpec) -> Iterator[tuple[str, str]]:
-    """Yield the key and the name of all code that a job's config has imported."""
-    from benchflow.contracts.branch import CustomPolicy
-
-    for module in spec.run.allow_code:
-        yield "run.allow_code", module
-    for agent in spec.agents:
-        if ":" in agent.name:
-            yield "agents.name", agent.name.rpartition("/")[2]
-    branch = spec.run.branch
-    if branch is not None and isinstance(branch.policy, CustomPolicy) and ":" in branch.policy.policy:
-        yield "run.branch.policy.policy", branch.policy.policy
-    if branch is not None and ":" in branch.aggregate:
-        yield "run.branch.aggregate", branch.aggregate

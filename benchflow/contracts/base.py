@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 MAX_INLINE_BYTES = 64 * 1024
 """Above this, data travels as an `ArtifactRef`, never inside a workflow payload."""
@@ -47,7 +47,8 @@ class ArtifactRef(Model):
     """
 
     uri: str
-    sha256: str
+    # It is part of paths, and a reference may have been read from a file that somebody else wrote.
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     size: int
 
 

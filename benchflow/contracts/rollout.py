@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.gateway import PrefixState, ReplayStatus
@@ -24,6 +24,23 @@ Permissions = Literal["auto", "deny", "ask"]
 """Who answers what an agent asks of its user: `auto` allows, by the kind of the options and never by their order;
 `deny` rejects; `ask` waits, however long, for somebody to answer.
 """
+
+
+def _check_parts(name: str | None) -> str | None:
+    """Refuse what leads out of a directory: results lie in directories of these names, and are read from files."""
+    if name is not None and ("\0" in name or {"", ".", ".."} & set(name.split("/"))):
+        raise ValueError("must be a name of directories below that of the rollout")
+    return name
+
+
+def _check_part(name: str | None) -> str | None:
+    if name is not None and "/" in name:
+        raise ValueError("must be the name of one directory")
+    return _check_parts(name)
+
+
+NodeId = Annotated[str, AfterValidator(_check_parts)]
+StepName = Annotated[str | None, AfterValidator(_check_part)]
 
 
 class Failure(Model):
@@ -50,7 +67,7 @@ class Step(Model):
     """
 
     index: int
-    name: str | None = None
+    name: StepName = None
     role: str = "agent"
     agent: str
     model: str | None = None
@@ -75,7 +92,7 @@ class Node(Model):
     failed, pending: its V(s), where it branched (`benchflow.contracts.branch.StateValue`).
     """
 
-    id: str
+    id: NodeId
     parent: str | None = None
     step: int | None = None
     role: str | None = None

@@ -10,9 +10,11 @@ from typing import Any
 
 from benchflow.contracts.job import JobSpec
 from benchflow.errors import DiskFullError, JobConflictError
+from benchflow.host import require_own_place
 from benchflow.paths import JobPaths
+from benchflow.provenance import is_own, write_config
 from benchflow.results.summary import read_results, read_spec
-from benchflow.store import make_private_directory, storage_errors, write_atomic
+from benchflow.store import make_private_directory, storage_errors
 
 MIN_FREE_BYTES = 32 * 1024 * 1024
 """Less free space than this under the jobs directory is a full disk: results could not be written."""
@@ -61,8 +63,9 @@ def _short(value: Any) -> str:
 
 
 def check_jobs_dir(paths: JobPaths) -> None:
-    """Raise `StoreError` or `DiskFullError` when results could not be written there."""
+    """Raise `StoreError` or `DiskFullError` when results cannot be written there, `ConfigError` when others can."""
     root = paths.root
+    require_own_place(root, key="jobs_dir")
     with storage_errors(root.parent):
         make_private_directory(root.parent)
         free = shutil.disk_usage(root.parent).free
@@ -88,14 +91,16 @@ def claim(paths: JobPaths, spec: JobSpec) -> None:
                 key="job_name",
                 remedy="choose another --job-name, or undo the change to go on with the old job",
             )
-        return
-    write_atomic(paths.config, spec.model_dump_json(indent=2).encode() + b"\n")
+        if is_own(paths):
+            return
+    # What is no difference is still taken from the file later: where tasks lie, and how agents are started.
+    write_config(paths, spec)
 
 
 def record_options(paths: JobPaths, spec: JobSpec) -> None:
     """Write the options that the job is started with to `config.json`: on resume, they may be others than before."""
     if read_spec(paths).options != spec.options:
-        write_atomic(paths.config, spec.model_dump_json(indent=2).encode() + b"\n")
+        write_config(paths, spec)
 
 
 def pending_indices(spec: JobSpec, job: str, paths: JobPaths, *, again: Sequence[str] = ()) -> list[tuple[int, int]]:

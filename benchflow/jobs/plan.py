@@ -29,6 +29,7 @@ from benchflow.paths import JobPaths
 from benchflow.planes.reward.needs import check_scoring
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.choice import AUTO, Choice, choose
+from benchflow.provenance import is_own
 from benchflow.results.summary import read_spec
 from benchflow.store import Store
 from benchflow.tasks import digest_tree, find_tasks, load_task, require_supported, verified_in, write_pack
@@ -138,7 +139,7 @@ def _choose_sandbox(config: JobConfig, directory: JobPaths) -> Choice:
     """What `auto` means for this job: what it began with, if it has begun."""
     if config.sandbox != AUTO:
         return Choice(config.sandbox, "")
-    if directory.config.exists():
+    if directory.config.exists() and is_own(directory):
         return Choice(read_spec(directory).run.sandbox, "as this job began")
     if cluster_target() is not None:
         return Choice("docker", "the workers of a cluster have Docker")

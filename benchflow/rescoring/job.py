@@ -23,6 +23,7 @@ from benchflow.contracts.reward import JudgeSettings
 from benchflow.errors import ConfigError, JobConflictError
 from benchflow.paths import JobPaths, StatePaths
 from benchflow.planes.sandbox import get_provider
+from benchflow.provenance import read_own_spec
 from benchflow.rescoring import record as records
 from benchflow.rescoring.record import RescoredRollout, Rescoring
 from benchflow.rescoring.rubrics import GivenRubric, Scorer, given_rubric
@@ -30,7 +31,6 @@ from benchflow.rescoring.sandboxes import remove_left
 from benchflow.rescoring.scoring import Scoring, score_rollout
 from benchflow.rescoring.stored import StoredRollout, read_rollouts
 from benchflow.rescoring.tasks import Tasks
-from benchflow.results.summary import read_spec
 from benchflow.secrets import Secrets
 
 Tell = Callable[[RescoredRollout, int, int], None]
@@ -49,7 +49,8 @@ class Request:
     ask_again: judges are asked anew, though their answers are there. trust_workspace: a changed verifier is run without
     seeing first that the one before still says the same of the kept workspace. sandbox: instead of the job's. judge:
     fields of `JudgeSettings`, over the job's. name: under which the new scores are written. allow_code: modules whose
-    code the tasks and the job's config may name; what the config itself allows does not count.
+    code the tasks may name, besides those that the job's configuration allows. trust: a job that was not submitted with
+    this user's state directory is scored all the same, by what its configuration says.
     """
 
     rubric: str | Path | Scorer | None = None
@@ -62,6 +63,7 @@ class Request:
     judge: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
     allow_code: Sequence[str] = ()
+    trust: bool = False
 
 
 async def rescore(
@@ -71,12 +73,13 @@ async def rescore(
 
     job_dir: `<jobs_dir>/<job>`. The new scores lie in `rescored/<name>/` of each rollout, the summary in
     `rescored/<name>.json` of the job. A rollout that cannot be scored has an error in its row. Raises the typed error
-    of what is wrong with the request, `JobNotFoundError`, `ResultFileError`, and `JobConflictError` where the name
-    belongs to another scoring.
+    of what is wrong with the request, `JobNotFoundError`, `ResultFileError`, `UntrustedJobError` for a job of somebody
+    else, and `JobConflictError` where the name belongs to another scoring.
     """
     asked = request or Request()
     job = JobPaths(job_dir.expanduser().absolute())
-    spec, chosen = read_spec(job), await asyncio.to_thread(read_rollouts, job, asked.include)
+    spec = read_own_spec(job, trust=asked.trust)
+    chosen = await asyncio.to_thread(read_rollouts, job, asked.include, trust=asked.trust)
     rubric = await asyncio.to_thread(given_rubric, asked.rubric)
     _check_judge(asked.judge)
     state = StatePaths.default()
@@ -99,7 +102,7 @@ async def rescore(
         judge=dict(asked.judge),
         ask_again=asked.ask_again,
         trust_workspace=asked.trust_workspace,
-        allow_code=asked.allow_code,
+        allow_code=[*spec.run.allow_code, *asked.allow_code],
     )
     await _all(chosen, scoring, asked.concurrency, tell)
     found = Rescoring(
@@ -111,7 +114,7 @@ async def rescore(
         tasks=digests,
         sandbox=asked.sandbox,
         ask_again=asked.ask_again,
-        **_summed(await asyncio.to_thread(_read_all, job, name)),
+        **_summed(await asyncio.to_thread(_read_all, job, name, asked.trust)),
     )
     await asyncio.to_thread(records.write_rescoring, job, found)
     wanted = {rollout.spec.name for rollout in chosen}
@@ -151,9 +154,9 @@ async def _all(chosen: Sequence[StoredRollout], scoring: Scoring, concurrency: i
             group.create_task(one(rollout))
 
 
-def _read_all(job: JobPaths, name: str) -> list[RescoredRollout]:
+def _read_all(job: JobPaths, name: str, trust: bool) -> list[RescoredRollout]:
     """Every rollout of the job that has a score of this name."""
-    places = [records.place_of(rollout.paths, name) for rollout in read_rollouts(job)]
+    places = [records.place_of(rollout.paths, name) for rollout in read_rollouts(job, trust=trust)]
     return [record for place in places if (record := records.read_record(place)) is not None]
 
 

@@ -131,7 +131,7 @@ class _Rescored:
             return self._record("failed", error=lost.error)
         config = self._rollout.spec.run.branch
         aggregate = config.aggregate if config is not None else "mean"
-        own = load_aggregate(aggregate, allowed=self._scoring.allow_code)
+        own = load_aggregate(aggregate)
         value = state_value(self._rollout.branched_at, aggregate, children, own=own)
         if value.value is None:
             return self._record("unmeasured")

@@ -5,17 +5,18 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.job import JobSpec, RolloutSpec
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.errors import ConfigError, JobNotFoundError, ResultFileError
+from benchflow.errors import ConfigError, JobNotFoundError, ResultFileError, UntrustedJobError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.reward.capture import WORKSPACE
-from benchflow.results.summary import read_results, read_spec
+from benchflow.provenance import read_own_spec
+from benchflow.results.summary import read_results
 from benchflow.stored_files import read_stored, require_directory
 from benchflow.trajectories.growth import node_in
 
@@ -67,16 +68,23 @@ def read_children(rollout: StoredRollout) -> list[StoredRollout]:
     found = []
     for file in rollout.paths.root.glob("children/*/result.json"):
         require_directory(rollout.paths.root, f"children/{file.parent.name}")
-        found.append(read_rollout(file.parent))
+        found.append(_as_its_parent(read_rollout(file.parent), rollout.spec))
     return sorted(found, key=lambda child: int(child.spec.chain.rpartition(".")[2]))
 
 
-def read_rollouts(job: JobPaths, include: Sequence[str] = ()) -> list[StoredRollout]:
+def _as_its_parent(child: StoredRollout, parent: RolloutSpec) -> StoredRollout:
+    """Return a child with what its parent was run from, but for the model and the seed that it may have of its own."""
+    agent = parent.agent.model_copy(update={"model": child.spec.agent.model})
+    run = parent.run.model_copy(update={"sampling": child.spec.run.sampling})
+    return replace(child, spec=child.spec.model_copy(update={"task": parent.task, "agent": agent, "run": run}))
+
+
+def read_rollouts(job: JobPaths, include: Sequence[str] = (), *, trust: bool = False) -> list[StoredRollout]:
     """The rollouts of a job that have a result, of the tasks whose names match one of the patterns.
 
-    Raises `ConfigError` when none is left.
+    trust: as of `read_own_rollout`. Raises `ConfigError` when none is left.
     """
-    read_spec(job)
+    spec = read_own_spec(job, trust=trust)
     results = read_results(job)
     chosen = [r for r in results if not include or any(fnmatch.fnmatch(r.task_name, pattern) for pattern in include)]
     if not chosen:
@@ -87,8 +95,56 @@ def read_rollouts(job: JobPaths, include: Sequence[str] = ()) -> list[StoredRoll
     for result in chosen:
         assert result.directory is not None  # `read_results` says where it found it
         paths = RolloutPaths(Path(result.directory))
-        stored.append(StoredRollout(paths, read_rollout_spec(paths), result))
+        rollout = StoredRollout(paths, read_rollout_spec(paths), result)
+        stored.append(rollout if trust else _as_submitted(rollout, spec))
     return stored
+
+
+def read_own_rollout(directory: Path, *, trust: bool = False) -> StoredRollout:
+    """Return the rollout whose results lie in a directory, to act on it.
+
+    What it was run from is taken from the configuration of its job, which this user has submitted: its own is not known
+    to be what the engine wrote.
+
+    Args:
+        directory: `<jobs_dir>/<job>/<task>__<id>`, or that of a child.
+        trust: Take what the rollout's own configuration says, whoever wrote it.
+
+    Raises:
+        UntrustedJobError: Its job is not this user's, or it is no rollout of that job.
+    """
+    rollout = read_rollout(directory)
+    if trust:
+        return rollout
+    root = directory.absolute()
+    while root.parent.name == "children":
+        root = root.parent.parent
+    try:
+        spec = read_own_spec(JobPaths(root.parent))
+    except (JobNotFoundError, ResultFileError) as error:
+        raise _not_of_a_job(rollout.paths) from error
+    return _as_submitted(rollout, spec)
+
+
+def _as_submitted(rollout: StoredRollout, job: JobSpec) -> StoredRollout:
+    """Return a rollout with what its job says of its task, agent and run."""
+    own = rollout.spec
+    task = next((task for task in job.tasks if (task.name, task.digest) == (own.task.name, own.task.digest)), None)
+    agents = sorted((a for a in job.agents if a.name == own.agent.name), key=lambda a: a.label != own.agent.label)
+    if task is None or not agents:
+        raise _not_of_a_job(rollout.paths)
+    # A child may have another model and another seed than its job.
+    agent = agents[0].model_copy(update={"model": own.agent.model})
+    run = job.run.model_copy(update={"sampling": own.run.sampling})
+    return replace(rollout, spec=own.model_copy(update={"task": task, "agent": agent, "run": run}))
+
+
+def _not_of_a_job(paths: RolloutPaths) -> UntrustedJobError:
+    return UntrustedJobError(
+        "this is no rollout of the job in whose directory it lies",
+        file=str(paths.config),
+        remedy="read the file; if you trust whoever wrote it, give --trust (in Python: trust=True)",
+    )
 
 
 def read_rollout_spec(paths: RolloutPaths) -> RolloutSpec:

@@ -17,14 +17,14 @@ from pathlib import Path
 from benchflow.activities.blueprint import baseline_of_room
 from benchflow.contracts.reward import VerifyResult, Workbench
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
-from benchflow.errors import BenchFlowError, SandboxError, VerifierError
+from benchflow.errors import BenchFlowError, SandboxError, UntrustedJobError, VerifierError
 from benchflow.paths import StatePaths
 from benchflow.planes.reward.capture import put_artifacts, put_workspace
 from benchflow.planes.reward.workbench import SandboxWorkbench
 from benchflow.rescoring.place import UNPINNED, Place
 from benchflow.rescoring.record import changes
 from benchflow.rescoring.sandboxes import OWNER, Room, remove_left, started
-from benchflow.rescoring.stored import read_rollout
+from benchflow.rescoring.stored import read_own_rollout, read_rollout
 from benchflow.rescoring.tasks import FoundTask, Tasks
 from benchflow.secrets import Secrets
 
@@ -35,20 +35,30 @@ _OUTSIDE = (
 
 
 @asynccontextmanager
-async def stored_workbench(directory: Path, *, step: int | None = None) -> AsyncIterator[Workbench]:
+async def stored_workbench(
+    directory: Path, *, step: int | None = None, trust: bool = False
+) -> AsyncIterator[Workbench]:
     """The workbench of a stored rollout, after its last step; its sandbox is removed at the end, if there was one.
 
     directory: `<jobs_dir>/<job>/<task>__<id>`. step: the index of another one, that it has run. Raises
     `JobNotFoundError` where no rollout has ended there. What is missing for running something is said by
-    `VerifierError` when it is asked for.
+    `VerifierError` when it is asked for, and by `UntrustedJobError` that its job is somebody else's. trust: whoever
+    submitted that, run it.
     """
-    rollout = read_rollout(directory)
+    rollout, refusal = read_rollout(directory), None
+    try:
+        rollout = read_own_rollout(directory, trust=trust)
+    except UntrustedJobError as error:
+        # Scorers that only read ask for nothing that its configuration names.
+        refusal = error
     steps = [one for one in rollout.result.steps if step in (None, one.step.index)]
     if not steps:
         raise VerifierError("no step of this rollout was finished, so there is nothing to score", file=str(directory))
     tasks = Tasks()
 
     async def find() -> FoundTask:
+        if refusal is not None:
+            raise refusal
         return await tasks.find(rollout.spec.task)
 
     with tempfile.TemporaryDirectory(prefix="benchflow-rescore-") as logs:

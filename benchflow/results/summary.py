@@ -96,8 +96,12 @@ def read_results(paths: JobPaths) -> list[RolloutResult]:
 
 
 def _read(kind: type[M], file: Path) -> M:
+    return _parse(kind, file, read_stored(file))
+
+
+def _parse(kind: type[M], file: Path, content: bytes) -> M:
     try:
-        return kind.model_validate_json(read_stored(file))
+        return kind.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         raise ResultFileError(
@@ -170,9 +174,22 @@ def _total(values: Sequence[N | None]) -> N | None:
 
 
 def read_spec(paths: JobPaths) -> JobSpec:
-    """The specification of the job whose directory this is. Raises `JobNotFoundError`."""
+    """The specification of the job whose directory this is, to look at it. Raises `JobNotFoundError`.
+
+    Whoever acts on it takes `benchflow.provenance.read_own_spec`.
+    """
+    return parse_spec(paths, read_config(paths))
+
+
+def parse_spec(paths: JobPaths, content: bytes) -> JobSpec:
+    """Return the specification that a job's configuration holds. Raise `ResultFileError` where that is none."""
+    return _parse(JobSpec, paths.config, content)
+
+
+def read_config(paths: JobPaths) -> bytes:
+    """Return a job's configuration as it is stored. Raise `JobNotFoundError` where there is none."""
     try:
-        return _read(JobSpec, paths.config)
+        return read_stored(paths.config)
     except FileNotFoundError as error:
         raise JobNotFoundError(
             "this is not a job's directory: it has no config.json",

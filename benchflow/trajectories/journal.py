@@ -54,8 +54,7 @@ def read_heads(path: Path) -> list[dict[str, Any]]:
 def _complete_lines(path: Path) -> Iterator[bytes]:
     try:
         with open_stored(path, limit=MAX_JOURNAL) as file:
-            yield from (line for line in file if line.endswith(b"
-"))
+            yield from (line for line in file if line.endswith(b"\n"))
     except FileNotFoundError:
         return
 

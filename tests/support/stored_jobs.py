@@ -22,6 +22,7 @@ from benchflow.contracts.reward import RewardEvent, VerifyResult
 from benchflow.contracts.rollout import Failure, RolloutResult, Step, StepOutcome, TurnResult
 from benchflow.jobs.plan import freeze, plan_job
 from benchflow.paths import JobPaths, RolloutPaths
+from benchflow.provenance import write_config
 from benchflow.results.write import write_json, write_rewards, write_rollout
 from benchflow.store import Store
 from benchflow.trajectories.journal import append_node, read_journal
@@ -79,7 +80,7 @@ async def store_job(
     plan = plan_job(JobConfig.model_validate(config | options))
     spec = await freeze(plan, Store.open())
     job = JobPaths(jobs_dir / name)
-    write_json(job.config, spec.model_dump(mode="json"))
+    write_config(job, spec)
     job_id = ids.job_id(name, str(jobs_dir))
     for index in range(spec.total):
         one = rollout_spec(spec, job_id, Origin(host_id="here", job_dir=str(job.root)), index, run_id="run")

@@ -23,6 +23,8 @@ from benchflow.trajectories.stored import load_tree, read_model
 
 __all__ = ["bench"]
 
+pytestmark = pytest.mark.usefixtures("state")
+
 HUGE = 100 * 1024**3
 
 
@@ -41,7 +43,7 @@ def in_time() -> Iterator[None]:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> JobPaths:
+def job(tmp_path: Path, state: Path) -> JobPaths:
     task = write_task(tmp_path / "tasks", "one")
     return JobPaths(asyncio.run(store_job([task], tmp_path / "jobs", sandbox="noop")))
 

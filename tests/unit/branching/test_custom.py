@@ -138,14 +138,6 @@ def test_an_aggregate_is_a_word_or_a_users_function(mine: str) -> None:
     assert lowest is not None and lowest([0.5, 0.25]) == 0.25
 
 
-def test_an_aggregate_that_a_stored_job_names_is_imported_only_if_it_is_allowed(mine: str) -> None:
-    assert load_aggregate("mean", allowed=()) is None
-    with pytest.raises(ConfigError, match="not imported") as caught:
-        load_aggregate("poor_states:lowest", allowed=("poor",))
-    assert caught.value.remedy == "if you trust it, allow it yourself: --allow-code poor_states"
-    assert load_aggregate("poor_states:lowest", allowed=("poor_states",)) is not None
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -1,4 +1,4 @@
-"""Code of this host that the config of a stored job names: imported on the user's word alone."""
+"""Code of this host that the config of a stored job names: imported listed before it is imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from benchflow.cli.resume import plan_again
 from benchflow.contracts.branch import BranchConfig, CustomPolicy
 from benchflow.contracts.job import AgentSpec, JobSpec, RunConfig
-from benchflow.errors import ConfigError
+from benchflow.errors import UntrustedJobError
 from benchflow.paths import JobPaths
 
 NAMING: dict[str, JobSpec] = {
@@ -31,14 +31,13 @@ NAMING: dict[str, JobSpec] = {
 
 
 @pytest.mark.parametrize("key", NAMING)
-def test_a_stored_job_that_names_code_is_resumed_only_if_the_user_allows_it(key: str, tmp_path: Path) -> None:
+def test_a_stored_job_that_names_code_is_resumed_only_if_the_user_trusts_it(key: str, tmp_path: Path) -> None:
     paths = JobPaths(tmp_path / "j")
     paths.root.mkdir()
     paths.config.write_text(NAMING[key].model_dump_json())
-    with pytest.raises(ConfigError, match="not imported on the word of a file") as caught:
+    with pytest.raises(UntrustedJobError, match=r"(?m)^  code: .*theirs") as caught:
         plan_again("j", tmp_path, concurrency=1, context_root=None)
-    assert (caught.value.file, caught.value.key) == (str(paths.config), key)
-    assert "--allow-code theirs" in (caught.value.remedy or "")
+    assert "--trust" in (caught.value.remedy or "")
     # What is wrong with it next: it has no tasks.
     with pytest.raises(Exception, match="paths"):
-        plan_again("j", tmp_path, concurrency=1, context_root=None, allow_code=["theirs"])
+        plan_again("j", tmp_path, concurrency=1, context_root=None, trust=True)

@@ -29,7 +29,7 @@ def spec_of(branch: BranchOrigin | None = None, **config: Any) -> RolloutSpec:
         job_name="j",
         name="task__1",
         index=0,
-        task=TaskRef(name="task", digest="d", pack=ArtifactRef(uri="file:///t", sha256="0", size=1)),
+        task=TaskRef(name="task", digest="d", pack=ArtifactRef(uri="file:///t", sha256="0" * 64, size=1)),
         agent=AgentSpec(name="oracle"),
         repeat=0,
         run=RunConfig(sandbox="local", branch=BranchConfig(**({"policy": OWN} | config))),
