@@ -35,7 +35,7 @@ from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import JobNotFoundError, ServerUnavailableError, StackError
 from benchflow.host import host_id, locked, make_state_private
 from benchflow.jobs.delivery import find_pack
-from benchflow.jobs.identity import check_jobs_dir, claim, pending_indices, record_options
+from benchflow.jobs.identity import check_jobs_dir, check_results, claim, pending_indices, record_options
 from benchflow.jobs.plan import JobPlan, freeze
 from benchflow.paths import JobPaths, RolloutPaths, StatePaths
 from benchflow.planes.reward.needs import check_scoring
@@ -44,6 +44,7 @@ from benchflow.results.summary import Summary, read_results, read_spec, write_su
 from benchflow.results.write import next_attempt, put_aside
 from benchflow.sanitise import sanitised_markdown
 from benchflow.store import Store, check_reach
+from benchflow.stored_files import require_directory
 from benchflow.tasks import unpack
 from benchflow.temporal import Target, cluster_target, connect, stack_target
 from benchflow.workflows.job import job_attributes
@@ -262,6 +263,7 @@ def _lay_out(pack: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as scratch:
         fresh = RolloutPaths(Path(scratch) / target.name)
         unpack(pack, fresh.root)
+        require_directory(target, "attempts")
         earlier = target / "attempts"
         for attempt in sorted(earlier.iterdir()) if earlier.is_dir() else ():
             place = next_attempt(fresh)
@@ -305,6 +307,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
         pending = pending_indices(spec, plan.id, plan.directory, again=again)
         if not pending:
             return job
+        check_results(spec, plan.id, plan.directory, pending)
         if target is None:
             secrets.leave(paths, plan.id, plan.variables, plan.values)
         else:

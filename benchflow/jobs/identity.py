@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -15,6 +16,7 @@ from benchflow.paths import JobPaths
 from benchflow.provenance import is_own, write_config
 from benchflow.results.summary import read_results, read_spec
 from benchflow.store import make_private_directory, storage_errors
+from benchflow.stored_files import open_stored, require_directory
 
 MIN_FREE_BYTES = 32 * 1024 * 1024
 """Less free space than this under the jobs directory is a full disk: results could not be written."""
@@ -101,6 +103,17 @@ def record_options(paths: JobPaths, spec: JobSpec) -> None:
     """Write the options that the job is started with to `config.json`: on resume, they may be others than before."""
     if read_spec(paths).options != spec.options:
         write_config(paths, spec)
+
+
+def check_results(spec: JobSpec, job: str, paths: JobPaths, pending: Sequence[tuple[int, int]]) -> None:
+    """Raise `ResultFileError` where results would be written, or moved, through a link in the job's directory."""
+    for name in (paths.results.name, paths.groups.name, paths.values.name):
+        with contextlib.suppress(FileNotFoundError):
+            open_stored(paths.root / name).close()
+    for index in (index for first, end in pending for index in range(first, end)):
+        rollout = paths.rollout(spec.rollout_name(job, index))
+        require_directory(paths.root, rollout.root.name)
+        require_directory(paths.root, f"{rollout.root.name}/attempts")
 
 
 def pending_indices(spec: JobSpec, job: str, paths: JobPaths, *, again: Sequence[str] = ()) -> list[tuple[int, int]]:

@@ -86,6 +86,7 @@ async def rescore(
     tasks = Tasks(asked.tasks, state)
     digests = await asyncio.to_thread(tasks.digests, spec.tasks)
     digest = short_hash(repr(_what_scores(asked, rubric, digests, spec)), 16)
+    records.check_place(job, JobPaths(job.root / records.DIRECTORY))
     name = _check_name(asked.name) if asked.name else _default_name(asked, rubric, digest, job)
     providers = {asked.sandbox or rollout.spec.run.sandbox for rollout in chosen}
     for provider in providers:
@@ -127,7 +128,9 @@ async def _all(chosen: Sequence[StoredRollout], scoring: Scoring, concurrency: i
     done = 0
     waiting: list[StoredRollout] = []
     for rollout in chosen:
-        before = records.read_record(records.place_of(rollout.paths, scoring.name))
+        place = records.place_of(rollout.paths, scoring.name)
+        records.check_place(rollout.paths, place)
+        before = records.read_record(place)
         if before is not None and before.scoring != scoring.digest:
             raise JobConflictError(
                 f"{scoring.name!r} is the name of another scoring of this job",

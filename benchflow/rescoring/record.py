@@ -16,7 +16,7 @@ from benchflow.contracts.rollout import Failure
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.write import write_json
 from benchflow.store import write_atomic
-from benchflow.stored_files import read_stored
+from benchflow.stored_files import read_stored, require_directory
 
 Outcome = Literal["unchanged", "changed", "failed", "unmeasured"]
 """failed: it could not be scored now. unmeasured: it has no reward because of how it ended, now as before."""
@@ -160,6 +160,11 @@ def count(records: list[RescoredRollout]) -> Counts:
 def place_of(rollout: RolloutPaths, name: str) -> RolloutPaths:
     """Where a rollout's new score lies; laid out as the rollout itself is."""
     return RolloutPaths(rollout.root / DIRECTORY / name)
+
+
+def check_place(rollout: RolloutPaths | JobPaths, place: RolloutPaths | JobPaths) -> None:
+    """Raise `ResultFileError` where the way from a stored rollout or job to its new scores leads through a link."""
+    require_directory(rollout.root, place.root.relative_to(rollout.root).as_posix())
 
 
 def summary_of(job: JobPaths, name: str) -> Path:

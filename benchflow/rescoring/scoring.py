@@ -6,14 +6,14 @@ What goes wrong is data: the record of a rollout that could not be scored has an
 from __future__ import annotations
 
 import asyncio
-import shutil
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from benchflow.branching.custom import load_aggregate
+from benchflow.confined import ConfinedDirectory
 from benchflow.contracts.branch import ChildOutcome, StateValue
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.reward import (
@@ -35,7 +35,7 @@ from benchflow.planes.reward.strategy import verify
 from benchflow.planes.reward.verify import config_of
 from benchflow.rescoring.judging import CountingJudge, judge_stored, together
 from benchflow.rescoring.place import Place
-from benchflow.rescoring.record import Outcome, RescoredRollout, StepScore, changes, place_of, write_record
+from benchflow.rescoring.record import Outcome, RescoredRollout, StepScore, changes, check_place, place_of, write_record
 from benchflow.rescoring.rubrics import GivenRubric
 from benchflow.rescoring.stored import StoredRollout, read_children
 from benchflow.rescoring.tasks import FoundTask, Tasks
@@ -46,6 +46,9 @@ from benchflow.store import storage_errors
 from benchflow.trajectories.nodes import load_rollout
 from benchflow.trajectories.tree import node_id
 from benchflow.trajectories.values import state_value
+
+_ANSWER = re.compile(r"(steps/[^/]+/)?judge/[^/]+")
+"""The files of a rollout's new score that later attempts need."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,12 @@ class Scoring:
 async def score_rollout(rollout: StoredRollout, scoring: Scoring, before: Sequence[StepScore] = ()) -> RescoredRollout:
     """Score it, and write what came of it beside its first score. before: of a child, what its parent's steps have now.
 
-    Of one that branched, each child is scored, and its V(s) made anew.
+    Of one that branched, each child is scored, and its V(s) made anew. Raises `ResultFileError` where the way to the
+    new scores leads through a link.
     """
-    work = _Rescored(rollout, scoring, place_of(rollout.paths, scoring.name), before)
+    place = place_of(rollout.paths, scoring.name)
+    await asyncio.to_thread(check_place, rollout.paths, place)
+    work = _Rescored(rollout, scoring, place, before)
     record = await work.record()
     await asyncio.to_thread(write_record, work.paths, record)
     return record
@@ -101,7 +107,7 @@ class _Rescored:
             return self._record("unmeasured")
         try:
             self._found = await self._scoring.tasks.find(self._rollout.spec.task)
-            await asyncio.to_thread(_clear, self.paths.rewards)
+            await asyncio.to_thread(_clear, self._rollout.paths, self.paths)
             for outcome in self._own_steps:
                 if not await self._score_step(outcome, self._found):
                     return self._summed_up(self._found.task)
@@ -157,7 +163,6 @@ class _Rescored:
         if outcome.verify is None and outcome.verifier_error is None:
             return False
         logs = self.paths.verifier_of(outcome.step.name)
-        await asyncio.to_thread(_clear, logs)
         place = Place(
             rollout=self._rollout,
             outcome=outcome,
@@ -307,10 +312,12 @@ def _redacted(failure: Failure, redact: Redactor) -> Failure:
     return failure.model_copy(update={"message": redact.cut(failure.message), "log_tail": tail})
 
 
-def _clear(place: Path) -> None:
-    """Remove what an attempt that failed or was killed has left. The answers that it was given lie elsewhere."""
-    with storage_errors(place):
-        if place.is_dir():
-            shutil.rmtree(place)
-        else:
-            place.unlink(missing_ok=True)
+def _clear(rollout: RolloutPaths, place: RolloutPaths) -> None:
+    """Remove what an attempt that failed or was killed has left, but for the answers of judges, and all links."""
+    with storage_errors(place.root), ConfinedDirectory(rollout.root) as directory:
+        name = place.root.relative_to(rollout.root).as_posix()
+        directory.make_directories(name)
+        for entry in list(directory.entries(name)):
+            is_answer = entry.is_file and _ANSWER.fullmatch(entry.name.removeprefix(f"{name}/"))
+            if not entry.is_directory and not is_answer:
+                directory.remove(entry.name)

@@ -17,7 +17,7 @@ from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.reward.capture import WORKSPACE
 from benchflow.provenance import read_own_spec
 from benchflow.results.summary import read_results
-from benchflow.stored_files import read_stored, require_directory
+from benchflow.stored_files import open_stored, read_stored, require_directory
 from benchflow.trajectories.growth import node_in
 
 
@@ -37,9 +37,12 @@ class StoredRollout:
         return start if done == begun else node_in(self.spec.chain, done)
 
     def workspace(self, step: str | None) -> Path | None:
-        """The workspace that was kept after a step, if it was."""
+        """The workspace that was kept after a step, if it was. Raises `ResultFileError` for a link to another."""
         kept = self.paths.evidence(step) / WORKSPACE
-        return kept if kept.is_file() else None
+        if not kept.is_file():
+            return None
+        open_stored(kept).close()
+        return kept
 
     def state(self, step: str | None) -> Path | None:
         """What the verifier of a step was shown of the world's state, if it was."""
@@ -60,7 +63,29 @@ def read_rollout(directory: Path) -> StoredRollout:
         ) from error
     except ValidationError as error:
         raise _spoilt(paths.result, error) from error
-    return StoredRollout(paths, read_rollout_spec(paths), result.model_copy(update={"directory": str(directory)}))
+    result = result.model_copy(update={"directory": str(directory)})
+    return _checked(StoredRollout(paths, read_rollout_spec(paths), result))
+
+
+def _checked(rollout: StoredRollout) -> StoredRollout:
+    """Return a rollout. Raise `ResultFileError` where a directory that scorers and judges are shown is a link.
+
+    What they are shown reaches sandboxes, and the endpoint of a judge.
+    """
+    paths, steps = rollout.paths, {None, *(outcome.step.name for outcome in rollout.result.steps)}
+    shown = [paths.agent, paths.artifacts, paths.trajectory.parent]
+    for step in steps:
+        evidence = paths.evidence(step)
+        shown += [
+            evidence / "inputs",
+            evidence / "memory",
+            paths.judge(step),
+            paths.verifier_of(step),
+            paths.state(step),
+        ]
+    for directory in shown:
+        require_directory(paths.root, directory.relative_to(paths.root).as_posix())
+    return rollout
 
 
 def read_children(rollout: StoredRollout) -> list[StoredRollout]:
@@ -95,7 +120,7 @@ def read_rollouts(job: JobPaths, include: Sequence[str] = (), *, trust: bool = F
     for result in chosen:
         assert result.directory is not None  # `read_results` says where it found it
         paths = RolloutPaths(Path(result.directory))
-        rollout = StoredRollout(paths, read_rollout_spec(paths), result)
+        rollout = _checked(StoredRollout(paths, read_rollout_spec(paths), result))
         stored.append(rollout if trust else _as_submitted(rollout, spec))
     return stored
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -14,7 +15,7 @@ from benchflow.contracts.rollout import RolloutResult, RolloutTree
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.trees import value_of, value_row
 from benchflow.store import storage_errors, write_all, write_atomic
-from benchflow.stored_files import read_stored
+from benchflow.stored_files import open_stored, read_stored, require_directory
 from benchflow.trajectories.journal import timestamp
 
 
@@ -29,7 +30,8 @@ def set_aside(paths: RolloutPaths, identity: dict[str, Any]) -> None:
         before = None
     if before == identity:
         return
-    if before is not None:
+    # What lies there without a configuration, too: whoever made the job may have put links where this run writes.
+    if paths.root.is_dir():
         put_aside(paths)
     write_json(paths.config, identity)
 
@@ -49,6 +51,7 @@ def put_aside(paths: RolloutPaths) -> None:
 
 def next_attempt(paths: RolloutPaths) -> Path:
     """The directory that the next run to be put aside goes to."""
+    require_directory(paths.root, "attempts")
     attempts = paths.root / "attempts"
     return attempts / str(1 + (sum(1 for _ in attempts.iterdir()) if attempts.is_dir() else 0))
 
@@ -118,9 +121,11 @@ def append_row(paths: JobPaths, result: RolloutResult) -> None:
 
 
 def append_line(file: Path, line: str) -> None:
-    """Add a line to a file that several processes add to."""
+    """Add a line to a file that several processes add to. Raises `ResultFileError` for what is no regular file."""
+    with contextlib.suppress(FileNotFoundError):
+        open_stored(file).close()
     with storage_errors(file):
-        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             write_all(fd, line.encode())

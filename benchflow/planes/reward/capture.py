@@ -30,7 +30,7 @@ from benchflow.planes.reward.functions import make_function
 from benchflow.planes.reward.inputs import judged_directory, strategy_of
 from benchflow.planes.sandbox.archives import excluded
 from benchflow.store import storage_errors, write_atomic
-from benchflow.stored_files import read_stored
+from benchflow.stored_files import open_stored, read_stored
 
 INPUTS = "inputs"
 WORKSPACE = "workspace.tar"
@@ -293,7 +293,7 @@ def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool]) -> str:
     seen: dict[str, bool] = {}
     parents: set[str] = set()
     with (
-        tar.open("rb") as packed,
+        open_stored(tar) as packed,
         tarfile.open(fileobj=sink, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
         for member in read_archive(packed, limits_of(packed)):

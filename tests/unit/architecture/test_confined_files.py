@@ -85,7 +85,6 @@ HOST: dict[str, str] = {
     "planes/sandbox/scratch.py": _STATE,
     "planes/sandbox/transcript.py": _STATE,
     "planes/sandbox/trees.py": "a tree in which nothing runs meanwhile: taken entry by entry, by lstat, into a new one",
-    "rescoring/scoring.py": _RESULTS,
     "rescoring/stored.py": _RESULTS,
     "rescoring/tasks.py": _STATE,
     "rubric.py": _RESULTS,
