@@ -83,7 +83,7 @@ def test_a_rollout_whose_directories_are_links_is_not_scored(job: JobPaths, outs
         place.rename(place.with_name("before"))
     link(place, outside)
     before = files_below(outside)
-    with pytest.raises(ResultFileError, match="link|no regular file"):
+    with pytest.raises(ResultFileError, match=r"link|no regular file"):
         rescored(job)
     assert files_below(outside) == before
 

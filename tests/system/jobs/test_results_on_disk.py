@@ -50,7 +50,12 @@ def rollout(docker_results: Results) -> Path:
 
 def test_the_job_directory_holds_what_the_format_names(job: JobPaths, rollout: Path) -> None:
     rollouts = {path.name for path in job.root.iterdir() if path.is_dir()}
-    assert {path.name for path in job.root.iterdir()} == {"summary.json", "results.jsonl", "config.json"} | rollouts
+    assert {path.name for path in job.root.iterdir()} == {
+        "summary.json",
+        "results.jsonl",
+        "config.json",
+        "config.json.mac",
+    } | rollouts
     assert rollout.name in rollouts and rollout.parent == job.root
     assert re.fullmatch(r"kept__[0-9a-f]{12}", rollout.name)
 

@@ -112,7 +112,6 @@ HOST_FUNCTIONS: dict[str, str] = {
     "planes/environment/state.py::_clear": "removes a whole directory, by descriptors",
     "planes/reward/capture.py::_bring": "the directory of inputs",
     "planes/reward/capture.py::_keep": "the archive that the host writes",
-    "planes/reward/capture.py::_retell": "the archive itself",
     "planes/reward/capture.py::_write": _RESULTS,
     "planes/reward/reasoning/checks.py::_kept": "the archive itself",
     "planes/reward/verify.py::soft": _RESULTS,
