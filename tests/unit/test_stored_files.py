@@ -36,7 +36,7 @@ def in_time() -> Iterator[None]:
         raise AssertionError("a reader waits for a file")
 
     before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(60)
+    signal.alarm(30)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import run
 from support.system_job import Results, SystemTasks
 from support.task_writer import write_task
 
+from benchflow.cli.resume import plan_again
+from benchflow.errors import UntrustedJobError
 from benchflow.paths import JobPaths
-from benchflow.results.summary import Summary
+from benchflow.provenance import is_own
+from benchflow.results.summary import Summary, read_spec
 
 pytestmark = pytest.mark.docker
 
@@ -46,6 +51,19 @@ def job(docker_job: Path) -> JobPaths:
 @pytest.fixture
 def rollout(docker_results: Results) -> Path:
     return Path(str(docker_results["kept"].directory))
+
+
+def test_a_job_is_known_to_its_submitter_alone(
+    job: JobPaths, run_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(run.stack_state(run_directory)))
+    copy = JobPaths(tmp_path / "jobs" / job.root.name)
+    shutil.copytree(job.root, copy.root)
+    assert is_own(job) and is_own(copy)
+    assert plan_again(copy.root.name, copy.root.parent, concurrency=1, context_root=None).total == read_spec(job).total
+    monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(tmp_path / "of-somebody-else"))
+    with pytest.raises(UntrustedJobError):
+        plan_again(copy.root.name, copy.root.parent, concurrency=1, context_root=None)
 
 
 def test_the_job_directory_holds_what_the_format_names(job: JobPaths, rollout: Path) -> None:
