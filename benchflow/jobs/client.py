@@ -263,7 +263,7 @@ def _lay_out(pack: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as scratch:
         fresh = RolloutPaths(Path(scratch) / target.name)
         unpack(pack, fresh.root)
-        require_directory(target, "attempts")
+        require_directory(target.parent, f"{target.name}/attempts")
         earlier = target / "attempts"
         for attempt in sorted(earlier.iterdir()) if earlier.is_dir() else ():
             place = next_attempt(fresh)

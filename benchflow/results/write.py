@@ -51,7 +51,7 @@ def put_aside(paths: RolloutPaths) -> None:
 
 def next_attempt(paths: RolloutPaths) -> Path:
     """The directory that the next run to be put aside goes to."""
-    require_directory(paths.root, "attempts")
+    require_directory(paths.root.parent, f"{paths.root.name}/attempts")
     attempts = paths.root / "attempts"
     return attempts / str(1 + (sum(1 for _ in attempts.iterdir()) if attempts.is_dir() else 0))
 
