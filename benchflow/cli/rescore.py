@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import AllowCode, Json, Trust
+from benchflow.cli.command import AllowCode, Json, Trust, Yes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -99,6 +99,7 @@ def rescore(
     ] = None,
     allow_code: AllowCode = None,
     trust: Trust = False,
+    yes: Yes = False,
     sandbox: Annotated[
         str | None,
         typer.Option(
@@ -147,6 +148,7 @@ def rescore(
         name=name,
         allow_code=allow_code or [],
         trust=trust,
+        take_variables=yes,
     )
     screen = console(stderr=as_json)
     found = _run(job_paths(job, jobs_dir).root, request, screen)

@@ -51,6 +51,8 @@ class Request:
     fields of `JudgeSettings`, over the job's. name: under which the new scores are written. allow_code: modules whose
     code the tasks may name, besides those that the job's configuration allows. trust: a job that was not submitted with
     this user's state directory is scored all the same, by what its configuration says.
+    take_variables: whether the tasks may have the variables of this environment that they take; one that takes some and
+    may not is an error of its rollouts.
     """
 
     rubric: str | Path | Scorer | None = None
@@ -64,6 +66,7 @@ class Request:
     name: str | None = None
     allow_code: Sequence[str] = ()
     trust: bool = False
+    take_variables: bool = True
 
 
 async def rescore(
@@ -83,7 +86,7 @@ async def rescore(
     rubric = await asyncio.to_thread(given_rubric, asked.rubric)
     _check_judge(asked.judge)
     state = StatePaths.default()
-    tasks = Tasks(asked.tasks, state)
+    tasks = Tasks(asked.tasks, state, asked.take_variables)
     digests = await asyncio.to_thread(tasks.digests, spec.tasks)
     digest = short_hash(repr(_what_scores(asked, rubric, digests, spec)), 16)
     records.check_place(job, JobPaths(job.root / records.DIRECTORY))
@@ -95,7 +98,7 @@ async def rescore(
         name=name,
         digest=digest,
         tasks=tasks,
-        recorded=tasks if asked.tasks is None else Tasks(state=state),
+        recorded=tasks if asked.tasks is None else Tasks(None, state, asked.take_variables),
         secrets=Secrets(os.environ, "here"),
         state=state,
         rubric=rubric,

@@ -13,8 +13,9 @@ from typing import Literal
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import TaskRef
 from benchflow.contracts.task import Task
-from benchflow.errors import StoreError, TaskError, TaskNotFoundError
+from benchflow.errors import StoreError, TaskError, TaskNotFoundError, TaskValueError
 from benchflow.paths import StatePaths
+from benchflow.secrets import references
 from benchflow.store import Store, storage_errors
 from benchflow.tasks import digest_tree, find_tasks, load_task, unpack
 
@@ -42,6 +43,8 @@ class Tasks:
 
     given: Path | None = None
     state: StatePaths = field(default_factory=StatePaths.default)
+    take_variables: bool = True
+    """Whether they may have the variables of this environment that they take."""
     _found: dict[str, FoundTask] = field(default_factory=dict)
     _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
@@ -55,7 +58,7 @@ class Tasks:
         return {ref.name: digest_tree(self._paths[ref.name]) if ref.name in self._paths else None for ref in refs}
 
     async def find(self, ref: TaskRef) -> FoundTask:
-        """Raises `TaskError` when it is nowhere, or cannot be read."""
+        """Raises `TaskError` when it is nowhere, cannot be read, or takes variables that it may not have."""
         key = ref.model_dump_json()
         async with self._locks[key]:
             if key not in self._found:
@@ -90,7 +93,16 @@ class Tasks:
 
     async def _load(self, directory: Path, ref: TaskRef, context: Path | None) -> Task:
         given = ref.environment is not None
-        return await asyncio.to_thread(load_task, directory, context_root=context, name=ref.name, has_manifest=given)
+        task = await asyncio.to_thread(load_task, directory, context_root=context, name=ref.name, has_manifest=given)
+        taken = [name for name in references(task) if name in os.environ]
+        if taken and not self.take_variables:
+            raise TaskValueError(
+                f"takes variables of your environment: {', '.join(sorted(taken))}",
+                file=str(directory / task.config_file),
+                key="--yes",
+                remedy="look whether it may have them, and give --yes (-y); or unset them",
+            )
+        return task
 
     async def _unpacked(self, pack: ArtifactRef, ref: TaskRef) -> Path:
         try:

@@ -22,7 +22,7 @@ from benchflow.sanitise import (
 
 ODD = "".join(chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))) + (
     "\u00ad\u034f\u061c\u115f\u180e\u200b\u200c\u200d\u200e\u200f\u2028\u2029\u202a\u202e\u2060\u2066\u2069\u206a"
-    "\u3164\ufe0f\ufeff\uffa0\ufff9\ud800\udfff\U000e0001\U000e0041\U000e0100"
+    "\u2800\u3164\ufe0f\ufeff\uffa0\ufff9\ud800\udfff\U000e0001\U000e0041\U000e0100"
 )
 TEXTS = st.text(
     st.one_of(
