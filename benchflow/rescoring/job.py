@@ -86,7 +86,7 @@ async def rescore(
     rubric = await asyncio.to_thread(given_rubric, asked.rubric)
     _check_judge(asked.judge)
     state = StatePaths.default()
-    tasks = Tasks(asked.tasks, state, asked.take_variables)
+    tasks = Tasks(asked.tasks, state, asked.take_variables, asked.allow_code)
     digests = await asyncio.to_thread(tasks.digests, spec.tasks)
     digest = short_hash(repr(_what_scores(asked, rubric, digests, spec)), 16)
     records.check_place(job, JobPaths(job.root / records.DIRECTORY))
@@ -98,7 +98,7 @@ async def rescore(
         name=name,
         digest=digest,
         tasks=tasks,
-        recorded=tasks if asked.tasks is None else Tasks(None, state, asked.take_variables),
+        recorded=tasks if asked.tasks is None else Tasks(None, state, asked.take_variables, asked.allow_code),
         secrets=Secrets(os.environ, "here"),
         state=state,
         rubric=rubric,

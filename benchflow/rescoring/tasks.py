@@ -6,15 +6,18 @@ import asyncio
 import os
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.code import allowing, is_allowed
 from benchflow.contracts.job import TaskRef
 from benchflow.contracts.task import Task
 from benchflow.errors import StoreError, TaskError, TaskNotFoundError, TaskValueError
 from benchflow.paths import StatePaths
+from benchflow.planes.reward.functions import check_declared
 from benchflow.secrets import references
 from benchflow.store import Store, storage_errors
 from benchflow.tasks import digest_tree, find_tasks, load_task, unpack
@@ -45,6 +48,8 @@ class Tasks:
     state: StatePaths = field(default_factory=StatePaths.default)
     take_variables: bool = True
     """Whether they may have the variables of this environment that they take."""
+    allow_code: Sequence[str] | None = None
+    """Modules that their reward functions may be of; None where these functions do not score."""
     _found: dict[str, FoundTask] = field(default_factory=dict)
     _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
@@ -58,7 +63,7 @@ class Tasks:
         return {ref.name: digest_tree(self._paths[ref.name]) if ref.name in self._paths else None for ref in refs}
 
     async def find(self, ref: TaskRef) -> FoundTask:
-        """Raises `TaskError` when it is nowhere, cannot be read, or takes variables that it may not have."""
+        """Raises `TaskError` when it is nowhere, cannot be read, or takes what it may not have."""
         key = ref.model_dump_json()
         async with self._locks[key]:
             if key not in self._found:
@@ -94,6 +99,15 @@ class Tasks:
     async def _load(self, directory: Path, ref: TaskRef, context: Path | None) -> Task:
         given = ref.environment is not None
         task = await asyncio.to_thread(load_task, directory, context_root=context, name=ref.name, has_manifest=given)
+        if task.reward is not None and self.allow_code is not None:
+            for key, target in check_declared(task.reward, file=str(directory / task.config_file)):
+                if not is_allowed(target, self.allow_code):
+                    raise TaskValueError(
+                        f"{target!r} is code of this host that no installed package declares for tasks",
+                        file=str(directory / task.config_file),
+                        key=key,
+                        remedy=allowing(target),
+                    )
         taken = [name for name in references(task) if name in os.environ]
         if taken and not self.take_variables:
             raise TaskValueError(
