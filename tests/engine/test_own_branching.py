@@ -12,7 +12,7 @@ from support import own_branching
 from support.theatre import Theatre
 
 from benchflow.contracts.rollout import RolloutResult, RolloutTree
-from benchflow.rescoring import Request, rescore
+from benchflow.rescoring import rescore
 from benchflow.trajectories.stored import load_tree
 
 
@@ -55,9 +55,7 @@ async def test_a_tree_branches_where_its_own_policy_says_and_is_worth_what_its_o
 
     job = Path(str(result.directory)).parent
     copy = shutil.copytree(job, theatre.root / "copied" / job.name)
-    (refused,) = (await rescore(copy)).rollouts
-    assert refused.error is not None and "--allow-code own_branching" in (refused.error.remedy or "")
-    (record,) = (await rescore(copy, Request(allow_code=["own_branching"]))).rollouts
+    (record,) = (await rescore(copy)).rollouts
     assert (record.outcome, record.error) == ("unchanged", None)
     assert record.value is not None and record.value.aggregate == "own_branching:stdev"
 
