@@ -146,6 +146,11 @@ async def test_no_header_makes_another_request_of_a_call(house: House) -> None:
         "x-original-url",
         "x-rewrite-url",
         "cookie",
+        "x-portkey-custom-host",
+        "helicone-target-url",
+        "x-forwarded-host",
+        "openai-organization",
+        "openai-project",
     )
     async with raw_upstream(answer_done) as upstream:
         agent = await house.agent("openai-chat", upstream.base_url)
@@ -362,11 +367,13 @@ async def test_an_event_is_not_held_back_for_the_next_one(house: House) -> None:
 
 
 @pytest.mark.parametrize("status", ["200 OK", "400 Bad Request"])
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "gzip of two members"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "deflate without a head", "gzip of two members"])
 async def test_a_packed_answer_does_not_hide_the_key(house: House, encoding: str, status: str) -> None:
     plain = f'{{"echo": "{KEY}"}}'.encode()
     if encoding == "deflate":
         packed = zlib.compress(plain)
+    elif encoding == "deflate without a head":
+        packed = zlib.compress(plain, wbits=-zlib.MAX_WBITS)
     elif encoding == "gzip":
         packed = gzip.compress(plain)
     else:
@@ -416,6 +423,8 @@ UNUSABLE = {
     "a packing that is told twice": "HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\nContent-Encoding: gzip\r\n"
     "Content-Length: 26\r\n\r\n{key}",
     "a packed transfer": "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1a\r\n{key}\r\n0\r\n\r\n",
+    "an answer that is not packed as it says": "HTTP/1.1 200 OK\r\nContent-Encoding: deflate\r\n"
+    "Content-Length: 27\r\n\r\n\x07{key}",
     "what is not packed as it says": "HTTP/1.1 400 Bad\r\nContent-Encoding: gzip\r\nContent-Length: 26\r\n\r\n{key}",
 }
 
@@ -432,6 +441,18 @@ async def test_an_answer_that_cannot_be_passed_on_is_an_error_of_the_gateways_ow
     assert KEY.encode() not in got and b"ocation" not in got
     assert len(upstream.visits) == 1
     assert (await agent.answered())[0][1]["error"]["kind"] in ("unusable", "unreachable")
+
+
+async def test_a_header_with_control_characters_is_not_passed_on(house: House) -> None:
+    async def steer(visit: Visit) -> None:
+        head = b"X-Good: 1\r\nX-Steer: \x1b[2J\x07\x01\r\nContent-Type: application/json\r\n"
+        await visit.send(b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n%s" % (head, len(DONE), DONE))
+
+    async with raw_upstream(steer) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        got = await agent.call(stream=False)
+    assert (got.status, got.body) == (200, DONE)
+    assert ("x-good" in got.headers, "x-steer" in got.headers) == (True, False)
 
 
 async def test_early_hints_and_trailers_are_not_passed_on(house: House) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support.gateway_house import Agent, House, house_in
+from support.gateway_house import Agent, House, end_gateway, house_in
 from support.raw_upstream import SSE_HEAD, Visit, chunk, event, raw_upstream
 
 from benchflow.contracts.gateway import Attribution
-from benchflow.errors import GatewayUnavailableError
+from benchflow.errors import GatewayUnavailableError, OutdatedGatewayError
 from benchflow.gateway.client import GatewayClient
 from benchflow.gateway.process import ensure_gateway, is_running, start_gateway, stop_gateway
 from benchflow.paths import StatePaths
@@ -53,6 +53,39 @@ async def waits(house: House, agent: Agent) -> None:
 
 async def stopping(house: House) -> bool:
     return (await house.client.ping()).stopping
+
+
+OLDER = (
+    "from benchflow.gateway import control; control.PROTOCOL = 0; from benchflow.gateway.__main__ import main; main()"
+)
+
+
+async def test_a_gateway_of_an_older_version_is_replaced_when_no_call_is_under_way(tmp_path: Path) -> None:
+    paths = StatePaths(tmp_path / "state")
+    command = [sys.executable, "-c", OLDER, "--state", str(paths.root), "--grace", "0"]
+    process = await asyncio.to_thread(subprocess.Popen, command)
+    try:
+        client = GatewayClient(paths, patience=300)
+        assert (await client.ping()).pid == process.pid
+        (tmp_path / "s").symlink_to(paths.gateway.public)
+        house = House(paths, tmp_path, client, process.pid, tmp_path / "s")
+        with ScriptedModel([Reply(text="Hi", hold="slow"), HI]) as model:
+            agent = await house.agent("openai-chat", model.openai_base_url, credentials=())
+            call = asyncio.create_task(agent.call())
+            await model.arrived(1)
+            with pytest.raises(OutdatedGatewayError, match="older version"):
+                await ensure_gateway(paths)
+            model.release("slow")
+            assert (await call).status == 200
+            assert await client.until_quiet(agent.id, timeout=300)
+            assert (await ensure_gateway(paths)).pid != process.pid
+            # It knows what the older one knew.
+            assert (await agent.call()).status == 200
+        await house.sessions[0].close()
+    finally:
+        process.kill()
+        process.wait()
+        await end_gateway(paths)
 
 
 async def test_a_killed_gateways_calls_are_ended_in_the_record_by_the_next(house: House) -> None:

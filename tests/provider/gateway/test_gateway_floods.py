@@ -1,0 +1,206 @@
+"""An agent that takes all it can get: connections, memory, time, log lines. The others are served all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from support.gateway_house import House, ask, house_in, key_header
+from support.raw_upstream import DONE, SSE_HEAD, Visit, answer, chunk, raw_upstream
+
+from benchflow.gateway import connections, request_body
+from benchflow.gateway.app import Gateway
+from benchflow.gateway.client import GatewayClient
+from benchflow.paths import StatePaths
+from benchflow.testing.waiting import until
+
+SOFT_FILES, HARD_FILES = 64, 400
+
+
+async def answer_done(visit: Visit) -> None:
+    await visit.send(answer(DONE))
+
+
+@pytest_asyncio.fixture
+async def small_house(tmp_path: Path) -> AsyncIterator[House]:
+    """A gateway that may open few files, as on a host whose limits nobody has raised."""
+    paths = StatePaths(tmp_path / "state")
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT_FILES, HARD_FILES))
+
+    command = [sys.executable, "-m", "benchflow.gateway", "--state", str(paths.root)]
+    # The limits are of the process from its first instruction on.
+    process = await asyncio.to_thread(lambda: subprocess.Popen(command, preexec_fn=limit))
+    try:
+        await GatewayClient(paths, patience=300).ping()
+        async with house_in(tmp_path) as house:
+            yield house
+    finally:
+        process.kill()
+        process.wait()
+
+
+def connect(house: House) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(house.socket)
+    return client
+
+
+async def test_connections_of_one_peer_do_not_keep_others_from_their_model(small_house: House) -> None:
+    house = small_house
+    async with raw_upstream(answer_done) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        with ExitStack() as opened:
+            for number in range(HARD_FILES):
+                client = opened.enter_context(connect(house))
+                if number % 2:
+                    client.send(b"POST /v1/chat/completions HTTP/1.1\r\nX-Half: ")
+            assert (await agent.call(stream=False)).status == 200
+            # Half of all files are for endpoints, and of the other half no peer may have all.
+            assert len(list(Path(f"/proc/{house.pid}/fd").iterdir())) < HARD_FILES / 2
+    log = (house.paths.logs / "gateway.log").read_text()
+    assert log.count("requests were refused") == 1, log
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SEC", 0.3)
+    monkeypatch.setattr(request_body, "BODY_SEC", 0.3)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_slow_head_or_body_ends_a_connection(tmp_path: Path) -> None:
+    paths = StatePaths(tmp_path / "state")
+    gateway = Gateway(paths, grace=0.1)
+    await gateway.start()
+    try:
+        async with raw_upstream(answer_done) as upstream, house_in(tmp_path) as house:
+            agent = await house.agent("openai-chat", upstream.base_url)
+            silent, writer = await asyncio.open_unix_connection(house.socket)
+            half, half_writer = await asyncio.open_unix_connection(house.socket)
+            half_writer.write(b"POST / HTTP/1.1\r\nX-Half")
+            [(name, value)] = key_header("openai-chat", agent.registration.token).items()
+            slow, slow_writer = await asyncio.open_unix_connection(house.socket)
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{name}: {value}\r\nContent-Length: 100\r\n\r\n{{"
+            slow_writer.write(head.encode())
+            for reader in (silent, half):
+                with pytest.raises(ConnectionResetError):
+                    assert await asyncio.wait_for(reader.read(), 60) == b""
+                    raise ConnectionResetError
+            assert (await asyncio.wait_for(slow.readline(), 60)).startswith(b"HTTP/1.1 408 ")
+            # One that is kept open after a call has more time.
+            body = json.dumps(ask("openai-chat", stream=False)[1]).encode()
+            assert (await agent.post("/chat/completions", body)).status == 200
+            assert not any(visit.body != body for visit in upstream.visits)
+            for one in (writer, half_writer, slow_writer):
+                one.close()
+    finally:
+        await gateway.stop()
+
+
+async def test_the_body_of_a_call_that_waits_is_not_read(house: House) -> None:
+    async with raw_upstream(answer_done) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        await house.client.hold(agent.id)
+        body = json.dumps(ask("openai-chat", "x" * 20_000_000, stream=False)[1]).encode()
+        [(name, value)] = key_header("openai-chat", agent.registration.token).items()
+        reader, writer = await asyncio.open_unix_connection(house.socket)
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{name}: {value}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
+
+        async def is_held() -> bool:
+            return (await house.client.status(agent.id)).waiting == 1
+
+        await until(is_held)
+        assert writer.transport.get_write_buffer_size() > 15_000_000
+        await house.client.release(agent.id)
+        assert (await asyncio.wait_for(reader.readline(), 300)).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+
+async def test_malformed_requests_and_those_of_nobody_do_not_fill_the_log(house: House) -> None:
+    log = house.paths.logs / "gateway.log"
+    size = log.stat().st_size
+    for _ in range(100):
+        with connect(house) as client:
+            client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 0\r\n\r\n" + b"\x00\x01 \r\n\r\n")
+            while client.recv(65536):
+                pass
+    # A traceback has some kilobytes.
+    assert log.stat().st_size - size < 20_000
+
+
+async def test_a_call_whose_endpoint_is_faster_than_the_gateway_lets_others_have_their_turn(house: House) -> None:
+    async def flood(visit: Visit) -> None:
+        if b"flood" not in visit.body:
+            await visit.send(answer(DONE))
+            return
+        await visit.send(SSE_HEAD)
+        while not visit.gone.is_set():
+            await visit.send(chunk(bytes(2**20)))
+
+    async with raw_upstream(flood) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        flooded = asyncio.create_task(agent.call("flood"))
+        await until(lambda: bool(upstream.visits))
+        assert (await agent.call(stream=False)).status == 200
+        flooded.cancel()
+        await asyncio.gather(flooded, return_exceptions=True)
+
+
+# --- what would not be counted
+
+AMBIGUOUS = {
+    "a key twice": b'{"stream": false, "stream": true, "messages": []}',
+    "a key in another case": b'{"stream": false, "Stream": true, "messages": []}',
+    "no JSON": b'{"stream": true,',
+}
+
+
+@pytest.mark.parametrize("what", AMBIGUOUS)
+async def test_a_body_that_could_be_read_in_another_way_reaches_no_endpoint(house: House, what: str) -> None:
+    async with raw_upstream(answer_done) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url, limits={"calls": 1})
+        got = await agent.post("/chat/completions", AMBIGUOUS[what])
+        assert (got.status, got.json["error"]["type"]) == (400, "invalid_request_error")
+        assert not upstream.visits
+        # It has used up nothing.
+        assert (await agent.call(stream=False)).status == 200
+    assert (await agent.answered(2))[0][1]["error"]["kind"] == "unreadable"
+
+
+async def test_a_response_in_the_background_is_refused(house: House) -> None:
+    async with raw_upstream(answer_done) as upstream:
+        agent = await house.agent("openai-responses", upstream.base_url)
+        got = await agent.call(stream=False, background=True)
+        assert (got.status, "background" in got.json["error"]["message"]) == (400, True)
+        assert not upstream.visits
+        assert (await agent.call(stream=False, background=False)).status == 200
+    assert (await agent.answered(2))[0][1]["error"]["kind"] == "not_allowed"
+
+
+async def test_tokens_that_an_endpoint_does_not_tell_are_estimated(house: House) -> None:
+    said = {"choices": [{"index": 0, "message": {"content": "word " * 400}, "finish_reason": "stop"}]}
+
+    async def tell_nothing(visit: Visit) -> None:
+        await visit.send(answer(json.dumps(said).encode()))
+
+    async with raw_upstream(tell_nothing) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url, limits={"output_tokens": 900})
+        statuses = [(await agent.call(stream=False)).status for _ in range(3)]
+    assert statuses == [200, 200, 402]
+    usage = (await house.client.status(agent.id)).usage
+    assert (usage.output_tokens, usage.unmetered) == (1000, 2)
+    assert (await agent.answered(3))[0][1]["usage"]["is_estimated"] is True
