@@ -273,8 +273,11 @@ async def forget_model(context: WorkerContext, spec: RolloutSpec) -> None:
                 await GatewayClient(context.paths, patience=2.0).forget(spec.id)
 
 
-async def refused_requests(context: WorkerContext, spec: RolloutSpec) -> list[str]:
-    """Return a warning for each request of a rollout's agents that the gateway did not pass on."""
+async def call_warnings(context: WorkerContext, spec: RolloutSpec) -> list[str]:
+    """Return warnings about a rollout's model calls.
+
+    One for each request that the gateway did not pass on, and those about what is not on record, or only estimated.
+    """
     if not record_for(spec.agent).takes_model or not context.paths.gateway.rollouts.is_dir():
         return []
     from benchflow.gateway.client import GatewayClient
@@ -287,12 +290,17 @@ async def refused_requests(context: WorkerContext, spec: RolloutSpec) -> list[st
     except BenchFlowError:
         # Of a rollout whose agent did not get as far as a session it was never told.
         return []
-    return [
+    warnings = [
         f"the model gateway refused {refused.count} × {refused.method} {refused.path}"
         if refused.path is not None
         else f"the model gateway refused {refused.count} × other requests"
         for refused in status.refused
     ]
+    if status.failure is not None:
+        warnings.append(f"not all model calls were made or recorded: {status.failure}")
+    if status.usage.unmetered:
+        warnings.append(f"the tokens of {status.usage.unmetered} model calls are estimated: no usage was told of them")
+    return warnings
 
 
 def _keep_calls(record: Path, turns: Container[int], target: Path) -> None:

@@ -16,7 +16,7 @@ from benchflow.activities.agents import keep_journals, redactor_for
 from benchflow.activities.clean_room import end_rooms
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import keep_logs, world_of
-from benchflow.activities.models import refused_requests
+from benchflow.activities.models import call_warnings
 from benchflow.activities.portable import lay_out_record
 from benchflow.confined import ConfinedDirectory
 from benchflow.contracts import names
@@ -81,7 +81,7 @@ class ReportActivities:
     ) -> ReportResult:
         """Write what needs no more of the sandbox."""
         assert report.sandbox is not None
-        warnings += await refused_requests(self.context, report.spec)
+        warnings += await call_warnings(self.context, report.spec)
         # Last: nothing that comes out of the sandbox may take their place.
         warnings += await asyncio.to_thread(keep_journals, self.context, report.sandbox, paths.sessions, redact)
         return await self._write(report.model_copy(update={"warnings": warnings}), paths)

@@ -169,8 +169,8 @@ class Attribution(Model):
 
 class CallUsage(Model):
     """What one call used, None where nobody knows. input_tokens include the cached and those written to a cache;
-    output_tokens include the reasoning. cost_usd: None without a known price. is_estimated: the agent left before the
-    endpoint told all, so that tokens are guessed by the length of what was said.
+    output_tokens include the reasoning. cost_usd: None without a known price. is_estimated: the endpoint did not tell
+    all, or the agent left before it did, so that tokens are guessed by the length of what was said.
     """
 
     is_estimated: bool = False
@@ -184,9 +184,9 @@ class CallUsage(Model):
 
 class UsageTotals(Model):
     """What a rollout has used. calls: let through to the upstream, side calls included, and without those that were
-    answered from a record. unmetered: answered without a word on tokens. unpriced: of models without a known price,
-    which cost_usd leaves out; it is None when nothing has a price. token_counts: requests that only ask how many tokens
-    a text has; they are no calls.
+    answered from a record. unmetered: answered by an endpoint that did not tell the tokens, so that they are estimated.
+    unpriced: of models without a known price, which cost_usd leaves out; it is None when nothing has a price.
+    token_counts: requests that only ask how many tokens a text has; they are no calls.
     """
 
     calls: int = 0
@@ -251,10 +251,10 @@ class CallError(Model):
 
     kind: `upstream_status` (it answered with an error), `unreachable`, `stalled`, `truncated` (it closed early),
     `incomplete` (it ended without what ends an answer in its dialect), `client_closed`, `gateway_stopped`,
-    `gateway_restarted`, `budget_exhausted`, `replay_diverged`, `missing_secret`, `unreadable` (a body that nothing can
-    be put into, where something must be), `too_large`, `too_many` (token counts), `record_full`, `not_allowed` (no
-    request that is passed on), `unusable` (the upstream answered with a redirect, another protocol, or a body that
-    cannot be unpacked).
+    `gateway_restarted`, `budget_exhausted`, `replay_diverged`, `missing_secret`, `unreadable` (a body that is no JSON
+    object, or that two parsers could read in two ways), `too_large`, `too_slow` (a body), `too_many` (token counts),
+    `record_full`, `not_allowed` (no request that is passed on), `unusable` (the upstream answered with a redirect,
+    another protocol, or a body that cannot be unpacked).
     """
 
     kind: str

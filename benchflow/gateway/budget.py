@@ -82,7 +82,10 @@ class Meter:
         self.totals = self.totals.model_copy(update={"replayed": self.totals.replayed + 1})
 
     def end(self, usage: CallUsage | None, *, answered: bool) -> None:
-        """A call that went to the upstream is over. usage: None when nothing is known. answered: by a model."""
+        """A call that went to the upstream is over. usage: None when nothing is known.
+
+        answered: by a model, to an agent that stayed to the end.
+        """
         is_unmetered = answered and (usage is None or usage.is_estimated)
         totals = self.totals = self.totals.model_copy(update={"unmetered": self.totals.unmetered + is_unmetered})
         if usage is None:

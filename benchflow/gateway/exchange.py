@@ -462,7 +462,7 @@ class Exchange:
         if is_whole and has_left and read.has_end:
             answer.error = None
         if self._counted:
-            self._rollout.meter.end(usage, answered=is_whole)
+            self._rollout.meter.end(usage, answered=is_whole and not has_left)
         elif self._source == "replay":
             self._rollout.meter.replay()
         if self._counted and is_whole and answer.error is None and answered.finish is None:

@@ -205,7 +205,7 @@ def _count(head: Mapping[str, Any], response: Mapping[str, Any], meter: Meter) -
     else:
         meter.begin(side=head["side"])
         usage = response.get("usage")
-        answered = response.get("status") is not None and response["status"] < 300
+        answered = response.get("status") is not None and response["status"] < 300 and error != "client_closed"
         meter.end(CallUsage.model_validate(usage) if usage else None, answered=answered)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from support.gateway_house import House, ask, house_in, key_header
-from support.raw_upstream import DONE, SSE_HEAD, Visit, answer, chunk, raw_upstream
+from support.raw_upstream import DONE, Visit, answer, raw_upstream
 
 from benchflow.gateway import connections, request_body
 from benchflow.gateway.app import Gateway
@@ -140,24 +140,6 @@ async def test_malformed_requests_and_those_of_nobody_do_not_fill_the_log(house:
                 pass
     # A traceback has some kilobytes.
     assert log.stat().st_size - size < 20_000
-
-
-async def test_a_call_whose_endpoint_is_faster_than_the_gateway_lets_others_have_their_turn(house: House) -> None:
-    async def flood(visit: Visit) -> None:
-        if b"flood" not in visit.body:
-            await visit.send(answer(DONE))
-            return
-        await visit.send(SSE_HEAD)
-        while not visit.gone.is_set():
-            await visit.send(chunk(bytes(2**20)))
-
-    async with raw_upstream(flood) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url)
-        flooded = asyncio.create_task(agent.call("flood"))
-        await until(lambda: bool(upstream.visits))
-        assert (await agent.call(stream=False)).status == 200
-        flooded.cancel()
-        await asyncio.gather(flooded, return_exceptions=True)
 
 
 # --- what would not be counted
