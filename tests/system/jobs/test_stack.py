@@ -20,6 +20,7 @@ from benchflow import stack
 from benchflow.errors import ConfigError, StackError
 from benchflow.jobs import open_job, plan_job, submit
 from benchflow.paths import StatePaths
+from benchflow.temporal import Target, connect
 from benchflow.testing.waiting import until
 
 WAITS = "until [ -e /root/go ]; do sleep 0.05; done; echo done > /root/answer\n"
@@ -38,10 +39,16 @@ def own(state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StatePaths]:
 def test_it_is_one_for_all_who_ask_and_ends_when_told_and_when_nobody_uses_it(
     own: StatePaths, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    port = stack.free_port()
+    monkeypatch.setenv(stack.PORT_VARIABLE, str(port))
     with ThreadPoolExecutor(4) as pool:
         records = list(pool.map(lambda _: stack.ensure(own), range(4)))
     assert len({record.supervisor.pid for record in records}) == 1
     assert records[0].ui_port in stack.PORTS
+    # On a port that was asked for, everybody reaches it, and that is said.
+    assert (records[0].address, records[0].exposure) == (f"127.0.0.1:{port}", "BENCHFLOW_STACK_PORT is set")
+    assert asyncio.run(connect(Target(f"127.0.0.1:{port}"))).namespace == "benchflow"
+    monkeypatch.delenv(stack.PORT_VARIABLE)
     assert stack.running(own) is not None
     assert stack.stop(own)
     assert stack.running(own) is None
@@ -53,7 +60,7 @@ def test_it_is_one_for_all_who_ask_and_ends_when_told_and_when_nobody_uses_it(
 
     monkeypatch.setenv("BENCHFLOW_STACK_IDLE_SEC", "1")
     again = stack.ensure(own)
-    assert (again.address, again.ui) == (records[0].address, records[0].ui)
+    assert again.ui == records[0].ui
     assert again.supervisor != records[0].supervisor
     asyncio.run(until(lambda: not again.supervisor.alive))
     assert again.server is not None and not again.server.alive
