@@ -7,6 +7,11 @@ from pathlib import Path
 
 TAIL = 30
 """Lines kept for an error."""
+MAX_LINE_CHARACTERS = 4096
+"""The end of a line that is kept for an error. A task's build may print without ever ending a line."""
+MAX_LOG_CHARACTERS = 50_000_000
+"""The beginning of a build's output that is kept in its log."""
+CUT = "\n(the rest of this log is not kept)\n"
 
 
 class Transcript:
@@ -16,6 +21,8 @@ class Transcript:
         self._log = log
         self._last: deque[str] = deque(maxlen=TAIL)
         self._rest = ""
+        self._left = MAX_LOG_CHARACTERS
+        self._is_cut = False
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
 
@@ -25,8 +32,11 @@ class Transcript:
         return "\n".join(lines[-TAIL:])
 
     def write(self, text: str) -> None:
-        if self._log is not None:
+        if self._log is not None and not self._is_cut:
+            self._is_cut = len(text) > self._left
             with self._log.open("a", encoding="utf-8") as file:
-                file.write(text)
-        *lines, self._rest = (self._rest + text).split("\n")
-        self._last.extend(line for line in lines if line.strip())
+                file.write(text[: self._left] + CUT if self._is_cut else text)
+            self._left -= len(text)
+        *lines, rest = (self._rest + text).split("\n")
+        self._last.extend(line[-MAX_LINE_CHARACTERS:] for line in lines if line.strip())
+        self._rest = rest[-MAX_LINE_CHARACTERS:]
