@@ -57,6 +57,20 @@ BREAKS_OFF: dict[str, tuple[list[Any], str, str]] = {
 CATEGORIES = {"AgentExitError": "agent_exit", "ACPError": "agent_protocol", "AgentTimeoutError": "agent_timeout"}
 
 
+FILLS_THE_DISK: dict[str, tuple[Any, str, str]] = {
+    "prints-without-end": ({"daemon": "yes z", "keeps_stdout": True}, "agent", "wrote more than 1073741824 bytes"),
+    "fills-what-it-shares": (
+        {"run": "cd /run/benchflow/agent && mkdir many && cd many && seq 11000 | xargs touch", "silent": True},
+        "root",
+        "filled the directory of its agents' stdio",
+    ),
+}
+"""What the agent does, as whom, and the words of the error."""
+
+HOLE = "truncate -s 1T"
+"""Makes a file that takes nothing of the sandbox's disk, and would take all of the host's."""
+
+
 def filled(actions: list[Any], length: str) -> list[Any]:
     return json.loads(json.dumps(actions).replace("{length}", length))
 
@@ -110,6 +124,12 @@ def system_tasks(root: Path) -> SystemTasks:
                 write_task(root, name, [*SO_FAR, *actions, {"hang": True}])
                 for name, (actions, _, _) in BREAKS_OFF.items()
             ),
+            *(
+                write_task(root, name, [SOLVE, action, {"hang": True}], config=f'[agent]\nuser = "{user}"\n')
+                for name, (action, user, _) in FILLS_THE_DISK.items()
+            ),
+            write_task(root, "leaves-a-hole", [SOLVE, {"run": f"{HOLE} /logs/artifacts/hole"}]),
+            write_task(root, "has-a-hole-in-its-verdict", [SOLVE], test=f"{HOLE} /logs/verifier/hole\n{TEST}"),
             daemons_task(root, "leaves-daemons", "71001"),
             write_task(root, "asks-nonsense", [SOLVE, nonsense]),
             write_task(root, "boasts", [SOLVE, {"end": "e" * 100_000}], script=boast),
@@ -124,7 +144,10 @@ def system_tasks(root: Path) -> SystemTasks:
         "leaves": [write_task(root, "leaves", [SOLVE])],
         "absent": [write_task(root, "absent", [SOLVE])],
         "mute": [write_task(root, "mute", [SOLVE])],
-        "turns_in_docker": [daemons_task(root, "leaves-daemons-in-docker", "73001")],
+        "turns_in_docker": [
+            daemons_task(root, "leaves-daemons-in-docker", "73001"),
+            write_task(root, "leaves-a-hole-in-docker", [SOLVE, {"run": f"{HOLE} /logs/artifacts/hole"}]),
+        ],
     }
 
 
@@ -310,6 +333,48 @@ def test_what_never_began_is_not_scored_nor_tried_again_and_leaves_nothing(local
     assert_nothing_is_left(*(local_turns[name] for name in UNREADY))
 
 
+# --- agents that fill the disk --------------------------------------------------------------------------
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("name", FILLS_THE_DISK)
+def test_an_agent_that_fills_the_hosts_disk_is_ended_and_scored(local_turns: dict[str, Seen], name: str) -> None:
+    seen = local_turns[name]
+    assert (seen.error.type, seen.error.category) == ("AgentOutputError", "agent_output")
+    assert FILLS_THE_DISK[name][2] in seen.error.message
+    assert (seen.result.rewards, seen.result.attempt) == ({"reward": 1.0}, 1)
+    assert [line["type"] for line in seen.lines[:2]] == ["user_message", "tool_call"]
+    assert seen.lines[-1]["type"] == "agent_error"
+    assert_nothing_is_left(seen)
+
+
+def assert_a_hole_is_left_out(seen: Seen) -> None:
+    assert (seen.result.error, seen.result.rewards) == (None, {"reward": 1.0})
+    (warning,) = [text for text in seen.result.warnings if "not downloaded" in text]
+    assert warning.startswith("/logs/artifacts could not be collected") and "hole'" in warning
+
+
+@pytest.mark.local
+def test_an_artifact_that_would_fill_the_disk_is_left_out_with_a_warning(local_turns: dict[str, Seen]) -> None:
+    assert_a_hole_is_left_out(local_turns["leaves-a-hole"])
+
+
+@pytest.mark.docker
+def test_an_artifact_that_would_fill_the_disk_is_left_out_in_docker(docker_turns: dict[str, Seen]) -> None:
+    assert_a_hole_is_left_out(docker_turns["leaves-a-hole-in-docker"])
+
+
+@pytest.mark.local
+def test_a_verifiers_output_that_would_fill_the_disk_is_its_failure_and_is_not_tried_again(
+    local_turns: dict[str, Seen],
+) -> None:
+    result = local_turns["has-a-hole-in-its-verdict"].result
+    assert (result.error, result.rewards, result.attempt) == (None, None, 1)
+    assert result.verifier_error is not None
+    assert (result.verifier_error.type, result.verifier_error.category) == ("VerifierError", "verifier")
+    assert "hole'" in result.verifier_error.message
+
+
 # --- agents that say very much --------------------------------------------------------------------------
 
 
@@ -318,7 +383,7 @@ def floods(root: Path) -> dict[str, Seen]:
     return run_tasks(
         [
             write_task(root, "lines", [*SO_FAR, {"flood": 100_000_000, "line": 10_000}, {"say": "dry again"}]),
-            write_task(root, "long-line", [*SO_FAR, {"line": 20_000_000}, {"say": "that was it"}]),
+            write_task(root, "long-line", [*SO_FAR, {"line": 15_000_000}, {"say": "that was it"}]),
             write_task(root, "line-without-end", [*SO_FAR, {"line": 80_000_000}, {"hang": True}]),
         ],
         root / "jobs",
@@ -338,10 +403,10 @@ def test_a_flood_of_100_megabytes_is_heard_to_its_end(floods: dict[str, Seen]) -
 
 @pytest.mark.local
 @pytest.mark.long
-def test_a_message_of_20_megabytes_is_heard(floods: dict[str, Seen]) -> None:
+def test_a_message_of_15_megabytes_is_heard(floods: dict[str, Seen]) -> None:
     seen = floods["long-line"]
     assert (seen.result.error, seen.result.rewards) == (None, {"reward": 1.0})
-    assert [len(text) > 19_999_000 for text in seen.texts] == [False, True, False]
+    assert [len(text) > 14_999_000 for text in seen.texts] == [False, True, False]
 
 
 @pytest.mark.local
