@@ -53,7 +53,7 @@ from benchflow.errors import (
 from benchflow.planes.agent.account import AGENT_USER, prepare_account
 from benchflow.planes.agent.acp.bounds import outgrown
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import Limits
+from benchflow.planes.agent.acp.limits import PATIENCE, Limits
 from benchflow.planes.agent.acp.session import Line, Turn, Unanswered
 from benchflow.planes.agent.acp.talk import AcpTalk
 from benchflow.planes.agent.acpx.session import AcpxSession
@@ -144,17 +144,15 @@ class TurnActivities:
                 acting = self._act(work, sandbox, task, directory, writer)
             try:
                 turn = await self._watched(work, task, sandbox, acting)
-            except ServiceDiedError as error:
+            except (AgentOutputError, ServiceDiedError) as error:
                 await self._end_turn(work, sandbox)
                 failure = redacted(failure_of(error), redact)
-                writer.add([{"type": "service_died", "message": failure.message}])
-                turn = TurnResult(stop_reason="error", failure=failure)
-            except AgentOutputError as error:
-                await self._end_turn(work, sandbox)
-                # Whoever fills the host's disk may be no child of the agent's any more.
-                await sandbox.kill_processes()
-                failure = redacted(failure_of(error), redact)
-                writer.add([{"type": "agent_error", "category": failure.category, "message": failure.message}])
+                line = {"type": "service_died"}
+                if isinstance(error, AgentOutputError):
+                    # Whoever fills the host's disk may be no child of the agent's any more.
+                    await sandbox.kill_processes()
+                    line = {"type": "agent_error", "category": failure.category}
+                writer.add([line | {"message": failure.message}])
                 turn = TurnResult(stop_reason="error", failure=failure)
             first, last = writer.events
         turn = turn.model_copy(update={"events": last - first})
@@ -412,7 +410,10 @@ class _AgentTurn:
                 talk.cancel(self._work.step.index)
                 writer.add([{"type": "user_message", "text": self._prompt}])
                 self._reading = Reading()
-                await self._listen(talk, writer)
+                # What a flood has left in the journal would take minutes to be heard.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PATIENCE.cancel + 2.0):
+                        await self._listen(talk, writer)
             finally:
                 await talk.close()
                 await talk.kill()
