@@ -86,7 +86,8 @@ async def rescore(
     rubric = await asyncio.to_thread(given_rubric, asked.rubric)
     _check_judge(asked.judge)
     state = StatePaths.default()
-    tasks = Tasks(asked.tasks, state, asked.take_variables, asked.allow_code)
+    allowed = [*spec.run.allow_code, *asked.allow_code]
+    tasks = Tasks(asked.tasks, state, asked.take_variables, allowed)
     digests = await asyncio.to_thread(tasks.digests, spec.tasks)
     digest = short_hash(repr(_what_scores(asked, rubric, digests, spec)), 16)
     records.check_place(job, JobPaths(job.root / records.DIRECTORY))
@@ -98,7 +99,7 @@ async def rescore(
         name=name,
         digest=digest,
         tasks=tasks,
-        recorded=tasks if asked.tasks is None else Tasks(None, state, asked.take_variables, asked.allow_code),
+        recorded=tasks if asked.tasks is None else Tasks(None, state, asked.take_variables, allowed),
         secrets=Secrets(os.environ, "here"),
         state=state,
         rubric=rubric,
@@ -106,7 +107,7 @@ async def rescore(
         judge=dict(asked.judge),
         ask_again=asked.ask_again,
         trust_workspace=asked.trust_workspace,
-        allow_code=[*spec.run.allow_code, *asked.allow_code],
+        allow_code=allowed,
     )
     await _all(chosen, scoring, asked.concurrency, tell)
     found = Rescoring(
