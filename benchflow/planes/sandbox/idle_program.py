@@ -17,11 +17,12 @@ _LARGEST_PAGE = 0x10000
 class _Code(NamedTuple):
     """machine, flags: as ELF numbers them.
 
-    code: `prctl(PR_SET_DUMPABLE, 0)`, then `rt_sigaction(SIGCHLD, action, 0, 8)` with the action that lies before the
-    code, then `ppoll(0, 0, 0, 0)` for ever.
+    hide: `prctl(PR_SET_DUMPABLE, 0)`. code: `rt_sigaction(SIGCHLD, action, 0, 8)` with the action that lies before all
+    of it, then `ppoll(0, 0, 0, 0)` for ever.
     """
 
     machine: int
+    hide: str
     code: str
     flags: int = 0
     order: str = "<"
@@ -30,41 +31,39 @@ class _Code(NamedTuple):
 _CODES = {
     "x86_64": _Code(
         62,
-        "b89d000000 bf04000000 31f6 0f05"
-        "b80d000000 bf11000000 488d35c1ffffff 31d2 41ba08000000 0f05"
-        "b80f010000 31ff 31f6 31d2 4531d2 0f05 ebee",
+        "b89d000000 bf04000000 31f6 0f05",
+        "b80d000000 bf11000000 488d35c1ffffff 31d2 41ba08000000 0f05b80f010000 31ff 31f6 31d2 4531d2 0f05 ebee",
     ),
     "aarch64": _Code(
         183,
-        "e81480d2 800080d2 e1031faa 010000d4"
+        "e81480d2 800080d2 e1031faa 010000d4",
         "c81080d2 200280d2 41feff10 e2031faa 030180d2 010000d4"
         "280980d2 e0031faa e1031faa e2031faa e3031faa 010000d4 faffff17",
     ),
     "riscv64": _Code(
         243,
-        "9308700a 13054000 93050000 73000000"
+        "9308700a 13054000 93050000 73000000",
         "93086008 13051001 97050000 938585fc 13060000 93068000 73000000"
         "93089004 13050000 93050000 13060000 93060000 73000000 6ff09ffe",
     ),
     "loongarch64": _Code(
         258,
-        "0b9c8202 04108002 05008002 00002b00"
+        "0b9c8202 04108002 05008002 00002b00",
         "0b188202 04448002 45feff19 06008002 07208002 00002b00"
         "0b248102 04008002 05008002 06008002 07008002 00002b00 ffebff53",
         flags=0x43,
     ),
     "ppc64le": _Code(
         21,
-        "ab000038 04006038 00008038 02000044"
+        "ab000038 04006038 00008038 02000044",
         "ad000038 11006038 4000803c b0008460 0000a038 0800c038 02000044"
         "19010038 00006038 00008038 0000a038 0000c038 02000044 e8ffff4b",
         flags=2,
     ),
     "s390x": _Code(
         22,
-        "a7290004 a7390000 0aac"
-        "a7290011 c030ffffffe9 a7490000 a7590008 0aae"
-        "a719012e a7290000 a7390000 a7490000 a7590000 0a00 a7f4fff5",
+        "a7290004 a7390000 0aac",
+        "a7290011 c030ffffffe9 a7490000 a7590008 0aaea719012e a7290000 a7390000 a7490000 a7590000 0a00 a7f4fff5",
         order=">",
     ),
 }
@@ -73,14 +72,17 @@ MACHINES = tuple(_CODES)
 """What a kernel calls the machines that there is a program for."""
 
 
-def program(machine: str) -> bytes:
-    """Return the program for a machine, as an ELF file without sections."""
-    kind, code, flags, order = _CODES[machine]
+def program(machine: str, *, is_hidden: bool = True) -> bytes:
+    """Return the program for a machine, as an ELF file without sections.
+
+    is_hidden: whether nobody inside may trace it or read its environment, which the kernel allows or forbids together.
+    """
+    kind, hide, code, flags, order = _CODES[machine]
     # SIG_IGN for SIGCHLD: the kernel then reaps the orphans of the sandbox, for which a PID 1 has to care.
     action = struct.pack(f"{order}QQQQ", 1, 0, 0, 0)
-    text = action + bytes.fromhex(code)
+    text = action + bytes.fromhex(hide + code)
     identity = b"\x7fELF" + bytes([2, 1 if order == "<" else 2, 1]) + bytes(9)
-    entry = _BASE + _HEADERS + len(action)
+    entry = _BASE + _HEADERS + len(action) + (0 if is_hidden else len(bytes.fromhex(hide)))
     header = struct.pack(f"{order}HHIQQQIHHHHHH", 2, kind, 1, entry, 64, 0, flags, 64, 56, 2, 0, 0, 0)
     size = _HEADERS + len(text)
     load = struct.pack(f"{order}IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, _LARGEST_PAGE)

@@ -22,7 +22,7 @@ from benchflow.planes.sandbox.docker.processes import IDLE, PROGRAMS
 from benchflow.planes.sandbox.idle_program import MACHINES, program
 
 _NAME = IDLE.removeprefix(f"{PROGRAMS}/")
-_MODE = 0o111
+_MODE = 0o555
 
 
 class Starter:
@@ -40,7 +40,8 @@ class Starter:
                 f"the Docker daemon's machine is {machine!r}, for which there is no program that a container idles in",
                 remedy=f"use a daemon on one of {', '.join(MACHINES)}",
             )
-        content = program(machine)
+        # What a task sets in its environment is to be found in PID 1's, by whoever looks there.
+        content = program(machine, is_hidden=False)
 
         def start(client: RecordingClient) -> None:
             mounts = client.inspect_container(container)["Mounts"]
