@@ -1,4 +1,4 @@
-"""What an agent brings to a rollout: its toolbox, its sessions' files, what it is started with, its secrets."""
+"""What an agent brings to a rollout: its toolbox, what it is started with, its secrets."""
 
 from __future__ import annotations
 
@@ -9,31 +9,27 @@ from pathlib import Path
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import command_env, world_of
 from benchflow.activities.models import Model, access_of, gateway_mount
-from benchflow.archive_reader import CHUNK
+from benchflow.activities.session_files import session_files, sessions_of
 from benchflow.checkpoints import world_digests
-from benchflow.confined import ConfinedDirectory
 from benchflow.contracts import base
 from benchflow.contracts.activities import Connected, ConnectInput, StepInput
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.checkpoint import Rung, is_enough
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import AgentSession, Failure, ModelAccess
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxRef, SandboxSpec
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.contracts.task import McpServer, Task
 from benchflow.errors import (
-    ACPError,
     AgentExitError,
     AgentTimeoutError,
     BenchFlowError,
     SessionNotLoadedError,
-    UnsafePathError,
     UnsupportedFeatureError,
 )
 from benchflow.planes.agent.acp.connect import Connection, Start, prepare_home, session_rung
 from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, find_account, run_mount
 from benchflow.planes.agent.acp.talk import AcpTalk
-from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.acpx import choices_of
 from benchflow.planes.agent.acpx.session import AcpxSession, end_session
 from benchflow.planes.agent.registry import record_for
@@ -48,19 +44,13 @@ from benchflow.planes.agent.toolbox import (
     libc_of,
     require_runs_in,
 )
-from benchflow.planes.sandbox import trees
 from benchflow.secrets import Redactor, Secrets, agent_references, references
 from benchflow.store import storage_errors, write_atomic
 
 NO_KEY = "no-key"
 """What an endpoint of the user's own is given where there is no key: most agents refuse to start without one."""
 
-MOST_JOURNAL = 256 * 1024 * 1024
-"""Bytes of one raw journal that are kept with the results."""
-
 _OUTFIT = "outfit.json"
-_FROM_CHECKPOINT = "from-checkpoint"
-_JOURNALS = {"in": "in.jsonl", "out": "out.jsonl", "err": "err.log", "exit": "exit.json"}
 
 
 def acts_by_itself(record: AgentRecord) -> bool:
@@ -153,29 +143,6 @@ async def _toolboxes(context: WorkerContext, record: AgentRecord, libc: Libc) ->
     """What holds an agent's stdio, and what the agent itself needs, if it is not in the image."""
     runtime, own = await ensure_runtime(context.paths, libc), await ensure_toolbox(record, context.paths, libc)
     return [runtime] if own is None else [runtime, own]
-
-
-def sessions_of(context: WorkerContext, sandbox: Sandbox) -> Path:
-    """Return the directory in which this host has the files of a sandbox's sessions. It is not mounted as a whole."""
-    return context.paths.sessions / sandbox.ref.name
-
-
-def note_checkpoint(context: WorkerContext, sandbox: Sandbox) -> None:
-    """Note that a sandbox began with the files of a checkpoint, where an agent may have acted."""
-    note = sessions_of(context, sandbox) / _FROM_CHECKPOINT
-    with storage_errors(note):
-        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        note.touch()
-
-
-def is_from_checkpoint(context: WorkerContext, sandbox: Sandbox) -> bool:
-    """Return whether a sandbox began with the files of a checkpoint."""
-    return (sessions_of(context, sandbox) / _FROM_CHECKPOINT).exists()
-
-
-def session_files(context: WorkerContext, sandbox: Sandbox) -> SessionFiles:
-    """Return the files of the processes of a sandbox's agents."""
-    return SessionFiles.below(sessions_of(context, sandbox))
 
 
 def model_of(context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox) -> Model:
@@ -376,56 +343,3 @@ async def end_agent(
         await end_session(sandbox, session_files(context, sandbox).of(session.directory))
     else:
         await connection_to(context, sandbox).process(session.directory).kill()
-
-
-def keep_journals(context: WorkerContext, ref: SandboxRef, target: Path, redact: Redactor) -> list[str]:
-    """Copy what a rollout's agents were sent and said to `target`, in place of what is there.
-
-    Returns what was left out, as warnings.
-    """
-    files = SessionFiles.below(context.paths.sessions / ref.name)
-    names = sorted(str(record.parent.relative_to(files.notes)) for record in files.notes.glob(f"{ref.episode}*/**/in"))
-    with storage_errors(target):
-        # What came out of the sandbox may have a directory of this name.
-        trees.remove(target)
-        target.mkdir(parents=True)
-        with ConfinedDirectory(target) as results:
-            warnings = [note for name in names for note in _keep_journals(Wire(files.of(name)), name, results)]
-    redact.clean_below(target)
-    return warnings
-
-
-def _keep_journals(wire: Wire, name: str, results: ConfinedDirectory) -> list[str]:
-    # Of a session of several processes, each has a directory of its own.
-    results.make_directories(name)
-    warnings = []
-    for journal, kept in _JOURNALS.items():
-        try:
-            source = wire.open_journal(journal)
-            if source is None:
-                continue
-            with source, results.replacing(f"{name}/{kept}") as copy:
-                left = MOST_JOURNAL
-                while piece := source.read(min(left, CHUNK)):
-                    copy.write(piece)
-                    left -= len(piece)
-                if source.read(1):
-                    warnings.append(f"of {kept} of session {name} the first {MOST_JOURNAL} bytes were kept")
-        except ACPError as error:
-            warnings.append(f"{kept} of session {name} could not be kept: {error.message}")
-    return warnings
-
-
-def remove_journals(context: WorkerContext, ref: SandboxRef) -> None:
-    """Remove what an episode's sandbox holds of its agents' stdio, and what its root has put beside it."""
-    files = SessionFiles.below(context.paths.sessions / ref.name)
-    with contextlib.suppress(FileNotFoundError, UnsafePathError), ConfinedDirectory(files.shared) as directory:
-        for name in {entry.name.partition("/")[0] for entry in directory.entries()}:
-            if name.startswith(ref.episode) or not (files.notes / name).exists():
-                directory.remove_tree(name)
-
-
-def remove_sessions(context: WorkerContext, name: str) -> None:
-    """Remove the files of a sandbox's sessions; the results have their copies."""
-    with contextlib.suppress(OSError):
-        trees.remove(context.paths.sessions / name)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from temporalio import activity
 
-from benchflow.activities.agents import least_rung, model_of, redacted_errors, redactor_for, sessions_of
+from benchflow.activities.agents import least_rung, model_of, redacted_errors, redactor_for
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import world_of
 from benchflow.activities.kept import Kept, read_kept, remove_kept, remove_layers, write_kept
 from benchflow.activities.portable import packed
+from benchflow.activities.session_files import sessions_of
 from benchflow.activities.settled import remove_verifiers
 from benchflow.checkpoints import capture, world_digests
 from benchflow.contracts import names

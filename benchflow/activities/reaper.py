@@ -14,10 +14,10 @@ import structlog
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from benchflow.activities.agents import remove_sessions
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.kept import read_kept, remove_kept
 from benchflow.activities.sandboxes import release_sandbox
+from benchflow.activities.session_files import remove_sessions
 from benchflow.contracts.sandbox import OwnedSandbox
 from benchflow.errors import BenchFlowError, GatewayError
 from benchflow.planes.sandbox import get_provider, provider_names

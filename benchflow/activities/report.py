@@ -12,12 +12,13 @@ from typing import Any
 
 from temporalio import activity
 
-from benchflow.activities.agents import keep_journals, redactor_for
+from benchflow.activities.agents import redactor_for
 from benchflow.activities.clean_room import end_rooms
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import keep_logs, world_of
 from benchflow.activities.models import call_warnings
 from benchflow.activities.portable import lay_out_record
+from benchflow.activities.session_files import keep_journals
 from benchflow.confined import ConfinedDirectory
 from benchflow.contracts import names
 from benchflow.contracts.activities import LostRollout, ReportInput, ReportResult

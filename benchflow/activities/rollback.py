@@ -6,9 +6,10 @@ import asyncio
 
 from temporalio import activity
 
-from benchflow.activities.agents import keep_journals, model_of, redactor_for
+from benchflow.activities.agents import model_of, redactor_for
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.models import forget_model
+from benchflow.activities.session_files import keep_journals
 from benchflow.contracts import names
 from benchflow.contracts.activities import UndoInput, Undone
 from benchflow.contracts.rollout import Usage, total

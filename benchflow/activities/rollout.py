@@ -9,7 +9,7 @@ from typing import Any
 
 from temporalio import activity
 
-from benchflow.activities.agents import fit_out, note_checkpoint, redacted_errors, redactor_for
+from benchflow.activities.agents import fit_out, redacted_errors, redactor_for
 from benchflow.activities.blueprint import Blueprint, start_within
 from benchflow.activities.clean_room import clean_room_sec
 from benchflow.activities.context import WorkerContext
@@ -32,6 +32,7 @@ from benchflow.activities.sandboxes import (
     sandbox_labels,
     sandbox_name,
 )
+from benchflow.activities.session_files import note_checkpoint
 from benchflow.activities.turns import is_unwanted
 from benchflow.activities.world import check_health, health_limit, run_setup_commands
 from benchflow.checkpoints import prove

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-from benchflow.activities.agents import remove_journals, remove_sessions
 from benchflow.activities.blueprint import Blueprint
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import episode_of
+from benchflow.activities.session_files import remove_journals, remove_sessions
 from benchflow.contracts import ids
 from benchflow.contracts.activities import ProvisionInput
 from benchflow.contracts.job import RolloutSpec, TaskRef

@@ -15,14 +15,11 @@ from benchflow.activities.agents import (
     acts_by_itself,
     end_agent,
     go_on_or_open,
-    is_from_checkpoint,
     model_of,
     open_model,
     redacted,
     redacted_errors,
     redactor_for,
-    session_files,
-    sessions_of,
     talk_to,
     without_secrets,
 )
@@ -31,6 +28,7 @@ from benchflow.activities.environments import command_env, died, world_of
 from benchflow.activities.memory import keep_step_memory
 from benchflow.activities.models import RELAY_KEY
 from benchflow.activities.replays import TAKEN_AGAIN, compared
+from benchflow.activities.session_files import is_from_checkpoint, session_files, sessions_of
 from benchflow.activities.settled import remove_verifiers
 from benchflow.activities.world import check_health, run_step_setup
 from benchflow.contracts import names

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
+import typer.rich_utils  # noqa: F401  # It reads the terminal's variables once, when it is imported.
 from typer.testing import CliRunner
 
 from benchflow.cli.app import app

@@ -100,7 +100,8 @@ HOST: dict[str, str] = {
 HOST_FUNCTIONS: dict[str, str] = {
     "activities/agents.py::of": _STATE,
     "activities/agents.py::fit_out": _STATE,
-    "activities/agents.py::keep_journals": "names of notes, and the directory that is made for the copies",
+    "activities/session_files.py::keep_journals": "names of notes, and the directory that is made for the copies",
+    "activities/session_files.py::note_checkpoint": _STATE,
     "activities/report.py::_collect_logs": _RESULTS,
     "activities/report.py::_collect_artifact": "the directory of all artifacts",
     "activities/report.py::_have_child": _RESULTS,
