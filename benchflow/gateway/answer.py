@@ -6,13 +6,16 @@ import json
 import re
 import time
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from benchflow.contracts.gateway import CallError, CallTiming
-from benchflow.gateway.dialects import Dialect
+from benchflow.gateway.dialects import Answered, Dialect, count_spoken, documents
 from benchflow.gateway.key_cutter import KeyForms
+from benchflow.gateway.memory import RESPONSE_LIMIT
+from benchflow.gateway.plain_body import UnpackingError, unpack
 from benchflow.gateway.upstream import HOP_BY_HOP
 
 _SET_HERE = HOP_BY_HOP | {"content-length", "date", "server"}
@@ -127,3 +130,29 @@ def plain_headers(headers: CIMultiDictProxy[str], forms: KeyForms, *, is_unpacke
         # A name with a covered key in it would be none.
         and forms.cover_text(name) == name
     )
+
+
+class ReadAnswer(NamedTuple):
+    """What an answer says, the characters of its texts, and whether its end was delivered to the agent."""
+
+    answered: Answered
+    spoken: int
+    has_end: bool
+
+
+def read_answer(body: bytes, delivered: int, encoding: str, content_type: str, dialect: Dialect | None) -> ReadAnswer:
+    """Return what an answer says. delivered: bytes of its body that the agent got. dialect: None for no call of one."""
+    try:
+        plain = unpack(body, encoding, RESPONSE_LIMIT)
+    except UnpackingError:
+        plain = b""
+    found = documents(plain, content_type)
+    spoken = sum(map(count_spoken, found))
+    if dialect is None:
+        return ReadAnswer(Answered(), spoken, has_end=False)
+    answered = dialect.answered(found)
+    has_end = answered.finish is not None
+    if has_end and delivered < len(body) and not encoding:
+        has_end = dialect.answered(documents(body[:delivered], content_type)).finish is not None
+    # Of an answer in no known form, all may be what the model says.
+    return ReadAnswer(answered, spoken or (0 if found else len(plain)), has_end)

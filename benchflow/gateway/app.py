@@ -6,18 +6,21 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
 from aiohttp import web
 
-from benchflow.contracts.gateway import SOCKET_NAME, CallError
+from benchflow.contracts.gateway import SOCKET_NAME, Api, CallError
 from benchflow.gateway.allowed_requests import find_allowed
 from benchflow.gateway.answer import Answer
 from benchflow.gateway.connections import CallServer, OncePerMinute, Tally, raise_file_limit
 from benchflow.gateway.control import Control, Info
-from benchflow.gateway.exchange import Capacity, Exchange, error_dialect
+from benchflow.gateway.dialects import DIALECTS, Dialect
+from benchflow.gateway.exchange import Exchange
 from benchflow.gateway.hook import Diverged, MakeReplayer, Recorded, Replayer
+from benchflow.gateway.memory import Capacity
 from benchflow.gateway.rollouts import Rollouts
 from benchflow.gateway.upstream import Upstream, find_key, token_of
 from benchflow.paths import StatePaths
@@ -87,7 +90,7 @@ class Gateway:
         url = request.rel_url
         rollout = self._rollouts.of_token(token_of(request.headers, url))
         answer = Answer(request, asyncio.get_running_loop().time())
-        shape = error_dialect(rollout.registration.api if rollout else None, request.headers)
+        shape = _error_dialect(rollout.registration.api if rollout else None, request.headers)
         if rollout is None:
             self._tally.add("requests_without_a_token")
             return answer.refuse(shape, 401, CallError(kind="unknown_token", message="this key is no rollout's"))
@@ -104,6 +107,15 @@ class Gateway:
             return await exchange.run(self._upstream, self._capacity)
         finally:
             self._exchanges.discard(exchange)
+
+
+def _error_dialect(api: Api | None, headers: Mapping[str, str]) -> Dialect:
+    """Return the API dialect in which to report an error. api: None for an unauthenticated request."""
+    if api is not None:
+        return DIALECTS[api]
+    if "x-goog-api-key" in headers:
+        return DIALECTS["gemini"]
+    return DIALECTS["anthropic-messages" if "x-api-key" in headers else "openai-chat"]
 
 
 def _listener(path: Path, mode: int) -> socket.socket:

@@ -5,55 +5,36 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import aiohttp
 import structlog
 from aiohttp import web
 from multidict import CIMultiDict
 
-from benchflow.contracts.gateway import Api, CallError, CallUsage
+from benchflow.contracts.gateway import CallError, CallUsage
 from benchflow.errors import StoreError
 from benchflow.gateway import prices
 from benchflow.gateway.allowed_requests import Passed
-from benchflow.gateway.answer import Answer, plain_headers
+from benchflow.gateway.answer import Answer, ReadAnswer, plain_headers, read_answer
 from benchflow.gateway.budget import estimate_usage
-from benchflow.gateway.dialects import DIALECTS, Answered, Asked, Dialect, count_spoken, documents, read_json
+from benchflow.gateway.dialects import DIALECTS, Dialect, read_json
 from benchflow.gateway.hook import Diverged, Recorded
 from benchflow.gateway.key_cutter import key_forms
-from benchflow.gateway.memory import MemoryBudget, Reservation
-from benchflow.gateway.plain_body import PlainBody, UnpackingError, unpack
+from benchflow.gateway.memory import LARGE, RESPONSE_LIMIT, Capacity, Reservation
+from benchflow.gateway.plain_body import PlainBody, UnpackingError
 from benchflow.gateway.record import TOKEN_COUNT, CallRedactor, body_member, line, response_member
-from benchflow.gateway.request_body import (
-    REQUEST_LIMIT,
-    BodyError,
-    check_size,
-    read_request,
-    receive_body,
-    reserved_size,
-)
+from benchflow.gateway.request_body import BodyError, TakenRequest, receive_body, reserved_size, take_request
 from benchflow.gateway.rollouts import Rollout
 from benchflow.gateway.sampling import applied, changes_calls
 from benchflow.gateway.side_calls import side_reason
 from benchflow.gateway.upstream import Attempts, NoAnswerError, Upstream, upstream_headers, upstream_url
 from benchflow.trajectories.journal import timestamp
 
-RESPONSE_LIMIT = 256 * 1024 * 1024
-"""Bytes of an answer, which is kept until it is recorded."""
-
 ERROR_LIMIT = 16 * 1024 * 1024
 """Bytes of an error's body, about."""
-
-MEMORY_OF_REQUESTS, MEMORY_OF_ANSWERS = 1024**3, 2 * 1024**3
-"""Bytes of bodies that the gateway holds at once."""
-
-MEMORY_OF_ONE = 128 * 1024**2
-"""Bytes of requests' bodies that it holds for one rollout: no fewer than one request may have."""
-
-LARGE = 1024**2
-"""From so many bytes on, a body is parsed in a thread, one of all at a time: the other calls go on meanwhile."""
 
 _ENCODINGS = ("Transfer-Encoding", "Content-Encoding")
 
@@ -63,34 +44,9 @@ _STATUS = {"stalled": 504, "missing_secret": 401, "unreadable": 400}
 log = structlog.get_logger("benchflow.gateway")
 
 Key = tuple[str, str]
-T = TypeVar("T")
 
 _CONCLUDING: set[asyncio.Task[None]] = set()
 """Calls that are over, and whose large answers are being read: the event loop itself holds tasks only weakly."""
-
-
-class ReadAnswer(NamedTuple):
-    """What an answer says, the characters of its texts, and whether its end was delivered to the agent."""
-
-    answered: Answered
-    spoken: int
-    has_end: bool
-
-
-class Capacity:
-    """What all calls share: memory for bodies, and a turn at parsing large ones."""
-
-    def __init__(self) -> None:
-        self.requests = MemoryBudget(MEMORY_OF_REQUESTS, MEMORY_OF_ONE)
-        self.answers = MemoryBudget(MEMORY_OF_ANSWERS, RESPONSE_LIMIT)
-        self._parsing = asyncio.Lock()
-
-    async def parse(self, size: int, work: Callable[[], T]) -> T:
-        """Return what `work` returns, which takes a body of this size apart."""
-        if size < LARGE:
-            return work()
-        async with self._parsing:
-            return await asyncio.to_thread(work)
 
 
 class Exchange:
@@ -108,14 +64,7 @@ class Exchange:
         self._ts, self._attribution = timestamp(), rollout.attribution
         self._id = uuid.uuid4().hex
         self._redact = CallRedactor(rollout.registration, key)
-        self._sent = b""
-        self._read: bytes | None = None
-        self._document: Any = None
-        self._is_json = False
-        self._asked_bytes = 0
-        self._problem: CallError | None = None
-        self._model: str | None = None
-        self._stream = False
+        self._taken = TakenRequest()
         self._side: str | None = None
         self._answer = Answer(request, self._began)
         self._attempts = Attempts(self._began)
@@ -148,40 +97,15 @@ class Exchange:
                 try:
                     async with capacity.requests.reserved(holder, reserved_size(self._request)) as asking:
                         body = await receive_body(self._request)
-                        await self._take(body, capacity)
-                        asking.shrink(self._asked_bytes)
+                        self._taken = await take_request(self._request, body, self._passed, self._dialect, capacity)
+                        asking.shrink(self._taken.size)
+                        other = TOKEN_COUNT if self._passed.counts_as == "token_count" else "additional"
+                        agent = self._rollout.registration.agent
+                        self._side = side_reason(agent, self._taken.asked) if self._dialect is not None else other
                         async with capacity.answers.reserved(holder, 0) as answering:
                             return await self._carry_out(upstream, capacity, answering)
                 except BodyError as error:
                     return self._refused(error.status, CallError(kind=error.kind, message=error.message))
-
-    async def _take(self, body: bytes, capacity: Capacity) -> None:
-        """Read the body, as far as it decides how the call is metered and changed."""
-        self._sent, dialect = body, self._dialect
-        encoding = ", ".join(self._request.headers.getall("Content-Encoding", ()))
-        if dialect is not None or self._passed.counts_as == "token_count":
-            try:
-                # What was packed goes on unpacked: an endpoint may unpack it to something else.
-                self._sent, self._document = await capacity.parse(len(body), partial(read_request, body, encoding))
-                self._read, self._is_json = self._sent, True
-            except (ValueError, UnpackingError) as error:
-                self._problem = CallError(kind="unreadable", message=f"the request cannot be read in one way: {error}")
-                self._read, self._is_json = body, False
-        else:
-            self._read, self._is_json = await capacity.parse(len(body), partial(_plain_request, body, encoding))
-        self._asked_bytes = len(self._read or self._sent)
-        asked = Asked()
-        if dialect is not None and self._document is not None:
-            asked = dialect.asked(self._passed.path.partition("?")[0], self._document)
-            named = sorted(key for key in dialect.forbidden if self._document.get(key))
-            if named:
-                message = f"the model gateway passes no request on with {', '.join(named)}"
-                self._problem = CallError(kind="not_allowed", message=message)
-        self._model, self._stream = asked.model, asked.stream
-        if dialect is not None:
-            self._side = side_reason(self._rollout.registration.agent, asked)
-        else:
-            self._side = TOKEN_COUNT if self._passed.counts_as == "token_count" else "additional"
 
     def stop(self) -> None:
         """The gateway is to end: a call that is held back is left to the next one, as if this one had not heard it."""
@@ -194,16 +118,16 @@ class Exchange:
         replayed = await self._replayed(head)
         await self._compare(head, "replay" if isinstance(replayed, Recorded) else "live")
         refusal = self._refusal(replayed)
-        body = self._sent
+        body = self._taken.sent
         if refusal is None and not isinstance(replayed, Recorded):
             body, head["sampling_applied"] = self._sampled()
         # Many times the size of its text, and the answer may take minutes.
-        self._document = None
+        self._taken.document = None
         head["source"] = self._source = "replay" if isinstance(replayed, Recorded) else "live"
         # Of a call that a used-up limit forbids, an agent may make any number, with bodies of any size.
         is_forbidden = refusal is not None and refusal.kind in ("budget_exhausted", "too_many")
         try:
-            self._append(head, body_member(None if is_forbidden else self._read, is_json=self._is_json))
+            self._append(head, body_member(None if is_forbidden else self._taken.read, is_json=self._taken.is_json))
         except StoreError as error:
             failed = CallError(kind="not_recorded", message=f"the call cannot be recorded: {error.message}")
             return self._refused(503, failed)
@@ -236,8 +160,8 @@ class Exchange:
             "api": self._dialect.api if self._dialect is not None else "other",
             "method": self._request.method,
             "path": self._passed.path,
-            "model": self._model,
-            "stream": self._stream,
+            "model": self._taken.asked.model,
+            "stream": self._taken.asked.stream,
             "sampling_applied": None,
             "source": "live",
         }
@@ -246,7 +170,7 @@ class Exchange:
         rollout = self._rollout
         if self._dialect is None or rollout.replayer is None or rollout.live:
             return None
-        answer = await rollout.replayer.answer(self._recorded(head), self._sent)
+        answer = await rollout.replayer.answer(self._recorded(head), self._taken.sent)
         if answer is None:
             rollout.live = True
         settings = rollout.registration.replay
@@ -261,14 +185,14 @@ class Exchange:
 
     def _recorded(self, head: Mapping[str, Any]) -> Any:
         """The request line as it will be in the record."""
-        text = self._redact.line(line(head, body_member(self._read, is_json=self._is_json)))
+        text = self._redact.line(line(head, body_member(self._taken.read, is_json=self._taken.is_json)))
         return read_json(text.encode("utf-8", "replace"))
 
     def _refusal(self, replayed: Recorded | Diverged | None) -> CallError | None:
         """Why the call is not made; None when it is."""
         registration = self._rollout.registration
-        if self._problem is not None:
-            return self._problem
+        if self._taken.problem is not None:
+            return self._taken.problem
         if isinstance(replayed, Diverged):
             return CallError(kind="replay_diverged", message=replayed.divergence.message)
         if isinstance(replayed, Recorded):
@@ -294,9 +218,9 @@ class Exchange:
 
     def _sampled(self) -> tuple[bytes, dict[str, Any] | None]:
         registration = self._rollout.registration
-        if self._dialect is None or not changes_calls(registration):
-            return self._sent, None
-        return applied(registration, self._dialect, self._document) or (self._sent, None)
+        if self._dialect is None or self._taken.document is None or not changes_calls(registration):
+            return self._taken.sent, None
+        return applied(registration, self._dialect, self._taken.document) or (self._taken.sent, None)
 
     # --- the upstream
 
@@ -308,7 +232,7 @@ class Exchange:
             self._rollout.meter.begin(side=self._side is not None)
             self._counted = True
         headers = upstream_headers(self._request.headers, registration, self._key)
-        if self._is_json:
+        if self._taken.is_json:
             # What was read as JSON goes on unpacked.
             headers.popall("Content-Encoding", None)
         url = upstream_url(registration, self._passed.path)
@@ -421,36 +345,21 @@ class Exchange:
 
     async def _finish(self, capacity: Capacity) -> None:
         """Count what was used, and record the answer."""
-        body = bytes(self._answer.body)
+        answer, body = self._answer, bytes(self._answer.body)
+        content_type = answer.headers.get("content-type", "")
+        read = partial(read_answer, body, answer.delivered, answer.encoding, content_type, self._dialect)
         if len(body) < LARGE:
-            self._conclude(body, self._read_answer(body))
+            self._conclude(body, read())
             return
 
         async def conclude() -> None:
-            self._conclude(body, await capacity.parse(len(body), partial(self._read_answer, body)))
+            self._conclude(body, await capacity.parse(len(body), read))
 
         # Whoever cancels a call does not take it off the record.
         task = asyncio.create_task(conclude())
         _CONCLUDING.add(task)
         task.add_done_callback(_CONCLUDING.discard)
         await asyncio.shield(task)
-
-    def _read_answer(self, body: bytes) -> ReadAnswer:
-        try:
-            plain = unpack(body, self._answer.encoding, RESPONSE_LIMIT)
-        except UnpackingError:
-            plain = b""
-        found = documents(plain, self._answer.headers.get("content-type", ""))
-        spoken = sum(map(count_spoken, found))
-        if self._dialect is None:
-            return ReadAnswer(Answered(), spoken, has_end=False)
-        answered = self._dialect.answered(found)
-        has_end = answered.finish is not None
-        if has_end and self._answer.delivered < len(body) and not self._answer.encoding:
-            delivered = documents(body[: self._answer.delivered], self._answer.headers.get("content-type", ""))
-            has_end = self._dialect.answered(delivered).finish is not None
-        # Of an answer in no known form, all may be what the model says.
-        return ReadAnswer(answered, spoken or (0 if found else len(plain)), has_end)
 
     def _conclude(self, body: bytes, read: ReadAnswer) -> None:
         answer, answered = self._answer, read.answered
@@ -493,12 +402,12 @@ class Exchange:
         # An error costs nothing, and while another attempt is waited for, no model has read anything.
         if not is_whole and (self._answer.status is not None or self._attempts.retries):
             return told
-        return estimate_usage(told, self._asked_bytes, spoken)
+        return estimate_usage(told, self._taken.size, spoken)
 
     def _priced(self, usage: CallUsage | None) -> CallUsage | None:
         if usage is None:
             return None
-        model = self._model or self._rollout.registration.model
+        model = self._taken.asked.model or self._rollout.registration.model
         return usage.model_copy(update={"cost_usd": prices.cost(model, usage)})
 
     def _append(self, head: Mapping[str, Any], last: str) -> None:
@@ -507,25 +416,3 @@ class Exchange:
         except StoreError as error:
             self._rollout.failure = str(error)
             raise
-
-
-def _plain_request(body: bytes, encoding: str) -> tuple[bytes | None, bool]:
-    """Return a body that goes on as it is, unpacked for the record if that can be done, and whether it is JSON."""
-    try:
-        plain = unpack(body, encoding, REQUEST_LIMIT)
-        check_size(plain)
-        read_json(plain)
-    except UnpackingError:
-        return None, False
-    except ValueError:
-        return plain, False
-    return plain, True
-
-
-def error_dialect(api: Api | None, headers: Mapping[str, str]) -> Dialect:
-    """In whose shape to say what is wrong with a request of nobody."""
-    if api is not None:
-        return DIALECTS[api]
-    if "x-goog-api-key" in headers:
-        return DIALECTS["gemini"]
-    return DIALECTS["anthropic-messages" if "x-api-key" in headers else "openai-chat"]

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+RESPONSE_LIMIT = 256 * 1024 * 1024
+"""Bytes of an answer, which is kept until it is recorded."""
+
+MEMORY_OF_REQUESTS, MEMORY_OF_ANSWERS = 1024**3, 2 * 1024**3
+"""Bytes of bodies that the gateway holds at once."""
+
+MEMORY_OF_ONE = 128 * 1024**2
+"""Bytes of requests' bodies that it holds for one rollout: no fewer than one request may have."""
+
+LARGE = 1024**2
+"""From so many bytes on, a body is parsed in a thread, one of all at a time: the other calls go on meanwhile."""
+
+T = TypeVar("T")
 
 
 class Reservation:
@@ -100,3 +115,19 @@ class MemoryBudget:
                 return
             self._waiting.remove(entry)
             granted.set_result(None)
+
+
+class Capacity:
+    """What all calls share: memory for bodies, and a turn at parsing large ones."""
+
+    def __init__(self) -> None:
+        self.requests = MemoryBudget(MEMORY_OF_REQUESTS, MEMORY_OF_ONE)
+        self.answers = MemoryBudget(MEMORY_OF_ANSWERS, RESPONSE_LIMIT)
+        self._parsing = asyncio.Lock()
+
+    async def parse(self, size: int, work: Callable[[], T]) -> T:
+        """Return what `work` returns, which takes a body of this size apart."""
+        if size < LARGE:
+            return work()
+        async with self._parsing:
+            return await asyncio.to_thread(work)

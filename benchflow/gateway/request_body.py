@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from benchflow.gateway.dialects import read_json
-from benchflow.gateway.plain_body import unpack
+from benchflow.contracts.gateway import CallError
+from benchflow.gateway.allowed_requests import Passed
+from benchflow.gateway.dialects import Asked, Dialect, read_json
+from benchflow.gateway.memory import Capacity
+from benchflow.gateway.plain_body import UnpackingError, unpack
 
 REQUEST_LIMIT = 100 * 1024 * 1024
 """Bytes of a request's body."""
@@ -41,6 +46,48 @@ class BodyError(Exception):
     def __init__(self, status: int, kind: str, message: str) -> None:
         self.status, self.kind, self.message = status, kind, message
         super().__init__(message)
+
+
+@dataclass
+class TakenRequest:
+    """A request that was received.
+
+    sent: the body that goes on. read: the same unpacked, None where it could not be. document: what it is in JSON,
+    where it is metered. asked: what that asks. size: bytes that are held of it. problem: why it does not go on.
+    """
+
+    sent: bytes = b""
+    read: bytes | None = None
+    document: dict[str, Any] | None = None
+    is_json: bool = False
+    asked: Asked = field(default_factory=Asked)
+    size: int = 0
+    problem: CallError | None = None
+
+
+async def take_request(
+    request: web.BaseRequest, body: bytes, passed: Passed, dialect: Dialect | None, capacity: Capacity
+) -> TakenRequest:
+    """Read a body, as far as it decides how the call is metered and changed. dialect: None for no call of one."""
+    taken = TakenRequest(body, body)
+    encoding = ", ".join(request.headers.getall("Content-Encoding", ()))
+    if dialect is None and passed.counts_as == "call":
+        taken.read, taken.is_json = await capacity.parse(len(body), partial(read_unmetered, body, encoding))
+    else:
+        try:
+            # What was packed goes on unpacked: an endpoint may unpack it to something else.
+            taken.sent, taken.document = await capacity.parse(len(body), partial(read_request, body, encoding))
+            taken.read, taken.is_json = taken.sent, True
+        except (ValueError, UnpackingError) as error:
+            taken.problem = CallError(kind="unreadable", message=f"the request cannot be read in one way: {error}")
+    taken.size = len(taken.read or taken.sent)
+    if dialect is not None and taken.document is not None:
+        taken.asked = dialect.asked(passed.path.partition("?")[0], taken.document)
+        named = sorted(key for key in dialect.forbidden if taken.document.get(key))
+        if named:
+            message = f"the model gateway passes no request on with {', '.join(named)}"
+            taken.problem = CallError(kind="not_allowed", message=message)
+    return taken
 
 
 def reserved_size(request: web.BaseRequest) -> int:
@@ -90,6 +137,19 @@ def read_request(body: bytes, encoding: str) -> tuple[bytes, dict[str, Any]]:
         if key != meant:
             raise ValueError(f"it has the key {key!r}, which some endpoints take for {meant!r}")
     return plain, document
+
+
+def read_unmetered(body: bytes, encoding: str) -> tuple[bytes | None, bool]:
+    """Return a body that goes on as it is, unpacked for the record if that can be done, and whether it is JSON."""
+    try:
+        plain = unpack(body, encoding, REQUEST_LIMIT)
+        check_size(plain)
+        read_json(plain)
+    except UnpackingError:
+        return None, False
+    except ValueError:
+        return plain, False
+    return plain, True
 
 
 def check_size(text: bytes) -> None:

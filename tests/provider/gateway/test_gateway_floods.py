@@ -186,3 +186,18 @@ async def test_tokens_that_an_endpoint_does_not_tell_are_estimated(house: House)
     usage = (await house.client.status(agent.id)).usage
     assert (usage.output_tokens, usage.unmetered) == (1000, 2)
     assert (await agent.answered(3))[0][1]["usage"]["is_estimated"] is True
+
+
+async def test_a_large_request_and_its_large_answer_are_metered_and_recorded(house: House) -> None:
+    said = json.dumps({"choices": [{"message": {"content": "x" * 3_000_000}, "finish_reason": "stop"}]}).encode()
+
+    async def say_much(visit: Visit) -> None:
+        await visit.send(answer(said))
+
+    async with raw_upstream(say_much) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        got = await agent.call("y" * 3_000_000, stream=False)
+    assert got.body == said
+    [(request, response)] = await agent.answered()
+    assert (len(request["request"]["messages"][0]["content"]), response["response"]) == (3_000_000, said.decode())
+    assert (await house.client.status(agent.id)).usage.output_tokens == 750_000
