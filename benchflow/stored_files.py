@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 
@@ -16,8 +17,13 @@ from benchflow.errors import ResultFileError, UnsafePathError
 MAX_DOCUMENT = 256 * 1024 * 1024
 """Bytes of a file that is read as one: a result, a tree, a configuration of thousands of tasks."""
 
-MAX_JOURNAL = 1024 * 1024 * 1024
-"""Bytes of a file of lines: every model call of a rollout, with all that was said before it."""
+MAX_JOURNAL = 5 * 1024 * 1024 * 1024
+"""Bytes of a file of lines, which is read line by line. The longest one is the record of a rollout's model calls: it is
+full at 4 GiB, by default, and the calls that are under way then come on top.
+"""
+
+MAX_LINE = 1024 * 1024 * 1024
+"""Bytes of one of these lines. A request of 100 MiB and an answer of 256 MiB may be twice as long as JSON."""
 
 
 def open_stored(file: Path, *, limit: int | None = None) -> BufferedReader:
@@ -49,6 +55,15 @@ def read_stored(file: Path, *, limit: int = MAX_DOCUMENT) -> bytes:
     if len(content) > limit:
         raise _too_large(file, limit)
     return content
+
+
+def read_lines(file: Path) -> Iterator[bytes]:
+    """Yield the complete lines of a file of a stored job, one by one. Raise as `open_stored`."""
+    with open_stored(file, limit=MAX_JOURNAL) as opened:
+        while (line := opened.readline(MAX_LINE + 1)).endswith(b"\n"):
+            yield line
+    if len(line) > MAX_LINE:
+        raise _too_large(file, MAX_LINE)
 
 
 def _too_large(file: Path, limit: int) -> ResultFileError:

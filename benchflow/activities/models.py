@@ -33,7 +33,7 @@ from benchflow.planes.agent.toolbox import RELAY, Toolbox
 from benchflow.planes.sandbox.background import start_once
 from benchflow.store import storage_errors, write_atomic
 from benchflow.trajectories.growth import turn_of
-from benchflow.trajectories.journal import read_journal
+from benchflow.trajectories.journal import iterate_journal
 from benchflow.trajectories.tree import node_id
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Model:
             _keep_calls(self._context.results_of_parent(self._spec).model_calls, turns, record)
         if own.replays is None:
             return Replay(record=str(record))
-        last = max((line["seq"] for line in read_journal(record) if line["type"] == "request"), default=None)
+        last = max((line["seq"] for line in iterate_journal(record) if line["type"] == "request"), default=None)
         # Strictly: what is asked otherwise on the way there is asked of nobody.
         return Replay(record=str(record), until=str(last), strict=True) if last is not None else None
 
@@ -305,9 +305,12 @@ async def call_warnings(context: WorkerContext, spec: RolloutSpec) -> list[str]:
 
 def _keep_calls(record: Path, turns: Container[int], target: Path) -> None:
     """Of a record, what was asked and answered in some turns."""
-    lines = read_journal(record)
-    ids = {line["id"] for line in lines if line["type"] == "request" and line["turn"] in turns}
-    kept = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines if line["id"] in ids)
+    ids, kept = set(), ""
+    for line in iterate_journal(record):
+        if line["type"] == "request" and line["turn"] in turns:
+            ids.add(line["id"])
+        if line["id"] in ids:
+            kept += json.dumps(line, ensure_ascii=False) + "\n"
     with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, kept.encode(), durable=False)

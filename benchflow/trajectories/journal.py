@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.store import storage_errors, write_all
-from benchflow.stored_files import MAX_JOURNAL, open_stored
+from benchflow.stored_files import read_lines
 
 MAX_TRAJECTORY = 256 * 1024 * 1024
 """Bytes of a trajectory beyond which it takes no more of an agent's messages. Scorers and trainers hold it in memory;
@@ -38,7 +38,12 @@ def timestamp(moment: datetime | None = None) -> str:
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """The complete lines of a trajectory file; empty when there is none."""
-    return [json.loads(line) for line in _complete_lines(path)]
+    return list(iterate_journal(path))
+
+
+def iterate_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the complete lines of a trajectory file; none when there is none. Records of model calls are long."""
+    yield from map(json.loads, _complete_lines(path))
 
 
 def read_heads(path: Path) -> list[dict[str, Any]]:
@@ -53,8 +58,7 @@ def read_heads(path: Path) -> list[dict[str, Any]]:
 
 def _complete_lines(path: Path) -> Iterator[bytes]:
     try:
-        with open_stored(path, limit=MAX_JOURNAL) as file:
-            yield from (line for line in file if line.endswith(b"\n"))
+        yield from read_lines(path)
     except FileNotFoundError:
         return
 

@@ -35,6 +35,7 @@ HOST: dict[str, str] = {
     "planes/sandbox/local/helper/": _INSIDE,
     "planes/sandbox/local/mask/": "the host's own files, and layers that the host makes",
     "planes/sandbox/local/store/": "the store's own directories; of a sandbox's files it only takes whole volumes",
+    "activities/agents.py": _STATE,
     "activities/boundary.py": _STATE,
     "activities/clean_room.py": _RESULTS,
     "activities/context.py": _STATE,
@@ -98,8 +99,6 @@ HOST: dict[str, str] = {
 """Modules, and packages of them, that touch no file whose name a sandbox, an agent or an archive can choose."""
 
 HOST_FUNCTIONS: dict[str, str] = {
-    "activities/agents.py::of": _STATE,
-    "activities/agents.py::fit_out": _STATE,
     "activities/session_files.py::keep_journals": "names of notes, and the directory that is made for the copies",
     "activities/session_files.py::note_checkpoint": _STATE,
     "activities/report.py::_collect_logs": _RESULTS,
