@@ -99,13 +99,13 @@ class Processes(Fixtures):
         """What else runs was started by a program that an agent left."""
         planted, service = nap(), nap()
         await leave(still, planted)
-        task = asyncio.create_task(still.exec_once("world", ["sleep", service]))
+        task = asyncio.create_task(still.exec_once("restored", ["sleep", service]))
         await asleep(still, service)
-        await still.mark_baseline("world")
+        await still.mark_baseline("restored")
         await still.mark_baseline(is_restored=True)
         assert await still.kill_processes() == 1
         assert await napping(still, planted, service) == [service]
-        await still.kill_once("world")
+        await still.kill_once("restored")
         await task
 
     async def test_the_baseline_survives_the_process_that_marked_it(
