@@ -43,7 +43,7 @@ def require_own_place(path: Path, *, key: str) -> None:
                 f"{at} {problem}, who could put something else in the place of what is below it",
                 file=str(path),
                 key=key,
-                remedy="name a directory of your own, below directories to which only you and root can write",
+                remedy="name a directory of your own that is below directories to which only you and root can write",
             )
         if stat.S_ISLNK(status.st_mode):
             links += 1
@@ -66,7 +66,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 def _why_not_own(status: os.stat_result) -> str | None:
     """Return why a directory or link is not this user's, or root's, alone; None where it is."""
-    if status.st_uid not in (0, os.geteuid()):
+    if status.st_uid not in (0, os.geteuid(), _unmapped_user()):
         return f"belongs to user {status.st_uid}"
     # Of a link, the modes mean nothing.
     if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
@@ -76,6 +76,19 @@ def _why_not_own(status: os.stat_result) -> str | None:
     if status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid):
         return f"can be written by group {status.st_gid}"
     return None
+
+
+def _unmapped_user() -> int:
+    """Return the id by which a user namespace shows all users of outside, such as the root that owns `/`; else root's.
+
+    In it, who owns a directory can't be told. The namespace's user has no more rights there than outside of it.
+    """
+    try:
+        lines = Path("/proc/self/uid_map").read_text().splitlines()
+        unmapped = int(Path("/proc/sys/kernel/overflowuid").read_text())
+    except FileNotFoundError:
+        return 0
+    return 0 if any(int(line.split()[2]) == 2**32 - 1 for line in lines) else unmapped
 
 
 def _is_private_group(gid: int) -> bool:
