@@ -18,15 +18,17 @@ descriptor up to it when they start."""
 _PR_SET_PDEATHSIG = 1
 
 
-def raise_open_files() -> None:
-    """Raise the limit of open files as far as it goes, for this process and all that it starts.
+def raise_open_files() -> int:
+    """Raise the limit of open files as far as it goes, for this process and all that it starts, and return it.
 
     Shells set the soft limit to 1024 for programs that use `select`, and the hard one far above (getrlimit(2)).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY:
-        most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    if soft == resource.RLIM_INFINITY:
+        return MAX_OPEN_FILES
+    most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    return max(soft, most)
 
 
 class Backoff:

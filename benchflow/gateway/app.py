@@ -15,7 +15,7 @@ from aiohttp import web
 from benchflow.contracts.gateway import SOCKET_NAME, Api, CallError
 from benchflow.gateway.allowed_requests import find_allowed
 from benchflow.gateway.answer import Answer
-from benchflow.gateway.connections import CallServer, OncePerMinute, Tally, raise_file_limit
+from benchflow.gateway.connections import CallServer, OncePerMinute, Tally
 from benchflow.gateway.control import Control, Info
 from benchflow.gateway.dialects import DIALECTS, Dialect
 from benchflow.gateway.exchange import Exchange
@@ -24,6 +24,7 @@ from benchflow.gateway.memory import Capacity
 from benchflow.gateway.rollouts import Rollouts
 from benchflow.gateway.upstream import Upstream, find_key, token_of
 from benchflow.paths import StatePaths
+from benchflow.processes import raise_open_files
 from benchflow.store import storage_errors
 
 __all__ = ["Diverged", "Gateway", "MakeReplayer", "Recorded", "Replayer"]
@@ -62,7 +63,7 @@ class Gateway:
         self._upstream = Upstream()
         for name in ("aiohttp.server", "asyncio"):
             logging.getLogger(name).addFilter(OncePerMinute(self._tally))
-        calls = CallServer(self._answer, raise_file_limit(), self._tally)
+        calls = CallServer(self._answer, raise_open_files(), self._tally)
         runner = web.ServerRunner(calls, shutdown_timeout=self._grace)
         await self._open(runner, gateway.public / SOCKET_NAME, 0o666)
         control = Control(self._rollouts, lambda: Info(pid=os.getpid(), stopping=self._stopping))

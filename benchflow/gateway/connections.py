@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
 import struct
 import time
@@ -44,13 +43,6 @@ _CREDENTIALS = struct.Struct("3i")
 _LOG_INTERVAL_SEC = 60.0
 
 log = structlog.get_logger("benchflow.gateway")
-
-
-def raise_file_limit() -> int:
-    """Raise the soft limit of open files to the hard one, and return it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
 
 
 def connection_limits(files: int) -> tuple[int, int]:

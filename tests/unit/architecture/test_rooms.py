@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "sanitise": set(),
     "trajectories": {"contracts", "errors", "paths", "sanitise", "store", "stored_files"},
     "branching": {"contracts", "errors", "trajectories"},
-    "gateway": {"contracts", "errors", "log", "log_files", "paths", "secrets", "store", "trajectories"},
+    "gateway": {"contracts", "errors", "log", "log_files", "paths", "processes", "secrets", "store", "trajectories"},
     "planes": {
         *("archive_reader", "confined", "contracts", "errors", "foreign_text", "paths", "store", "stored_files"),
         *("trajectories",),
