@@ -17,6 +17,19 @@ def show_warnings(plan: JobPlan, screen: Screen) -> None:
         screen.print(line(("warning: ", "yellow"), warning))
 
 
+def show_endpoints(plan: JobPlan, screen: Screen) -> None:
+    """Print where the model calls of agents and judges go, if not to the provider, and with the value of what."""
+    from benchflow.cli.terminal import line
+
+    judge = plan.config.judge
+    called = [("the judge", judge.base_url, [judge.credential] if judge.credential else [])]
+    called += [(agent.label, agent.base_url, [*agent.credentials]) for agent in plan.config.agents]
+    for who, address, names in called:
+        if address is not None:
+            given = f", with {', '.join(names)}" if names else ""
+            screen.print(line((f"{who}: ", "dim"), f"model calls go to {address}{given}"), soft_wrap=True)
+
+
 def show_plan(plan: JobPlan, as_json: bool) -> None:
     """What a submit would run."""
     import os
@@ -47,6 +60,7 @@ def show_plan(plan: JobPlan, as_json: bool) -> None:
         )
     screen.print(rows)
     show_warnings(plan, screen)
+    show_endpoints(plan, screen)
     show_variables(variables_taken(plan), screen)
     if missing:
         screen.print(line(("not set here:", "yellow"), f" {', '.join(missing)}"), soft_wrap=True)

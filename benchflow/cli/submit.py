@@ -350,7 +350,7 @@ def detach_from(job: Job, screen: Screen) -> None:
 
 
 async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Screen) -> Job:
-    from benchflow.cli.plan import show_warnings
+    from benchflow.cli.plan import show_endpoints, show_warnings
     from benchflow.cli.report import describe, show_ui
     from benchflow.cli.screen import plural
     from benchflow.cli.terminal import line
@@ -360,6 +360,7 @@ async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Screen) -> Job:
     if plan.sandbox_reason:
         screen.print(line(f"sandbox {plan.config.sandbox}: {plan.sandbox_reason}", style="dim"), soft_wrap=True)
     show_warnings(plan, screen)
+    show_endpoints(plan, screen)
     if screen.is_terminal:
         with screen.waiting(f"submitting {plural(len(plan.tasks), 'task')} …"):
             job = await submit_plan(plan, again=again)

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.gateway import PrefixState, ReplayStatus
 from benchflow.contracts.reward import RewardEvent, VerifyResult
+from benchflow.errors import ResultFileError
 
 Phase = Literal[
     "plan", "provision", "readiness", "connect", "execute", "branch", "verify", "report", "teardown", "done"
@@ -122,10 +123,17 @@ class RolloutTree(Model):
     nodes: list[Node]
 
     def path(self, node_id: str) -> list[Node]:
-        """The nodes from the root to `node_id`. Raises `KeyError` for a node that is not in the tree."""
+        """Return the nodes from the root to `node_id`.
+
+        Raises:
+            KeyError: It, or a node above it, is not in the tree.
+            ResultFileError: A node is its own ancestor, in a file that the engine has not written.
+        """
         by_id = {node.id: node for node in self.nodes}
         path = [by_id[node_id]]
         while path[-1].parent is not None:
+            if len(path) > len(by_id):
+                raise ResultFileError(f"node {node_id} of the tree of {self.rollout} is its own ancestor", key="nodes")
             path.append(by_id[path[-1].parent])
         return path[::-1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ def test_a_dry_run_says_what_would_run_and_starts_nothing(bench: Bench, tasks: P
 def test_eval_create_is_the_same(bench: Bench, tasks: Path) -> None:
     options = ["--agent", "nop", "--sandbox", "noop", "--job-name", "same", "--dry-run", "--json"]
     assert bench("eval", "create", "--tasks-dir", tasks, *options).json == bench("submit", tasks, *options).json
+
+
+def test_a_dry_run_says_where_model_calls_go_and_with_what(bench: Bench, tasks: Path, tmp_path: Path) -> None:
+    config = tmp_path / "job.yaml"
+    agent = {"name": "policy", "model": "m", "base_url": "http://elsewhere:1/v1", "credentials": ["OF_MINE"]}
+    config.write_text(json.dumps({"tasks_dir": str(tasks), "agents": [agent]}))
+    ran = bench("submit", "--config", str(config), "--sandbox", "noop", "--dry-run")
+    assert "policy:m: model calls go to http://elsewhere:1/v1, with OF_MINE" in ran.out
 
 
 def test_a_dry_run_in_json_lists_tasks_and_agents(bench: Bench, tasks: Path) -> None:

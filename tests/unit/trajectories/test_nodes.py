@@ -173,3 +173,10 @@ def test_a_rollout_that_ended_within_a_step_is_not_scored_as_if_it_had_not(tmp_p
     assert last_of(load_rollout(directory)).id == "n1"
     with pytest.raises(VerifierError, match="ended within a step: the last 1 lines"):
         load_rollout(directory, whole=True)
+
+
+@pytest.mark.parametrize("parent", ["n2", "n1"])
+def test_a_node_that_is_its_own_ancestor_is_a_typed_error(parent: str) -> None:
+    nodes = [Node(id="n0"), Node(id="n1", parent="n2"), Node(id="n2", parent=parent)]
+    with pytest.raises(ResultFileError, match="its own ancestor"):
+        RolloutTree(rollout="theirs", root="n0", nodes=nodes).path("n2")

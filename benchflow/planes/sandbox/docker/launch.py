@@ -80,8 +80,8 @@ async def create(
             init=init,
             network_mode=network,
             port_bindings={port: (published_on(),) for port in ports},
-            # What the image itself prints is not looked after by anybody.
-            log_config=LOG if spec.entrypoint == "first" else None,
+            # Any process inside can write there, through PID 1's descriptors, and the daemon bounds nothing by itself.
+            log_config=LOG,
             nano_cpus=int(min(spec.cpus, info["NCPU"]) * 1e9) if spec.cpus is not None else None,
             mem_limit=memory,
             # Equal to the memory limit means no swap; without it, a task would get the same again in swap.
