@@ -1,4 +1,4 @@
-"""The files that this host has of agents' sessions in a sandbox: journals, notes, their copies in the results."""
+"""Name, copy and remove the files that this host has of agents' sessions: journals, notes, copies in the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchflow.planes.sandbox import trees
 from benchflow.secrets import Redactor
 from benchflow.store import storage_errors
 
-MAX_JOURNAL = 256 * 1024 * 1024
+MAX_KEPT_BYTES = 256 * 1024 * 1024
 """Bytes of one raw journal that are kept with the results."""
 
 _FROM_CHECKPOINT = "from-checkpoint"
@@ -73,12 +73,12 @@ def _keep_journals(wire: Wire, name: str, results: ConfinedDirectory) -> list[st
             if source is None:
                 continue
             with source, results.replacing(f"{name}/{kept}") as copy:
-                left = MAX_JOURNAL
+                left = MAX_KEPT_BYTES
                 while piece := source.read(min(left, CHUNK)):
                     copy.write(piece)
                     left -= len(piece)
                 if source.read(1):
-                    warnings.append(f"of {kept} of session {name} the first {MAX_JOURNAL} bytes were kept")
+                    warnings.append(f"of {kept} of session {name} the first {MAX_KEPT_BYTES} bytes were kept")
         except ACPError as error:
             warnings.append(f"{kept} of session {name} could not be kept: {error.message}")
     return warnings

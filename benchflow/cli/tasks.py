@@ -61,7 +61,7 @@ def check(
 
 
 def _of_rewards(root: Path, task: Task) -> list[Problem]:
-    """What keeps a task's reward functions from being made, as far as that is known without their code."""
+    """Return what keeps a task's reward functions from being made, as far as that is known without their code."""
     if task.reward is None:
         return []
     from benchflow.contracts.code import allowing

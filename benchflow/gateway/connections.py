@@ -174,7 +174,7 @@ class CallConnection(web.RequestHandler):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no whole request has come that was not answered."""
+        """Tell whether every request that came whole was answered."""
         # `_waiter` is there while aiohttp waits for a head, and not while it reads what is left of a body.
         return not self._messages and (self._request_count == 0 or self._waiter is not None)
 
