@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from benchflow.planes import sandbox
+
 FORBIDDEN = frozenset(
     {
         "subprocess.Popen",
@@ -45,3 +47,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         _running = None
+
+
+@pytest.fixture(autouse=True)
+def providers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test sandbox providers of its own: a command that ends lets go of all that there are."""
+    monkeypatch.setattr(sandbox, "_made", {})

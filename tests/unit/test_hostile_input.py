@@ -146,7 +146,7 @@ def test_what_parsers_stumble_over_is_refused_or_returned(parser: Parser) -> Non
 
 @EACH
 def test_any_bytes_are_refused_or_returned(parser: Parser) -> None:
-    search(parser, 25, derandomize=True)
+    search(parser, 12, derandomize=True)
 
 
 @EACH

@@ -299,7 +299,7 @@ class ServicesOfAWorld(Worlds):
             'i=0; while :; do i=$((i+1)); echo "line $i .........................................."; done\n'
         )
         await place.write_file("/usr/local/bin/chatty", chatty, mode=0o755)
-        mine = services(Service(name="chatty", command="chatty", port=9195), log_cap=100_000)
+        mine = services(Service(name="chatty", command="chatty", port=9195), log_cap=20_000)
         await mine.start()
         await until(lambda: _exists(place, f"$(ls -d {WORLD}/*/logs)/chatty.log.head"))
         await mine.stop()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Literal
 
 import pytest
-from support.state_room import Ledger, Room, by_both, by_python, by_python_locally, in_docker, rooms, untorn
+from support.state_room import Ledger, Room, by_both, by_python, by_python_locally, rooms, untorn
 
 from benchflow.contracts.environment import StateSnapshot
 from benchflow.errors import BenchFlowError
@@ -140,12 +140,12 @@ async def go_through(room: Room, ending: Ending, signs: dict[str, Sequence[str]]
 FEW = {what: signs[-1:] for what, signs in SIGNS.items()}
 
 
-@by_both
+@by_python
 async def test_a_killed_helper_is_made_good_by_the_next(room: Room, other: Room) -> None:
     await go_through(room, Ending(other, "helper"), FEW)
 
 
-@in_docker
+@by_python
 async def test_a_caller_that_goes_away_leaves_nothing_that_the_next_would_trip_over(room: Room, other: Room) -> None:
     await go_through(room, Ending(other, "caller"), FEW)
 

@@ -72,7 +72,7 @@ def few(names: Iterable[str], *in_every_run: str) -> list[Any]:
     return [pytest.param(name, marks=[] if name in in_every_run else [pytest.mark.long]) for name in names]
 
 
-@pytest.mark.parametrize("ending", few(ENDINGS, "in-a-test", "at-the-end", "by-its-count"))
+@pytest.mark.parametrize("ending", few(ENDINGS, "in-a-test", "at-the-end"))
 def test_a_run_that_does_not_come_to_its_own_end_is_no_success(tmp_path: Path, ending: str) -> None:
     status, said = Run(tmp_path).end(ENDINGS[ending])
     assert status not in (0, -signal.SIGKILL), said

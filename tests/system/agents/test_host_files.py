@@ -9,7 +9,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.agent_world import DOCKER, LOCAL, SOLVE, TEST, Seen, finished, submit_tasks, write_step, write_task
+from support.agent_world import LOCAL, LONG_IN_DOCKER, SOLVE, TEST, Seen, finished, submit_tasks, write_step, write_task
 from support.made_once import made_once
 
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
@@ -42,7 +42,7 @@ class Attacked:
     seen: dict[str, Seen]
 
 
-@made_once(params=[LOCAL, DOCKER])
+@made_once(params=[LOCAL, LONG_IN_DOCKER])
 async def attacked(root: Path, sandbox: str) -> Attacked:
     victim, hidden = root / "victim", root / "hidden"
     victim.write_text("as it was")

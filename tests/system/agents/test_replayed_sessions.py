@@ -97,7 +97,18 @@ class Trees:
 
 @made_once()
 async def trees(root: Path) -> Trees:
-    """Grow all trees at once."""
+    """The trees of every run, grown at once."""
+    return await grow(root, "talk", "asks")
+
+
+@made_once()
+async def more_trees(root: Path) -> Trees:
+    """Those of a long run: sessions that end up elsewhere when driven again, and one that does not load."""
+    return await grow(root, "random", "refused", "forgets")
+
+
+async def grow(root: Path, *names: str) -> Trees:
+    """Grow these trees at once."""
     scripts = {
         "talk": Noting(),
         "random": Noting(also="cat /proc/sys/kernel/random/uuid > id"),
@@ -131,16 +142,18 @@ async def trees(root: Path) -> Trees:
                 },
             ),
         }
-        for name, script in scripts.items():
+        asked = {name: script for name, script in scripts.items() if name in names}
+        for name, script in asked.items():
             model = await models.enter_async_context(ScriptedModel(script))
             task = write_model_task(root, name, test=tests.get(name, TEST))
             given[name] = write_talk(task, "policy"), {"agents": [policy(model)], "branch": branches[name]}
         jobs = [
             await submit_tasks([task], root / "jobs", job_name=name, **options)
             for name, (task, options) in given.items()
+            if name in names
         ]
         seen = {name: one for job in jobs for name, one in (await finished(job)).items()}
-    return Trees(seen, {name: sorted(script.asked) for name, script in scripts.items()})
+    return Trees(seen, {name: sorted(script.asked) for name, script in asked.items()})
 
 
 def children(seen: Seen, count: int = 1, chain: str = "n2") -> list[Seen]:
@@ -176,8 +189,9 @@ def test_a_new_session_is_driven_to_where_the_one_was_and_nothing_is_done_or_ask
         assert [line["text"] for line in again if line["type"] == "user_message"] == ["Note plum.", "Note pear."]
 
 
-def test_a_world_that_is_another_one_the_second_time_is_not_taken_for_the_parents(trees: Trees) -> None:
-    seen = trees.seen["random"]
+@pytest.mark.long
+def test_a_world_that_is_another_one_the_second_time_is_not_taken_for_the_parents(more_trees: Trees) -> None:
+    seen = more_trees.seen["random"]
     assert (seen.result.error, seen.result.reward) == (None, 0.0)
     first, second = children(seen, 2)
     for child in (first, second):
@@ -189,8 +203,9 @@ def test_a_world_that_is_another_one_the_second_time_is_not_taken_for_the_parent
     assert first.made("id") == second.made("id") != ""
 
 
-def test_what_cannot_be_driven_to_where_it_was_is_refused_where_less_is_not_enough(trees: Trees) -> None:
-    seen = trees.seen["refused"]
+@pytest.mark.long
+def test_what_cannot_be_driven_to_where_it_was_is_refused_where_less_is_not_enough(more_trees: Trees) -> None:
+    seen = more_trees.seen["refused"]
     assert seen.result.reward is None
     assert seen.error.type == "BranchError"
     for child in children(seen):
@@ -198,13 +213,14 @@ def test_what_cannot_be_driven_to_where_it_was_is_refused_where_less_is_not_enou
         assert "could not be driven to where it was" in child.error.message
         assert child.error.remedy is not None and "fresh" in child.error.remedy
     # What was asked otherwise was asked of nobody.
-    assert trees.asked["refused"] == ["Note pear.", "Note plum."]
+    assert more_trees.asked["refused"] == ["Note pear.", "Note plum."]
 
 
+@pytest.mark.long
 def test_an_agent_that_was_to_load_its_session_and_does_not_is_driven_there_from_the_very_beginning(
-    trees: Trees,
+    more_trees: Trees,
 ) -> None:
-    seen = trees.seen["forgets"]
+    seen = more_trees.seen["forgets"]
     assert (seen.result.error, seen.result.reward) == (None, 1.0)
     for child in children(seen):
         assert child.result.session_rung == "replay"

@@ -327,7 +327,7 @@ def with_value(data: Any, at: tuple[Any, ...], value: Any) -> Any:
     return changed
 
 
-some = pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.long)], ids=["a-quarter", "all"])
+some = pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.long)], ids=["an-eighth", "all"])
 """Of the places, each junk comes to so many in every run, and each place gets some of them."""
 
 

@@ -21,6 +21,12 @@ def host(tmp_path: Path) -> Path:
     return small_host(tmp_path / "host")
 
 
+@pytest.fixture(scope="module")
+def mask(tmp_path_factory: pytest.TempPathFactory) -> Mask:
+    """The mask over such a host, for those that change nothing of it."""
+    return host_mask(small_host(tmp_path_factory.mktemp("small") / "host"))
+
+
 def kinds(mask: Mask | None) -> dict[str, str]:
     return {entry.path: entry.kind for entry in mask.entries} if mask else {}
 
@@ -33,28 +39,28 @@ def generated(mask: Mask, path: str) -> str:
 
 
 @pytest.mark.parametrize("path", SECRETS)
-def test_a_secret_of_the_host_is_covered(host: Path, path: str) -> None:
-    assert host_mask(host).covers(path)
+def test_a_secret_of_the_host_is_covered(mask: Mask, path: str) -> None:
+    assert mask.covers(path)
 
 
 @pytest.mark.parametrize("path", PUBLIC)
-def test_what_programs_need_is_not_covered(host: Path, path: str) -> None:
-    assert not host_mask(host).covers(path)
+def test_what_programs_need_is_not_covered(mask: Mask, path: str) -> None:
+    assert not mask.covers(path)
 
 
 @pytest.mark.parametrize("path", ["etc/app", "opt/app", "usr/local/etc"])
-def test_a_file_that_others_may_not_read_is_hidden_wherever_it_lies(host: Path, path: str) -> None:
-    assert kinds(host_mask(host))[f"{path}/closed.conf"] == "whiteout"
+def test_a_file_that_others_may_not_read_is_hidden_wherever_it_lies(mask: Mask, path: str) -> None:
+    assert kinds(mask)[f"{path}/closed.conf"] == "whiteout"
 
 
 @pytest.mark.parametrize("path", ["etc/closed", "opt/closed"])
-def test_a_directory_that_others_may_not_list_or_enter_is_hidden(host: Path, path: str) -> None:
-    assert kinds(host_mask(host))[path] == "whiteout"
+def test_a_directory_that_others_may_not_list_or_enter_is_hidden(mask: Mask, path: str) -> None:
+    assert kinds(mask)[path] == "whiteout"
 
 
 @pytest.mark.parametrize("path", list(WITH_PASSWORDS))
-def test_configuration_is_hidden_when_it_has_a_password(host: Path, path: str) -> None:
-    assert kinds(host_mask(host))[path] == "whiteout"
+def test_configuration_is_hidden_when_it_has_a_password(mask: Mask, path: str) -> None:
+    assert kinds(mask)[path] == "whiteout"
 
 
 def test_an_unknown_name_at_the_top_is_hidden_and_links_between_known_ones_are_kept(host: Path) -> None:
