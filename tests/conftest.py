@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import io
 import os
 import signal
@@ -109,6 +110,16 @@ jobs run in the background from the start."""
 
 RERUN = frozenset({"crash", "provider", "system", "agents"})
 """Markers of tests that depend on what else the machine does: one that fails is run once more, from the start."""
+
+
+def pytest_configure() -> None:
+    # Thousands of tests are made, and none goes: who looks through them again and again is a third of that work.
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
