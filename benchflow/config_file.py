@@ -49,7 +49,7 @@ _FIELDS_OF: dict[str, Sequence[str]] = {
     "retry": list(RetryConfig.model_fields),
     "branch": list(BranchConfig.model_fields),
     "children": list(ChildSpec.model_fields),
-    "agents": list(AgentSpec.model_fields),
+    "agents": [name for name in AgentSpec.model_fields if name != "record"],
     "scenes": ["name", "roles", "turns"],
     "roles": ["name", "agent", "model"],
     "turns": ["role", "prompt"],
@@ -69,6 +69,12 @@ def read_job_file(file: Path) -> dict[str, Any]:
             values[key] = [values[key]]
     if "model" in values and not isinstance(values["model"], str | None):
         raise ConfigError("must be a text", file=str(file), key="model", remedy="model: NAME")
+    for index, agent in enumerate(values["agents"] if isinstance(values.get("agents"), list) else []):
+        # It would replace what the registry says of an agent, its provider's address included.
+        if isinstance(agent, dict) and "record" in agent:
+            raise ConfigError(
+                "is not a key of a file", file=str(file), key=f"agents[{index}].record", remedy="remove `record`"
+            )
     return _beside(_with_mode(_with_branch(values, file), file), _JOB_PATHS, file)
 
 

@@ -42,7 +42,7 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 def references(task: Task) -> dict[str, bool]:
     """The variables that a task names, and whether each must be set (has no default)."""
-    return _named_in(table for _, table in _tables(task))
+    return named_variables(table for _, table in _tables(task))
 
 
 OF_ORACLE = "the oracle, in the sandbox"
@@ -60,13 +60,14 @@ class HostVariable(NamedTuple):
 
 def host_variables(task: Task, manifest: Manifest | None) -> list[HostVariable]:
     """Return the variables that a task takes, and those that its world is given, sorted."""
-    found = {HostVariable(name, taker) for taker, table in _tables(task) for name in _named_in([table])}
+    found = {HostVariable(name, taker) for taker, table in _tables(task) for name in named_variables([table])}
     if manifest is not None:
         found |= {HostVariable(name, "the environment's services") for name in manifest.forward_env.keys}
     return sorted(found)
 
 
-def _named_in(tables: Iterable[Mapping[str, str]]) -> dict[str, bool]:
+def named_variables(tables: Iterable[Mapping[str, str]]) -> dict[str, bool]:
+    """Return the variables that tables of values name, and whether each must be set (has no default)."""
     found: dict[str, bool] = {}
     for table in tables:
         for value in table.values():
@@ -94,7 +95,7 @@ def _tables(task: Task) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 def agent_references(agent: AgentSpec) -> set[str]:
     """The names of all that an agent is given by name."""
-    return {*_named_in([agent.env]), *agent.credentials}
+    return {*named_variables([agent.env]), *agent.credentials}
 
 
 def is_literal(value: str) -> bool:
@@ -130,7 +131,9 @@ class Secrets:
 
     def check_agent(self, agent: AgentSpec) -> None:
         """Raise `MissingSecretError` for what an agent needs and nobody has set."""
-        missing = [name for name, required in _named_in([agent.env]).items() if required and name not in self._values]
+        missing = [
+            name for name, required in named_variables([agent.env]).items() if required and name not in self._values
+        ]
         for name in missing:
             key = next(key for key, value in agent.env.items() if f"${{{name}}}" in value)
             raise MissingSecretError(

@@ -20,7 +20,9 @@ R = TypeVar("R")
 
 Yes = Annotated[
     bool,
-    typer.Option("--yes", "-y", help="Let the tasks have the variables of your environment that they take."),
+    typer.Option(
+        "--yes", "-y", help="Let the tasks and --config have the variables of your environment that they take."
+    ),
 ]
 
 AllowCode = Annotated[

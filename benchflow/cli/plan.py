@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from benchflow.cli.request import FileRequest
     from benchflow.cli.terminal import Screen
     from benchflow.contracts.task import Task
     from benchflow.jobs import JobPlan
@@ -30,8 +31,8 @@ def show_endpoints(plan: JobPlan, screen: Screen) -> None:
             screen.print(line((f"{who}: ", "dim"), f"model calls go to {address}{given}"), soft_wrap=True)
 
 
-def show_plan(plan: JobPlan, as_json: bool) -> None:
-    """What a submit would run."""
+def show_plan(plan: JobPlan, as_json: bool, of_file: FileRequest | None = None) -> None:
+    """Print what a submit would run. of_file: what the plan's configuration file asks of the user's environment."""
     import os
 
     from benchflow.cli.report import describe
@@ -41,7 +42,7 @@ def show_plan(plan: JobPlan, as_json: bool) -> None:
 
     missing = sorted(name for name in plan.variables if name not in os.environ)
     if as_json:
-        return print_json(_plan_document(plan, missing))
+        return print_json(_plan_document(plan, missing, of_file))
     screen = console()
     screen.print(line((plan.name, "bold"), f"  {describe(plan.config, len(plan.tasks))}"), soft_wrap=True)
     if plan.sandbox_reason:
@@ -61,7 +62,7 @@ def show_plan(plan: JobPlan, as_json: bool) -> None:
     screen.print(rows)
     show_warnings(plan, screen)
     show_endpoints(plan, screen)
-    show_variables(variables_taken(plan), screen)
+    show_variables(variables_taken(plan, of_file), screen)
     if missing:
         screen.print(line(("not set here:", "yellow"), f" {', '.join(missing)}"), soft_wrap=True)
     screen.print(f"{plural(plan.total, 'rollout')} would be run. Nothing was started.")
@@ -73,7 +74,7 @@ def _image(plan: JobPlan, task: Task) -> str:
     return own or task.sandbox.docker_image or task.dockerfile or ""
 
 
-def _plan_document(plan: JobPlan, missing: list[str]) -> dict[str, Any]:
+def _plan_document(plan: JobPlan, missing: list[str], of_file: FileRequest | None) -> dict[str, Any]:
     from benchflow.cli.variables import variables_document, variables_taken
 
     return {
@@ -95,7 +96,7 @@ def _plan_document(plan: JobPlan, missing: list[str]) -> dict[str, Any]:
         "branch": plan.config.branch.model_dump(mode="json") if plan.config.branch is not None else None,
         "total": plan.total,
         "variables_not_set": missing,
-        "variables_taken": variables_document(variables_taken(plan)),
+        "variables_taken": variables_document(variables_taken(plan, of_file)),
         "warnings": plan.warnings,
         "dry_run": True,
     }

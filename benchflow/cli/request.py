@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,21 @@ _OPTION_OF = {
 }
 
 
+@dataclass(frozen=True)
+class FileRequest:
+    """What a configuration file, which somebody else may have written, asks of the user's environment."""
+
+    file: Path
+    addresses: frozenset[str] = frozenset()
+    """Of model endpoints, but for those that the command line names too."""
+    variables: frozenset[str] = frozenset()
+    """Named by its tables of agents' variables."""
+    environment_manifest: Path | None = None
+    """The world of all tasks, if the file names it."""
+    is_given_keys: bool = False
+    """Whether the command line gives agents variables, which the file may send to its addresses."""
+
+
 def job_config(
     *,
     paths: list[Path],
@@ -34,8 +50,10 @@ def job_config(
     branch: str | None = None,
     mode: str | None = None,
     **options: Any,
-) -> JobConfig:
-    """The job that is asked for. options: fields of `JobConfig`; None and empty mean that they were not given.
+) -> tuple[JobConfig, FileRequest | None]:
+    """Return the job that is asked for, and what of it a file asks of the user's environment.
+
+    options: fields of `JobConfig`; None and empty mean that they were not given.
 
     imported: agents by import path. agent_env: `K=V`, or `K` for the variable of this name. judge: fields of
     `JudgeSettings`, over those of the file. branch: in short, or a file. mode: in short.
@@ -89,7 +107,26 @@ def job_config(
         if error.file is None and error.key:
             error.key = _OPTION_OF.get(error.key, "--" + error.key.replace("_", "-"))
         raise
-    return request.model_copy(update={"agents": _with_model(request.agents, model)}) if model else request
+    of_file = _of_file(config, request, given={*given}, judge=asked) if config else None
+    request = request.model_copy(update={"agents": _with_model(request.agents, model)}) if model else request
+    return request, of_file
+
+
+def _of_file(file: Path, request: JobConfig, *, given: set[str], judge: dict[str, str]) -> FileRequest:
+    """Return what the file asks of the user's environment. given, judge: what the command line says."""
+    from benchflow.secrets import named_variables
+
+    agents = [] if "agents" in given else request.agents
+    tables = [agent.env for agent in agents] + ([] if "agent_env" in given else [request.agent_env])
+    addresses = {agent.base_url for agent in agents} | {request.base_url, request.judge.base_url}
+    named = {request.base_url if "base_url" in given else None, judge.get("base_url"), None}
+    return FileRequest(
+        file=file,
+        addresses=frozenset(address for address in addresses - named if address is not None),
+        variables=frozenset(named_variables(tables)),
+        environment_manifest=None if "environment_manifest" in given else request.environment_manifest,
+        is_given_keys="agent_env" in given,
+    )
 
 
 def _branch(given: str | None) -> BranchConfig | None:

@@ -11,6 +11,7 @@ from benchflow.cli import command
 from benchflow.cli.command import AllowCode, Json, Yes
 
 if TYPE_CHECKING:
+    from benchflow.cli.request import FileRequest
     from benchflow.cli.terminal import Screen
     from benchflow.jobs import Job, JobPlan
 
@@ -263,7 +264,7 @@ def submit(
     """
     from benchflow.cli.request import job_config
 
-    request = job_config(
+    request, of_file = job_config(
         paths=[*(paths or []), *(tasks_dir or [])],
         config=config,
         model=model,
@@ -299,24 +300,31 @@ def submit(
 
     plan = plan_job(request)
     if dry_run:
-        show_plan(plan, as_json)
+        show_plan(plan, as_json, of_file)
     else:
-        start(plan, detach=detach, as_json=as_json, yes=yes)
+        start(plan, of_file=of_file, detach=detach, as_json=as_json, yes=yes)
 
 
 def start(
-    plan: JobPlan, *, again: tuple[str, ...] = (), detach: bool = False, as_json: bool = False, yes: bool = False
+    plan: JobPlan,
+    *,
+    of_file: FileRequest | None = None,
+    again: tuple[str, ...] = (),
+    detach: bool = False,
+    as_json: bool = False,
+    yes: bool = False,
 ) -> None:
     """Submit, and stay until the end unless told otherwise. Ends the process.
 
-    yes: the tasks may have the variables that they take; else the user is asked, if there are any.
+    of_file: what the configuration file of the plan asks of the user's environment. yes: the tasks and the file may
+    have the variables that they take; else the user is asked, if there are any.
     """
     from benchflow.cli.report import finish, show_detached
     from benchflow.cli.screen import console
     from benchflow.cli.variables import confirm_variables
     from benchflow.cli.watch import follow
 
-    confirm_variables(plan, is_agreed=yes)
+    confirm_variables(plan, of_file, is_agreed=yes)
     screen = console(stderr=as_json)
     submitted: list[Job] = []
 

@@ -1,35 +1,41 @@
-"""Which variables of the user's environment a task set takes, and the question whether it may.
+"""Which variables of the user's environment a task set or a configuration file takes, and the question whether it may.
 
 Published task formats let a task write `${NAME}`, and their own tools ask whoever runs it first: a task that somebody
 else wrote could take any key. So the variables are named, with the sandbox that each goes to, and nothing is started
-before the user has agreed: at the terminal, or by `--yes`.
+before the user has agreed: at the terminal, or by `--yes`. A configuration file is passed on like a task set, and so it
+is with the variables that go to an address which only the file names, or into a sandbox. What the command line says, or
+a program that uses the Python API, is the user's own word.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchflow.cli import command
 
 if TYPE_CHECKING:
+    from benchflow.cli.request import FileRequest
     from benchflow.cli.terminal import Screen
+    from benchflow.contracts.environment import Manifest
     from benchflow.contracts.task import Task
     from benchflow.jobs import JobPlan
     from benchflow.secrets import HostVariable
 
 Found = dict["HostVariable", list[str]]
-"""The tasks that take each variable for each use, by name."""
+"""What takes each variable for each use: the names of tasks, or the configuration file."""
+
+_MAX_LISTED = 10
+"""Uses of variables that an error lists."""
 
 
 def variables_of(tasks: Iterable[tuple[Path, Task]]) -> Found:
     """Return what tasks and their own environment manifests take. A manifest that cannot be read takes nothing here."""
     from benchflow.errors import ManifestError
     from benchflow.planes.environment.manifest import read_manifest
-    from benchflow.secrets import host_variables
     from benchflow.tasks import manifest_of
 
     found: Found = {}
@@ -41,27 +47,69 @@ def variables_of(tasks: Iterable[tuple[Path, Task]]) -> Found:
         except ManifestError:
             # `submit` and `env check` say why.
             pass
-        for variable in host_variables(task, manifest):
+        for variable in _of_task(task, manifest):
             found.setdefault(variable, []).append(task.name)
     return found
 
 
-def variables_taken(plan: JobPlan) -> Found:
-    """Return what the tasks of a job take: what is set here, and on a cluster, whose workers have their own, all."""
-    from benchflow.secrets import OF_ORACLE, host_variables
+def _of_task(task: Task, manifest: Manifest | None) -> Iterator[HostVariable]:
+    from benchflow.planes.reward.needs import own_judges
+    from benchflow.secrets import HostVariable, host_variables
+
+    yield from host_variables(task, manifest)
+    for name, address in own_judges(task):
+        yield HostVariable(name, f"a judge, sent to {address}")
+
+
+def variables_taken(plan: JobPlan, of_file: FileRequest | None = None) -> Found:
+    """Return what a job takes that is set here, and on a cluster, whose workers have their own, all of it.
+
+    of_file: what the configuration file of the job asks of the user's environment, if it has one.
+    """
+    from benchflow.secrets import OF_ORACLE
     from benchflow.temporal import cluster_target
 
     is_cluster = cluster_target() is not None
     has_oracle = any(agent.name == "oracle" for agent in plan.config.agents)
     found: Found = {}
+    has_own_manifest = plan.config.environment_manifest is not None and (
+        of_file is None or of_file.environment_manifest is None
+    )
     for _, task in plan.tasks:
         # A manifest that was given as an option is the user's own.
-        world = plan.worlds.get(task.name) if plan.config.environment_manifest is None else None
-        for variable in host_variables(task, world.manifest if world is not None else None):
+        world = plan.worlds.get(task.name) if not has_own_manifest else None
+        for variable in _of_task(task, world.manifest if world is not None else None):
             is_used = has_oracle or variable.taker != OF_ORACLE
             if is_used and (is_cluster or variable.name in os.environ):
                 found.setdefault(variable, []).append(task.name)
+    if of_file is not None:
+        for variable in _variables_of_file(plan, of_file):
+            if is_cluster or variable.name in os.environ or variable.name in plan.values:
+                found[variable] = [of_file.file.name]
     return found
+
+
+def _variables_of_file(plan: JobPlan, of_file: FileRequest) -> Iterator[HostVariable]:
+    """Yield what a configuration file has sent to addresses that it names, or given to agents in their sandboxes.
+
+    A loopback address is no exception: a port of this host is anybody's who opens it first, and also what a sandbox
+    publishes its own ports at.
+    """
+    from benchflow.planes.reward.needs import check_scoring
+    from benchflow.secrets import HostVariable, named_variables
+
+    for agent in plan.config.agents:
+        for name in named_variables([agent.env]).keys() & of_file.variables:
+            yield HostVariable(name, f"the agent {agent.label}, in the sandbox")
+        for name in agent.credentials if agent.base_url in of_file.addresses else ():
+            # A value that is no variable's is the file's own, unless the command line has given it.
+            if name not in plan.values or of_file.is_given_keys:
+                yield HostVariable(name, f"the model of {agent.label}, sent to {agent.base_url}")
+    judge = plan.config.judge
+    if judge.base_url in of_file.addresses:
+        for _, task in plan.tasks:
+            for name in check_scoring(task, judge, plan.config.allow_code):
+                yield HostVariable(name, f"the judge, sent to {judge.base_url}")
 
 
 def show_variables(found: Found, screen: Screen) -> None:
@@ -70,7 +118,7 @@ def show_variables(found: Found, screen: Screen) -> None:
     from benchflow.cli.terminal import line
 
     if found:
-        screen.print("Variables of your environment that the tasks take:")
+        screen.print("Variables of your environment that are taken:")
     for variable, tasks in sorted(found.items()):
         of = tasks[0] if len(tasks) == 1 else plural(len(tasks), "task")
         screen.print(line("  ", (variable.name, "bold cyan"), f"  for {variable.taker}", (f"  ({of})", "dim")))
@@ -81,17 +129,24 @@ def variables_document(found: Found) -> list[dict[str, Any]]:
     return [{**variable._asdict(), "tasks": tasks} for variable, tasks in sorted(found.items())]
 
 
-def confirm_variables(plan: JobPlan, *, is_agreed: bool) -> None:
-    """Name the variables that a job's tasks take, and ask whether they may, unless the user has agreed already.
+def confirm_variables(plan: JobPlan, of_file: FileRequest | None = None, *, is_agreed: bool) -> None:
+    """Name the variables that a job takes, and ask whether it may, unless the user has agreed already.
 
-    Raises `ConfigError` where nobody can be asked. A refusal ends the process.
+    Args:
+        plan: The job.
+        of_file: What its configuration file asks of the user's environment.
+        is_agreed: Whether the user has agreed on the command line.
+
+    Raises:
+        ConfigError: Nobody can be asked.
+        typer.Exit: The user has refused.
     """
     import typer
 
     from benchflow.cli.screen import console
     from benchflow.errors import ConfigError
 
-    found = variables_taken(plan)
+    found = variables_taken(plan, of_file)
     if not found:
         return
     # Never on stdout, which may belong to a JSON object.
@@ -100,11 +155,12 @@ def confirm_variables(plan: JobPlan, *, is_agreed: bool) -> None:
     if is_agreed:
         return
     if not sys.stdin.isatty():
-        names = ", ".join(dict.fromkeys(variable.name for variable in sorted(found)))
+        uses = [f"{variable.name} for {variable.taker}" for variable in sorted(found)]
+        more = f"; and {len(uses) - _MAX_LISTED} more" if len(uses) > _MAX_LISTED else ""
         raise ConfigError(
-            f"the tasks take variables of your environment: {names}",
+            f"the job takes variables of your environment: {'; '.join(uses[:_MAX_LISTED])}{more}",
             key="--yes",
-            remedy="look whether they may have them, and give --yes (-y); or unset them",
+            remedy="look whether it may have them, and give --yes (-y); or unset them",
         )
     screen.print("Proceed? (Y/n) ", end="")
     answer = sys.stdin.readline()

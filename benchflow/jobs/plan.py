@@ -26,7 +26,7 @@ from benchflow.jobs.branches import check_branch
 from benchflow.jobs.modes import lowered
 from benchflow.jobs.worlds import World, Worlds
 from benchflow.paths import JobPaths
-from benchflow.planes.reward.needs import check_scoring
+from benchflow.planes.reward.needs import check_scoring, own_judges
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.choice import AUTO, Choice, choose
 from benchflow.provenance import is_own
@@ -91,6 +91,7 @@ def plan_job(config: JobConfig) -> JobPlan:
         for agent in agents:
             require_reachable(task, agent, mounted=provider.capabilities().mounts)
         variables |= {*secrets.references(task), *check_scoring(task, config.judge, config.allow_code)}
+        variables |= {name for name, _ in own_judges(task)}
         tasks.append((path, task))
     for agent in agents:
         variables |= secrets.agent_references(agent)

@@ -18,6 +18,7 @@ from benchflow.contracts.task import Task
 from benchflow.errors import StoreError, TaskError, TaskNotFoundError, TaskValueError
 from benchflow.paths import StatePaths
 from benchflow.planes.reward.functions import check_declared
+from benchflow.planes.reward.needs import own_judges
 from benchflow.secrets import references
 from benchflow.store import Store, storage_errors
 from benchflow.tasks import digest_tree, find_tasks, load_task, unpack
@@ -108,7 +109,8 @@ class Tasks:
                         key=key,
                         remedy=allowing(target),
                     )
-        taken = [name for name in references(task) if name in os.environ]
+        named = {*references(task), *(name for name, _ in own_judges(task))}
+        taken = [name for name in named if name in os.environ]
         if taken and not self.take_variables:
             raise TaskValueError(
                 f"takes variables of your environment: {', '.join(sorted(taken))}",

@@ -5,11 +5,14 @@ Most tasks need none of these, and every command that submits one asks here: so 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator
 
-from benchflow.contracts.reward import JudgeSettings, RewardTable
+from pydantic import ValidationError
+
+from benchflow.contracts.reward import JudgeSettings, RewardFuncSpec, RewardTable
 from benchflow.contracts.task import Task, VerifierConfig
-from benchflow.errors import TaskError
+from benchflow.errors import JudgeError, TaskError
 
 JUDGING_SEC = 1800.0
 """What judges may take together, with all that they are asked again."""
@@ -48,6 +51,24 @@ def check_scoring(task: Task, settings: JudgeSettings, allowed: Collection[str] 
     return list(dict.fromkeys(credentials))
 
 
+def own_judges(task: Task) -> Iterator[tuple[str, str]]:
+    """Yield the variables whose values a task has sent to addresses of its own, as the keys of judges; and where.
+
+    A row whose options are invalid yields nothing: `check_scoring` says why.
+    """
+    for spec in task.reward.funcs if task.reward else []:
+        address = spec.options.get("base_url")
+        if address is None or (spec.type not in _JUDGES and "credential" not in spec.options):
+            continue
+        from benchflow.planes.reward.judge import credential_of
+
+        with contextlib.suppress(ValidationError, JudgeError):
+            settings = JudgeSettings(
+                model=spec.options.get("model"), base_url=address, credential=spec.options.get("credential")
+            )
+            yield credential_of(settings, _named_in_options(spec)), str(address)
+
+
 def scoring_sec(task: Task, config: VerifierConfig) -> float:
     """The most seconds that scoring a step may take: its verifier's own, and what else runs and is asked."""
     judged = any(True for _ in _judges(task))
@@ -82,9 +103,12 @@ def _judges(task: Task) -> Iterator[tuple[str, str | None]]:
             yield f"{at}.judge.model", (judge.model if judge else None) or _named_in_rubrics(task)
     for index, spec in enumerate(task.reward.funcs if task.reward else []):
         if spec.type in _JUDGES:
-            rubric = spec.options.get("rubric")
-            named = rubric.get("judge", {}).get("model") if isinstance(rubric, dict) else None
-            yield f"reward.funcs[{index}].model", spec.options.get("model") or named
+            yield f"reward.funcs[{index}].model", spec.options.get("model") or _named_in_options(spec)
+
+
+def _named_in_options(spec: RewardFuncSpec) -> str | None:
+    rubric = spec.options.get("rubric")
+    return rubric.get("judge", {}).get("model") if isinstance(rubric, dict) else None
 
 
 def _named_in_rubrics(task: Task) -> str | None:

@@ -35,6 +35,7 @@ from benchflow.errors import RewardFuncError, UnsafePathError, VerifierError, Ve
 from benchflow.paths import RolloutPaths
 from benchflow.planes.reward.inputs import find_inputs
 from benchflow.planes.reward.judge import Document, ModelJudge, credential_of, documents_below, judge_rubric
+from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.stored_files import read_stored
 
 MOST_TEXT = 1024 * 1024
@@ -316,7 +317,9 @@ class LLMJudgeRewardFunc:
                 "there is nowhere to write down what the judge says", remedy="give the node's Evidence a directory"
             )
         settings = JudgeSettings(model=self.model, base_url=self.base_url, credential=self.credential)
-        key = os.environ.get(credential_of(settings, self.rubric.judge.model))
+        # In a worker's environment is more than whoever submitted the job has agreed to.
+        value = rollout.judge.value if isinstance(rollout.judge, JudgeByKey) else os.environ.get
+        key = value(credential_of(settings, self.rubric.judge.model))
         place = rollout.evidence.parent if rollout.evidence is not None else rollout.directory
         return ModelJudge(settings, key, RolloutPaths(place).judge())
 

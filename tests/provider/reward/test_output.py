@@ -23,6 +23,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import JudgeError, RewardFuncError, VerifierError, VerifierTimeoutError
 from benchflow.planes.reward.capture import keep_inputs
 from benchflow.planes.reward.judge import ModelJudge
+from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.output import (
     MOST_TEXT,
     CodeExecRewardFunc,
@@ -283,6 +284,22 @@ async def test_a_judge_of_its_own_is_asked_with_the_key_of_the_environment(
     [call] = model.calls
     assert "key-of-my-own" in json.dumps(dict(call.headers))
     assert (tmp_path / "steps/draft/judge/style.criterion-1.json").is_file()
+
+
+async def test_a_judge_of_its_own_in_a_job_is_asked_with_what_was_left_for_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THE_WORKER", "key-of-the-worker")
+    of_job = JudgeByKey(JudgeSettings(), {"OF_THE_JOB": "key-of-the-job"}.get, tmp_path)
+    async with ScriptedModel([says(1)]) as model:
+        for name in ("OF_THE_JOB", "OF_THE_WORKER"):
+            own = LLMJudgeRewardFunc(
+                ["It is clear."], model="openai/x", base_url=model.openai_base_url, credential=name
+            )
+            await own.score(node("Done.", directory=tmp_path, judge=of_job))
+    sent = [json.dumps(dict(call.headers)) for call in model.calls]
+    assert "key-of-the-job" in sent[0]
+    assert not any("key-of-the-worker" in headers for headers in sent)
 
 
 async def test_a_judge_that_cannot_be_asked_is_an_error_and_no_zero(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class JudgeByKey:
         earlier: Sequence[Path] = (),
     ) -> None:
         self._settings = settings
-        self._value = value
+        self.value = value
         self._transcripts = transcripts
         self._redact = redact
         self._earlier = earlier
@@ -34,6 +34,6 @@ class JudgeByKey:
         name = credential_of(self._settings, question.model)
         if name not in self._judges:
             self._judges[name] = ModelJudge(
-                self._settings, self._value(name), self._transcripts, self._redact, earlier=self._earlier
+                self._settings, self.value(name), self._transcripts, self._redact, earlier=self._earlier
             )
         return await self._judges[name].ask(question)
