@@ -571,6 +571,23 @@ def remove_image(reference: str) -> None:
 
 
 @pytest.mark.local
+@pytest.mark.parametrize(
+    ("left", "step", "message"),
+    [
+        ("mkfifo /etc/passwd", "WORKDIR /made/by/this", "/etc/passwd of the image .*not a regular file"),
+        ("truncate -s 1T /etc/group", "COPY data /made/", "/etc/group of the image is larger than"),
+    ],
+    ids=["a pipe", "holes"],
+)
+async def test_accounts_that_are_no_file_end_a_build_at_once(local, tmp_path, left, step, message):
+    task = Task(tmp_path / "task")
+    (task.root / "data").touch()
+    with pytest.raises(ImageBuildError, match=message):
+        await local.build(task(f"RUN rm -f {left.rpartition(' ')[2]} && {left}", step, timeout_sec=20))
+    assert list(local._machine.all()) == []
+
+
+@pytest.mark.local
 @pytest.mark.long
 async def test_a_failed_build_leaves_no_sandbox_behind(local, tmp_path):
     task = Task(tmp_path / "task")

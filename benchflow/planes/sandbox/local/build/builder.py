@@ -50,6 +50,9 @@ mk() { d=$1; n=; while [ ! -d "$d" ] && [ "$d" != / ]; do n=$d; d=${d%/*}; [ -n 
   mkdir -p -- "$1" || return 1; [ -z "$n" ] || chown -R "$2" -- "$n"; }
 umask 022
 """
+_TABLES = ("/etc/ld.so.preload", "/etc/ld.so.cache", "/etc/nsswitch.conf", "/etc/passwd", "/etc/group")
+"""What programs of the image read before they make a directory for somebody."""
+
 # $1: target, $2: owner of what is made, $3: `into` if it must be a directory. Says whether it is one, and where it is.
 _PREPARE = f"""{_MAKE}
 if [ -z "$3" ] && [ ! -d "$1" ]; then
@@ -228,8 +231,10 @@ class _Build:
                     await self._run(sandbox, step.action)
                     await sandbox.kill_processes(keep="nothing")
                 case Copy():
+                    await self._require_tables(sandbox)
                     await self._copy(sandbox, step.action)
                 case MakeDirectory():
+                    await self._require_tables(sandbox)
                     await self._control(sandbox, f'{_MAKE} mk "$1" 0:0', step.action.path)
             await self._workshop.keep(sandbox, key, self._plain)
             self._base = key
@@ -297,6 +302,23 @@ class _Build:
                 f"the build context {self._context.root} cannot be read: {error}",
                 "make its files readable, or list them in .dockerignore",
             ) from error
+
+    async def _require_tables(self, sandbox: Sandbox) -> None:
+        """Raise `ImageBuildError` where a step before has left something else than a file that C libraries open.
+
+        A pipe in its place holds any `chown` or `tar`, and so the build, until its time is over; a file of a terabyte,
+        too, which costs nothing to make.
+        """
+        for file in _TABLES:
+            try:
+                await sandbox.read_file(file)
+            except FileNotFoundError:
+                continue
+            except SandboxError as error:
+                raise self._error(
+                    f"{file} of the image {error.message}",
+                    "leave it a regular file in the step before",
+                ) from error
 
     async def _control(self, sandbox: Sandbox, script: str, *args: str) -> str:
         """Run a script of the builder's own; what it says."""
