@@ -189,6 +189,15 @@ class JobPaths:
 
     root: Path
 
+    @classmethod
+    def of(cls, jobs_dir: Path, name: str) -> JobPaths:
+        """Return the paths of the job of a name.
+
+        Its id is made of the path of `jobs_dir`, and so that is the real one: a directory that is spelt in two ways, or
+        which a link leads to, would have two jobs of one name run in it, each in the other's files.
+        """
+        return cls(Path(os.path.realpath(jobs_dir.expanduser())) / name)
+
     @property
     def config(self) -> Path:
         return self.root / "config.json"

@@ -313,7 +313,7 @@ def jobs_dir_option(job: Job) -> str:
     from pathlib import Path
 
     directory = job.directory.root.parent
-    return "" if directory == Path("jobs").absolute() else f" --jobs-dir {shlex.quote(str(directory))}"
+    return "" if directory == Path("jobs").resolve() else f" --jobs-dir {shlex.quote(str(directory))}"
 
 
 def show_detached(job: Job, screen: Screen, as_json: bool) -> None:

@@ -62,8 +62,8 @@ def job_paths(job: str, jobs_dir: Path) -> JobPaths:
 
     given = Path(job).expanduser()
     if (given / "config.json").is_file():
-        return JobPaths(given.absolute())
-    return JobPaths(jobs_dir.expanduser().absolute() / job)
+        return JobPaths.of(given.absolute().parent, given.absolute().name)
+    return JobPaths.of(jobs_dir, job)
 
 
 def _show_agents(summary: Summary, found: Sequence[RolloutResult], screen: Screen) -> None:

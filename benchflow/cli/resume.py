@@ -24,7 +24,7 @@ def plan_again(
     from benchflow.paths import JobPaths
     from benchflow.provenance import read_own_spec
 
-    paths = JobPaths(jobs_dir.expanduser().absolute() / name)
+    paths = JobPaths.of(jobs_dir, name)
     spec = read_own_spec(paths, trust=trust)
     sources = [Path(task.source) for task in spec.tasks if task.source]
     if len(sources) < len(spec.tasks):

@@ -275,7 +275,7 @@ def _lay_out(pack: Path, target: Path) -> None:
 
 async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
     """Start a job, or attach to it if it exists. What has a result is not run again, but for a status in `again`."""
-    check_jobs_dir(plan.directory)
+    check_jobs_dir(plan.directory, plan.config.jobs_dir)
     paths, store = StatePaths.default(), Store.open()
     make_state_private(paths)
     target = cluster_target()
@@ -363,6 +363,6 @@ async def _status(client: Client, workflow_id: str) -> WorkflowExecutionStatus |
 
 async def open_job(name: str, jobs_dir: Path) -> Job:
     """A job that was submitted before. Raises `JobNotFoundError`."""
-    paths = JobPaths(jobs_dir.expanduser().absolute() / name)
+    paths = JobPaths.of(jobs_dir, name)
     spec = read_spec(paths)
     return Job(await Engine.open(), ids.job_id(name, str(paths.root.parent)), name, paths, spec)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.job import JobSpec
@@ -64,9 +65,13 @@ def _short(value: Any) -> str:
     return text[:12] if len(text) == 64 and isinstance(value, str) else text
 
 
-def check_jobs_dir(paths: JobPaths) -> None:
-    """Raise `StoreError` or `DiskFullError` when results cannot be written there, `ConfigError` when others can."""
+def check_jobs_dir(paths: JobPaths, given: Path) -> None:
+    """Raise `StoreError` or `DiskFullError` when results cannot be written there, `ConfigError` when others can.
+
+    given: the jobs directory as the user names it, perhaps through links, which are to be nobody else's either.
+    """
     root = paths.root
+    require_own_place(given.expanduser() / root.name, key="jobs_dir")
     require_own_place(root, key="jobs_dir")
     with storage_errors(root.parent):
         make_private_directory(root.parent)

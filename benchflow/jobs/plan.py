@@ -69,7 +69,7 @@ class JobPlan:
 def plan_job(config: JobConfig) -> JobPlan:
     """Read and check everything that a job needs. Raises the typed error of the first thing that is wrong."""
     name = ids.check_job_name(config.job_name) if config.job_name else _default_name(config.paths[0])
-    directory = JobPaths(config.jobs_dir.expanduser().absolute() / name)
+    directory = JobPaths.of(config.jobs_dir, name)
     options = WorkflowOptions.from_environment(os.environ)
     agents, values = _prepare(for_all(config), str(directory.root))
     _refuse_twins([agent.label for agent in agents], "agent")

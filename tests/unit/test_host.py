@@ -114,7 +114,7 @@ def test_a_place_that_others_can_change_is_refused(
     with pytest.raises(ConfigError, match=problem):
         make_state_private(StatePaths(place / below))
     with pytest.raises(ConfigError, match=problem):
-        check_jobs_dir(JobPaths(place / below / "job"))
+        check_jobs_dir(JobPaths.of(place / below, "job"), place / below)
     assert not (place / "not").exists()
 
 
