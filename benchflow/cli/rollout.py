@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,10 +22,10 @@ from benchflow.cli.trajectory import Rendering, waiting
 from benchflow.contracts import ids, names
 from benchflow.contracts.job import JobSpec, RolloutProgress
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.errors import BenchFlowError, JobNotFoundError, UsageError
+from benchflow.errors import BenchFlowError, JobNotFoundError, ResultFileError, UsageError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.summary import read_spec
-from benchflow.stored_files import read_stored
+from benchflow.stored_files import read_stored, require_directory
 from benchflow.trajectories.follow import follow
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Chosen:
     job: JobPaths
     spec: JobSpec
     index: int
+    origin: str | None = None
+    """The id of the job of which this one is a copy."""
 
     @property
     def job_id(self) -> str:
@@ -62,7 +65,11 @@ class Chosen:
 
     @property
     def paths(self) -> RolloutPaths:
-        return self.job.rollout(self.spec.rollout_name(self.job_id, self.index))
+        here = self.job.rollout(self.spec.rollout_name(self.job_id, self.index))
+        # What was run since the job was copied lies under names of its own.
+        if self.origin is None or here.root.is_dir():
+            return here
+        return self.job.rollout(self.spec.rollout_name(self.origin, self.index))
 
     @property
     def task(self) -> str:
@@ -88,28 +95,50 @@ class Chosen:
 
 def choose(name: str, jobs_dir: Path) -> Chosen:
     """The rollout that `JOB/ROLLOUT`, `JOB/TASK`, `JOB` or a workflow id names. Raises `UsageError`, with choices."""
-    root = jobs_dir.expanduser().absolute()
     is_id = name.startswith("job/") and "/r/" in name
-    job, _, wanted = name.partition("/") if not is_id else (_job_of(name, root), "", name)
-    paths = JobPaths(root / job)
+    job, _, wanted = name.partition("/") if not is_id else (_job_of(name, jobs_dir), "", name)
+    paths = JobPaths.of(jobs_dir, job)
     spec = read_spec(paths)
-    every = [Chosen(paths, spec, index) for index in range(spec.total)]
+    origin = _origin(paths, spec)
+    every = [Chosen(paths, spec, index, origin) for index in range(spec.total)]
     wanted = wanted.strip("/")
     found = [one for one in every if wanted in ("", one.id, one.paths.root.name)]
     found = found or [one for one in every if wanted == one.task]
     if len(found) == 1:
+        # All that follows reads what lies there: a link would lead it elsewhere.
+        require_directory(paths.root, found[0].paths.root.name)
         return found[0]
     problem = f"there are {len(found)} rollouts of that name" if found else f"there is no rollout {wanted!r}"
     raise UsageError(f"{problem} in job {job}", key="ROLLOUT", remedy=_choices(job, found or every))
 
 
-def _job_of(rollout: str, root: Path) -> str:
+def _origin(job: JobPaths, spec: JobSpec) -> str | None:
+    """Return the id of the job whose directory was copied or moved here; None where it was submitted here.
+
+    The names of the rollouts' directories are made of that id, which their own configurations hold.
+    """
+    from benchflow.rescoring.stored import read_rollout_spec
+
+    job_id = ids.job_id(job.root.name, str(job.root.parent))
+    own = {spec.rollout_name(job_id, index) for index in range(spec.total)}
+    for directory in sorted(job.root.iterdir()):
+        if directory.name in own or "__" not in directory.name or directory.is_symlink():
+            continue
+        with contextlib.suppress(ResultFileError):
+            rollout = read_rollout_spec(RolloutPaths(directory))
+            if rollout.index < spec.total and spec.rollout_name(rollout.job_id, rollout.index) == directory.name:
+                return rollout.job_id
+    return None
+
+
+def _job_of(rollout: str, jobs_dir: Path) -> str:
     """The job's name in a workflow id, whose end says which jobs directory it is of."""
     job_id = rollout.partition("/r/")[0]
     name = job_id.removeprefix("job/").rpartition("-")[0]
-    if ids.job_id(name, str(root)) != job_id:
+    root = JobPaths.of(jobs_dir, name).root
+    if ids.job_id(name, str(root.parent)) != job_id:
         raise JobNotFoundError(
-            f"{rollout} is of a job in another directory than {root}",
+            f"{rollout} is of a job in another directory than {root.parent}",
             key="ROLLOUT",
             remedy="name the directory that holds the job with --jobs-dir",
         )
