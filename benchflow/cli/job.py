@@ -31,27 +31,30 @@ def list_(jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     from benchflow.cli.terminal import Text, line
 
     glances = [_glance(directory) for directory in _job_directories(jobs_dir)]
-    summaries = [summary for summary in glances if summary is not None]
+    jobs = [glance for glance in glances if glance is not None]
     states = command.run(_running_jobs())
     if as_json:
-        jobs = [summary.model_dump(mode="json") | {"state": _state(summary, jobs_dir, states)} for summary in summaries]
-        return print_json({"jobs_dir": str(jobs_dir.absolute()), "jobs": jobs})
+        listed = [
+            summary.model_dump(mode="json") | {"state": _state(summary, jobs_dir, states), "is_own": is_own}
+            for summary, is_own in jobs
+        ]
+        return print_json({"jobs_dir": str(jobs_dir.absolute()), "jobs": listed})
     screen = console()
-    if not summaries:
+    if not jobs:
         screen.print(line(f"There is no job in {jobs_dir}."), soft_wrap=True)
         return None
     right: dict[str, Any] = {"justify": "right", "no_wrap": True}
     rows = table(
         ("job", {"overflow": "fold"}), ("done", right), ("passed", right), ("errored", right), ("mean", right), "state"
     )
-    for summary in summaries:
+    for summary, is_own in jobs:
         rows.add_row(
             summary.job,
             f"{summary.finished}/{summary.total}",
             str(summary.passed),
             Text(str(summary.errored), "red" if summary.errored else ""),
             reward(summary.mean_reward),
-            _state(summary, jobs_dir, states),
+            Text.assemble(_state(summary, jobs_dir, states), ("" if is_own else ", not yours", "yellow")),
         )
     screen.print(rows)
 
@@ -64,13 +67,18 @@ def _job_directories(jobs_dir: Path) -> list[Path]:
     return sorted(found, key=lambda path: (path / "config.json").stat().st_mtime, reverse=True)
 
 
-def _glance(directory: Path) -> Summary | None:
-    """A job's summary: the one on disk where nothing was added since, else made anew. None: it is no job of ours."""
+def _glance(directory: Path) -> tuple[Summary, bool] | None:
+    """Return a job's summary, and whether this user has submitted the job; None for what is no job.
+
+    The summary is the one on disk where nothing was added since, else made anew. Its numbers are those of whoever wrote
+    the directory, its name is the directory's: another job's name would pass its numbers off as that one's.
+    """
     from pydantic import ValidationError
 
     from benchflow.cli.screen import one_line, print_note
     from benchflow.errors import StoreError
     from benchflow.paths import JobPaths
+    from benchflow.provenance import is_own
     from benchflow.results.summary import Summary, read_results, read_spec, summarize
     from benchflow.stored_files import read_stored
 
@@ -79,8 +87,9 @@ def _glance(directory: Path) -> Summary | None:
         if paths.summary.is_file() and paths.results.is_file():
             rows, summed = paths.results.stat().st_mtime_ns, paths.summary.stat().st_mtime_ns
             if rows <= summed:
-                return Summary.model_validate_json(read_stored(paths.summary))
-        return summarize(directory.name, read_spec(paths).total, read_results(paths))
+                summary = Summary.model_validate_json(read_stored(paths.summary))
+                return summary.model_copy(update={"job": directory.name}), is_own(paths)
+        return summarize(directory.name, read_spec(paths).total, read_results(paths)), is_own(paths)
     except (ValidationError, StoreError) as error:
         print_note(f"warning: {directory} cannot be read as a job: {one_line(str(error))}")
         return None
@@ -110,8 +119,9 @@ async def _running_jobs() -> set[str] | None:
 
 def _state(summary: Summary, jobs_dir: Path, running: set[str] | None) -> str:
     from benchflow.contracts import ids
+    from benchflow.paths import JobPaths
 
-    if running and ids.job_id(summary.job, str(jobs_dir.expanduser().absolute())) in running:
+    if running and ids.job_id(summary.job, str(JobPaths.of(jobs_dir, summary.job).root.parent)) in running:
         return "running"
     return "finished" if not summary.not_run else "incomplete"
 
@@ -152,7 +162,7 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     from benchflow.paths import JobPaths
     from benchflow.results.summary import read_results, read_spec, summarize
 
-    paths = JobPaths(jobs_dir.expanduser().absolute() / name)
+    paths = JobPaths.of(jobs_dir, name)
     spec, results = read_spec(paths), read_results(paths)
     summary = summarize(name, spec.total, results)
     job_id = ids.job_id(name, str(paths.root.parent))
