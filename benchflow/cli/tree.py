@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,7 +60,7 @@ def show(
     screen = console()
     most = MOST_LINES if screen.is_terminal and not draw_all else None
     screen.print(draw(stored.tree, width=screen.width, depth=depth, limit=limit, most=most), soft_wrap=True)
-    result = read_model(RolloutResult, stored.paths.result) if stored.paths.result.is_file() else None
+    result = read_model(RolloutResult, stored.paths.result) if os.path.lexists(stored.paths.result) else None
     if result is None:
         screen.print(Text("It has no result yet; this is how far it has grown.", "yellow"))
     elif stored.value is None:
@@ -89,7 +90,7 @@ def _find(rollout: str, jobs_dir: Path) -> StoredTree:
     from benchflow.trajectories.stored import load_tree
 
     paths = _place(rollout, jobs_dir)
-    if not paths.tree.is_file():
+    if not os.path.lexists(paths.tree):
         raise UsageError(
             "this rollout has no tree yet: it is written when the first child has ended, or the rollout",
             file=str(paths.root),
@@ -106,7 +107,7 @@ def _place(rollout: str, jobs_dir: Path) -> RolloutPaths:
 
     directory = RolloutPaths(Path(rollout).expanduser().absolute())
     # A job's directory has a file of that name, too.
-    if directory.tree.is_file() or (directory.config.is_file() and directory.trajectory.parent.is_dir()):
+    if os.path.lexists(directory.tree) or (directory.config.is_file() and directory.trajectory.parent.is_dir()):
         return directory
     if directory.root.is_dir() and (Path(rollout).is_absolute() or rollout.startswith((".", "~"))):
         inside = sorted(file.parent.name for file in directory.root.glob("*/tree.json"))[:5]

@@ -142,7 +142,8 @@ def load_tree(directory: Path | str) -> StoredTree:
     directory: `<jobs_dir>/<job>/<task>__<id>`. Raises `ResultFileError` where there is no tree yet.
     """
     paths, chain = _root_of(Path(directory).expanduser().absolute())
-    if not paths.tree.is_file():
+    # Whatever else lies there under that name is refused where it is read: a pipe is no tree that will come.
+    if not os.path.lexists(paths.tree):
         raise ResultFileError(
             "there is no tree here: it is written when a rollout has branched, or has ended",
             file=str(paths.root),
@@ -236,6 +237,6 @@ def _trees_below(paths: RolloutPaths) -> Iterator[Path]:
         # A link could lead back to what is above it.
         require_directory(paths.root, f"{_CHILDREN}/{directory.name}")
         below = RolloutPaths(directory)
-        if below.tree.is_file():
+        if os.path.lexists(below.tree):
             yield below.tree
         yield from _trees_below(below)
