@@ -42,7 +42,10 @@ def agent_base_url(api: Api, port: int = RELAY_PORT) -> str:
 
 
 class ModelLimits(Model):
-    """What a rollout may use up. Main and side calls both count; None is no limit. cost_usd needs a known price."""
+    """What a rollout may use up. Main and side calls both count; None is no limit.
+
+    cost_usd needs a known price, and calls of a model without one are refused.
+    """
 
     calls: int | None = Field(default=None, ge=1)
     input_tokens: int | None = Field(default=None, ge=1)
@@ -208,7 +211,7 @@ class UsageTotals(Model):
 
 
 class RefusedRequest(Model):
-    """A request that is not passed on, and reached nobody."""
+    """A request that is not passed on, and reached nobody: no known one, or of a model whose price is not known."""
 
     method: str | None
     """The method; None for all requests beyond those that are named."""
@@ -216,6 +219,8 @@ class RefusedRequest(Model):
     """The path without its query, shortened, other characters than a path's replaced; None as for the method."""
     count: int
     """How often it was made. After a restart of the gateway it may be too low, by half at most."""
+    model: str | None = None
+    """The model that it asked for, shortened as the path is, where it was refused for having no known price."""
 
 
 class GatewayStatus(Model):
@@ -253,7 +258,8 @@ class CallError(Model):
     `incomplete` (it ended without what ends an answer in its dialect), `client_closed`, `gateway_stopped`,
     `gateway_restarted`, `budget_exhausted`, `replay_diverged`, `missing_secret`, `unreadable` (a body that is no JSON
     object, or that two parsers could read in two ways), `too_large`, `too_slow` (a body), `too_many` (token counts),
-    `record_full`, `not_allowed` (no request that is passed on), `unusable` (the upstream answered with a redirect,
+    `record_full`, `not_allowed` (no request that is passed on), `unpriced` (money is limited, and nobody
+    knows what the call costs), `unusable` (the upstream answered with a redirect,
     another protocol, or a body that cannot be unpacked).
     """
 

@@ -38,7 +38,7 @@ ERROR_LIMIT = 16 * 1024 * 1024
 
 _ENCODINGS = ("Transfer-Encoding", "Content-Encoding")
 
-_STATUS = {"stalled": 504, "missing_secret": 401, "unreadable": 400}
+_STATUS = {"stalled": 504, "missing_secret": 401, "unreadable": 400, "unpriced": 400}
 """What the agent gets for an error of ours, where it is not the dialect that decides."""
 
 log = structlog.get_logger("benchflow.gateway")
@@ -124,8 +124,8 @@ class Exchange:
         # Many times the size of its text, and the answer may take minutes.
         self._taken.document = None
         head["source"] = self._source = "replay" if isinstance(replayed, Recorded) else "live"
-        # Of a call that a used-up limit forbids, an agent may make any number, with bodies of any size.
-        is_forbidden = refusal is not None and refusal.kind in ("budget_exhausted", "too_many")
+        # Of a call that a limit forbids, an agent may make any number, with bodies of any size.
+        is_forbidden = refusal is not None and refusal.kind in ("budget_exhausted", "too_many", "unpriced")
         try:
             self._append(head, body_member(None if is_forbidden else self._taken.read, is_json=self._taken.is_json))
         except StoreError as error:
@@ -202,10 +202,27 @@ class Exchange:
             return CallError(kind="missing_secret", message=f"{names} is not set where the gateway runs")
         if self._passed.counts_as == "token_count":
             return self._refused_count()
+        if registration.limits.cost_usd is not None:
+            # It ends no rollout: the agent may ask another model.
+            unpriced = self._unpriced()
+            if unpriced is not None:
+                self._rollout.refuse(self._request.method, self._passed.path, unpriced)
+                named = repr(unpriced[:100]) if unpriced else "a model that the request does not name"
+                message = f"the rollout's cost is limited, and the price of {named} is not known"
+                return CallError(kind="unpriced", message=message)
         limit = self._rollout.meter.admit()
         if limit is not None:
             return CallError(kind="budget_exhausted", message=f"the rollout's limit is reached: {limit}")
         return None
+
+    def _unpriced(self) -> str | None:
+        """Return the model that is asked for, if nobody knows its price; an empty name for a request that names none.
+
+        The endpoint's own choice of a model may be any, and what a registration's additional requests cost is told by
+        no dialect.
+        """
+        model = self._taken.asked.model or ""
+        return None if prices.has_price(model) else model
 
     def _refused_count(self) -> CallError | None:
         """Return why a token count is not made. It ends no rollout: an agent can do without."""
@@ -366,7 +383,8 @@ class Exchange:
         is_whole = answer.status is not None and answer.status < 300
         has_left = answer.error is not None and answer.error.kind == "client_closed"
         is_told = answered.usage is not None and (answered.finish is not None or not has_left)
-        usage = self._priced(answered.usage if is_told else self._estimated(answered.usage, read.spoken, is_whole))
+        usage = answered.usage if is_told else self._estimated(answered.usage, read.spoken, is_whole)
+        usage = self._priced(usage, answered.model)
         # Some close the connection as soon as they have read the end, without waiting for the upstream to do so.
         if is_whole and has_left and read.has_end:
             answer.error = None
@@ -404,11 +422,14 @@ class Exchange:
             return told
         return estimate_usage(told, self._taken.size, spoken)
 
-    def _priced(self, usage: CallUsage | None) -> CallUsage | None:
+    def _priced(self, usage: CallUsage | None, answering: str | None) -> CallUsage | None:
+        """Return the usage with its cost: of the model asked for, or of the one that has answered if it is dearer."""
         if usage is None:
             return None
-        model = self._taken.asked.model or self._rollout.registration.model
-        return usage.model_copy(update={"cost_usd": prices.cost(model, usage)})
+        cost = prices.cost(self._taken.asked.model or self._rollout.registration.model, usage)
+        if cost is not None:
+            cost = max(cost, prices.cost(answering, usage) or 0.0)
+        return usage.model_copy(update={"cost_usd": cost})
 
     def _append(self, head: Mapping[str, Any], last: str) -> None:
         try:

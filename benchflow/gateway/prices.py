@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import re
 import tomllib
-from fnmatch import fnmatchcase
 from importlib import resources
 
 from pydantic import Field
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.gateway import CallUsage
+
+_VERSION = re.compile(r"-(?:20\d{6}|20\d\d-\d\d-\d\d|latest)", re.ASCII)
+"""The endings of names that providers give to versions of a model, which cost what the model does."""
 
 
 class Price(Model):
@@ -31,12 +34,17 @@ def prices() -> tuple[Price, ...]:
     return tuple(Price.model_validate(row) for row in data["price"])
 
 
-@functools.lru_cache(maxsize=1024)
 def _rows(model: str) -> tuple[Price, ...]:
-    return tuple(row for row in prices() if any(fnmatchcase(model, pattern) for pattern in row.models))
+    return tuple(row for row in prices() if any(_is_version(model, name) for name in row.models))
+
+
+def _is_version(model: str, name: str) -> bool:
+    # Agents choose the names that they ask with: one that only begins with a priced name may be a dearer model's.
+    return model.startswith(name) and (model == name or _VERSION.fullmatch(model, len(name)) is not None)
 
 
 def has_price(model: str) -> bool:
+    """Return whether the table has a price of a model. model: exactly as the endpoint is asked for it."""
     return bool(_rows(model))
 
 

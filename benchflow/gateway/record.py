@@ -32,7 +32,12 @@ from benchflow.secrets import Redactor
 from benchflow.store import storage_errors, write_all
 from benchflow.trajectories.journal import timestamp
 
-NOT_SENT = frozenset({"budget_exhausted", "missing_secret", "unreadable", "not_allowed", "replay_diverged", "too_many"})
+NOT_SENT = frozenset(
+    {
+        *("budget_exhausted", "missing_secret", "not_allowed", "replay_diverged", "too_many", "unpriced"),
+        "unreadable",
+    }
+)
 """Errors of calls that never went to an upstream."""
 
 TOKEN_COUNT = "token_count"

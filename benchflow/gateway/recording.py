@@ -23,7 +23,12 @@ LOST = frozenset({"gateway_restarted", "gateway_stopped"})
 CUT = LOST | {"client_closed", "stalled", "truncated"}
 """Errors of answers that did not come to an end."""
 
-REFUSED = frozenset({"budget_exhausted", "missing_secret", "replay_diverged", "too_large", "too_many", "unreadable"})
+REFUSED = frozenset(
+    {
+        *("budget_exhausted", "missing_secret", "replay_diverged", "too_large", "too_many", "unpriced"),
+        "unreadable",
+    }
+)
 """Errors by which the gateway itself has said no: no answers of a model."""
 
 

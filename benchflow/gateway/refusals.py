@@ -14,34 +14,36 @@ from benchflow.contracts.gateway import RefusedRequest
 MAX_NAMES = 20
 """Names of one rollout. What is refused beyond them is counted together."""
 
-MAX_METHOD_LENGTH, MAX_PATH_LENGTH = 16, 100
+MAX_METHOD_LENGTH, MAX_PATH_LENGTH, MAX_MODEL_LENGTH = 16, 100, 64
 
 _NO_METHOD, _NO_PATH = re.compile(r"[^A-Z]"), re.compile(r"[^A-Za-z0-9._~:/%-]")
 
-_Name = tuple[str | None, str | None]
+_Name = tuple[str | None, str | None, str | None]
 
 
 class Refusals:
-    """Counts what was refused, by method and path."""
+    """Counts what was refused, by method, path and, where that was the reason, model."""
 
     def __init__(self) -> None:
         self._counts: dict[_Name, int] = {}
 
-    def add(self, method: str, path: str) -> RefusedRequest | None:
+    def add(self, method: str, path: str, model: str | None = None) -> RefusedRequest | None:
         """Count a request. Return its count if it is to be written down: at each doubling, which bounds the lines."""
         name: _Name = (
             _NO_METHOD.sub("?", method[:MAX_METHOD_LENGTH]),
             _NO_PATH.sub("?", path[:MAX_PATH_LENGTH]),
+            _NO_PATH.sub("?", model[:MAX_MODEL_LENGTH]) if model is not None else None,
         )
         if name not in self._counts and len(self._counts) >= MAX_NAMES:
-            name = (None, None)
+            name = (None, None, None)
         count = self._counts[name] = self._counts.get(name, 0) + 1
         return _request(name, count) if count & (count - 1) == 0 else None
 
     def restore(self, line: Mapping[str, Any]) -> None:
         """Take over a line that was written down earlier; later lines count more."""
-        request = RefusedRequest(method=line["method"], path=line["path"], count=line["count"])
-        self._counts[request.method, request.path] = request.count
+        names = {name: line.get(name) for name in ("method", "path", "model")}
+        request = RefusedRequest(count=line["count"], **names)
+        self._counts[request.method, request.path, request.model] = request.count
 
     def counted(self) -> tuple[RefusedRequest, ...]:
         """Return all of them, in the order in which they first came."""
@@ -49,4 +51,4 @@ class Refusals:
 
 
 def _request(name: _Name, count: int) -> RefusedRequest:
-    return RefusedRequest(method=name[0], path=name[1], count=count)
+    return RefusedRequest(method=name[0], path=name[1], model=name[2], count=count)

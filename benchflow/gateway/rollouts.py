@@ -109,10 +109,13 @@ class Rollout:
         self._next_seq += 1
         return self._next_seq - 1
 
-    def refuse(self, method: str, path: str) -> None:
-        """Count a request that is not passed on, and record it as far as the record must not grow without end."""
-        path = CallRedactor(self.registration, None)(path)
-        refused = self.refusals.add(method, path)
+    def refuse(self, method: str, path: str, model: str | None = None) -> None:
+        """Count a request that is not passed on, and record it as far as the record must not grow without end.
+
+        model: the one asked for, where that is the reason.
+        """
+        redact = CallRedactor(self.registration, None)
+        refused = self.refusals.add(method, redact(path), redact(model) if model is not None else None)
         if refused is None:
             return
         line = RefusedLine(ts=timestamp(), **refused.model_dump())

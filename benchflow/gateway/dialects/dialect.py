@@ -24,12 +24,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answered:
-    """What an answer tells, as far as it does. finish: in the endpoint's own word, None while it is not at its end."""
+    """What an answer tells, as far as it does. finish: in the endpoint's own word, None while it is not at its end.
+
+    model: the one that has answered, by the endpoint's own account.
+    """
 
     usage: CallUsage | None = None
     finish: str | None = None
     token_ids: list[Any] | None = None
     logprobs: Any = None
+    model: str | None = None
 
 
 class Dialect(Protocol):

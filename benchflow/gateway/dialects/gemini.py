@@ -52,11 +52,12 @@ class Gemini:
         )
 
     def answered(self, documents: Sequence[Document]) -> Answered:
-        usage, finish = None, None
+        usage, finish, model = None, None, None
         logprobs: list[Any] = []
         for document in documents:
             if isinstance(document.get("usageMetadata"), dict):
                 usage = _usage(document["usageMetadata"])
+            model = word(document.get("modelVersion")) or model
             finish = word(table(document.get("promptFeedback")).get("blockReason")) or finish
             if "error" in document:
                 finish = "error"
@@ -64,7 +65,7 @@ class Gemini:
                 finish = word(candidate.get("finishReason")) or finish
                 if isinstance(candidate.get("logprobsResult"), dict):
                     logprobs.append(candidate["logprobsResult"])
-        return Answered(usage, finish, logprobs=logprobs or None)
+        return Answered(usage, finish, logprobs=logprobs or None, model=model)
 
     def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:
         config = "generation_config" if "generation_config" in body else "generationConfig"

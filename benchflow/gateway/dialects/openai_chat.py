@@ -33,12 +33,13 @@ class OpenAIChat:
         )
 
     def answered(self, documents: Sequence[Document]) -> Answered:
-        usage, finish = None, None
+        usage, finish, model = None, None, None
         token_ids: list[Any] = []
         logprobs: list[Any] = []
         for document in documents:
             if isinstance(document.get("usage"), dict):
                 usage = _usage(document["usage"])
+            model = word(document.get("model")) or model
             if "error" in document:
                 finish = "error"
             for choice in tables(document.get("choices"))[:1]:
@@ -46,7 +47,7 @@ class OpenAIChat:
                 token_ids += choice["token_ids"] if isinstance(choice.get("token_ids"), list) else []
                 content = table(choice.get("logprobs")).get("content")
                 logprobs += content if isinstance(content, list) else []
-        return Answered(usage, finish, token_ids or None, logprobs or None)
+        return Answered(usage, finish, token_ids or None, logprobs or None, model)
 
     def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:
         new: dict[str, Any] = {}

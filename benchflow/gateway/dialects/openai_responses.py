@@ -58,6 +58,7 @@ class OpenAIResponses:
             usage=_usage(response["usage"]) if isinstance(response.get("usage"), dict) else None,
             finish="error" if failed else (reason or status) if status in _ENDS else None,
             logprobs=logprobs or None,
+            model=word(response.get("model")),
         )
 
     def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:

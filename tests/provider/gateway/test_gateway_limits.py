@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
-from support.gateway_house import APIS, Agent, House
+from support.gateway_house import APIS, MODEL, Agent, Got, House, ask
 from support.raw_upstream import DONE, SSE_HEAD, Visit, answer, chunk, event, raw_upstream
 
 from benchflow.contracts.gateway import Api, ModelLimits
@@ -203,3 +204,58 @@ async def test_an_agent_that_leaves_after_the_end_has_used_what_was_told(house: 
     [(_, response)] = await agent.answered()
     assert (response["error"], response["usage"]["is_estimated"]) == (None, False)
     assert (await house.client.status(agent.id)).usage.total_tokens == 10
+
+
+UNPRICED: dict[Api, tuple[str | None, ...]] = {
+    "openai-chat": ("gpt-unpriced-9", "GPT-4.1", " gpt-4.1", "ft:gpt-4.1:x", "gpt-4.1-dear", None),
+    "gemini": ("gemini-2.5-pro-dear", "GEMINI-2.5-pro"),
+}
+
+
+@pytest.mark.parametrize("api", UNPRICED)
+async def test_a_model_without_a_known_price_is_not_asked_where_money_is_limited(house: House, api: Api) -> None:
+    priced = "gpt-4.1-2025-04-14" if api == "openai-chat" else "gemini-2.5-pro"
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent(api, base_url(model, api), limits={"cost_usd": 1.0}, model=priced)
+
+        async def call(name: str | None) -> Got:
+            path, body = ask(api, stream=False)
+            body |= {"model": name} if api == "openai-chat" else {}
+            return await agent.post(path.replace(MODEL, name or ""), json.dumps(body).encode())
+
+        got = [await call(name) for name in (*UNPRICED[api], UNPRICED[api][0])]
+        assert [(one.status, one.headers["x-should-retry"]) for one in got] == [(400, "false")] * len(got)
+        assert "price" in got[0].json["error"]["message"]
+        assert not model.calls
+        # It may ask another model.
+        assert (await call(priced)).status == 200
+    status = await house.client.status(agent.id)
+    assert (status.budget_exhausted, status.usage.calls, status.usage.unpriced) == (None, 1, 0)
+    assert status.refused[0].count == 2
+    assert [one.model for one in status.refused] == [(name or "").replace(" ", "?") for name in UNPRICED[api]]
+    (request, response), *_ = await agent.answered(len(got) + 1)
+    assert (response["error"]["kind"], request["request"]) == ("unpriced", None)
+
+
+async def test_what_a_registrations_own_requests_cost_is_not_known_either(house: House) -> None:
+    async with raw_upstream(lambda visit: visit.send(answer(DONE))) as upstream:
+        options = {"requests": ("POST /v1/embeddings",), "model": "gpt-4.1"}
+        agent = await house.agent("openai-chat", upstream.base_url, limits={"cost_usd": 1.0}, **options)
+        assert (await agent.post("/embeddings", b'{"model": "gpt-4.1", "input": "x"}')).status == 400
+        assert not upstream.visits
+
+
+async def test_a_dearer_model_that_answers_is_paid_and_a_cheaper_one_is_not_believed(house: House) -> None:
+    said = {"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
+
+    async def answer_as(visit: Visit) -> None:
+        name = json.loads(visit.body)["messages"][0]["content"]
+        await visit.send(answer(json.dumps(said | {"model": name, "usage": usage}).encode()))
+
+    async with raw_upstream(answer_as) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url, limits={"cost_usd": 100.0}, model="gpt-4.1")
+        for name in ("gpt-4o-2024-08-06", "gpt-4o-mini", "unheard-of"):
+            assert (await agent.call(name, stream=False, model="gpt-4.1")).status == 200
+        costs = [response["usage"]["cost_usd"] for _, response in await agent.answered(3)]
+    assert costs == [2.5, 2.0, 2.0]

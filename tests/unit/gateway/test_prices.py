@@ -21,8 +21,37 @@ def test_dated_names_have_the_price_of_their_model_and_others_have_none() -> Non
     assert cost("claude-sonnet-4-5-20250929", usage) == cost("claude-sonnet-4-5", usage) == 18.0
     assert cost("claude-opus-4-1-20250805", usage) == 90.0
     assert cost("gpt-4o-mini-2024-07-18", usage) == pytest.approx(0.75)
-    assert not has_price("gpt-4o-audio-preview")
+    assert has_price("claude-3-5-haiku-latest")
     assert cost(None, usage) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "gpt-4o-audio-preview",
+            "GPT-4o",
+            " gpt-4o",
+            "gpt-4o ",
+            "gpt-4o\n",
+            "ft:gpt-4o:x",
+            "gpt-4o-*",
+            "gpt-4*",
+            "*",
+            "",
+        ),
+        *(
+            "gpt-4o-2024-08-06-dear",
+            "gpt-4o-20240806x",
+            "gpt-4o-2024-8-6",
+            "gpt-4o-latest-latest",
+            "gpt-4o-\u0662024-08-06",
+        ),
+        *("claude-haiku-4-5,claude-opus-4-1", "claude-opus-4-5-fast", "gemini-3.1-pro-dear", "models/gemini-2.5-pro"),
+    ],
+)
+def test_a_name_that_only_looks_like_a_priced_one_has_no_price(name: str) -> None:
+    assert not has_price(name)
 
 
 def test_long_prompts_have_their_own_price_and_cache_writes_theirs() -> None:
