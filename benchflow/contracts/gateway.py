@@ -173,7 +173,7 @@ class Attribution(Model):
 class CallUsage(Model):
     """What one call used, None where nobody knows. input_tokens include the cached and those written to a cache;
     output_tokens include the reasoning. cost_usd: None without a known price. is_estimated: the endpoint did not tell
-    all, or the agent left before it did, so that tokens are guessed by the length of what was said.
+    all, also to the gateway when the agent had left, so that tokens are guessed by the length of what was said.
     """
 
     is_estimated: bool = False
@@ -226,10 +226,10 @@ class RefusedRequest(Model):
 class GatewayStatus(Model):
     """How it stands with one rollout's calls.
 
-    in_flight: calls that are under way; waiting: calls that are held back. held: whether new calls are held.
-    requests: lines of requests in the record. budget_exhausted: the limit for which a call was refused. failure: why
-    calls could not be recorded. prefix: None where no parent's call is to be compared; prefix_divergence: where the
-    first call of the task begins otherwise. refused: what the agent asked for that is not passed on.
+    in_flight: calls that are under way, and that an agent waits for; waiting: calls that are held back. held: whether new
+    calls are held. requests: lines of requests in the record. budget_exhausted: the limit for which a call was refused.
+    failure: why calls could not be recorded. prefix: None where no parent's call is to be compared; prefix_divergence:
+    where the first call of the task begins otherwise. refused: what the agent asked for that is not passed on.
     """
 
     id: str

@@ -80,8 +80,8 @@ class Answer:
 
     @property
     def response(self) -> web.StreamResponse:
-        assert self._stream is not None
-        return self._stream
+        """What was begun. An answer that had not begun when its agent left is sent to nobody."""
+        return self._stream if self._stream is not None else web.Response()
 
     @property
     def encoding(self) -> str:
@@ -133,11 +133,11 @@ def plain_headers(headers: CIMultiDictProxy[str], forms: KeyForms, *, is_unpacke
 
 
 class ReadAnswer(NamedTuple):
-    """What an answer says, the characters of its texts, and whether its end was delivered to the agent."""
+    """What an answer says, what of that was delivered to the agent, and the characters of its texts."""
 
     answered: Answered
+    heard: Answered
     spoken: int
-    has_end: bool
 
 
 def read_answer(body: bytes, delivered: int, encoding: str, content_type: str, dialect: Dialect | None) -> ReadAnswer:
@@ -149,10 +149,9 @@ def read_answer(body: bytes, delivered: int, encoding: str, content_type: str, d
     found = documents(plain, content_type)
     spoken = sum(map(count_spoken, found))
     if dialect is None:
-        return ReadAnswer(Answered(), spoken, has_end=False)
-    answered = dialect.answered(found)
-    has_end = answered.finish is not None
-    if has_end and delivered < len(body) and not encoding:
-        has_end = dialect.answered(documents(body[:delivered], content_type)).finish is not None
+        return ReadAnswer(Answered(), Answered(), spoken)
+    answered = heard = dialect.answered(found)
+    if delivered < len(body) and not encoding:
+        heard = dialect.answered(documents(body[:delivered], content_type))
     # Of an answer in no known form, all may be what the model says.
-    return ReadAnswer(answered, spoken or (0 if found else len(plain)), has_end)
+    return ReadAnswer(answered, heard, spoken or (0 if found else len(plain)))

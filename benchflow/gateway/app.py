@@ -77,6 +77,7 @@ class Gateway:
             exchange.stop()
         for runner in self._runners:
             await runner.cleanup()
+        await asyncio.gather(*(exchange.end() for exchange in self._exchanges))
         if self._upstream is not None:
             await self._upstream.close()
 
@@ -104,10 +105,8 @@ class Gateway:
         key = find_key(self._paths, rollout.registration)
         exchange = Exchange(request, rollout, passed, key)
         self._exchanges.add(exchange)
-        try:
-            return await exchange.run(self._upstream, self._capacity)
-        finally:
-            self._exchanges.discard(exchange)
+        # It may go on when its agent has left.
+        return await exchange.run(self._upstream, self._capacity, lambda: self._exchanges.discard(exchange))
 
 
 def _error_dialect(api: Api | None, headers: Mapping[str, str]) -> Dialect:

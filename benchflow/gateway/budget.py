@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from benchflow.contracts.gateway import CallUsage, LimitName, ModelLimits, UsageTotals
 
 MAX_TOKEN_COUNTS = 1000
@@ -39,8 +41,14 @@ class Meter:
 
     def __init__(self, limits: ModelLimits) -> None:
         self.limits = limits
-        self.totals = UsageTotals()
         self.exhausted: LimitName | None = None
+        self._ended = UsageTotals()
+        self._expected: dict[str, CallUsage] = {}
+
+    @property
+    def totals(self) -> UsageTotals:
+        """What the rollout has used, with what is expected of calls that their agent has left."""
+        return _sum(self._ended, self._expected.values())
 
     def admit(self) -> LimitName | None:
         """None when another call may begin, else the limit that is reached."""
@@ -70,29 +78,39 @@ class Meter:
 
     def begin(self, *, side: bool) -> None:
         """A call goes to the upstream."""
-        totals = self.totals
-        self.totals = totals.model_copy(update={"calls": totals.calls + 1, "side_calls": totals.side_calls + side})
+        totals = self._ended
+        self._ended = totals.model_copy(update={"calls": totals.calls + 1, "side_calls": totals.side_calls + side})
 
     def count_tokens(self) -> None:
         """A token count goes to the upstream."""
-        self.totals = self.totals.model_copy(update={"token_counts": self.totals.token_counts + 1})
+        self._ended = self._ended.model_copy(update={"token_counts": self._ended.token_counts + 1})
 
     def replay(self) -> None:
         """A call was answered from a record."""
-        self.totals = self.totals.model_copy(update={"replayed": self.totals.replayed + 1})
+        self._ended = self._ended.model_copy(update={"replayed": self._ended.replayed + 1})
 
-    def end(self, usage: CallUsage | None, *, answered: bool) -> None:
+    def expect(self, call: str, usage: CallUsage) -> None:
+        """Count what a call has used at least whose agent has left, until it ends. call: its id."""
+        self._expected[call] = usage
+
+    def end(self, usage: CallUsage | None, *, answered: bool, call: str = "") -> None:
         """A call that went to the upstream is over. usage: None when nothing is known.
 
-        answered: by a model, to an agent that stayed to the end.
+        answered: by a model, to an agent that stayed to the end. call: its id, if something was expected of it.
         """
+        self._expected.pop(call, None)
         is_unmetered = answered and (usage is None or usage.is_estimated)
-        totals = self.totals = self.totals.model_copy(update={"unmetered": self.totals.unmetered + is_unmetered})
-        if usage is None:
-            return
+        totals = self._ended.model_copy(update={"unmetered": self._ended.unmetered + is_unmetered})
+        self._ended = _sum(totals, [usage] if usage is not None else [])
+
+
+def _sum(totals: UsageTotals, more: Iterable[CallUsage]) -> UsageTotals:
+    """Return totals with more calls' usage."""
+    for usage in more:
         update: dict[str, float | None] = {name: getattr(totals, name) + getattr(usage, name) for name in _TOKENS}
         if usage.cost_usd is None:
             update["unpriced"] = totals.unpriced + 1
         else:
             update["cost_usd"] = (totals.cost_usd or 0.0) + usage.cost_usd
-        self.totals = totals.model_copy(update=update)
+        totals = totals.model_copy(update=update)
+    return totals

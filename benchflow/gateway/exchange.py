@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -20,7 +20,7 @@ from benchflow.gateway import prices
 from benchflow.gateway.allowed_requests import Passed
 from benchflow.gateway.answer import Answer, ReadAnswer, plain_headers, read_answer
 from benchflow.gateway.budget import estimate_usage
-from benchflow.gateway.dialects import DIALECTS, Dialect, read_json
+from benchflow.gateway.dialects import DIALECTS, Answered, Dialect, read_json
 from benchflow.gateway.hook import Diverged, Recorded
 from benchflow.gateway.key_cutter import key_forms
 from benchflow.gateway.memory import LARGE, RESPONSE_LIMIT, Capacity, Reservation
@@ -45,12 +45,14 @@ log = structlog.get_logger("benchflow.gateway")
 
 Key = tuple[str, str]
 
-_CONCLUDING: set[asyncio.Task[None]] = set()
-"""Calls that are over, and whose large answers are being read: the event loop itself holds tasks only weakly."""
-
 
 class Exchange:
     """One request of a known rollout's, and its answer.
+
+    It is a task of its own, because it may outlive the agent's connection: what a model says is paid whoever hears it,
+    and the endpoint tells the tokens last. An agent that leaves early would be charged for what it has seen, and for
+    none of the reasoning that it has not. So the rest is read, for `stall_sec` at most, with all that a call holds of
+    its rollout's bounds. What the agent has got is the record's answer all the same.
 
     passed: how it is passed on. key: the name and value of the real one.
     """
@@ -72,17 +74,36 @@ class Exchange:
         self._source = "live"
         self._counted = False
         self._stopped = False
-        self._held: asyncio.Task[Any] | None = None
+        self._is_held = False
+        self._work: asyncio.Task[web.StreamResponse] | None = None
+        self._attended = contextlib.ExitStack()
+        self._has_left = False
+        self._is_at_upstream = self._is_finishing = False
+        self._upstream_status: int | None = None
+        self._content_type = ""
+        self._unheard = bytearray()
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def run(self, upstream: Upstream, capacity: Capacity) -> web.StreamResponse:
+    async def run(self, upstream: Upstream, capacity: Capacity, on_end: Callable[[], None]) -> web.StreamResponse:
+        """Carry it out. on_end: called when it is over, which may be after its agent has left."""
+        self._work = asyncio.create_task(self._run(upstream, capacity))
+        self._work.add_done_callback(lambda _: on_end())
+        try:
+            return await asyncio.shield(self._work)
+        except asyncio.CancelledError:
+            self._leave()
+            raise
+
+    async def _run(self, upstream: Upstream, capacity: Capacity) -> web.StreamResponse:
         """Carry it out. A call waits while calls are held, and counts as under way from then on.
 
         Its body is read when nothing but memory for it is to be waited for: what waits holds none.
         """
-        self._held = asyncio.current_task()
+        self._is_held = True
         await self._rollout.admitted()
-        self._held = None
-        with self._rollout.under_way():
+        self._is_held = False
+        with self._attended:
+            self._attended.enter_context(self._rollout.under_way())
             async with self._rollout.slot():
                 try:
                     is_full = self._rollout.record.size() >= self._rollout.registration.record_limit_bytes
@@ -110,8 +131,44 @@ class Exchange:
     def stop(self) -> None:
         """The gateway is to end: a call that is held back is left to the next one, as if this one had not heard it."""
         self._stopped = True
-        if self._held is not None:
-            self._held.cancel()
+        if self._is_held:
+            self._cut_off()
+
+    async def end(self) -> None:
+        """Cut it off, and wait until it is recorded."""
+        self._cut_off()
+        if self._work is not None:
+            await asyncio.wait([self._work])
+
+    def _cut_off(self) -> None:
+        # What is known of it by then is recorded in any case.
+        if self._work is not None and not self._is_finishing:
+            self._work.cancel()
+
+    def _leave(self) -> None:
+        """Read on without the agent where the endpoint has something left to tell, else end the call."""
+        if self._has_left or self._is_finishing:
+            return
+        # What ends with the gateway may be asked again.
+        self._has_left = not self._stopped
+        is_asking = self._is_at_upstream and self._counted and not self._attempts.is_waiting
+        if self._stopped or not is_asking or not self._expect_usage() or not self._rollout.read_on(self._cut_off):
+            self._cut_off()
+            return
+        self._attempts.is_last = True
+        self._timer = asyncio.get_running_loop().call_later(self._rollout.registration.stall_sec, self._cut_off)
+        # No turn waits for it.
+        self._attended.close()
+
+    def _expect_usage(self) -> bool:
+        """Return whether an answer has not told its usage yet, and count what it has used at least until it does."""
+        read = self._read_answer() if len(self._answer.body) < LARGE else ReadAnswer(Answered(), Answered(), 0)
+        if read.answered.usage is not None and read.answered.finish is not None:
+            return False
+        expected = self._priced(self._estimated(read.answered.usage, read.spoken), read.answered.model)
+        if expected is not None:
+            self._rollout.meter.expect(self._id, expected)
+        return True
 
     async def _carry_out(self, upstream: Upstream, capacity: Capacity, memory: Reservation) -> web.StreamResponse:
         head = self._head()
@@ -142,6 +199,10 @@ class Exchange:
             self._note_cut_off()
             raise
         finally:
+            self._is_finishing = True
+            self._rollout.note_read(self._cut_off)
+            if self._timer is not None:
+                self._timer.cancel()
             await self._finish(capacity)
 
     # --- before it goes out
@@ -253,11 +314,13 @@ class Exchange:
             # What was read as JSON goes on unpacked.
             headers.popall("Content-Encoding", None)
         url = upstream_url(registration, self._passed.path)
+        self._is_at_upstream = True
         try:
             response = await upstream.ask(registration, self._request.method, url, headers, body, self._attempts)
         except NoAnswerError as error:
             failed = CallError(kind=error.kind, message=f"{url.origin()}: {error.message}")
             return self._refused(_STATUS.get(error.kind, 502), failed)
+        self._upstream_status = response.status
         try:
             if not 200 <= response.status < 300 and response.status < 400:
                 return self._unusable(f"answered with {response.status}: name the address that it leads to")
@@ -273,10 +336,8 @@ class Exchange:
             if response.status >= 400:
                 return await self._pass_error(response, headers, plain)
             return await self._pass(response, headers, plain, memory)
-        except ConnectionError as error:
-            self._answer.error = CallError(kind="client_closed", message=str(error))
-            return self._answer.response
         finally:
+            self._is_at_upstream = False
             response.close()
 
     def _unusable(self, what: str) -> web.StreamResponse:
@@ -289,8 +350,9 @@ class Exchange:
         length = response.content_length if is_known else None
         # A status has no words but its own: an endpoint may repeat the key there, too. The head of a packed answer
         # waits for the first bytes, which may show that it is not packed as it says.
+        self._content_type = headers.get("Content-Type", "")
         if not plain.is_packed:
-            await self._answer.begin(response.status, headers, length)
+            await self._begin(response.status, headers, length)
         while True:
             try:
                 data = await response.content.readany()
@@ -305,18 +367,39 @@ class Exchange:
                 return self._broken("unusable", str(error))
             if data:
                 self._note_first_byte()
-            if len(self._answer.body) + len(passing) > RESPONSE_LIMIT or not memory.grow(len(passing)):
+            size = len(self._answer.body) + len(self._unheard) + len(passing)
+            if size > RESPONSE_LIMIT or not memory.grow(len(passing)):
                 return self._broken("too_large", f"the answer has over {RESPONSE_LIMIT} bytes, or memory is short")
             if self._answer.status is None and (passing or not data):
-                await self._answer.begin(response.status, headers, length)
+                await self._begin(response.status, headers, length)
             if passing:
-                await self._answer.write(passing)
+                await self._deliver(passing)
             if not data:
                 return self._answer.response
             # Neither call waits where an endpoint is faster than this loop: the others have their turn here.
             await asyncio.sleep(0)
 
+    async def _begin(self, status: int, headers: CIMultiDict[str], length: int | None) -> None:
+        if not self._has_left:
+            await self._send(self._answer.begin(status, headers, length))
+
+    async def _deliver(self, data: bytes) -> None:
+        if self._has_left:
+            self._unheard += data
+        else:
+            await self._send(self._answer.write(data))
+
+    async def _send(self, sending: Awaitable[None]) -> None:
+        try:
+            await sending
+        except ConnectionError:
+            self._leave()
+            # If the call is to end, it is here.
+            await asyncio.sleep(0)
+
     def _broken(self, kind: str, message: str) -> web.StreamResponse:
+        if self._has_left:
+            return self._answer.response
         if self._answer.status is None:
             return self._unusable(f"cannot be understood: {message}")
         self._answer.error = CallError(kind=kind, message=message)
@@ -337,6 +420,8 @@ class Exchange:
         except aiohttp.ClientError as error:
             failed = CallError(kind="truncated", message=f"the upstream closed the connection: {type(error).__name__}")
             return self._refused(502, failed)
+        if self._has_left:
+            return self._answer.response
         self._note_first_byte()
         self._answer.error = CallError(kind="upstream_status", message=f"the upstream answered with {response.status}")
         return self._answer.whole(response.status, headers, body)
@@ -352,48 +437,47 @@ class Exchange:
         return DIALECTS[self._rollout.registration.api]
 
     def _refused(self, status: int, error: CallError) -> web.StreamResponse:
+        if self._has_left:
+            return self._answer.response
         return self._answer.refuse(self._shape, status, error)
 
     def _note_cut_off(self) -> None:
-        if self._stopped:
+        if self._stopped and not self._has_left:
             self._answer.error = CallError(kind="gateway_stopped", message="the gateway was ended during the call")
         else:
             self._answer.error = CallError(kind="client_closed", message="the agent closed the connection")
 
     async def _finish(self, capacity: Capacity) -> None:
         """Count what was used, and record the answer."""
-        answer, body = self._answer, bytes(self._answer.body)
-        content_type = answer.headers.get("content-type", "")
-        read = partial(read_answer, body, answer.delivered, answer.encoding, content_type, self._dialect)
-        if len(body) < LARGE:
-            self._conclude(body, read())
-            return
+        read = await capacity.parse(len(self._answer.body) + len(self._unheard), self._read_answer)
+        self._conclude(bytes(self._answer.body), read)
 
-        async def conclude() -> None:
-            self._conclude(body, await capacity.parse(len(body), read))
-
-        # Whoever cancels a call does not take it off the record.
-        task = asyncio.create_task(conclude())
-        _CONCLUDING.add(task)
-        task.add_done_callback(_CONCLUDING.discard)
-        await asyncio.shield(task)
+    def _read_answer(self) -> ReadAnswer:
+        """Return what the endpoint has said so far, to the agent or to nobody."""
+        answer = self._answer
+        body, content_type = bytes(answer.body + self._unheard), answer.headers.get("content-type", self._content_type)
+        return read_answer(body, answer.delivered, answer.encoding, content_type, self._dialect)
 
     def _conclude(self, body: bytes, read: ReadAnswer) -> None:
         answer, answered = self._answer, read.answered
-        is_whole = answer.status is not None and answer.status < 300
+        if self._has_left:
+            answer.error = CallError(kind="client_closed", message="the agent closed the connection")
         has_left = answer.error is not None and answer.error.kind == "client_closed"
+        is_whole = answer.status is not None and answer.status < 300
         is_told = answered.usage is not None and (answered.finish is not None or not has_left)
-        usage = answered.usage if is_told else self._estimated(answered.usage, read.spoken, is_whole)
+        usage = answered.usage if is_told else self._estimated(answered.usage, read.spoken)
         usage = self._priced(usage, answered.model)
         # Some close the connection as soon as they have read the end, without waiting for the upstream to do so.
-        if is_whole and has_left and read.has_end:
+        if is_whole and has_left and read.heard.finish is not None:
             answer.error = None
         if self._counted:
-            self._rollout.meter.end(usage, answered=is_whole and not has_left)
+            self._rollout.meter.end(usage, answered=is_whole and not has_left, call=self._id)
         elif self._source == "replay":
             self._rollout.meter.replay()
         if self._counted and is_whole and answer.error is None and answered.finish is None:
             answer.error = CallError(kind="incomplete", message="the answer has no end that its dialect knows")
+        # The line tells of the answer that the agent has got, but for its usage.
+        recorded = read.heard if self._unheard else answered
         head = {
             "type": "response",
             "id": self._id,
@@ -401,9 +485,9 @@ class Exchange:
             "status": answer.status,
             "headers": answer.headers,
             "usage": usage.model_dump() if usage is not None else None,
-            "finish_reason": answered.finish,
-            "token_ids": answered.token_ids,
-            "logprobs": answered.logprobs,
+            "finish_reason": recorded.finish,
+            "token_ids": recorded.token_ids,
+            "logprobs": recorded.logprobs,
             "error": answer.error.model_dump() if answer.error is not None else None,
             "retries": [retry.model_dump() for retry in self._attempts.retries],
             "timing": answer.timing(self._upstream_first_byte).model_dump(),
@@ -413,12 +497,16 @@ class Exchange:
         except StoreError as error:
             log.error("an answer is not recorded", rollout=self._rollout.registration.id, error=str(error))
 
-    def _estimated(self, told: CallUsage | None, spoken: int, is_whole: bool) -> CallUsage | None:
+    def _estimated(self, told: CallUsage | None, spoken: int) -> CallUsage | None:
         """Return the usage of a call whose endpoint has not told all: at least a guess, if a model may have read it."""
         if not self._counted:
             return told
-        # An error costs nothing, and while another attempt is waited for, no model has read anything.
-        if not is_whole and (self._answer.status is not None or self._attempts.retries):
+        if self._upstream_status is not None:
+            is_free = not 200 <= self._upstream_status < 300
+        else:
+            # Of an endpoint that gave no answer, or while another attempt is waited for, no model has read anything.
+            is_free = self._answer.status is not None or self._attempts.is_waiting
+        if is_free:
             return told
         return estimate_usage(told, self._taken.size, spoken)
 

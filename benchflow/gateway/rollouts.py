@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 
@@ -68,6 +68,8 @@ class Rollout:
             self._open.set()
         self._changed = asyncio.Event()
         self._quiet_since = time.monotonic()
+        self._left_calls: set[Callable[[], None]] = set()
+        self._is_over = False
 
     @property
     def held(self) -> bool:
@@ -90,7 +92,7 @@ class Rollout:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """For as long as a call is."""
+        """For as long as an agent waits for a call."""
         self._in_flight += 1
         self._notify()
         try:
@@ -99,6 +101,22 @@ class Rollout:
             self._in_flight -= 1
             self._quiet_since = time.monotonic()
             self._notify()
+
+    def read_on(self, cut_off: Callable[[], None]) -> bool:
+        """Return whether the rest of a call may be read whose agent has left. cut_off: ends that; later, at the end."""
+        if not self._is_over:
+            self._left_calls.add(cut_off)
+        return not self._is_over
+
+    def note_read(self, cut_off: Callable[[], None]) -> None:
+        """Forget a call whose rest was read."""
+        self._left_calls.discard(cut_off)
+
+    def end(self) -> None:
+        """Cut off the calls that no agent waits for."""
+        self._is_over = True
+        for cut_off in list(self._left_calls):
+            cut_off()
 
     def slot(self) -> AbstractAsyncContextManager[None]:
         """Return what a call holds while it is under way, and others may have to wait for."""
@@ -210,9 +228,10 @@ class Rollouts:
         return rollout
 
     def forget(self, id_: str) -> None:
-        """From now on its token is nobody's. Calls under way go on."""
+        """From now on its token is nobody's. Calls under way go on, if somebody waits for them."""
         rollout = self._by_id.pop(id_, None)
         if rollout is not None:
+            rollout.end()
             self._by_token.pop(_digest(rollout.registration.token), None)
             self._file(rollout).unlink(missing_ok=True)
 

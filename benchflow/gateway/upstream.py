@@ -104,15 +104,23 @@ def _proxy(scheme: str, host: str) -> str | None:
 
 @dataclass
 class Attempts:
-    """How a call fared at its upstream. sent: when the last attempt was made (monotonic)."""
+    """How a call fared at its upstream.
+
+    sent: when the last attempt was made (monotonic). is_waiting: whether no attempt is under way, and another will be
+    made. is_last: whether none may be made after the one under way.
+    """
 
     began: float
     sent: float = 0.0
     retries: list[RetryNote] = field(default_factory=list)
+    is_waiting: bool = False
+    is_last: bool = False
 
     async def wait(self, seconds: float, status: int | None) -> None:
         self.retries.append(RetryNote(status=status, waited_sec=round(seconds, 3)))
+        self.is_waiting = True
         await asyncio.sleep(seconds)
+        self.is_waiting = False
 
 
 class Upstream:
@@ -160,7 +168,7 @@ class Upstream:
                 kept = not isinstance(error, aiohttp.ClientConnectorError | TimeoutError) and not lost
                 lost = True
                 wait = next_wait(policy, len(attempts.retries), elapsed, 0.0 if kept else None)
-                if wait is None:
+                if wait is None or attempts.is_last:
                     raise NoAnswerError("unreachable", _reason(error)) from error
                 await attempts.wait(wait, None)
                 continue
@@ -170,7 +178,7 @@ class Upstream:
                 return response
             wanted = wanted_wait(response.headers)
             wait = next_wait(policy, len(attempts.retries), time.monotonic() - attempts.began, wanted)
-            if wait is None:
+            if wait is None or attempts.is_last:
                 return response
             response.close()
             await attempts.wait(wait, response.status)

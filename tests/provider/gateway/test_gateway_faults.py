@@ -119,14 +119,14 @@ async def test_slow_is_not_stalled(house: House) -> None:
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["in the middle", "before the first byte"])
-async def test_an_agent_that_leaves_ends_the_upstreams_call(house: House, begun: bool) -> None:
+async def test_when_an_agent_has_left_an_upstream_that_says_nothing_more_is_given_up(house: House, begun: bool) -> None:
     async def go_on(visit: Visit) -> None:
         if begun:
             await visit.send(SSE_HEAD + event("one"))
         await visit.gone.wait()
 
     async with raw_upstream(go_on) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url)
+        agent = await house.agent("openai-chat", upstream.base_url, stall_sec=2)
 
         async def is_under_way() -> bool:
             return (await house.client.status(agent.id)).in_flight == 1
@@ -152,7 +152,7 @@ async def test_an_agent_that_leaves_when_it_has_read_the_end_has_its_answer(hous
         await visit.gone.wait()
 
     async with raw_upstream(say_and_stay) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url)
+        agent = await house.agent("openai-chat", upstream.base_url, stall_sec=1)
         async with agent.open_call() as response:
             said = b""
             while b"stop" not in said:
@@ -170,7 +170,7 @@ async def test_an_agent_that_reads_slowly_slows_the_upstream_and_fills_no_memory
     async def flood(visit: Visit) -> None:
         nonlocal sent
         await visit.send(SSE_HEAD)
-        while not visit.gone.is_set() and sent < 4000:
+        while not visit.gone.is_set() and sent < 600:
             await visit.send(piece)
             sent += 1
 

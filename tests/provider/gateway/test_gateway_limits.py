@@ -168,7 +168,7 @@ async def test_an_agent_that_leaves_before_the_tokens_are_told_has_used_them(hou
         await visit.gone.wait()
 
     async with raw_upstream(say_much) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url, limits={"total_tokens": 3500})
+        agent = await house.agent("openai-chat", upstream.base_url, limits={"total_tokens": 3500}, stall_sec=1)
         prompt = "Say much." + " " * (8000 if has_read == "nothing" else 0)
         for _ in range(2):
             async with agent.open_call(prompt) as response:
@@ -182,6 +182,77 @@ async def test_an_agent_that_leaves_before_the_tokens_are_told_has_used_them(hou
     assert 3500 <= usage.total_tokens < 6000
     (_, response), *_ = await agent.answered(2)
     assert (response["error"]["kind"], response["usage"]["is_estimated"]) == ("client_closed", True)
+
+
+TOLD = b'{"choices":[%s],"usage":{"prompt_tokens":7,"completion_tokens":5000}}'
+ENDS = {
+    "a stream": (
+        SSE_HEAD + event("word"),
+        chunk(b"data: " + TOLD % b'{"finish_reason":"stop"}' + b"\n\n") + chunk(b""),
+    ),
+    "a stream before its head": (
+        b"",
+        SSE_HEAD + chunk(b"data: " + TOLD % b'{"finish_reason":"stop"}' + b"\n\n0") + chunk(b""),
+    ),
+    "a whole answer": (b"", answer(TOLD % b'{"finish_reason":"stop","message":{"content":"Hi"}}')),
+    "an error": (b"", answer(b"{}", "500 Later")),
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+async def test_what_an_endpoint_tells_when_the_agent_has_left_is_charged(house: House, what: str) -> None:
+    head, end = ENDS[what]
+    go = asyncio.Event()
+
+    async def reason(visit: Visit) -> None:
+        await visit.send(head)
+        await asyncio.wait_for(go.wait(), 300)
+        await visit.send(end)
+
+    async with raw_upstream(reason) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url, limits={"total_tokens": 10_000}, model="gpt-4.1")
+        for _ in range(MAX_AT_ONCE):
+            visits = len(upstream.visits)
+            call = asyncio.create_task(agent.call(model="gpt-4.1"))
+            await until(lambda visits=visits: len(upstream.visits) > visits)
+            call.cancel()
+            # No turn waits for what nobody hears.
+            await until_quiet(house, agent)
+        usage = (await house.client.status(agent.id)).usage
+        # As much as is known, as soon as the agent has left.
+        assert 0 < usage.total_tokens < 100 * MAX_AT_ONCE and usage.cost_usd
+        assert not [response for _, response in agent.calls() if response]
+        # Nor can an agent have more calls made at once by leaving them.
+        waiting = asyncio.create_task(agent.call(model="gpt-4.1"))
+        await asyncio.sleep(0.2)
+        assert len(upstream.visits) == MAX_AT_ONCE and not waiting.done()
+        go.set()
+        is_error = what == "an error"
+        assert (await waiting).status == (500 if is_error else 402)
+        answered = await agent.answered(MAX_AT_ONCE + 1)
+    usage = (await house.client.status(agent.id)).usage
+    assert usage.total_tokens == (0 if is_error else 5007 * MAX_AT_ONCE)
+    left = answered[0][1]
+    assert (left["error"]["kind"], left["finish_reason"]) == ("client_closed", None)
+    assert (left["usage"] or {"is_estimated": False})["is_estimated"] is False
+    assert (left["status"], left["response"]) == ((200, event("word")[4:-2].decode()) if head else (None, ""))
+
+
+async def test_at_the_end_of_its_rollout_a_call_that_nobody_waits_for_is_estimated(house: House) -> None:
+    async def reason(visit: Visit) -> None:
+        await visit.send(SSE_HEAD + event("word " * 400))
+        await visit.gone.wait()
+
+    async with raw_upstream(reason) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        async with agent.open_call() as response:
+            await response.content.readuntil(b"\n\n")
+        await until_quiet(house, agent)
+        await house.client.forget(agent.id)
+        await asyncio.wait_for(upstream.visits[0].gone.wait(), 300)
+        [(_, response)] = await agent.answered()
+    assert (response["error"]["kind"], response["usage"]["is_estimated"]) == ("client_closed", True)
+    assert response["usage"]["output_tokens"] == 500
 
 
 async def until_quiet(house: House, agent: Agent) -> None:

@@ -142,6 +142,8 @@ async def test_an_agent_that_leaves_is_noticed_through_the_relay(relayed: Relaye
         call = asyncio.create_task(agent.call())
         await until(lambda: upstream.visits)
         call.cancel()
+        assert await house.client.until_quiet(agent.id, timeout=300)
+        await house.client.forget(agent.id)
         await asyncio.wait_for(upstream.visits[0].gone.wait(), 300)
         [(_, response)] = await agent.answered()
     assert response["error"]["kind"] == "client_closed"
