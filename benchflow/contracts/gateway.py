@@ -226,10 +226,11 @@ class RefusedRequest(Model):
 class GatewayStatus(Model):
     """How it stands with one rollout's calls.
 
-    in_flight: calls that are under way, and that an agent waits for; waiting: calls that are held back. held: whether new
-    calls are held. requests: lines of requests in the record. budget_exhausted: the limit for which a call was refused.
-    failure: why calls could not be recorded. prefix: None where no parent's call is to be compared; prefix_divergence:
-    where the first call of the task begins otherwise. refused: what the agent asked for that is not passed on.
+    in_flight: calls that are under way, and that an agent waits for; waiting: calls that are held back. held: whether
+    new calls are held. requests: lines of requests in the record. budget_exhausted: the limit for which a call was
+    refused. failure: why calls could not be recorded. prefix: None where no parent's call is to be compared;
+    prefix_divergence: where the first call of the task begins otherwise. refused: what the agent asked for that is not
+    passed on.
     """
 
     id: str
@@ -257,10 +258,10 @@ class CallError(Model):
     kind: `upstream_status` (it answered with an error), `unreachable`, `stalled`, `truncated` (it closed early),
     `incomplete` (it ended without what ends an answer in its dialect), `client_closed`, `gateway_stopped`,
     `gateway_restarted`, `budget_exhausted`, `replay_diverged`, `missing_secret`, `unreadable` (a body that is no JSON
-    object, or that two parsers could read in two ways), `too_large`, `too_slow` (a body), `too_many` (token counts),
-    `record_full`, `not_allowed` (no request that is passed on), `unpriced` (money is limited, and nobody
-    knows what the call costs), `unusable` (the upstream answered with a redirect,
-    another protocol, or a body that cannot be unpacked).
+    object, or that two parsers could read in two ways), `too_large`, `too_slow` (a body), `too_many` (token counts,
+    bodies that cannot be read), `too_many_values` (an answer that would take too much memory to parse), `record_full`,
+    `not_allowed` (no request that is passed on), `unpriced` (money is limited, and nobody knows what the call costs),
+    `unusable` (the upstream answered with a redirect, another protocol, or a body that cannot be unpacked).
     """
 
     kind: str

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from benchflow.contracts.gateway import CallError, CallTiming
-from benchflow.gateway.dialects import Answered, Dialect, count_spoken, documents
+from benchflow.gateway.dialects import Answered, Dialect, Document, count_spoken, documents
 from benchflow.gateway.key_cutter import KeyForms
 from benchflow.gateway.memory import RESPONSE_LIMIT
 from benchflow.gateway.plain_body import UnpackingError, unpack
@@ -146,11 +147,18 @@ def read_answer(body: bytes, delivered: int, encoding: str, content_type: str, d
         plain = unpack(body, encoding, RESPONSE_LIMIT)
     except UnpackingError:
         plain = b""
-    found = documents(plain, content_type)
-    spoken = sum(map(count_spoken, found))
+    found = spoken = 0
+
+    def counted() -> Iterator[Document]:
+        nonlocal found, spoken
+        for document in documents(plain, content_type):
+            found, spoken = found + 1, spoken + count_spoken(document)
+            yield document
+
     if dialect is None:
+        collections.deque(counted(), maxlen=0)
         return ReadAnswer(Answered(), Answered(), spoken)
-    answered = heard = dialect.answered(found)
+    answered = heard = dialect.answered(counted())
     if delivered < len(body) and not encoding:
         heard = dialect.answered(documents(body[:delivered], content_type))
     # Of an answer in no known form, all may be what the model says.

@@ -9,6 +9,9 @@ from benchflow.contracts.gateway import CallUsage, LimitName, ModelLimits, Usage
 MAX_TOKEN_COUNTS = 1000
 """Token counts of one rollout. The agents that ask for any do so some forty times, when a user wants to see them."""
 
+MAX_REFUSED_BODIES = 100
+"""Bodies of one rollout's requests that could not be read in one way, or not at all. Known agents send none."""
+
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
 
 
@@ -44,6 +47,7 @@ class Meter:
         self.exhausted: LimitName | None = None
         self._ended = UsageTotals()
         self._expected: dict[str, CallUsage] = {}
+        self._refused_bodies = 0
 
     @property
     def totals(self) -> UsageTotals:
@@ -59,6 +63,14 @@ class Meter:
     def can_count_tokens(self) -> bool:
         """Return whether there may be another token count, which uses up nothing of what calls may."""
         return self.totals.token_counts < MAX_TOKEN_COUNTS
+
+    def refuse_body(self) -> None:
+        """A request's body was received for nothing."""
+        self._refused_bodies += 1
+
+    def can_send_bodies(self) -> bool:
+        """Return whether another body may be received."""
+        return self._refused_bodies < MAX_REFUSED_BODIES
 
     def reached(self) -> LimitName | None:
         """Return the limit that is reached; None while another call may begin. Nothing was refused by asking this."""

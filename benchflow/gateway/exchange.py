@@ -31,6 +31,7 @@ from benchflow.gateway.rollouts import Rollout
 from benchflow.gateway.sampling import applied, changes_calls
 from benchflow.gateway.side_calls import side_reason
 from benchflow.gateway.upstream import Attempts, NoAnswerError, Upstream, upstream_headers, upstream_url
+from benchflow.gateway.values import MAX_VALUES, AnswerValues, count_values
 from benchflow.trajectories.journal import timestamp
 
 ERROR_LIMIT = 16 * 1024 * 1024
@@ -114,6 +115,8 @@ class Exchange:
                     self._rollout.failure = "the record of model calls is full"
                     full = CallError(kind="record_full", message="the rollout's record of model calls is full")
                     return self._refused(self._shape.refused, full)
+                if not self._rollout.meter.can_send_bodies():
+                    return await self._close_unread()
                 holder = self._rollout.registration.id
                 try:
                     async with capacity.requests.reserved(holder, reserved_size(self._request)) as asking:
@@ -126,7 +129,19 @@ class Exchange:
                         async with capacity.answers.reserved(holder, 0) as answering:
                             return await self._carry_out(upstream, capacity, answering)
                 except BodyError as error:
+                    self._rollout.meter.refuse_body()
                     return self._refused(error.status, CallError(kind=error.kind, message=error.message))
+
+    async def _close_unread(self) -> web.StreamResponse:
+        """Refuse a request without its body: aiohttp would receive it, to throw it away."""
+        self._rollout.refuse(self._request.method, self._passed.path)
+        message = "the rollout has sent too many requests that cannot be read"
+        response = self._refused(400, CallError(kind="too_many", message=message))
+        with contextlib.suppress(ConnectionError):
+            await response.prepare(self._request)
+            await response.write_eof()
+        self._answer.break_off()
+        return response
 
     def stop(self) -> None:
         """The gateway is to end: a call that is held back is left to the next one, as if this one had not heard it."""
@@ -253,6 +268,7 @@ class Exchange:
         """Why the call is not made; None when it is."""
         registration = self._rollout.registration
         if self._taken.problem is not None:
+            self._rollout.meter.refuse_body()
             return self._taken.problem
         if isinstance(replayed, Diverged):
             return CallError(kind="replay_diverged", message=replayed.divergence.message)
@@ -351,6 +367,7 @@ class Exchange:
         # A status has no words but its own: an endpoint may repeat the key there, too. The head of a packed answer
         # waits for the first bytes, which may show that it is not packed as it says.
         self._content_type = headers.get("Content-Type", "")
+        values = AnswerValues(self._content_type)
         if not plain.is_packed:
             await self._begin(response.status, headers, length)
         while True:
@@ -370,6 +387,8 @@ class Exchange:
             size = len(self._answer.body) + len(self._unheard) + len(passing)
             if size > RESPONSE_LIMIT or not memory.grow(len(passing)):
                 return self._broken("too_large", f"the answer has over {RESPONSE_LIMIT} bytes, or memory is short")
+            if not values.add(passing):
+                return self._broken("too_many_values", "the answer has too many values to be read")
             if self._answer.status is None and (passing or not data):
                 await self._begin(response.status, headers, length)
             if passing:
@@ -420,6 +439,8 @@ class Exchange:
         except aiohttp.ClientError as error:
             failed = CallError(kind="truncated", message=f"the upstream closed the connection: {type(error).__name__}")
             return self._refused(502, failed)
+        if count_values(body) > MAX_VALUES:
+            return self._unusable("has too many values in its error")
         if self._has_left:
             return self._answer.response
         self._note_first_byte()
@@ -464,7 +485,7 @@ class Exchange:
             answer.error = CallError(kind="client_closed", message="the agent closed the connection")
         has_left = answer.error is not None and answer.error.kind == "client_closed"
         is_whole = answer.status is not None and answer.status < 300
-        is_told = answered.usage is not None and (answered.finish is not None or not has_left)
+        is_told = answered.usage is not None and (answered.finish is not None or answer.error is None)
         usage = answered.usage if is_told else self._estimated(answered.usage, read.spoken)
         usage = self._priced(usage, answered.model)
         # Some close the connection as soon as they have read the end, without waiting for the upstream to do so.

@@ -203,6 +203,8 @@ def _count(head: Mapping[str, Any], response: Mapping[str, Any], meter: Meter) -
     if error in NOT_SENT:
         if error == "budget_exhausted" and head["side_reason"] != TOKEN_COUNT:
             meter.admit()
+        if error in ("unreadable", "not_allowed"):
+            meter.refuse_body()
     elif head["side_reason"] == TOKEN_COUNT:
         meter.count_tokens()
     elif head["source"] == "replay":

@@ -20,15 +20,13 @@ from benchflow.gateway.allowed_requests import Passed
 from benchflow.gateway.dialects import Asked, Dialect, read_json
 from benchflow.gateway.memory import Capacity
 from benchflow.gateway.plain_body import UnpackingError, unpack
+from benchflow.gateway.values import MAX_VALUES, count_values
 
 REQUEST_LIMIT = 100 * 1024 * 1024
 """Bytes of a request's body."""
 
 BODY_SEC = 60.0
 """The longest that a body may take, from when the gateway is ready for it."""
-
-MAX_VALUES = 4_000_000
-"""Values of a document, about: each takes up to a hundred times the bytes in memory that it has as a text."""
 
 _METERED_KEYS = (
     *("model", "messages", "input", "instructions", "system", "contents", "systemInstruction", "generationConfig"),
@@ -154,7 +152,7 @@ def read_unmetered(body: bytes, encoding: str) -> tuple[bytes | None, bool]:
 
 def check_size(text: bytes) -> None:
     """Raise `ValueError` for a text that is too large a document, before it is made one."""
-    if sum(map(text.count, (b",", b"[", b"{"))) > MAX_VALUES:
+    if count_values(text) > MAX_VALUES:
         raise ValueError("it has too many values")
 
 

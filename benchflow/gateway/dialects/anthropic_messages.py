@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from benchflow.contracts.gateway import Api, CallUsage, Sampling
@@ -41,7 +41,7 @@ class AnthropicMessages:
             user=text_of(users[-1].get("content")) if users else "",
         )
 
-    def answered(self, documents: Sequence[Document]) -> Answered:
+    def answered(self, documents: Iterable[Document]) -> Answered:
         usage: dict[str, Any] = {}
         finish = model = None
         for document in documents:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,7 +52,7 @@ class Dialect(Protocol):
     def asked(self, path: str, body: Document) -> Asked:
         """What was asked. path: without its query."""
 
-    def answered(self, documents: Sequence[Document]) -> Answered:
+    def answered(self, documents: Iterable[Document]) -> Answered:
         """What was answered, from its events in their order, or from the one document that it is."""
 
     def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:

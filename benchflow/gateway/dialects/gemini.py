@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from benchflow.contracts.gateway import Api, CallUsage, Sampling
@@ -51,7 +51,7 @@ class Gemini:
             user=text_of(users[-1].get("parts")) if users else "",
         )
 
-    def answered(self, documents: Sequence[Document]) -> Answered:
+    def answered(self, documents: Iterable[Document]) -> Answered:
         usage, finish, model = None, None, None
         logprobs: list[Any] = []
         for document in documents:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,7 +32,7 @@ class OpenAIChat:
             user=text_of(users[-1].get("content")) if users else "",
         )
 
-    def answered(self, documents: Sequence[Document]) -> Answered:
+    def answered(self, documents: Iterable[Document]) -> Answered:
         usage, finish, model = None, None, None
         token_ids: list[Any] = []
         logprobs: list[Any] = []

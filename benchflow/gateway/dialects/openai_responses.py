@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from benchflow.contracts.gateway import Api, CallUsage, Sampling
@@ -37,7 +37,7 @@ class OpenAIResponses:
             user=text_of(users[-1].get("content")) if users else "",
         )
 
-    def answered(self, documents: Sequence[Document]) -> Answered:
+    def answered(self, documents: Iterable[Document]) -> Answered:
         response: Document = {}
         failed = False
         for document in documents:

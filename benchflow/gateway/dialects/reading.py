@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from pydantic_core import from_json
 
 from benchflow.gateway.dialects.dialect import Document
+from benchflow.gateway.values import MAX_VALUES, count_values, is_stream
+
+_LINE = re.compile(rb"([^\r\n]*)(?:\r\n|[\r\n]|\Z)")
 
 _MAX_COUNT = 2**53
 """Beyond it a float, which a price is, skips integers."""
@@ -29,33 +33,32 @@ def read_json(data: bytes) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def documents(data: bytes, content_type: str) -> list[Document]:
-    """The JSON objects of an answer: the events of a stream, the items of an array, or the one that it is.
+def documents(data: bytes, content_type: str) -> Iterator[Document]:
+    """Yield the JSON objects of an answer: the events of a stream, the items of an array, or the one that it is.
 
-    What is no JSON is passed over, since this is for the record and the agent has it already.
+    What is no JSON, or has too many values, is passed over, since this is for the record and the agent has it already.
     """
-    if "event-stream" in content_type:
-        return list(_events(data))
-    try:
-        found = read_json(data)
-    except ValueError:
-        return []
-    return [item for item in (found if isinstance(found, list) else [found]) if isinstance(item, dict)]
+    for text in _events(data) if is_stream(content_type) else [data]:
+        if count_values(text) > MAX_VALUES:
+            continue
+        try:
+            found = read_json(text)
+        except ValueError:
+            continue
+        yield from (item for item in (found if isinstance(found, list) else [found]) if isinstance(item, dict))
 
 
-def _events(data: bytes) -> Iterator[Document]:
+def _events(data: bytes) -> Iterator[bytes]:
+    """Yield the data of each event of a stream."""
     said: list[bytes] = []
-    for line in [*data.splitlines(), b""]:
+    # All lines at once may be as many as bytes.
+    for found in _LINE.finditer(data):
+        line = found.group(1)
         if line.startswith(b"data:"):
             said.append(line[5:].strip())
         elif not line and said:
-            try:
-                event = read_json(b"\n".join(said))
-            except ValueError:
-                event = None
+            yield b"\n".join(said)
             said = []
-            if isinstance(event, dict):
-                yield event
 
 
 _SPOKEN = frozenset({"text", "content", "delta", "thinking", "reasoning_content", "arguments", "partial_json"})

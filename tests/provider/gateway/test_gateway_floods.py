@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import resource
 import socket
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import aiohttp
 import pytest
 import pytest_asyncio
 from support.gateway_house import House, ask, house_in, key_header
@@ -19,7 +21,9 @@ from support.raw_upstream import DONE, Visit, answer, raw_upstream
 
 from benchflow.gateway import connections, request_body
 from benchflow.gateway.app import Gateway
+from benchflow.gateway.budget import MAX_REFUSED_BODIES
 from benchflow.gateway.client import GatewayClient
+from benchflow.gateway.values import MAX_VALUES
 from benchflow.paths import StatePaths
 from benchflow.testing.waiting import until
 
@@ -186,6 +190,44 @@ async def test_tokens_that_an_endpoint_does_not_tell_are_estimated(house: House)
     usage = (await house.client.status(agent.id)).usage
     assert (usage.output_tokens, usage.unmetered) == (1000, 2)
     assert (await agent.answered(3))[0][1]["usage"]["is_estimated"] is True
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/event-stream"])
+async def test_an_answer_of_too_many_values_is_a_failure_and_is_paid(house: House, content_type: str) -> None:
+    bomb = b'data: {"a":[' + b"[]," * MAX_VALUES + b"[]]}\n\n"
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nContent-Length: {len(bomb)}\r\n\r\n"
+
+    async def explode(visit: Visit) -> None:
+        with contextlib.suppress(ConnectionError):
+            await visit.send(head.encode() + bomb)
+
+    async with raw_upstream(explode) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await agent.call("Hello. " * 100)
+    [(_, response)] = await agent.answered()
+    assert (response["error"]["kind"], response["usage"]["is_estimated"]) == ("too_many_values", True)
+    usage = (await house.client.status(agent.id)).usage
+    assert usage.input_tokens > 150
+    assert usage.output_tokens > 1_000_000
+
+
+async def test_after_many_bodies_that_cannot_be_read_none_is_received(house: House) -> None:
+    async with raw_upstream(answer_done) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        statuses = {(await agent.post("/chat/completions", b"{")).status for _ in range(MAX_REFUSED_BODIES)}
+        assert statuses == {400}
+        [(name, value)] = key_header("openai-chat", agent.registration.token).items()
+        reader, writer = await asyncio.open_unix_connection(house.socket)
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{name}: {value}\r\nContent-Length: 9999999\r\n\r\n"
+        writer.write(head.encode())
+        got = await asyncio.wait_for(reader.read(), 300)
+        assert got.startswith(b"HTTP/1.1 400 ") and b"too many requests" in got
+        writer.close()
+        assert not upstream.visits
+    status = await house.client.status(agent.id)
+    assert [(one.path, one.count) for one in status.refused] == [("/v1/chat/completions", 1)]
+    assert len(agent.calls()) == MAX_REFUSED_BODIES
 
 
 async def test_a_large_request_and_its_large_answer_are_metered_and_recorded(house: House) -> None:

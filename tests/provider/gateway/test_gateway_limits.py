@@ -195,7 +195,7 @@ ENDS = {
         SSE_HEAD + chunk(b"data: " + TOLD % b'{"finish_reason":"stop"}' + b"\n\n0") + chunk(b""),
     ),
     "a whole answer": (b"", answer(TOLD % b'{"finish_reason":"stop","message":{"content":"Hi"}}')),
-    "an error": (b"", answer(b"{}", "500 Later")),
+    "an error": (b"", answer(b"{}", "500 Later", "Connection: close\r\n")),
 }
 
 
@@ -209,13 +209,21 @@ async def test_what_an_endpoint_tells_when_the_agent_has_left_is_charged(house: 
         await asyncio.wait_for(go.wait(), 300)
         await visit.send(end)
 
+    async def leave(agent: Agent, visits: int) -> None:
+        if head:
+            async with agent.open_call(model="gpt-4.1") as response:
+                await response.content.readuntil(b"\n\n")
+                response.close()
+            return
+        call = asyncio.create_task(agent.call(model="gpt-4.1"))
+        await until(lambda: len(upstream.visits) > visits)
+        call.cancel()
+
     async with raw_upstream(reason) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url, limits={"total_tokens": 10_000}, model="gpt-4.1")
+        options = {"model": "gpt-4.1", "retries": {"max_retries": 1, "first_wait_sec": 0}}
+        agent = await house.agent("openai-chat", upstream.base_url, limits={"total_tokens": 5000}, **options)
         for _ in range(MAX_AT_ONCE):
-            visits = len(upstream.visits)
-            call = asyncio.create_task(agent.call(model="gpt-4.1"))
-            await until(lambda visits=visits: len(upstream.visits) > visits)
-            call.cancel()
+            await leave(agent, len(upstream.visits))
             # No turn waits for what nobody hears.
             await until_quiet(house, agent)
         usage = (await house.client.status(agent.id)).usage
@@ -230,6 +238,8 @@ async def test_what_an_endpoint_tells_when_the_agent_has_left_is_charged(house: 
         is_error = what == "an error"
         assert (await waiting).status == (500 if is_error else 402)
         answered = await agent.answered(MAX_AT_ONCE + 1)
+        # What nobody waits for is not asked again.
+        assert len(upstream.visits) == MAX_AT_ONCE + (2 if is_error else 0)
     usage = (await house.client.status(agent.id)).usage
     assert usage.total_tokens == (0 if is_error else 5007 * MAX_AT_ONCE)
     left = answered[0][1]

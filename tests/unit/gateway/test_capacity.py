@@ -8,10 +8,13 @@ import logging
 import pytest
 from structlog.testing import capture_logs
 
+from benchflow.gateway import values
 from benchflow.gateway.allowed_requests import is_allowed_header
 from benchflow.gateway.connections import MAX_PEER_CONNECTIONS, OncePerMinute, Tally, connection_limits
+from benchflow.gateway.dialects import documents
 from benchflow.gateway.memory import MemoryBudget
-from benchflow.gateway.request_body import MAX_VALUES, read_request
+from benchflow.gateway.request_body import read_request
+from benchflow.gateway.values import MAX_VALUES, AnswerValues
 
 
 @pytest.mark.parametrize("files", [256, 1024, 4096, 20_000, 1_048_576, 2**30])
@@ -95,6 +98,35 @@ def test_what_nobody_asks_is_logged_once_a_minute() -> None:
 def test_a_body_that_two_parsers_could_read_in_two_ways_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_request(body, "")
+
+
+def test_each_event_of_a_stream_may_have_as_many_values_as_a_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "MAX_VALUES", 10)
+    monkeypatch.setattr(values, "MAX_STREAM_VALUES", 80)
+
+    def is_read(data: bytes, content_type: str, piece: int) -> bool:
+        counted = AnswerValues(content_type)
+        return all(counted.add(data[at : at + piece]) for at in range(0, len(data), piece))
+
+    document = b'{"a":[' + b"1," * 7 + b"1]}"
+    for piece in (1, 2, 3, 1000):
+        assert is_read(document, "application/json", piece)
+        assert not is_read(document * 2, "application/json", piece)
+        for end in (b"\n", b"\r", b"\r\n"):
+            event = b"data: " + document + end + end
+            assert is_read(event * 5, "text/event-stream", piece)
+            assert not is_read(event * 9, "text/event-stream", piece)
+            assert not is_read(event.replace(b"1]}", b"1,1,1]}"), "text/event-stream", piece)
+            # One event of two lines.
+            assert not is_read(b"data: " + document + end + event, "text/event-stream", piece)
+    assert not is_read(b"\n" * 81, "text/event-stream", 50)
+
+
+def test_a_document_of_too_many_values_is_not_parsed() -> None:
+    bomb = b'{"a":[' + b"[]," * (MAX_VALUES // 2) + b"[]]}"
+    assert not list(documents(bomb, "application/json"))
+    found = documents(b'data: {"a":1}\n\ndata: ' + bomb + b'\n\ndata: {"b":2}\n\n', "text/event-stream")
+    assert list(found) == [{"a": 1}, {"b": 2}]
 
 
 def test_keys_of_other_objects_may_differ_in_case() -> None:

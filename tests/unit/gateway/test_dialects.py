@@ -65,9 +65,9 @@ def test_why_an_answer_ended_is_in_the_endpoints_own_word(api: Any, document: di
 
 def test_events_are_read_however_their_lines_end_and_what_is_none_is_passed_over() -> None:
     data = b': hello\r\n\r\nevent: x\r\ndata: {"a":\r\ndata: 1}\r\n\r\ndata: [DONE]\n\ndata: {oh\n\ndata:{"b": 2}'
-    assert documents(data, "text/event-stream; charset=utf-8") == [{"a": 1}, {"b": 2}]
-    assert documents(b'[{"a": 1}, 2, {"b": 2}]', "application/json") == [{"a": 1}, {"b": 2}]
-    assert documents(b"<html>", "text/html") == []
+    assert list(documents(data, "text/event-stream; charset=utf-8")) == [{"a": 1}, {"b": 2}]
+    assert list(documents(b'[{"a": 1}, 2, {"b": 2}]', "application/json")) == [{"a": 1}, {"b": 2}]
+    assert not list(documents(b"<html>", "text/html"))
 
 
 def test_the_other_spelling_of_a_parameter_is_kept() -> None:
