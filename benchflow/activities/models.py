@@ -292,7 +292,7 @@ async def call_warnings(context: WorkerContext, spec: RolloutSpec) -> list[str]:
         return []
     warnings = [
         f"the model gateway refused {refused.count} × {refused.method} {refused.path}"
-        + (f": the price of {refused.model or 'its model'} is not known" if refused.model is not None else "")
+        + (f": the price of {refused.unpriced or 'its model'} is not known" if refused.unpriced is not None else "")
         if refused.path is not None
         else f"the model gateway refused {refused.count} × other requests"
         for refused in status.refused

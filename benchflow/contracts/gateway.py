@@ -171,9 +171,12 @@ class Attribution(Model):
 
 
 class CallUsage(Model):
-    """What one call used, None where nobody knows. input_tokens include the cached and those written to a cache;
-    output_tokens include the reasoning. cost_usd: None without a known price. is_estimated: the endpoint did not tell
-    all, also to the gateway when the agent had left, so that tokens are guessed by the length of what was said.
+    """What one call used, None where nobody knows.
+
+    input_tokens include the cached and those written to a cache; hour_cache_write_tokens: of those written, the ones
+    for an hour. output_tokens include the reasoning. web_searches: by the endpoint's own tool. cost_usd: None without a
+    known price. is_estimated: the endpoint did not tell all, also to the gateway when the agent had left, so that
+    tokens are guessed by the length of what was said.
     """
 
     is_estimated: bool = False
@@ -181,7 +184,9 @@ class CallUsage(Model):
     output_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
+    hour_cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+    web_searches: int = 0
     cost_usd: float | None = None
 
 
@@ -211,7 +216,7 @@ class UsageTotals(Model):
 
 
 class RefusedRequest(Model):
-    """A request that is not passed on, and reached nobody: no known one, or of a model whose price is not known."""
+    """A request that is not passed on, and reached nobody: no known one, or one whose price is not known."""
 
     method: str | None
     """The method; None for all requests beyond those that are named."""
@@ -219,8 +224,8 @@ class RefusedRequest(Model):
     """The path without its query, shortened, other characters than a path's replaced; None as for the method."""
     count: int
     """How often it was made. After a restart of the gateway it may be too low, by half at most."""
-    model: str | None = None
-    """The model that it asked for, shortened as the path is, where it was refused for having no known price."""
+    unpriced: str | None = None
+    """What has no known price of what it asked for, where that is the reason: its model, an option or a tool."""
 
 
 class GatewayStatus(Model):

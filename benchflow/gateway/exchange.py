@@ -30,6 +30,7 @@ from benchflow.gateway.request_body import BodyError, TakenRequest, receive_body
 from benchflow.gateway.rollouts import Rollout
 from benchflow.gateway.sampling import applied, changes_calls
 from benchflow.gateway.side_calls import side_reason
+from benchflow.gateway.surcharges import find_surcharge
 from benchflow.gateway.upstream import Attempts, NoAnswerError, Upstream, upstream_headers, upstream_url
 from benchflow.gateway.values import MAX_VALUES, AnswerValues, count_values
 from benchflow.trajectories.journal import timestamp
@@ -293,13 +294,15 @@ class Exchange:
         return None
 
     def _unpriced(self) -> str | None:
-        """Return the model that is asked for, if nobody knows its price; an empty name for a request that names none.
+        """Return what nobody knows the price of: the model asked for, or more that is. None where all is known.
 
-        The endpoint's own choice of a model may be any, and what a registration's additional requests cost is told by
-        no dialect.
+        The name is empty where the request names no model: the endpoint's own choice may be any, and what a
+        registration's additional requests cost is told by no dialect.
         """
         model = self._taken.asked.model or ""
-        return None if prices.has_price(model) else model
+        if not prices.has_price(model) or self._dialect is None or self._taken.document is None:
+            return model
+        return find_surcharge(self._dialect.api, self._taken.document)
 
     def _refused_count(self) -> CallError | None:
         """Return why a token count is not made. It ends no rollout: an agent can do without."""

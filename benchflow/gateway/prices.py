@@ -27,15 +27,26 @@ class Price(Model):
     above: int | None = None
 
 
+class PriceTable(Model):
+    """The whole of `prices.toml`."""
+
+    web_search: float = Field(ge=0)
+    """USD for a thousand searches of the web by the endpoint's own tool."""
+    hour_cache_write: float = Field(ge=0)
+    """The price of input written to a cache for an hour, in prices of other input."""
+    price: tuple[Price, ...]
+    """The rows, in the order in which they are tried."""
+
+
 @functools.cache
-def prices() -> tuple[Price, ...]:
-    """The table's rows, in the order in which they are tried."""
-    data = tomllib.loads(resources.files(__package__).joinpath("prices.toml").read_text(encoding="utf-8"))
-    return tuple(Price.model_validate(row) for row in data["price"])
+def price_table() -> PriceTable:
+    """Return the table of published prices."""
+    text = resources.files(__package__).joinpath("prices.toml").read_text(encoding="utf-8")
+    return PriceTable.model_validate(tomllib.loads(text))
 
 
 def _rows(model: str) -> tuple[Price, ...]:
-    return tuple(row for row in prices() if any(_is_version(model, name) for name in row.models))
+    return tuple(row for row in price_table().price if any(_is_version(model, name) for name in row.models))
 
 
 def _is_version(model: str, name: str) -> bool:
@@ -50,10 +61,13 @@ def has_price(model: str) -> bool:
 
 def cost(model: str | None, usage: CallUsage) -> float | None:
     """USD of one call; None for a model without a known price."""
+    table = price_table()
     for row in _rows(model) if model else ():
         if row.above is None or usage.input_tokens > row.above:
             write = row.input if row.cache_write is None else row.cache_write
             fresh = max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens)
             spent = fresh * row.input + usage.cached_tokens * row.cached + usage.cache_write_tokens * write
+            spent += usage.hour_cache_write_tokens * (table.hour_cache_write * row.input - write)
+            spent += usage.web_searches * table.web_search * 1e3
             return (spent + usage.output_tokens * row.output) / 1e6
     return None

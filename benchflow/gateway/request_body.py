@@ -31,7 +31,8 @@ BODY_SEC = 60.0
 _METERED_KEYS = (
     *("model", "messages", "input", "instructions", "system", "contents", "systemInstruction", "generationConfig"),
     *("stream", "stream_options", "include_usage", "background", "tools", "functions", "mcp_servers"),
-    *("temperature", "top_p", "seed", "n", "max_tokens", "max_completion_tokens", "max_output_tokens"),
+    *("service_tier", "serviceTier", "speed", "inference_geo", "models", "fallbacks", "plugins", "web_search_options"),
+    *("prompt", "temperature", "top_p", "seed", "n", "max_tokens", "max_completion_tokens", "max_output_tokens"),
 )
 """The keys by which a request is metered, changed or refused."""
 

@@ -127,13 +127,13 @@ class Rollout:
         self._next_seq += 1
         return self._next_seq - 1
 
-    def refuse(self, method: str, path: str, model: str | None = None) -> None:
+    def refuse(self, method: str, path: str, unpriced: str | None = None) -> None:
         """Count a request that is not passed on, and record it as far as the record must not grow without end.
 
-        model: the one asked for, where that is the reason.
+        unpriced: what has no known price, where that is the reason.
         """
         redact = CallRedactor(self.registration, None)
-        refused = self.refusals.add(method, redact(path), redact(model) if model is not None else None)
+        refused = self.refusals.add(method, redact(path), redact(unpriced) if unpriced is not None else None)
         if refused is None:
             return
         line = RefusedLine(ts=timestamp(), **refused.model_dump())

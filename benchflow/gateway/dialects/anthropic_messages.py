@@ -73,9 +73,12 @@ class AnthropicMessages:
 
 def _usage(usage: Document) -> CallUsage:
     read, written = count(usage.get("cache_read_input_tokens")), count(usage.get("cache_creation_input_tokens"))
+    for_an_hour = count(table(usage.get("cache_creation")).get("ephemeral_1h_input_tokens"))
     return CallUsage(
         input_tokens=count(usage.get("input_tokens")) + read + written,
         output_tokens=count(usage.get("output_tokens")),
         cached_tokens=read,
         cache_write_tokens=written,
+        hour_cache_write_tokens=min(written, for_an_hour),
+        web_searches=count(table(usage.get("server_tool_use")).get("web_search_requests")),
     )

@@ -10,6 +10,7 @@ from benchflow.gateway.dialects.dialect import Answered, Asked, Document
 from benchflow.gateway.dialects.openai_chat import openai_error
 from benchflow.gateway.dialects.reading import capped, count, put, table, tables, text_of, word
 
+_SEARCH = "web_search_call"
 _ENDS = ("completed", "incomplete", "failed", "cancelled")
 
 
@@ -55,7 +56,7 @@ class OpenAIResponses:
             for entry in tables(part.get("logprobs"))
         ]
         return Answered(
-            usage=_usage(response["usage"]) if isinstance(response.get("usage"), dict) else None,
+            usage=_usage(response["usage"], response) if isinstance(response.get("usage"), dict) else None,
             finish="error" if failed else (reason or status) if status in _ENDS else None,
             logprobs=logprobs or None,
             model=word(response.get("model")),
@@ -78,7 +79,10 @@ class OpenAIResponses:
         return openai_error(status, message)
 
 
-def _usage(usage: Document) -> CallUsage:
+def _usage(usage: Document, response: Document) -> CallUsage:
+    # Each is paid, and some items tell of several.
+    actions = [table(item.get("action")) for item in tables(response.get("output")) if item.get("type") == _SEARCH]
+    searches = (action.get("queries") for action in actions)
     details = table(usage.get("input_tokens_details"))
     return CallUsage(
         input_tokens=count(usage.get("input_tokens")),
@@ -86,4 +90,5 @@ def _usage(usage: Document) -> CallUsage:
         cached_tokens=count(details.get("cached_tokens")),
         cache_write_tokens=count(details.get("cache_write_tokens")),
         reasoning_tokens=count(table(usage.get("output_tokens_details")).get("reasoning_tokens")),
+        web_searches=sum(max(1, len(queries)) if isinstance(queries, list) else 1 for queries in searches),
     )

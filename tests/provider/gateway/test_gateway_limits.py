@@ -313,9 +313,22 @@ async def test_a_model_without_a_known_price_is_not_asked_where_money_is_limited
     status = await house.client.status(agent.id)
     assert (status.budget_exhausted, status.usage.calls, status.usage.unpriced) == (None, 1, 0)
     assert status.refused[0].count == 2
-    assert [one.model for one in status.refused] == [(name or "").replace(" ", "?") for name in UNPRICED[api]]
+    assert [one.unpriced for one in status.refused] == [(name or "").replace(" ", "?") for name in UNPRICED[api]]
     (request, response), *_ = await agent.answered(len(got) + 1)
     assert (response["error"]["kind"], request["request"]) == ("unpriced", None)
+
+
+async def test_what_costs_more_than_its_tokens_is_not_asked_for_where_money_is_limited(house: House) -> None:
+    tool = {"type": "file_search"}
+    with ScriptedModel([HI]) as model:
+        agent = await house.agent("openai-responses", model.openai_base_url, limits={"cost_usd": 1.0}, model="gpt-5.5")
+        got = [await agent.call(model="gpt-5.5", **more) for more in ({"service_tier": "priority"}, {"tools": [tool]})]
+        assert [one.status for one in got] == [400, 400] and not model.calls
+        assert (await agent.call(model="gpt-5.5", service_tier="auto")).status == 200
+        free = await house.agent("openai-responses", model.openai_base_url, id="free", model="gpt-5.5")
+        assert (await free.call(model="gpt-5.5", tools=[tool])).status == 200
+    refused = (await house.client.status(agent.id)).refused
+    assert [one.unpriced for one in refused] == ["service_tier:priority", "tools:file_search"]
 
 
 async def test_what_a_registrations_own_requests_cost_is_not_known_either(house: House) -> None:

@@ -81,3 +81,18 @@ def test_openais_own_endpoint_has_the_newer_name_of_the_cap() -> None:
     body: dict[str, Any] = {}
     DIALECTS["openai-chat"].sample(body, Sampling(max_tokens=5), "https://api.openai.com/v1")
     assert body == {"max_completion_tokens": 5}
+
+
+def test_searches_of_the_endpoints_own_tool_are_told() -> None:
+    calls = [
+        {"type": "web_search_call", "action": {"type": "search", "queries": ["a", "b"]}},
+        {"type": "web_search_call"},
+    ]
+    response = {"object": "response", "status": "completed", "output": calls, "usage": {"input_tokens": 1}}
+    answered = DIALECTS["openai-responses"].answered([response])
+    assert answered.usage is not None and answered.usage.web_searches == 3
+    usage = {"cache_creation_input_tokens": 9, "cache_creation": {"ephemeral_1h_input_tokens": 4}}
+    usage |= {"server_tool_use": {"web_search_requests": 2}}
+    answered = DIALECTS["anthropic-messages"].answered([{"usage": usage}])
+    assert answered.usage is not None
+    assert (answered.usage.web_searches, answered.usage.hour_cache_write_tokens) == (2, 4)

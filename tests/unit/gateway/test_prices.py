@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from benchflow.contracts.gateway import CallUsage
-from benchflow.gateway.prices import cost, has_price, prices
+from benchflow.gateway.prices import cost, has_price, price_table
 
 
 def test_every_price_is_of_a_model_that_no_earlier_row_hides() -> None:
-    rows = prices()
+    rows = price_table().price
     for number, row in enumerate(rows):
         earlier = {pattern for other in rows[:number] if other.above is None for pattern in other.models}
         assert not earlier & set(row.models)
@@ -59,5 +59,8 @@ def test_long_prompts_have_their_own_price_and_cache_writes_theirs() -> None:
     long = CallUsage(input_tokens=200_001, output_tokens=0)
     assert cost("gemini-2.5-pro", short) == pytest.approx(0.25)
     assert cost("gemini-2.5-pro", long) == pytest.approx(0.5, rel=1e-4)
+    for_an_hour = CallUsage(input_tokens=1000, cache_write_tokens=600, hour_cache_write_tokens=500)
+    assert cost("claude-haiku-4-5", for_an_hour) == pytest.approx((400 * 1.0 + 100 * 1.25 + 500 * 2.0) / 1e6)
+    assert cost("gpt-5.5", CallUsage(web_searches=3)) == pytest.approx(0.03)
     written = CallUsage(input_tokens=1000, cached_tokens=300, cache_write_tokens=600)
     assert cost("claude-haiku-4-5", written) == pytest.approx((100 * 1.0 + 300 * 0.1 + 600 * 1.25) / 1e6)
