@@ -147,6 +147,7 @@ def test_each_module_says_what_it_is_for() -> None:
 LONG: dict[str, str] = {
     "benchflow/confined.py": "all that opens what a sandbox can name, to be read as a whole",
     "benchflow/errors.py": "one tree",
+    "benchflow/gateway/exchange.py": "one call, whose parts share its state, with its agent and without",
     "benchflow/testing/demo_agent.py": "it is copied into sandboxes as one file without dependencies",
 }
 """Files of more than 420 lines, and the reason why each is still one thing."""
