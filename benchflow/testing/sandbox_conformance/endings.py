@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import pytest
 
-from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
-from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, asleep, awake, leave, nap, napping
+from benchflow.contracts.sandbox import Sandbox, SandboxExecResult, SandboxProvider
+from benchflow.errors import SandboxError
+from benchflow.planes.sandbox.background import start_once
+from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, Start, asleep, awake, leave, nap, napping
 
 LIMITS = (1.0, 10.0, 60.0)
 """Seconds that a command is given: more, where a busy machine did not let it come far enough in fewer."""
+
+STOPPER = ["sh", "-c", "while :; do kill -s STOP -- -1; done"]
+"""Stops all other processes that there are and will be, also those by which an engine enters."""
+
+HELD_UP_SEC = 20.0
+"""Far more than ending anything takes, and less than any limit of an engine's for what a daemon doesn't answer."""
 
 
 def daemons(*naps: str) -> str:
@@ -116,3 +125,29 @@ class Endings(Fixtures):
         # What was on its way when its caller went may come up yet, and is ended then.
         await asyncio.sleep(0.3)
         await awake(sandbox, timed, cancelled)
+
+    async def test_a_command_that_was_stopped_as_it_entered_can_be_cancelled_and_its_sandbox_be_removed(
+        self, own: Sandbox, other: SandboxProvider, stack: str
+    ) -> None:
+        await start_once(own, "stopper", STOPPER)
+        entering = asyncio.create_task((await other.attach(own.ref)).exec(["sleep", nap()]))
+        # Long enough to be in, and to be stopped there.
+        assert not (await asyncio.wait([entering], timeout=0.5))[0]
+        async with asyncio.timeout(HELD_UP_SEC):
+            entering.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await entering
+            await other.remove(own.ref.name)
+        assert await other.owned(stack) == []
+
+    async def test_a_command_that_was_stopped_as_it_entered_ends_by_its_timeout_or_with_its_sandbox(
+        self, own: Sandbox, other: SandboxProvider, start: Start
+    ) -> None:
+        sandbox = await other.attach(own.ref)
+        await start_once(own, "stopper", STOPPER)
+        async with asyncio.timeout(HELD_UP_SEC):
+            with contextlib.suppress(SandboxError):
+                assert (await sandbox.exec(["sleep", nap()], timeout=1)).timed_out
+            # What the engine has for all sandboxes is not held up.
+            assert (await (await start()).exec(["echo", "alive"])).stdout == "alive\n"
+            await own.stop()

@@ -6,8 +6,11 @@ Nothing else in the provider catches an exception of `docker` or `requests`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -24,6 +27,7 @@ from benchflow.errors import (
     SandboxUnavailableError,
 )
 from benchflow.planes.sandbox.cancellation import run_stoppable
+from benchflow.planes.sandbox.docker.host_processes import has_stopped_entry, kill_all
 from benchflow.planes.sandbox.docker.stream import Stream
 
 T = TypeVar("T")
@@ -35,6 +39,20 @@ BUILD_THREADS = 64
 
 API_TIMEOUT = 120.0
 """Seconds a single call may be silent. A start on a crowded host takes seconds."""
+
+ENTRY_CHECK_SEC = 1.0
+"""Seconds between two looks at whether the process that enters a container was stopped there. Many times what entering
+takes on an idle host.
+"""
+
+ENTRY_SEC = 100.0
+"""Seconds that entering a container may take where it can't be seen why it does."""
+
+KILL_SEC = 2.0
+"""Seconds that the daemon has to kill a container before its processes are killed past the daemon."""
+
+UNLOCK_SEC = 20.0
+"""Seconds for the daemon to see that they are dead."""
 
 GONE = (
     "no such container",
@@ -68,6 +86,23 @@ class RecordingClient(docker.APIClient):
         return response
 
 
+class _Entry:
+    """An execution that may not have entered its container yet.
+
+    is_awaited: somebody waits for that. is_refused: the container is being killed for it.
+    """
+
+    def __init__(self) -> None:
+        self.is_awaited = asyncio.Event()
+        self.is_refused = False
+        self.watch: asyncio.Task[None]
+
+    def give_sign(self) -> None:
+        """End the watch, unless the sign is what the daemon says of an execution that the watch has ended."""
+        if not self.is_refused:
+            self.watch.cancel()
+
+
 class Engine:
     """The daemon, asked from coroutines. Connects on first use, so that making one never fails."""
 
@@ -75,6 +110,9 @@ class Engine:
         self._guard = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._client: RecordingClient | None = None
+        self._entries: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, set[_Entry]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     async def call(self, ask: Callable[[RecordingClient], T]) -> T:
         """Run `ask` with the client in a thread. Raises what `translate` makes of its errors."""
@@ -102,9 +140,108 @@ class Engine:
         except (docker_errors.DockerException, requests.RequestException, OSError) as error:
             raise translate(error) from error
 
-    async def open_exec(self, exec_id: str) -> Stream:
-        """Start an execution, attached to its streams."""
-        return await self.call(lambda client: Stream(client.exec_start(exec_id, socket=True)))
+    async def about(self, container: str, ask: Callable[[RecordingClient], T]) -> T:
+        """The same for what the daemon keeps waiting for as long as a command of the container starts.
+
+        Some of it waits with a lock without which the container can't be killed. So it waits here, and costs no thread.
+
+        Raises:
+            SandboxError: A command could not start, and the container was killed for it.
+        """
+        entries = list(self._entries.get(asyncio.get_running_loop(), {}).get(container, ()))
+        if entries:
+            for entry in entries:
+                entry.is_awaited.set()
+            await asyncio.wait([entry.watch for entry in entries])
+            for entry in entries:
+                if not entry.watch.cancelled() and (error := entry.watch.exception()) is not None:
+                    raise error
+        return await self.call(ask)
+
+    async def open_exec(self, container: str, exec_id: str) -> Stream:
+        """Start an execution, attached to its streams. It is watched until it has entered the container.
+
+        The daemon answers before the execution has started.
+        """
+        containers, entry = self._entries.setdefault(asyncio.get_running_loop(), {}), _Entry()
+        entries = containers.setdefault(container, set())
+        entry.watch = asyncio.create_task(self._watch(container, exec_id, entry))
+        entries.add(entry)
+
+        def note_end(watch: asyncio.Task[None]) -> None:
+            # A failure stays, to be what is said of the container from now on.
+            if watch.cancelled() or watch.exception() is None:
+                entries.discard(entry)
+                if not entries:
+                    containers.pop(container, None)
+
+        entry.watch.add_done_callback(note_end)
+        try:
+            return await self.call(
+                lambda client: Stream(client.exec_start(exec_id, socket=True), on_sign=entry.give_sign)
+            )
+        except BenchFlowError:
+            entry.watch.cancel()
+            raise
+
+    async def _watch(self, container: str, exec_id: str, entry: _Entry) -> None:
+        """Return once an execution has started, or ended. Kill the container when a process in it holds that up."""
+        started, pause = time.monotonic(), 0.002
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ENTRY_CHECK_SEC):
+                    await entry.is_awaited.wait()
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, ENTRY_CHECK_SEC / 2)
+            try:
+                state = await self.call(lambda client: client.exec_inspect(exec_id))
+            except BenchFlowError:
+                return
+            # The daemon sets the first when it begins to start it, the other when it has.
+            if state["Pid"] or state["ExitCode"] is not None:
+                return
+            age = time.monotonic() - started
+            is_stopped = (
+                age > ENTRY_CHECK_SEC and self.is_local and await asyncio.to_thread(has_stopped_entry, container)
+            )
+            if is_stopped or age > ENTRY_SEC:
+                entry.is_refused = True
+                await self.kill(container)
+                raise SandboxError(
+                    "the sandbox was ended: "
+                    + ("a process in it stopped the one that entered it" if is_stopped else "it could not be entered"),
+                    remedy="look for what sends SIGSTOP to other processes: a service of the task, or the agent",
+                )
+
+    async def kill(self, container: str) -> None:
+        """Kill all processes of a container, whatever they have stopped. Not running, or missing, is success.
+
+        It must be the first call about a container of which a start may be held up: the daemon answers this one, unless
+        another waits for that start. Then the processes are killed past the daemon, which only root can, on its host.
+
+        Args:
+            container: Its id or its name.
+        """
+        loop = asyncio.get_running_loop()
+        pool = self._pool("docker-kill", THREADS)
+        killing = loop.run_in_executor(pool, self._ask, lambda client: client.kill(container))
+        killing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if not (await asyncio.wait([killing], timeout=KILL_SEC))[0]:
+            if self.is_local:
+                # The list of containers is answered without their locks.
+                every = {"name": f"^/{container}$"}
+                rows = await loop.run_in_executor(
+                    pool, self._ask, lambda client: client.containers(all=True, filters=every)
+                )
+                await asyncio.to_thread(kill_all, rows[0]["Id"] if rows else container)
+            if not (await asyncio.wait([killing], timeout=UNLOCK_SEC))[0]:
+                raise SandboxUnavailableError(
+                    f"the Docker daemon did not kill the container {container} within {KILL_SEC + UNLOCK_SEC:g} s",
+                    remedy="kill its processes on the daemon's host, as root (the name of their control group has the "
+                    "container's id), or restart the daemon",
+                )
+        with contextlib.suppress(SandboxLostError, NotFound, Conflict):
+            await killing
 
     @property
     def is_local(self) -> bool:
@@ -114,6 +251,9 @@ class Engine:
 
     def close(self) -> None:
         """Let go of threads and connections. A later call makes new ones."""
+        for containers in self._entries.values():
+            for entry in [entry for entries in containers.values() for entry in entries]:
+                entry.watch.get_loop().call_soon_threadsafe(entry.watch.cancel)
         with self._guard:
             for pool in self._pools.values():
                 pool.shutdown(wait=False, cancel_futures=True)

@@ -100,7 +100,7 @@ async def first_process(engine: Engine, spec: SandboxSpec, told: Mapping[str, st
 
 async def tell(engine: Engine, shell: RootShell, container: str, told: Mapping[str, str]) -> None:
     """See to it that a first process that waits for its secrets has them, and becomes the entrypoint."""
-    config = (await engine.call(lambda client: client.inspect_container(container)))["Config"]
+    config = (await engine.about(container, lambda client: client.inspect_container(container)))["Config"]
     if SCRIPT not in (config["Entrypoint"] or ()):
         return
     script = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items())

@@ -222,20 +222,21 @@ class Executions:
     async def _create(self, command: Command, before: list[str], nonce: str) -> str:
         """Make an execution. before: what the command's own words are put behind."""
         async with entering(self._container):
-            made = await self._engine.call(
+            made = await self._engine.about(
+                self._container,
                 lambda client: client.exec_create(
                     self._container,
                     [*before, *command.argv],
                     user=command.user,
                     environment=command.env | {MARKER: nonce},
                     workdir=command.cwd,
-                )
+                ),
             )
         return str(made["Id"])
 
     async def _open(self, exec_id: str) -> Stream:
         async with entering(self._container):
-            return await self._engine.open_exec(exec_id)
+            return await self._engine.open_exec(self._container, exec_id)
 
     # --- waiting -------------------------------------------------------------------------------------
 
@@ -327,7 +328,7 @@ class Executions:
         raise SandboxError("a command's end was not seen: its processes are gone and left no exit status")
 
     async def _require_running(self) -> None:
-        state = await self._engine.call(lambda client: client.inspect_container(self._container))
+        state = await self._engine.about(self._container, lambda client: client.inspect_container(self._container))
         if not state["State"]["Running"]:
             raise SandboxLostError(f"the container {state['Name'].lstrip('/')} stopped during a command")
 

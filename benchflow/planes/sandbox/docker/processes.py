@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
+from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.shell import MARK_AGENT, RootShell
+from benchflow.planes.sandbox.docker.stream import STDOUT
 from benchflow.planes.sandbox.records import write_record
 
 MARKER = "BENCHFLOW_EXEC"
@@ -212,7 +213,7 @@ class Processes:
     async def add_entrypoint(self) -> None:
         """Remember what the image's ENTRYPOINT has started, too, where the main process is what it was given."""
         world: set[tuple[int, int]] = set()
-        container = await self._engine.call(lambda client: client.inspect_container(self._container))
+        container = await self._engine.about(self._container, lambda client: client.inspect_container(self._container))
         if container["Config"]["Entrypoint"] not in (None, [], [IDLE]):
             _, table = await self._table()
             world = {process.identity for process in table.values() if not process.entered}
@@ -292,7 +293,7 @@ class Processes:
     async def _entrypoint(self) -> str:
         """How the container runs its image's entrypoint, which it was made with."""
         if self._form is None:
-            found = await self._engine.call(lambda client: client.inspect_container(self._container))
+            found = await self._engine.about(self._container, lambda client: client.inspect_container(self._container))
             self._form = (found["Config"]["Labels"] or {}).get(ENTRYPOINT_LABEL, "none")
         return self._form
 
@@ -306,13 +307,20 @@ class Processes:
         return shell, table
 
     async def _table_as(self, user: str, marker: str) -> dict[int, Process]:
-        def listing(api: RecordingClient) -> bytes:
-            script = f"{MARK_AGENT}{list_script(marker)}"
-            made = api.exec_create(self._container, ["/bin/sh", "-c", script], user=user)
-            return b"".join(out for out, _ in api.exec_start(made["Id"], stream=True, demux=True) if out)
-
+        script = f"{MARK_AGENT}{list_script(marker)}"
         async with entering(self._container):
-            return parse(await self._engine.call(listing))
+            made = await self._engine.about(
+                self._container,
+                lambda client: client.exec_create(self._container, ["/bin/sh", "-c", script], user=user),
+            )
+            stream = await self._engine.open_exec(self._container, made["Id"])
+            listing = bytearray()
+            try:
+                while (piece := await stream.read()) is not None:
+                    listing += piece[1] if piece[0] == STDOUT else b""
+            finally:
+                stream.close()
+        return parse(bytes(listing))
 
     def _baseline(self) -> set[tuple[int, int]]:
         if not self._record.exists():

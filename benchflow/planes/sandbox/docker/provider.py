@@ -186,7 +186,10 @@ class DockerProvider:
 
     async def end(self, ref: SandboxRef) -> None:
         """Remove the sandbox of a ref, unless another one has its name."""
-        if await self._restores.find(ref.name, ref.handle) is not None:
+        # Not inspected before it is killed, see `Engine.kill`; the daemon's list needs no lock of its containers.
+        every = {"name": [f"^/{name}$" for name in (ref.name, ref.name + SUFFIX)]}
+        rows = await self._engine.call(lambda client: client.containers(all=True, filters=every))
+        if any(handle_of(row) == ref.handle for row in rows):
             await self.remove(ref.name)
 
     async def snapshot(self, ref: SandboxRef, name: str) -> ImageRef:
@@ -385,6 +388,8 @@ class DockerProvider:
         """Remove one container, by its name or id, with all that is kept of its sandbox. Missing is success."""
         for attempt in range(REMOVE_TRIES):
             try:
+                # Before it is looked at: a process inside may have stopped one that was to enter.
+                await self._engine.kill(name)
                 found = await self._engine.call(lambda client: client.inspect_container(name))
                 self._drop(handle_of(found))
                 forget(handle_of(found), found["Id"])

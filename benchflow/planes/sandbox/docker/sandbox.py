@@ -182,7 +182,8 @@ class DockerSandbox:
             await self._connection.processes.add_to_baseline(nonce)
 
     async def expose_port(self, port: int) -> tuple[str, int]:
-        state = await self._engine.call(lambda client: client.inspect_container(self._connection.container))
+        container = self._connection.container
+        state = await self._engine.about(container, lambda client: client.inspect_container(container))
         if not state["State"]["Running"]:
             raise SandboxLostError(f"the sandbox {self._ref.name} no longer runs")
         for published in state["NetworkSettings"]["Ports"].get(f"{port}/tcp") or ():

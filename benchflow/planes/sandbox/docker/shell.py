@@ -145,12 +145,13 @@ class RootShell:
 
     async def _open(self) -> Stream:
         async with entering(self._container):
-            made = await self._engine.call(
+            made = await self._engine.about(
+                self._container,
                 lambda client: client.exec_create(
                     self._container, ["/bin/sh"], stdin=True, user="0", environment=ENVIRONMENT, workdir="/"
-                )
+                ),
             )
-            stream = await self._engine.open_exec(made["Id"])
+            stream = await self._engine.open_exec(self._container, made["Id"])
         with contextlib.suppress(OSError):
             # A shell that has ended by now is found out by what it is asked next.
             await stream.send(f"{MARK_AGENT}\n".encode())
@@ -183,7 +184,7 @@ class RootShell:
 
     async def _explain(self, broken: _Broken, fresh: bool) -> None:
         """Raise if the shell cannot be had again; return if another may be opened."""
-        state = await self._engine.call(lambda client: client.inspect_container(self._container))
+        state = await self._engine.about(self._container, lambda client: client.inspect_container(self._container))
         if not state["State"]["Running"]:
             raise SandboxLostError(
                 f"the container {state['Name'].lstrip('/')} stopped "

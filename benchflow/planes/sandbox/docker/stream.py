@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 STDOUT = 1
@@ -20,9 +21,13 @@ HEADER = 8
 
 
 class Stream:
-    """One connection to a started execution. `raw` is what the library gives for `socket=True`."""
+    """One connection to a started execution. `raw` is what the library gives for `socket=True`.
 
-    def __init__(self, raw: Any) -> None:
+    on_sign: called, on the event loop, when the execution gives a sign: output, or its end.
+    """
+
+    def __init__(self, raw: Any, on_sign: Callable[[], object] = lambda: None) -> None:
+        self._on_sign = on_sign
         self._response = raw._response
         self._sock: socket.socket = getattr(raw, "_sock", raw)
         self._plain = type(self._sock) is socket.socket
@@ -51,6 +56,7 @@ class Stream:
                 del self._buffer[:HEADER]
                 continue
             data = await self._receive()
+            self._on_sign()
             if not data:
                 return None
             self._buffer += data

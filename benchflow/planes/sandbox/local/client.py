@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.errors import DiskFullError, SandboxError, SandboxLostError
+from benchflow.planes.sandbox.local.helper.process import ANSWER_END
 
 _PACKAGE = Path(__file__).parents[3]
 
@@ -73,7 +74,7 @@ class Helper:
 
         def read() -> None:
             with contextlib.suppress(BlockingIOError):
-                while piece := os.read(reading, 65536):
+                while not said.endswith(ANSWER_END) and (piece := os.read(reading, 65536)):
                     said.extend(piece)
                 loop.remove_reader(reading)
                 if not answer.done():

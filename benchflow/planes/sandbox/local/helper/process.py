@@ -1,8 +1,14 @@
-"""Who a process is: a pid is used again, a pid with its start time is not."""
+"""What the worker and its helper process share: who a process is, and where an answer ends."""
 
 from __future__ import annotations
 
 import os
+
+ANSWER_END = b"\n"
+"""Ends the helper's answer, which is one line of JSON. The end of the pipe can't: the process that becomes a command
+has a copy of it until it has closed all that isn't the command's, and is in the sandbox's pid namespace before that.
+Root inside can stop it there (SIGSTOP), and would hold up whoever waits for the pipe's end.
+"""
 
 _EXITING = 0x4
 """The kernel's mark of a process that is on its way out: the first one of a sandbox waits there for all others."""

@@ -18,6 +18,7 @@ import traceback
 from typing import Any
 
 from benchflow.planes.sandbox.local.helper import enter, files, kernel, launch
+from benchflow.planes.sandbox.local.helper.process import ANSWER_END
 
 _MOST_FDS = 16
 
@@ -112,7 +113,7 @@ def _do(request: dict[str, Any], fds: list[int], reply_fd: int) -> dict[str, Any
 
 def _answer(fd: int, content: dict[str, Any] | None) -> None:
     try:
-        os.write(fd, json.dumps(content).encode())
+        os.write(fd, json.dumps(content).encode() + ANSWER_END)
     except OSError as error:
         # Whoever asked is gone.
         print(f"helper: nobody hears: {error}", file=sys.stderr)

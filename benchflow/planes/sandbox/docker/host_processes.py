@@ -1,0 +1,65 @@
+"""The processes of a container as the daemon's host sees them, for when the daemon can't act on the container.
+
+A process of root's inside may stop (SIGSTOP) the runtime's own process while it enters the container: it is in the
+container's pid namespace before it executes the command. The daemon holds locks of the container meanwhile, so calls
+about the container hang. SIGKILL from outside ends stopped processes, too, and frees the locks.
+
+Nothing is found where the daemon is another machine's, or in another pid namespace than this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+_RUNTIMES = (b"runc", b"crun", b"youki")
+"""Beginnings of the names of the processes by which runtimes enter a container, like `runc:[2:INIT]`."""
+
+
+def has_stopped_entry(container: str) -> bool:
+    """Return whether a process by which the runtime enters a container is stopped.
+
+    It is in the pid namespace before it is in the control groups: until then, its parent's arguments tell whose it is.
+    """
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            head, _, tail = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")
+            if not head.partition(b" (")[2].startswith(_RUNTIMES) or tail[:1] not in (b"T", b"t"):
+                continue
+            parent = Path(f"/proc/{int(tail.split()[1])}/cmdline").read_bytes()
+            if container.encode() in parent or _is_in(container, pid):
+                return True
+    return False
+
+
+def kill_all(container: str) -> None:
+    """Send SIGKILL to the processes of a container, the first one among them: the kernel ends all others with it.
+
+    Only root may; for others, this does nothing.
+    """
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            if not _is_in(container, pid):
+                continue
+            handle = os.pidfd_open(pid)
+            try:
+                # A pid may be another process's by now. What the handle is of can't change.
+                if _is_in(container, pid):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _is_in(container: str, pid: int) -> bool:
+    """Return whether a process is in a control group of a container, whose name has the container's full id.
+
+    A process inside can't leave it: the container's view of the hierarchy is read-only.
+    """
+    return container in Path(f"/proc/{pid}/cgroup").read_text()
