@@ -46,12 +46,18 @@ class Reaper:
                 provider = get_provider(name)
                 owned = await provider.owned(self.context.stack)
                 over = [sandbox for sandbox in owned if await self._is_over(sandbox)]
+                living |= {sandbox.name for sandbox in owned}
                 for sandbox in over:
-                    await provider.remove(sandbox.name)
+                    try:
+                        await provider.remove(sandbox.name)
+                    except BenchFlowError as error:
+                        # One that can't be removed now keeps its place, and holds up no other.
+                        log.warning("cannot remove a sandbox", sandbox=sandbox.name, error=error.message)
+                        continue
                     await asyncio.to_thread(release_sandbox, self.context, sandbox.name)
                     log.info("removed a sandbox whose workflow is over", sandbox=sandbox.name)
-                removed += len(over)
-                living |= {sandbox.name for sandbox in owned} - {sandbox.name for sandbox in over}
+                    living.discard(sandbox.name)
+                    removed += 1
             except BenchFlowError as error:
                 # A provider that cannot be asked (no daemon) has nothing that could be removed now.
                 complete = False

@@ -127,6 +127,9 @@ class ReportActivities:
         assert report.sandbox is not None
         try:
             sandbox = await self.context.sandbox(report.sandbox)
+            if report.status == "cancelled" and report.spec.job_run_id is None:
+                # Nothing in it is needed any more, and what runs there could hold up the collecting.
+                await sandbox.kill_processes(keep="nothing")
             task, _ = await self.context.task(report.spec.task)
             warnings = await self._collect_logs(sandbox, paths)
             done = {outcome.step.name for outcome in report.steps}

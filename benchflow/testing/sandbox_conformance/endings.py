@@ -126,18 +126,19 @@ class Endings(Fixtures):
         await asyncio.sleep(0.3)
         await awake(sandbox, timed, cancelled)
 
-    async def test_a_command_that_was_stopped_as_it_entered_can_be_cancelled_and_its_sandbox_be_removed(
+    async def test_commands_that_were_stopped_as_they_entered_can_be_cancelled_and_their_sandbox_be_removed(
         self, own: Sandbox, other: SandboxProvider, stack: str
     ) -> None:
         await start_once(own, "stopper", STOPPER)
-        entering = asyncio.create_task((await other.attach(own.ref)).exec(["sleep", nap()]))
+        sandbox = await other.attach(own.ref)
+        entering = [asyncio.create_task(sandbox.exec(["sleep", nap()])) for _ in range(4)]
         # Long enough to be in, and to be stopped there.
-        assert not (await asyncio.wait([entering], timeout=0.5))[0]
+        assert not (await asyncio.wait(entering, timeout=0.5))[0]
+        for each in entering:
+            each.cancel()
+        assert not (await asyncio.wait(entering, timeout=HELD_UP_SEC))[1]
         async with asyncio.timeout(HELD_UP_SEC):
-            entering.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await entering
-            await other.remove(own.ref.name)
+            await sandbox.stop()
         assert await other.owned(stack) == []
 
     async def test_a_command_that_was_stopped_as_it_entered_ends_by_its_timeout_or_with_its_sandbox(

@@ -51,7 +51,7 @@ async def test_a_container_that_dies_under_a_command_is_lost(sandbox, daemon):
 
 
 async def test_what_was_recorded_but_not_started_is_started(sandbox, monkeypatch):
-    async def die(exec_id):
+    async def die(container, exec_id):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
