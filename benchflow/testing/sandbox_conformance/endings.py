@@ -10,8 +10,8 @@ import pytest
 
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult, SandboxProvider
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.background import start_once
 from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, Start, asleep, awake, leave, nap, napping
+from benchflow.testing.waiting import until
 
 LIMITS = (1.0, 10.0, 60.0)
 """Seconds that a command is given: more, where a busy machine did not let it come far enough in fewer."""
@@ -31,6 +31,14 @@ def daemons(*naps: str) -> str:
         "env -i /usr/bin/setsid sh -c 'trap \"\" TERM HUP INT; sleep {}' &",
     )
     return " ".join(way.format(length) for way, length in zip(ways, naps, strict=False))
+
+
+async def stop_what_enters(sandbox: Sandbox) -> None:
+    """Start and leave running what stops all other processes of a sandbox."""
+    running = asyncio.create_task(sandbox.exec_once("stopper", STOPPER, cwd="/"))
+    await until(lambda: sandbox.was_started("stopper"))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def run_out(
@@ -129,7 +137,7 @@ class Endings(Fixtures):
     async def test_commands_that_were_stopped_as_they_entered_can_be_cancelled_and_their_sandbox_be_removed(
         self, own: Sandbox, other: SandboxProvider, stack: str
     ) -> None:
-        await start_once(own, "stopper", STOPPER)
+        await stop_what_enters(own)
         sandbox = await other.attach(own.ref)
         entering = [asyncio.create_task(sandbox.exec(["sleep", nap()])) for _ in range(4)]
         # Long enough to be in, and to be stopped there.
@@ -145,7 +153,7 @@ class Endings(Fixtures):
         self, own: Sandbox, other: SandboxProvider, start: Start
     ) -> None:
         sandbox = await other.attach(own.ref)
-        await start_once(own, "stopper", STOPPER)
+        await stop_what_enters(own)
         async with asyncio.timeout(HELD_UP_SEC):
             with contextlib.suppress(SandboxError):
                 assert (await sandbox.exec(["sleep", nap()], timeout=1)).timed_out

@@ -35,6 +35,7 @@ HOST: dict[str, str] = {
     "planes/sandbox/local/helper/": _INSIDE,
     "planes/sandbox/local/mask/": "the host's own files, and layers that the host makes",
     "planes/sandbox/local/store/": "the store's own directories; of a sandbox's files it only takes whole volumes",
+    "planes/sandbox/docker/host_processes.py": "the kernel's files of processes",
     "activities/agents.py": _STATE,
     "activities/boundary.py": _STATE,
     "activities/clean_room.py": _RESULTS,

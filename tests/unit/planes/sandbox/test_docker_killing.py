@@ -60,7 +60,7 @@ class Table:
         stat = f"{pid} (it) S {row.parent} 0 {row.session or pid} {zeros}{100 + pid}\n"
         return f"{stat}\0{0}:{0}\0{int(row.marked)}\0{1024}\0".encode()
 
-    async def call(self, ask: Any) -> Any:
+    async def about(self, container: str, ask: Any) -> Any:
         return {"Config": {"Labels": {}}}
 
 

@@ -35,10 +35,10 @@ class Removing:
     def __init__(self, looks: int) -> None:
         self.left = looks
 
-    async def call(self, ask):
+    async def about(self, container, ask):
         return ask(self)
 
-    async def open_exec(self, exec_id: str) -> Refusal:
+    async def open_exec(self, container: str, exec_id: str) -> Refusal:
         return Refusal()
 
     def exec_create(self, *args, **options):
