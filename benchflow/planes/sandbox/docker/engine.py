@@ -45,8 +45,8 @@ ENTRY_CHECK_SEC = 1.0
 takes on an idle host.
 """
 
-ENTRY_SEC = 100.0
-"""Seconds that entering a container may take where it can't be seen why it does."""
+ENTRY_SEC = 300.0
+"""Seconds that entering a container may take where nothing is seen to have been stopped."""
 
 KILL_SEC = 2.0
 """Seconds that the daemon has to kill a container before its processes are killed past the daemon."""
@@ -201,6 +201,11 @@ class Engine:
             if state["Pid"] or state["ExitCode"] is not None:
                 return
             age = time.monotonic() - started
+            if not state["Running"]:
+                # The daemon was not asked to start it yet; whoever was about to may have been cancelled.
+                if age > ENTRY_SEC:
+                    return
+                continue
             is_stopped = (
                 age > ENTRY_CHECK_SEC and self.is_local and await asyncio.to_thread(has_stopped_entry, container)
             )
@@ -253,7 +258,9 @@ class Engine:
         """Let go of threads and connections. A later call makes new ones."""
         for containers in self._entries.values():
             for entry in [entry for entries in containers.values() for entry in entries]:
-                entry.watch.get_loop().call_soon_threadsafe(entry.watch.cancel)
+                # A closed loop runs no watch any more.
+                if not entry.watch.done() and not entry.watch.get_loop().is_closed():
+                    entry.watch.get_loop().call_soon_threadsafe(entry.watch.cancel)
         with self._guard:
             for pool in self._pools.values():
                 pool.shutdown(wait=False, cancel_futures=True)
