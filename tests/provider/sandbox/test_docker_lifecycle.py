@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import uuid
 
@@ -145,3 +146,21 @@ async def test_a_container_has_its_limits_gains_no_privileges_and_does_not_see_t
 async def test_more_processors_than_there_are_is_a_warning(start):
     sandbox = await start(cpus=10_000)
     assert any("cpus" in warning for warning in sandbox.ref.warnings)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root kills processes of a container past the daemon")
+async def test_a_container_is_removed_also_while_another_call_holds_its_locks(start, provider, daemon):
+    sandbox = await start()
+    container = sandbox._connection.container
+    for command in (["sh", "-c", "while :; do kill -s STOP -- -1; done"], ["sleep", "1"]):
+        made = daemon.api.exec_create(container, command)
+        entering = asyncio.ensure_future(asyncio.to_thread(daemon.api.exec_start, made["Id"], detach=True))
+        await asyncio.wait([entering], timeout=1)
+    # It waits for the start of a process that is stopped, and keeps others from the container.
+    looking = asyncio.ensure_future(asyncio.to_thread(daemon.api.inspect_container, container))
+    assert not (await asyncio.wait([looking, entering], timeout=1))[0]
+    async with asyncio.timeout(30):
+        await provider.remove(sandbox.ref.name)
+    assert daemon.containers.list(all=True, filters={"id": container}) == []
+    await asyncio.gather(looking, entering, return_exceptions=True)

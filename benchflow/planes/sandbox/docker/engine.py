@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import threading
 import time
 import weakref
@@ -53,6 +54,8 @@ KILL_SEC = 2.0
 
 UNLOCK_SEC = 20.0
 """Seconds for the daemon to see that they are dead."""
+
+_ID = re.compile("[0-9a-f]{64}")
 
 GONE = (
     "no such container",
@@ -238,7 +241,9 @@ class Engine:
                 rows = await loop.run_in_executor(
                     pool, self._ask, lambda client: client.containers(all=True, filters=every)
                 )
-                await asyncio.to_thread(kill_all, rows[0]["Id"] if rows else container)
+                # Control groups have ids in their names; a part of another group's name may be like this one's.
+                for full_id in [row["Id"] for row in rows] or [container] * bool(_ID.fullmatch(container)):
+                    await asyncio.to_thread(kill_all, full_id)
             if not (await asyncio.wait([killing], timeout=UNLOCK_SEC))[0]:
                 raise SandboxUnavailableError(
                     f"the Docker daemon did not kill the container {container} within {KILL_SEC + UNLOCK_SEC:g} s",
