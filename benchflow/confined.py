@@ -15,7 +15,6 @@ import functools
 import itertools
 import os
 import secrets
-import shutil
 import stat
 import struct
 from collections.abc import Callable, Iterator
@@ -274,9 +273,8 @@ class ConfinedDirectory:
             self.remove(name)
         except UnsafePathError:
             with contextlib.suppress(FileNotFoundError), self._parent(name) as (parent, last):
-                # By descriptors, which it takes care of itself; a link that has come in between is an error.
                 try:
-                    shutil.rmtree(last, dir_fd=parent)
+                    _remove_directory(parent, last)
                 except FileNotFoundError:
                     raise
                 except (OSError, RecursionError) as error:
@@ -395,6 +393,25 @@ class ConfinedPath:
         """Tell whether it is a directory, and no link to one."""
         status = self.status()
         return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def _remove_directory(parent: int, name: str) -> None:
+    """Remove a directory with all that is in it. What has come in its place is an error.
+
+    `shutil.rmtree` opens the name of what was a directory as whatever it is by now: a pipe would hold it for ever.
+    """
+    opened = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    try:
+        with os.scandir(opened) as found:
+            entries = list(found)
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _remove_directory(opened, entry.name)
+            else:
+                os.unlink(entry.name, dir_fd=opened)
+    finally:
+        os.close(opened)
+    os.rmdir(name, dir_fd=parent)
 
 
 _KINDS = {

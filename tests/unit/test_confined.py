@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,6 +158,30 @@ def test_links_in_a_root_directory_mean_what_they_mean_inside(root: Path) -> Non
                 open_in_root(handle, name)
     finally:
         os.close(handle)
+
+
+@pytest.mark.parametrize("name", ["a", "a/b"])
+def test_a_pipe_in_the_place_of_a_directory_that_is_removed_holds_nobody(
+    root: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name becomes a pipe after the kernel has said that it is a directory, and before it is opened."""
+    target, open_as = root / name, os.open
+
+    def open_late(path: object, flags: int, *args: int, dir_fd: int | None = None) -> int:
+        if path == target.name and not (target.exists() and stat.S_ISFIFO(target.stat().st_mode)):
+            target.rename(root / "was")
+            os.mkfifo(target)
+        return open_as(path, flags, *args, dir_fd=dir_fd)  # type: ignore[arg-type]
+
+    def remove() -> None:
+        with ConfinedDirectory(root) as directory, pytest.raises(UnsafePathError):
+            directory.remove_tree("a")
+        ended.set()
+
+    monkeypatch.setattr(os, "open", open_late)
+    ended = threading.Event()
+    threading.Thread(target=remove, daemon=True).start()
+    assert ended.wait(20)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
