@@ -16,6 +16,7 @@ from trivial_task import IMAGE
 from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider, SandboxSpec
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.acp.client import Client
+from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.process import AgentProcess, find_account, run_mount
 from benchflow.planes.agent.acp.session import Limits, Session
 from benchflow.planes.agent.acp.wire import Wire
@@ -91,14 +92,15 @@ async def _stream(
     provider: SandboxProvider, kind: str, runtime: Toolbox, stack: str, root: Path
 ) -> AsyncIterator[Stream]:
     name = f"perf-{uuid.uuid4().hex[:12]}"
-    wire = Wire(root / name / "agent")
+    files = SessionFiles.below(root / name)
+    wire = Wire(files)
     wire.make()
     spec = SandboxSpec(
         name=name,
         image=ImageRef(reference=BARE if kind == "local" else IMAGE),
         labels={STACK_LABEL: stack},
         network_mode="no-network",
-        mounts=(run_mount(wire.directory), runtime.mount),
+        mounts=(run_mount(files), runtime.mount),
     )
     try:
         sandbox = await provider.start(spec, host_id="", queue="")

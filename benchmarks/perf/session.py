@@ -76,10 +76,11 @@ class Sessions:
             await stream.turn(self._sizes.journal_mb * 1_000_000 // LINE_BYTES, bytes=LINE_BYTES)
             sampling.cancel()
             said = stream.wire.said / 1e6
+        seen.append(_rss())
         return {
             "start": round(seen[0], 1),
             "peak": round(max(seen), 1),
-            "end": round(_rss(), 1),
+            "end": round(seen[-1], 1),
             "said_mb": round(said),
         }
 

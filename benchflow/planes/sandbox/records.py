@@ -48,7 +48,8 @@ async def file_lock(file: Path, *, shared: bool = False, wait: bool = True) -> A
     mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
     pause = FIRST_WAIT
     while True:
-        with file.open("a") as handle:
+        # Whoever may read the file may hold its lock.
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "w") as handle:
             try:
                 fcntl.flock(handle, mode)
             except BlockingIOError:

@@ -316,10 +316,14 @@ def look_at_docker(looks: Looks, stack: str) -> None:
         images = {image.id: image for image in client.images.list(filters={"label": f"benchflow.stack={stack}"})}
         images |= {container.image.id: container.image for container in containers}
         for container in containers:
-            execs = [client.api.exec_inspect(each) for each in container.attrs["ExecIDs"] or []]
-            looks.see(
-                "container", container.name, json.dumps([container.attrs, execs, container.logs().decode()]).encode()
-            )
+            try:
+                execs = [client.api.exec_inspect(each) for each in container.attrs["ExecIDs"] or []]
+                told = json.dumps([container.attrs, execs, container.logs().decode()])
+            except docker.errors.APIError as error:
+                # Other tests' containers end meanwhile, and it takes the daemon a moment to remove one.
+                assert error.status_code in (404, 409), error
+                continue
+            looks.see("container", container.name, told.encode())
             layers_of(looks, container.attrs)
         for image in images.values():
             looks.see("image", image.tags, json.dumps([image.attrs, image.history()]).encode())

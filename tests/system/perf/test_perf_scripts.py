@@ -49,7 +49,7 @@ def test_scale_finds_every_run_of_the_job_below_the_limit_of_events(scale: dict[
 
 
 def test_scale_reports_memory_of_every_process_from_start_to_end(scale: dict[str, Any]) -> None:
-    assert scale["rss_mb"].keys() == {"supervisor", "server", "worker"}
+    assert scale["rss_mb"].keys() == {"supervisor", "server", "worker", "enclosure"}
     for row in scale["rss_mb"].values():
         assert 10 < row["start"] <= row["max"]
         assert 10 < row["end"] <= row["max"]
@@ -70,7 +70,7 @@ def test_overhead_measures_the_floor_and_the_engine(overhead: dict[str, Any]) ->
         assert found[name] > 0, name
     assert found["range"]["one_s"] == [found["one_s"]] * 2
     assert found["by_phase"]["one"].keys() >= {"plan", "provision", "execute", "verify"}
-    assert found["cpu_by_process"]["one"].keys() == {"command", "supervisor", "server", "worker"}
+    assert found["cpu_by_process"]["one"].keys() == {"command", "supervisor", "server", "worker", "enclosure"}
     # The limits are for eight rollouts, four at a time, and say nothing about another job.
     assert found["targets"] == {}
 
