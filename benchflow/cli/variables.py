@@ -1,4 +1,4 @@
-"""Which variables of the user's environment a task set or a configuration file takes, and the question whether it may.
+"""Name the variables of the user's environment that a task set or a configuration file takes, and ask whether it may.
 
 Published task formats let a task write `${NAME}`, and their own tools ask whoever runs it first: a task that somebody
 else wrote could take any key. So the variables are named, with the sandbox that each goes to, and nothing is started

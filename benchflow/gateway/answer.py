@@ -81,7 +81,7 @@ class Answer:
 
     @property
     def response(self) -> web.StreamResponse:
-        """What was begun. An answer that had not begun when its agent left is sent to nobody."""
+        """Return what was begun, or what is sent to nobody: the answer had not begun when its agent left."""
         return self._stream if self._stream is not None else web.Response()
 
     @property

@@ -51,7 +51,7 @@ class Meter:
 
     @property
     def totals(self) -> UsageTotals:
-        """What the rollout has used, with what is expected of calls that their agent has left."""
+        """Return what the rollout has used, with what is expected of calls that their agent has left."""
         return _sum(self._ended, self._expected.values())
 
     def admit(self) -> LimitName | None:
@@ -65,7 +65,7 @@ class Meter:
         return self.totals.token_counts < MAX_TOKEN_COUNTS
 
     def refuse_body(self) -> None:
-        """A request's body was received for nothing."""
+        """Count a request's body that was received for nothing."""
         self._refused_bodies += 1
 
     def can_send_bodies(self) -> bool:

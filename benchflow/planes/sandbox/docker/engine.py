@@ -144,7 +144,7 @@ class Engine:
             raise translate(error) from error
 
     async def about(self, container: str, ask: Callable[[RecordingClient], T]) -> T:
-        """The same for what the daemon keeps waiting for as long as a command of the container starts.
+        """Run `ask` as `call` does, for what the daemon keeps waiting for as long as a command of the container starts.
 
         Some of it waits with a lock without which the container can't be killed. So it waits here, and costs no thread.
 
