@@ -133,6 +133,10 @@ class PortTakenError(StackError):
     """A port that was asked for belongs to another process."""
 
 
+class TurnInterruptedError(StackError):
+    """The engine ended a turn of a rollout that was not cancelled, so that its outcome says nothing of the agent."""
+
+
 class PayloadTooLargeError(StackError):
     """A message is larger than a workflow may carry."""
 

@@ -24,6 +24,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from benchflow.activities.attempts import OngoingWork
 from benchflow.activities.boundary import BoundaryInterceptor, RunningActivities
 from benchflow.activities.checkpoints import CheckpointActivities
 from benchflow.activities.context import WorkerContext
@@ -64,8 +65,8 @@ async def make_context(client: Client, paths: StatePaths, store: Store, options:
     )
 
 
-def make_workers(context: WorkerContext, records: RunningActivities) -> list[Worker]:
-    """One worker for the shared queue and one for this host's."""
+def make_workers(context: WorkerContext, records: RunningActivities, work: OngoingWork) -> list[Worker]:
+    """Return one worker for the shared queue and one for this host's. work: of their activities; closed after them."""
     rollout, report, job = RolloutActivities(context), ReportActivities(context), JobActivities(context)
     turns, scoring, trees = TurnActivities(context), ScoringActivities(context), CheckpointActivities(context)
     shared_activities: list[Callable[..., Any]] = [
@@ -84,7 +85,7 @@ def make_workers(context: WorkerContext, records: RunningActivities) -> list[Wor
     options = context.options
     common: dict[str, Any] = {
         "identity": records.identity,
-        "interceptors": [BoundaryInterceptor(records, options.heartbeat_every_sec)],
+        "interceptors": [BoundaryInterceptor(records, work, options.heartbeat_every_sec)],
         # The interceptor decides how often there is one: the SDK must hold none of them back.
         "max_heartbeat_throttle_interval": timedelta(milliseconds=100),
         "default_heartbeat_throttle_interval": timedelta(milliseconds=100),
@@ -140,10 +141,11 @@ async def serve(target: Target, options: WorkerOptions) -> None:
     context = await make_context(client, paths, store, options)
     records = RunningActivities(paths.running, context.host_id)
     records.open()
+    work = OngoingWork(client, records.identity, options.heartbeat_every_sec)
     background = [asyncio.create_task(Reaper(context).run())]
     try:
         async with contextlib.AsyncExitStack() as running:
-            for worker in make_workers(context, records):
+            for worker in make_workers(context, records, work):
                 await running.enter_async_context(worker)
             records.mark_ready()
             background.append(asyncio.create_task(records.hand_over_forever(client, options.dead_worker_poll_sec)))
@@ -151,6 +153,7 @@ async def serve(target: Target, options: WorkerOptions) -> None:
             await stopping.wait()
             log.info("stopping")
     finally:
+        await work.close()
         for task in background:
             task.cancel()
         await close_providers(context.stack)

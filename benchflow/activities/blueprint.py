@@ -6,7 +6,6 @@ the same world wherever it runs.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from benchflow.contracts.task import Task, VerifierConfig
 from benchflow.errors import ImagePullError, SandboxStartError, UnsupportedFeatureError
 from benchflow.planes.agent.account import AGENT_USER
 from benchflow.planes.reward.hardening import HardeningBaseline, take_baseline
+from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.secrets import Secrets, is_literal
 
 
@@ -150,7 +150,8 @@ async def baseline_of_room(sandbox: Sandbox, user: str | int | None) -> Hardenin
 async def start_within(starting: Awaitable[Sandbox], limit: float) -> Sandbox:
     """A sandbox that is being started. Raises `SandboxStartError` when that takes longer than `limit` seconds."""
     try:
-        return await asyncio.wait_for(starting, limit)
+        async with awake_timeout(limit):
+            return await starting
     except TimeoutError as error:
         raise SandboxStartError(
             f"the sandbox did not start within {limit:g} s",

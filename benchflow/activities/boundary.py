@@ -13,7 +13,6 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
+from benchflow.activities.attempts import NEXT_ATTEMPT, OngoingWork
 from benchflow.contracts.base import MAX_INLINE_BYTES, Model
 from benchflow.contracts.failures import failure_of
 from benchflow.errors import BenchFlowError, PayloadTooLargeError
@@ -32,9 +32,6 @@ from benchflow.host import is_alive, start_time
 
 log = structlog.get_logger("benchflow.activities")
 
-
-NEXT_WORKER = timedelta(milliseconds=50)
-"""How long an activity waits that lost its worker: it did not fail, however many workers it has had."""
 
 OPEN_WORKFLOWS = 1000
 """Most open workflows that are asked what they wait for when a worker process is found dead."""
@@ -137,7 +134,7 @@ class RunningActivities:
 async def _fail(activity_: AsyncActivityHandle) -> int:
     """Report an activity of a dead process; 0 for one that the server knows to have ended."""
     try:
-        await activity_.fail(ApplicationError("the worker died", type="WorkerDied", next_retry_delay=NEXT_WORKER))
+        await activity_.fail(ApplicationError("the worker died", type="WorkerDied", next_retry_delay=NEXT_ATTEMPT))
     except RPCError as error:
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
@@ -148,36 +145,35 @@ async def _fail(activity_: AsyncActivityHandle) -> int:
 class BoundaryInterceptor(Interceptor):
     """Puts `_Boundary` around every activity of a worker."""
 
-    def __init__(self, records: RunningActivities, heartbeat_every_sec: float) -> None:
+    def __init__(self, records: RunningActivities, work: OngoingWork, heartbeat_every_sec: float) -> None:
         self.records = records
+        self.work = work
         self.heartbeat_every_sec = heartbeat_every_sec
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _Boundary(next, self.records, self.heartbeat_every_sec)
+        return _Boundary(next, self.records, self.work, self.heartbeat_every_sec)
 
 
 class _Boundary(ActivityInboundInterceptor):
     def __init__(
-        self, next: ActivityInboundInterceptor, records: RunningActivities, heartbeat_every_sec: float
+        self,
+        next: ActivityInboundInterceptor,
+        records: RunningActivities,
+        work: OngoingWork,
+        heartbeat_every_sec: float,
     ) -> None:
         super().__init__(next)
         self.records = records
+        self.work = work
         self.heartbeat_every_sec = heartbeat_every_sec
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         record = self.records.add(activity.info().task_token)
         try:
             async with _heartbeat(self._heartbeat_every()):
-                result = await super().execute_activity(input)
+                result = await self.work.attempt(lambda: self.next.execute_activity(input))
             _check_size(result)
             return result
-        except asyncio.CancelledError:
-            details = activity.cancellation_details()
-            if details is not None and details.worker_shutdown and not details.cancel_requested:
-                raise ApplicationError(
-                    "the worker stops; another goes on", type="WorkerStopped", next_retry_delay=NEXT_WORKER
-                ) from None
-            raise
         except ApplicationError:
             raise
         except BenchFlowError as error:

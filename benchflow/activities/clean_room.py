@@ -20,8 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchflow.activities.attempts import is_cancelled
 from benchflow.activities.blueprint import Blueprint, baseline_of_room
-from benchflow.activities.turns import is_unwanted
 from benchflow.contracts.base import Model
 from benchflow.contracts.failures import error_of, failure_of
 from benchflow.contracts.job import RunConfig
@@ -41,6 +41,8 @@ from benchflow.planes.reward.capture import (
 )
 from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline, read_baseline
 from benchflow.planes.sandbox import get_provider
+from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.secrets import Secrets
 from benchflow.store import storage_errors, write_atomic
 
@@ -71,7 +73,7 @@ async def keep_for_room(
     """
     place = _place(evidence)
     try:
-        async with asyncio.timeout(PUT_SEC):
+        async with awake_timeout(PUT_SEC):
             notes = await keep_workspace(sandbox, place, limit_bytes=limit_bytes)
             return notes + await keep_artifacts(sandbox, artifacts, place, limit_bytes=limit_bytes)
     except TimeoutError as error:
@@ -164,8 +166,8 @@ class CleanRoom:
             try:
                 said = _Said(result=await verify())
             except asyncio.CancelledError:
-                if is_unwanted():
-                    await asyncio.shield(self._remove())
+                if is_cancelled():
+                    await see_through(self._remove())
                 raise
             except VerifierError as error:
                 said = _Said(failure=failure_of(error, "verify"))

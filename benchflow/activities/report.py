@@ -13,6 +13,7 @@ from typing import Any
 from temporalio import activity
 
 from benchflow.activities.agents import redactor_for
+from benchflow.activities.attempts import is_cancelled
 from benchflow.activities.clean_room import end_rooms
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import keep_logs, world_of
@@ -30,6 +31,7 @@ from benchflow.contracts.task import ArtifactSpec
 from benchflow.errors import SandboxError, SandboxLostError, TaskError, UnsafePathError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import get_provider, trees
+from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.results.modes import append_rows
 from benchflow.results.write import append_row, write_rollout
 from benchflow.secrets import Redactor
@@ -56,23 +58,23 @@ class ReportActivities:
         assert report.sandbox is not None
         warnings = list(report.warnings)
         redact = await self._redactor(report.spec)
-        is_cancelled = report.status == "cancelled"
-        limit = AFTER_CANCEL_SEC if is_cancelled else COLLECT_SEC
+        was_cancelled = report.status == "cancelled"
+        limit = AFTER_CANCEL_SEC if was_cancelled else COLLECT_SEC
         try:
-            async with asyncio.timeout(limit):
+            async with awake_timeout(limit):
                 warnings += await self._collect(report, paths)
         except TimeoutError:
-            when = " after the cancellation" if is_cancelled else ", and not to the end"
+            when = " after the cancellation" if was_cancelled else ", and not to the end"
             warnings.append(f"logs and artifacts were collected for {limit:g} s{when}")
         except asyncio.CancelledError:
-            if not _is_cancelled():
+            if not is_cancelled():
                 raise
             warnings.append("logs and artifacts were not all collected: the rollout was cancelled meanwhile")
         finishing = asyncio.create_task(self._finish(report, warnings, redact, paths))
         try:
             return await asyncio.shield(finishing)
         except asyncio.CancelledError:
-            if not _is_cancelled():
+            if not is_cancelled():
                 finishing.cancel()
                 raise
             return await finishing
@@ -301,12 +303,6 @@ def _clean(redact: Redactor, directories: Sequence[Path]) -> list[str]:
             trees.remove(directory)
             notes.append(f"{directory.name} is not kept, since secrets cannot be taken out of it: {error.message}")
     return notes
-
-
-def _is_cancelled() -> bool:
-    """Tell whether the cancellation of this activity was asked for, and is not that of a worker that stops."""
-    details = activity.cancellation_details()
-    return details is not None and details.cancel_requested
 
 
 def _totals(report: ReportInput) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from temporalio import activity
 
 from benchflow.activities.agents import fit_out, redacted_errors, redactor_for
+from benchflow.activities.attempts import is_cancelled
 from benchflow.activities.blueprint import Blueprint, start_within
 from benchflow.activities.clean_room import clean_room_sec
 from benchflow.activities.context import WorkerContext
@@ -33,7 +34,6 @@ from benchflow.activities.sandboxes import (
     sandbox_name,
 )
 from benchflow.activities.session_files import note_checkpoint
-from benchflow.activities.turns import is_unwanted
 from benchflow.activities.world import check_health, health_limit, run_setup_commands
 from benchflow.checkpoints import prove
 from benchflow.contracts import names
@@ -46,6 +46,7 @@ from benchflow.errors import BenchFlowError, SandboxUnavailableError, Unsupporte
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.reward.needs import check_scoring, scoring_sec
 from benchflow.planes.sandbox import get_provider
+from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.results.write import set_aside
 from benchflow.secrets import Secrets
 from benchflow.tasks import require_supported, turn_prompt
@@ -181,8 +182,8 @@ class RolloutActivities:
                     await prove(request.checkpoint, sandbox, world)
                     await sandbox.control(CLEAR_LOGS)
         except asyncio.CancelledError:
-            if is_unwanted():
-                await asyncio.shield(self._discard(spec, name))
+            if is_cancelled():
+                await see_through(self._discard(spec, name))
             raise
         except Exception:
             await self._discard(spec, name)

@@ -23,6 +23,7 @@ from benchflow.activities.agents import (
     talk_to,
     without_secrets,
 )
+from benchflow.activities.attempts import is_cancelled
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import command_env, died, world_of
 from benchflow.activities.memory import keep_step_memory
@@ -34,7 +35,7 @@ from benchflow.activities.world import check_health, run_step_setup
 from benchflow.contracts import names
 from benchflow.contracts.activities import Connected, ConnectInput, StepInput
 from benchflow.contracts.failures import failure_of
-from benchflow.contracts.gateway import ReplayStatus, UsageTotals
+from benchflow.contracts.gateway import ReplayStatus
 from benchflow.contracts.rollout import Failure, Question, TurnResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import Task
@@ -47,6 +48,7 @@ from benchflow.errors import (
     ReplayDivergedError,
     SandboxLostError,
     ServiceDiedError,
+    TurnInterruptedError,
 )
 from benchflow.planes.agent.account import AGENT_USER, prepare_account
 from benchflow.planes.agent.acp.bounds import outgrown
@@ -59,6 +61,7 @@ from benchflow.planes.agent.oracle import run_oracle
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.reward.hardening import keep_baseline, read_baseline, take_baseline
 from benchflow.planes.reward.verify import config_of
+from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.secrets import Redactor
 from benchflow.store import storage_errors
 from benchflow.tasks import prompt_of
@@ -66,14 +69,6 @@ from benchflow.trajectories.journal import NodeWriter
 from benchflow.trajectories.tree import node_id
 
 INSTRUCTION = "/instruction.md"
-
-
-def is_unwanted() -> bool:
-    """Whether a cancelled activity's work is to end: its workflow cancelled it, or is over. A worker that only shuts
-    down hands its work over instead.
-    """
-    details = activity.cancellation_details()
-    return details is not None and (details.cancel_requested or details.not_found)
 
 
 def _inherit(source: Path, target: Path) -> None:
@@ -199,7 +194,7 @@ class TurnActivities:
             if work.session is not None:
                 await end_agent(self.context, sandbox, work.spec, work.session)
             else:
-                await sandbox.kill_once(f"turn-{work.step.index}")
+                await self._kill_oracle(sandbox, f"turn-{work.step.index}")
 
     def writer(self, work: StepInput, redact: Redactor) -> NodeWriter:
         """Of the trajectory that a step adds to."""
@@ -266,12 +261,28 @@ class TurnActivities:
             )
         except asyncio.CancelledError:
             # A cancelled rollout stops its agent; a worker that only shuts down leaves it running.
-            if is_unwanted():
+            if is_cancelled():
                 with suppress(BenchFlowError):
-                    await asyncio.shield(sandbox.kill_once(key))
+                    await see_through(self._kill_oracle(sandbox, key))
             raise
+        if turn.failure is not None and self._is_stopped(sandbox, key):
+            raise TurnInterruptedError("the engine stopped the oracle, and the rollout was not cancelled")
         writer.add(did)
         return turn
+
+    async def _kill_oracle(self, sandbox: Sandbox, key: str) -> None:
+        """Kill the oracle. It is noted before, so that no later attempt takes the kill for the oracle's own failure."""
+        note = self._stop_note(sandbox, key)
+        with storage_errors(note):
+            note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            note.touch()
+        await sandbox.kill_once(key)
+
+    def _is_stopped(self, sandbox: Sandbox, key: str) -> bool:
+        return self._stop_note(sandbox, key).exists()
+
+    def _stop_note(self, sandbox: Sandbox, key: str) -> Path:
+        return sessions_of(self.context, sandbox) / f"{sandbox.ref.episode}{key}.stopped"
 
 
 class _AgentTurn:
@@ -287,25 +298,24 @@ class _AgentTurn:
         self._prompt = prompt
         self._redact = redact
         self._reading = Reading()
+        self._is_interrupted = False
         session = work.session
         by_gateway = session is not None and session.model_access == "gateway"
         self._model = model_of(activities.context, work.spec, sandbox) if by_gateway else None
 
     async def take(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
         try:
-            if self._model is None:
-                return await self._heard(talk, writer)
-            before = await self._model.begin_turn(self._work.step)
-            async with self._model.watched(lambda: talk.cancel(self._work.step.index)):
-                turn = await self._heard(talk, writer)
-            return turn if turn.question is not None else await self._metered(turn, before, writer)
+            turn = await self._metered(talk, writer) if self._model is not None else await self._heard(talk, writer)
         except asyncio.CancelledError:
-            if is_unwanted():
+            if is_cancelled():
                 with suppress(BenchFlowError):
-                    await asyncio.shield(self._give_up())
+                    await see_through(self._give_up())
             raise
         finally:
             await talk.close()
+        if self._is_interrupted and turn.failure is None:
+            raise TurnInterruptedError("the engine stopped the agent, and the rollout was not cancelled")
+        return turn
 
     async def _heard(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
         """The turn, as the agent tells it."""
@@ -319,9 +329,14 @@ class _AgentTurn:
             writer.add([{"type": "agent_error", "category": failure.category, "message": failure.message}])
             return self._turn("error").model_copy(update={"failure": failure})
 
-    async def _metered(self, turn: TurnResult, before: UsageTotals, writer: NodeWriter) -> TurnResult:
-        """The same as the gateway saw it: what was used, and whether it was over."""
+    async def _metered(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
+        """The turn, with what the gateway saw of it: what was used, and whether it was over."""
         assert self._model is not None
+        before = await self._model.begin_turn(self._work.step)
+        async with self._model.watched(lambda: talk.cancel(self._work.step.index)):
+            turn = await self._heard(talk, writer)
+        if turn.question is not None:
+            return turn
         quiet, status, usage = await self._model.end_turn(before)
         end: Literal["observed", "inferred"] = "observed" if quiet else "inferred"
         turn_end = end if turn.turn_end is not None else None
@@ -375,6 +390,7 @@ class _AgentTurn:
         return await talk.turn(step.index, self._prompt, take, self._reading, limits)
 
     async def _result(self, talk: AcpTalk | AcpxSession, turn: Turn, writer: NodeWriter) -> TurnResult:
+        self._is_interrupted = turn.ended_by == "cancelled"
         if turn.ended_by not in ("wall_clock", "idle"):
             return self._turn(turn.stop_reason, inferred=True)
         step = self._work.step

@@ -86,7 +86,18 @@ async def provision(
 
 
 async def _lives(queue: str) -> bool:
-    status = await workflow.execute_activity(
-        names.HOST_STATUS, HostQuery(queue=queue), result_type=HostStatus, **options.shared()
-    )
-    return status.last_poll_sec is not None and status.last_poll_sec < options.current().host_silent_sec
+    """Return whether a host asks for work.
+
+    After an outage of the server, which knows only the polls since its start, or of the network, every host seems to
+    be silent at first. So a silent one is asked for again when it had the time to poll.
+    """
+    silent_sec = options.current().host_silent_sec
+    for is_last in (False, True):
+        status = await workflow.execute_activity(
+            names.HOST_STATUS, HostQuery(queue=queue), result_type=HostStatus, **options.shared()
+        )
+        if status.last_poll_sec is not None and status.last_poll_sec < silent_sec:
+            return True
+        if not is_last:
+            await workflow.sleep(silent_sec)
+    return False

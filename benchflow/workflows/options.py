@@ -1,8 +1,9 @@
 """Queues, and the options of every activity, made from the job's frozen `WorkflowOptions`.
 
 Workflows and workers read this table; nothing else sets a timeout or a retry. Retries of activities are for the
-engine's own trouble and end with the activity's overall time; a failure of the work itself is not retryable and goes to
-the workflow as data.
+engine's own trouble. The time of all attempts together has no limit, because an outage of the server would use it up: a
+rollout's deadline, which stands still meanwhile, and the boundary's cap of failures end them. A failure of the work
+itself is not retryable and goes to the workflow as data.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ def shared(limit_sec: float | None = None, *, total_sec: float | None = None) ->
 
     Args:
         limit_sec: Seconds of one attempt, `short_limit_sec` by default.
-        total_sec: Seconds of all attempts, `activity_total_sec` by default.
+        total_sec: Seconds of all attempts together, an outage included; no limit by default.
     """
     frozen = current()
     return {
         "task_queue": SHARED_QUEUE,
         "start_to_close_timeout": timedelta(seconds=limit_sec or frozen.short_limit_sec),
-        "schedule_to_close_timeout": timedelta(seconds=total_sec or frozen.activity_total_sec),
+        "schedule_to_close_timeout": timedelta(seconds=total_sec) if total_sec else None,
         "heartbeat_timeout": timedelta(seconds=frozen.heartbeat_timeout_sec),
         "retry_policy": RetryPolicy(
             initial_interval=timedelta(seconds=frozen.retry_initial_sec),

@@ -13,6 +13,7 @@ from support.theatre import Theatre
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from benchflow.activities.attempts import OngoingWork
 from benchflow.activities.boundary import RunningActivities
 from benchflow.contracts.options import WorkerOptions
 from benchflow.jobs import Job
@@ -42,8 +43,10 @@ async def theatre(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     context = await make_context(client, paths, Store.open(), OPTIONS)
     records = RunningActivities(paths.running, "host")
     records.open()
+    work = OngoingWork(client, records.identity, OPTIONS.heartbeat_every_sec)
     async with contextlib.AsyncExitStack() as running:
-        for worker in make_workers(context, records):
+        running.push_async_callback(work.close)
+        for worker in make_workers(context, records, work):
             await running.enter_async_context(worker)
         made = Theatre(hall, tmp_path, target, context, records, monkeypatch)
         yield made

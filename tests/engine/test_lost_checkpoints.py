@@ -33,7 +33,7 @@ async def other_host(theatre: Theatre) -> AsyncIterator[WorkerContext]:
     paths = StatePaths(theatre.root / "other")
     client = await connect(theatre.target)
     context = replace(theatre.context, queue=OTHER, host_id="other", paths=paths, client=client)
-    async with make_workers(context, theatre.records)[1]:
+    async with make_workers(context, theatre.records, theatre.ongoing_work())[1]:
         yield context
 
 

@@ -63,7 +63,7 @@ async def test_a_host_that_is_only_busy_is_waited_for(theatre: Theatre) -> None:
 async def busy_host(theatre: Theatre) -> Worker:
     """A worker of another queue, which shares all else with the theatre's."""
     context = replace(theatre.context, queue=BUSY, client=await connect(theatre.target))
-    return make_workers(context, theatre.records)[1]
+    return make_workers(context, theatre.records, theatre.ongoing_work())[1]
 
 
 async def asked_for_work(theatre: Theatre) -> bool:

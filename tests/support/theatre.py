@@ -12,6 +12,7 @@ from support.hall import Hall
 from temporalio.api.enums.v1 import EventType
 from temporalio.service import RPCError, RPCStatusCode
 
+from benchflow.activities.attempts import OngoingWork
 from benchflow.activities.boundary import RunningActivities
 from benchflow.activities.context import WorkerContext
 from benchflow.contracts.config import JobConfig
@@ -36,6 +37,10 @@ class Theatre:
     records: RunningActivities
     patch: pytest.MonkeyPatch
     jobs: list[Job] = field(default_factory=list)
+
+    def ongoing_work(self) -> OngoingWork:
+        """Return the work of another worker process, which has none yet."""
+        return OngoingWork(self.context.client, self.records.identity, self.context.options.heartbeat_every_sec)
 
     def task(self, name: str = "play", config: str = "") -> Path:
         """A task that any provider can be given."""

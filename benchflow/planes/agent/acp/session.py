@@ -3,6 +3,9 @@
 Of every request it is noted, before it is sent, from where in the agent's output its answer is to be looked for, and of
 a turn now and then how far it has been taken in. A worker that takes over reads from there: what it makes of it is the
 same, so that what was written already can be told from what was not.
+
+Times are of the monotonic clock, which all processes of a host share until it is started again: a step of the wall
+clock is no timeout, nor is the time for which a laptop was suspended.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from benchflow.contracts.rollout import Question
 from benchflow.errors import ACPError, AgentExitError, AgentOutputError, AgentTimeoutError
 from benchflow.planes.agent.acp.bounds import MAX_LINE, MAX_REQUESTS, MAX_SENT
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
+from benchflow.planes.agent.acp.limits import FROZEN_SEC, PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.wire import SLOW, Heard, Wire
 
@@ -72,7 +75,7 @@ class Turn:
 @dataclass
 class _Exchange:
     """One request and what is heard until its answer. lines: how many the sink was given. paused: seconds that a user
-    took to answer. serving: bytes of the agent's requests that are being served.
+    took to answer, or for which this process was frozen. serving: bytes of the agent's requests that are being served.
     """
 
     request: str
@@ -183,7 +186,7 @@ class Session:
 
     def _begin(self, request: str, method: str, params: Message) -> tuple[float, int]:
         """Send a request once. When that was, and the offset from which on its answer can come."""
-        mark = self._wire.notes.note(f"request-{request}", {"from": self._wire.position, "at": time.time()})
+        mark = self._wire.notes.note(f"request-{request}", {"from": self._wire.position, "at": time.monotonic()})
         self._wire.send({"jsonrpc": "2.0", "id": request, "method": method, "params": params})
         return float(mark["at"]), int(mark["from"])
 
@@ -199,12 +202,17 @@ class Session:
     ) -> Stop | None:
         """Hear the agent until it has answered and then been silent for `quiet` seconds, or a limit is reached."""
         before = self._wire.said
-        heard_at = noted_at = time.monotonic()
+        heard_at = noted_at = looked_at = time.monotonic()
         stop = noted_stop(self._wire.notes, _stop_of(exchange.request))
         ended: str | None = None
         try:
             async for heard in self._wire.follow(offset):
                 now = time.monotonic()
+                if (frozen := now - looked_at) > FROZEN_SEC:
+                    # With the whole host, perhaps: the agent is not charged for it, nor taken for silent.
+                    exchange.paused += frozen
+                    heard_at = now
+                looked_at = now
                 is_silent = heard is None
                 if heard is not None:
                     offset = heard.end
@@ -239,7 +247,7 @@ class Session:
                 if exchange.served:
                     # It waits for us.
                     heard_at = now
-                elapsed = time.time() - started - exchange.paused
+                elapsed = now - started - exchange.paused
                 stop = stop or self._limit_reached(exchange, limits, elapsed, now - heard_at)
                 if stop is not None and (session is None or now > (exchange.give_up_at or now)):
                     return stop
@@ -341,10 +349,12 @@ class Session:
             try:
                 result, error = await self._decide(question, method, params)
             except Unanswered:
-                self._wire.notes.note(f"asked-{key}", {"at": time.time()})
+                self._wire.notes.note(f"asked-{key}", {"at": time.monotonic()})
                 raise
             # Before it is sent: whoever takes over must say the same of it.
-            answered = self._wire.notes.note(f"answered-{key}", {"at": time.time(), "result": result, "error": error})
+            answered = self._wire.notes.note(
+                f"answered-{key}", {"at": time.monotonic(), "result": result, "error": error}
+            )
         self._wire.send({"jsonrpc": "2.0", "id": request, "result": answered["result"]})
         if asked := self._wire.notes.noted(f"asked-{key}"):
             exchange.paused += answered["at"] - asked["at"]

@@ -19,7 +19,7 @@ from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
+from benchflow.planes.agent.acp.limits import FROZEN_SEC, PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
 from benchflow.planes.agent.acp.session import Line, Turn
@@ -127,7 +127,7 @@ class AcpxSession:
         await self.open()
         name = f"turn-{number}"
         wire, process = self._held(name)
-        started = float(wire.notes.note("started", {"at": time.time()})["at"])
+        started = float(wire.notes.note("started", {"at": time.monotonic()})["at"])
         if not await self._sandbox.was_started(self._key(name)):
             await self._place(f"{name}.json", [{"type": "text", "text": prompt}])
         await self._start(process, "prompt", "--session", self._name, "--file", f"{self._files}/{name}.json")
@@ -189,7 +189,7 @@ class AcpxSession:
         """Hear the command until it has ended, or a limit is reached and it does not end for it."""
         before = wire.said
         offset = 0
-        heard_at = time.monotonic()
+        heard_at = looked_at = time.monotonic()
         over_at = give_up_at = None
         ended = False
         cancelling: asyncio.Task[None] | None = None
@@ -198,6 +198,11 @@ class AcpxSession:
         try:
             async for heard in wire.follow(0):
                 now = time.monotonic()
+                if (frozen := now - looked_at) > FROZEN_SEC:
+                    # With the whole host, perhaps: the agent is not charged for it, nor taken for silent.
+                    started += frozen
+                    heard_at = now
+                looked_at = now
                 if heard is not None:
                     lines = stream.lines(heard)
                     if lines:
@@ -224,7 +229,7 @@ class AcpxSession:
                         last = wire.notes.note("end", {"to": offset})
                         return stop
                     continue
-                stop = stop or noted_stop(wire.notes, _STOP) or limits.reached(time.time() - started, now - heard_at)
+                stop = stop or noted_stop(wire.notes, _STOP) or limits.reached(now - started, now - heard_at)
                 if stop is not None:
                     note_stop(wire.notes, _STOP, stop)
                 if stop is not None and cancelling is None:

@@ -35,6 +35,7 @@ from benchflow.planes.sandbox.docker.shell import MARK_AGENT, RootShell
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
 from benchflow.planes.sandbox.outcome import KILLED, NOT_STARTED, TIMED_OUT, WATCH_EVERY
 from benchflow.planes.sandbox.records import file_lock, write_record
+from benchflow.planes.sandbox.timeouts import awake_timeout
 
 KILL_PATIENCE = 60.0
 """Seconds for a killed command to be gone: a process that waits for the disk does so first."""
@@ -80,7 +81,7 @@ class Executions:
         # A start under way cannot be called back, so ending it means to see it through first.
         starting = asyncio.ensure_future(self._open(exec_id))
         try:
-            async with asyncio.timeout(timeout):
+            async with awake_timeout(timeout):
                 said = await self._until_end(await asyncio.shield(starting), room)
                 code = await self._exit_code(exec_id)
         except TimeoutError:
@@ -100,9 +101,9 @@ class Executions:
         async with file_lock(file.with_suffix(".lock")):
             record, stream = await self._started(file, room, command)
         if "return_code" not in record:
-            left = None if timeout is None else record["started_at"] + timeout - time.time()
+            left = None if timeout is None else record["started_at"] + timeout - time.monotonic()
             try:
-                async with asyncio.timeout(left):
+                async with awake_timeout(left):
                     record = self._settled(file, record | await self._end_of(record, stream, room))
             except TimeoutError:
                 # Written before the kill: whoever sees the end of the execution finds here why it ended.
@@ -196,12 +197,12 @@ class Executions:
             if began:
                 return record, None
             # A process died between recording and starting: time counts from now.
-            record["started_at"] = time.time()
+            record["started_at"] = time.monotonic()
         else:
             await self._make_room(room, command.user)
             nonce = secrets.token_hex(8)
             exec_id = await self._create(command, _wrapped(command, room), nonce)
-            record = {"exec_id": exec_id, "nonce": nonce, "user": command.user, "started_at": time.time()}
+            record = {"exec_id": exec_id, "nonce": nonce, "user": command.user, "started_at": time.monotonic()}
         write_record(file, record)
         return record, await self._open(record["exec_id"])
 

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from benchflow.planes.sandbox.docker.processes import Processes
 from benchflow.planes.sandbox.docker.records import BASELINE, container_records
 from benchflow.planes.sandbox.docker.shell import RootShell
 from benchflow.planes.sandbox.outcome import TIMED_OUT
+from benchflow.planes.sandbox.timeouts import awake_timeout
 
 # The agent's and the artifacts' directories are for whichever user the agent is; the verifier's is root's.
 _PREPARE = f"""umask 022
@@ -103,7 +103,7 @@ class DockerSandbox:
     async def control(self, script: str, *args: str, timeout: float = 60.0) -> SandboxExecResult:
         line = f"set -- {shlex.join(args)}\n{script}" if args else script
         try:
-            async with asyncio.timeout(timeout):
+            async with awake_timeout(timeout):
                 answer = await self._connection.shell.run(line, timeout=None)
         except TimeoutError:
             return SandboxExecResult(return_code=TIMED_OUT, timed_out=True)

@@ -29,6 +29,7 @@ from benchflow.planes.sandbox.local.helper.kernel import punch_hole
 from benchflow.planes.sandbox.local.helper.process import open_process
 from benchflow.planes.sandbox.outcome import KILLED, LEFT_OUT, OUTPUT_CAP, OUTPUT_ON_DISK, TIMED_OUT, WATCH_EVERY
 from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.timeouts import awake_timeout
 
 _PIECE = 64 * 1024
 _PAGE = 4096
@@ -74,7 +75,7 @@ class Executions:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         starting = asyncio.ensure_future(self._start(leaf, command, (*outputs, writing), None))
         try:
-            async with asyncio.timeout(timeout):
+            async with awake_timeout(timeout):
                 # A start under way cannot be called back, so ending it means to see it through first.
                 await asyncio.shield(starting)
                 os.close(writing)
@@ -99,9 +100,9 @@ class Executions:
         async with file_lock(room.with_suffix(".lock")):
             await self._ensure_started(room, leaf, command)
         mark = _read_json(room / STARTED)
-        left = None if timeout is None else mark["at"] + timeout - time.time()
+        left = None if timeout is None else mark["at"] + timeout - time.monotonic()
         try:
-            async with asyncio.timeout(left):
+            async with awake_timeout(left):
                 await self._ended(room, leaf, mark)
         except TimeoutError:
             # Written before the kill: whoever sees the end of the command finds here why it ended.

@@ -72,7 +72,7 @@ def run(request: dict[str, Any], fds: list[int], reply: Callable[[dict[str, Any]
     own = start_time(os.getpid())
     enter(request, _ALL)
     account = find_account(request["user"])
-    mark = {"pid": os.getpid(), "started": own, "at": time.time()}
+    mark = {"pid": os.getpid(), "started": own, "at": time.monotonic()}
     if once is not None and not _mark_started(once, mark):
         reply({"already": True})
         return

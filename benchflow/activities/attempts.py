@@ -1,0 +1,172 @@
+"""The work of activities, which outlasts the attempts that the server makes of them.
+
+While the server is away, or this worker was frozen, no heartbeat arrives, and the SDK ends the attempt by itself. The
+work goes on: an agent's requests are served, a verifier is waited for, and the next attempt in this process joins it.
+Work ends early for three reasons only: its workflow has cancelled it, the server says that its run is closed, or this
+worker stops, in which case the next one continues from what is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+import structlog
+from temporalio import activity
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+log = structlog.get_logger("benchflow.activities")
+
+NEXT_ATTEMPT = timedelta(milliseconds=50)
+"""Delay before the next attempt of an activity that did not fail: its worker ended, or the server was away."""
+
+RPC_TIMEOUT = timedelta(seconds=10)
+
+_Key = tuple[str, str]
+
+
+@dataclass
+class _Work:
+    """The work of one activity.
+
+    limit: time by the monotonic clock at which the newest attempt's start-to-close timeout ends.
+    """
+
+    info: activity.Info
+    limit: float
+    task: asyncio.Task[Any] = field(init=False)
+    is_cancelled: bool = False
+    attempts: int = 0
+    """Attempts of this process that wait for it."""
+    watch: asyncio.Task[None] | None = None
+
+
+_current: ContextVar[_Work | None] = ContextVar("work", default=None)
+
+
+def is_cancelled() -> bool:
+    """Return whether this activity's workflow has cancelled it or is closed.
+
+    It is False in work that is interrupted because its worker stops: the next attempt continues it.
+    """
+    work = _current.get()
+    return work is not None and work.is_cancelled
+
+
+class OngoingWork:
+    """The activities' work of one worker process.
+
+    identity: under which the server knows the process. poll_sec: between looks at work that no attempt waits for.
+    """
+
+    def __init__(self, client: Client, identity: str, poll_sec: float) -> None:
+        self._client = client
+        self._identity = identity
+        self._poll_sec = poll_sec
+        self._works: dict[_Key, _Work] = {}
+
+    async def attempt(self, run: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Make the running attempt of an activity: start its work, or join that of an earlier attempt."""
+        info = activity.info()
+        key = (info.workflow_run_id or "", info.activity_id)
+        work = self._works.get(key)
+        if work is None:
+            work = self._works[key] = _Work(info, 0.0)
+            work.task = asyncio.create_task(_run(work, run))
+        limit = info.start_to_close_timeout
+        work.info, work.limit = info, time.monotonic() + (limit.total_seconds() if limit else float("inf"))
+        work.attempts += 1
+        try:
+            return await self._result(work)
+        finally:
+            work.attempts -= 1
+            if work.task.done():
+                self._works.pop(key, None)
+            elif not work.attempts and (work.watch is None or work.watch.done()):
+                work.watch = asyncio.create_task(self._watch(key, work))
+
+    async def _result(self, work: _Work) -> Any:
+        """Wait for the result of work. A cancellation ends the work, or only this attempt, depending on its cause."""
+        while not work.task.done():
+            try:
+                await asyncio.wait([work.task])
+            except asyncio.CancelledError:
+                details = activity.cancellation_details()
+                if work.is_cancelled:
+                    # It is ending already: a second cancellation would interrupt its cleanup.
+                    continue
+                if details is not None and details.cancel_requested:
+                    work.is_cancelled = True
+                elif not (details is not None and details.worker_shutdown) and time.monotonic() < work.limit:
+                    raise ApplicationError(
+                        "the server lost contact with this attempt; the next one joins its work",
+                        type="AttemptLost",
+                        next_retry_delay=NEXT_ATTEMPT,
+                    ) from None
+                work.task.cancel()
+        if work.task.cancelled() and not work.is_cancelled:
+            raise ApplicationError(
+                "the worker stops; another goes on", type="WorkerStopped", next_retry_delay=NEXT_ATTEMPT
+            )
+        return work.task.result()
+
+    async def _watch(self, key: _Key, work: _Work) -> None:
+        """Look after work that no attempt waits for, until one does or nobody will."""
+        while not work.attempts:
+            match await self._state(work):
+                case "closed":
+                    work.is_cancelled = True
+                    break
+                case "elsewhere":
+                    break
+                case "unknown" if work.task.done():
+                    # An attempt that comes after all finds on disk what it needs.
+                    break
+            if time.monotonic() >= work.limit:
+                break
+            await asyncio.sleep(self._poll_sec)
+        else:
+            return
+        self._works.pop(key, None)
+        work.task.cancel()
+        await asyncio.wait([work.task])
+        if not work.task.cancelled() and (error := work.task.exception()) is not None:
+            log.info("work that nobody waits for failed", activity=work.info.activity_type, error=str(error))
+
+    async def _state(self, work: _Work) -> Literal["awaited", "closed", "elsewhere", "unknown"]:
+        """Ask the server who waits for work: its next attempt, nobody, or an attempt in another process."""
+        info = work.info
+        handle = self._client.get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+        try:
+            description = await handle.describe(rpc_timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            return "unknown" if error.status == RPCStatusCode.NOT_FOUND else "awaited"
+        if description.status != WorkflowExecutionStatus.RUNNING:
+            return "closed"
+        for pending in description.raw_description.pending_activities:
+            if pending.activity_id == info.activity_id:
+                is_started = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+                is_other = is_started and pending.attempt > info.attempt
+                return "elsewhere" if is_other and pending.last_worker_identity != self._identity else "awaited"
+        return "elsewhere"
+
+    async def close(self) -> None:
+        """Interrupt all work that is left: the next worker continues it."""
+        works = self._works.values()
+        tasks = [work.task for work in works] + [work.watch for work in works if work.watch is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _run(work: _Work, run: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    _current.set(work)
+    return await run()
