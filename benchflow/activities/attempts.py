@@ -73,6 +73,11 @@ class OngoingWork:
         self._poll_sec = poll_sec
         self._works: dict[_Key, _Work] = {}
 
+    @property
+    def unattended(self) -> int:
+        """The number of works under way that no attempt waits for."""
+        return sum(not work.attempts and not work.task.done() for work in self._works.values())
+
     async def attempt(self, run: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Make the running attempt of an activity: start its work, or join that of an earlier attempt."""
         info = activity.info()

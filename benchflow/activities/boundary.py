@@ -207,9 +207,16 @@ def _check_size(result: Any) -> None:
 @asynccontextmanager
 async def _heartbeat(every_sec: float) -> AsyncIterator[None]:
     async def beat() -> None:
+        is_logged = False
         while True:
             await asyncio.sleep(every_sec)
-            activity.heartbeat()
+            try:
+                activity.heartbeat()
+            except Exception:
+                # Without heartbeats the attempt would be lost; the next one may get through.
+                if not is_logged:
+                    log.exception("a heartbeat failed", activity=activity.info().activity_type)
+                is_logged = True
 
     task = asyncio.create_task(beat())
     try:

@@ -1,0 +1,46 @@
+"""A TCP relay between a client and a server that can be cut: what is sent meanwhile goes nowhere, and nobody is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+
+class Relay:
+    """Forwards connections to a server. Cut, it keeps them open and holds back every byte, as a broken network does."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server = (host, port)
+        self._is_whole = asyncio.Event()
+        self._is_whole.set()
+        self.port = 0
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def to(cls, address: str) -> AsyncIterator[Relay]:
+        """Relay to `host:port` for the time of the block."""
+        host, _, port = address.rpartition(":")
+        relay = cls(host, int(port))
+        async with await asyncio.start_server(relay._serve, "127.0.0.1", 0) as server:
+            relay.port = server.sockets[0].getsockname()[1]
+            yield relay
+            server.close()
+
+    def cut(self) -> None:
+        self._is_whole.clear()
+
+    def mend(self) -> None:
+        self._is_whole.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            theirs, ours = await asyncio.open_connection(*self._server)
+            await asyncio.gather(self._forward(reader, ours), self._forward(theirs, writer))
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            while piece := await reader.read(65536):
+                await self._is_whole.wait()
+                writer.write(piece)
+                await writer.drain()
