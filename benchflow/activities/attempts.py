@@ -23,10 +23,9 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-log = structlog.get_logger("benchflow.activities")
+from benchflow.activities.handover import NEXT_WORKER
 
-NEXT_ATTEMPT = timedelta(milliseconds=50)
-"""Delay before the next attempt of an activity that did not fail: its worker ended, or the server was away."""
+log = structlog.get_logger("benchflow.activities")
 
 RPC_TIMEOUT = timedelta(seconds=10)
 
@@ -114,12 +113,12 @@ class OngoingWork:
                     raise ApplicationError(
                         "the server lost contact with this attempt; the next one joins its work",
                         type="AttemptLost",
-                        next_retry_delay=NEXT_ATTEMPT,
+                        next_retry_delay=NEXT_WORKER,
                     ) from None
                 work.task.cancel()
         if work.task.cancelled() and not work.is_cancelled:
             raise ApplicationError(
-                "the worker stops; another goes on", type="WorkerStopped", next_retry_delay=NEXT_ATTEMPT
+                "the worker stops; another goes on", type="WorkerStopped", next_retry_delay=NEXT_WORKER
             )
         return work.task.result()
 

@@ -8,7 +8,7 @@ from support.relay import Relay
 from support.theatre import Theatre
 
 from benchflow.activities.attempts import OngoingWork
-from benchflow.activities.boundary import RunningActivities
+from benchflow.activities.handover import RunningActivities
 from benchflow.temporal import connect
 from benchflow.testing.waiting import until
 from benchflow.worker import make_workers
