@@ -7,15 +7,15 @@ import shutil
 from collections.abc import Coroutine
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from temporalio import activity
 
+from benchflow.activities.agent_turn import AgentTurn, trajectory_writer
 from benchflow.activities.agents import (
     acts_by_itself,
     end_agent,
     go_on_or_open,
-    model_of,
     open_model,
     redacted,
     redacted_errors,
@@ -28,45 +28,33 @@ from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import command_env, died, world_of
 from benchflow.activities.memory import keep_step_memory
 from benchflow.activities.models import RELAY_KEY
-from benchflow.activities.replays import TAKEN_AGAIN, compared
+from benchflow.activities.replays import compared
 from benchflow.activities.session_files import is_from_checkpoint, session_files, sessions_of
 from benchflow.activities.settled import remove_verifiers
 from benchflow.activities.world import check_health, run_step_setup
 from benchflow.contracts import names
 from benchflow.contracts.activities import Connected, ConnectInput, StepInput
 from benchflow.contracts.failures import failure_of
-from benchflow.contracts.gateway import ReplayStatus
-from benchflow.contracts.rollout import Failure, Question, TurnResult
+from benchflow.contracts.rollout import TurnResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import Task
 from benchflow.errors import (
-    AgentError,
     AgentOutputError,
-    AgentTimeoutError,
     BenchFlowError,
-    BudgetExhaustedError,
-    ReplayDivergedError,
     SandboxLostError,
     ServiceDiedError,
     TurnInterruptedError,
 )
 from benchflow.planes.agent.account import AGENT_USER, prepare_account
 from benchflow.planes.agent.acp.bounds import outgrown
-from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import PATIENCE, Limits
-from benchflow.planes.agent.acp.session import Line, Turn, Unanswered
-from benchflow.planes.agent.acp.talk import AcpTalk
-from benchflow.planes.agent.acpx.session import AcpxSession
 from benchflow.planes.agent.oracle import run_oracle
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.reward.hardening import keep_baseline, read_baseline, take_baseline
 from benchflow.planes.reward.verify import config_of
 from benchflow.planes.sandbox.cancellation import see_through
-from benchflow.secrets import Redactor
 from benchflow.store import storage_errors
 from benchflow.tasks import prompt_of
 from benchflow.trajectories.journal import NodeWriter
-from benchflow.trajectories.tree import node_id
 
 INSTRUCTION = "/instruction.md"
 
@@ -122,7 +110,7 @@ class TurnActivities:
         task, directory = await self.context.task(spec.task)
         sandbox = await self.context.sandbox(work.sandbox)
         redact = redactor_for(self.context, spec, task)
-        with closing(self.writer(work, redact)) as writer:
+        with closing(trajectory_writer(self.context, work, redact)) as writer:
             talk = await talk_to(self.context, work, task, sandbox, writer.skip) if work.session else None
             key = f"turn-{step.index}"
             begun = await (talk.was_begun(step.index) if talk is not None else sandbox.was_started(key))
@@ -132,7 +120,7 @@ class TurnActivities:
             prompt = prompt_of(task, step)
             writer.add([{"type": "user_message", "text": prompt}])
             if talk is not None:
-                acting = _AgentTurn(self, work, task, sandbox, prompt, redact).take(talk, writer)
+                acting = AgentTurn(self.context, work, task, sandbox, prompt, redact).take(talk, writer)
             else:
                 acting = self._act(work, sandbox, task, directory, writer)
             try:
@@ -195,13 +183,6 @@ class TurnActivities:
                 await end_agent(self.context, sandbox, work.spec, work.session)
             else:
                 await self._kill_oracle(sandbox, f"turn-{work.step.index}")
-
-    def writer(self, work: StepInput, redact: Redactor) -> NodeWriter:
-        """Of the trajectory that a step adds to."""
-        path = self.context.results(work.spec).trajectory
-        # A turn that is taken again is its parent's.
-        path = path if work.before is None else path.with_name(TAKEN_AGAIN)
-        return NodeWriter(path, node_id(work.step.index, work.spec.chain), work.step.role, redact=redact.line)
 
     async def _set_scene(self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path) -> None:
         """Before a turn: the instruction, the files that the task's step brings, their setup, its healthcheck."""
@@ -283,151 +264,3 @@ class TurnActivities:
 
     def _stop_note(self, sandbox: Sandbox, key: str) -> Path:
         return sessions_of(self.context, sandbox) / f"{sandbox.ref.episode}{key}.stopped"
-
-
-class _AgentTurn:
-    """One turn of an agent that talks, by whoever takes it."""
-
-    def __init__(
-        self, activities: TurnActivities, work: StepInput, task: Task, sandbox: Sandbox, prompt: str, redact: Redactor
-    ) -> None:
-        self._activities = activities
-        self._work = work
-        self._task = task
-        self._sandbox = sandbox
-        self._prompt = prompt
-        self._redact = redact
-        self._reading = Reading()
-        self._is_interrupted = False
-        session = work.session
-        by_gateway = session is not None and session.model_access == "gateway"
-        self._model = model_of(activities.context, work.spec, sandbox) if by_gateway else None
-
-    async def take(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
-        try:
-            turn = await self._metered(talk, writer) if self._model is not None else await self._heard(talk, writer)
-        except asyncio.CancelledError:
-            if is_cancelled():
-                with suppress(BenchFlowError):
-                    await see_through(self._give_up())
-            raise
-        finally:
-            await talk.close()
-        if self._is_interrupted and turn.failure is None:
-            raise TurnInterruptedError("the engine stopped the agent, and the rollout was not cancelled")
-        return turn
-
-    async def _heard(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
-        """The turn, as the agent tells it."""
-        try:
-            return await self._result(talk, await self._listen(talk, writer), writer)
-        except Unanswered as waiting:
-            return self._turn("paused", question=self._shown(waiting.question))
-        except AgentError as error:
-            await talk.kill()
-            failure = redacted(failure_of(error), self._redact)
-            writer.add([{"type": "agent_error", "category": failure.category, "message": failure.message}])
-            return self._turn("error").model_copy(update={"failure": failure})
-
-    async def _metered(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
-        """The turn, with what the gateway saw of it: what was used, and whether it was over."""
-        assert self._model is not None
-        before = await self._model.begin_turn(self._work.step)
-        async with self._model.watched(lambda: talk.cancel(self._work.step.index)):
-            turn = await self._heard(talk, writer)
-        if turn.question is not None:
-            return turn
-        quiet, status, usage = await self._model.end_turn(before)
-        end: Literal["observed", "inferred"] = "observed" if quiet else "inferred"
-        turn_end = end if turn.turn_end is not None else None
-        replay = self._told(status.replay)
-        turn = turn.model_copy(update={"usage": usage, "turn_end": turn_end, "replay": replay, "prefix": status.prefix})
-        if status.prefix_divergence is not None:
-            writer.add([{"type": "other_prefix", "message": self._redact(status.prefix_divergence.message)}])
-        ended = self._ended_by_gateway(status.budget_exhausted, replay)
-        if ended is None:
-            return turn
-        failure, line = ended
-        writer.add([{"type": failure.category} | line])
-        return turn.model_copy(update={"stop_reason": failure.category, "failure": failure})
-
-    def _told(self, replay: ReplayStatus | None) -> ReplayStatus | None:
-        """A replay's state, which shows what the agent asked where it went another way."""
-        if replay is None:
-            return None
-        return ReplayStatus.model_validate(self._redact.within(replay.model_dump(mode="json")))
-
-    def _ended_by_gateway(
-        self, limit: str | None, replay: ReplayStatus | None
-    ) -> tuple[Failure, dict[str, Any]] | None:
-        """Why calls were refused, and what the trajectory says of it; None when they were not."""
-        if limit is not None:
-            error: BenchFlowError = BudgetExhaustedError(
-                f"the rollout has used up its {limit}", key=f"limits.{limit}", remedy="raise the limit"
-            )
-            return failure_of(error), {"limit": limit}
-        settings = self._work.spec.run.replay
-        divergence = replay.divergence if replay is not None else None
-        if settings is None or not settings.strict or divergence is None:
-            return None
-        error = ReplayDivergedError(
-            divergence.message,
-            file=settings.record,
-            remedy="without --strict the model answers from there on",
-            log_tail=divergence.diff or None,
-        )
-        return failure_of(error), {"message": divergence.message, "diff": divergence.diff}
-
-    async def _listen(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> Turn:
-        step = self._work.step
-        limits = Limits(wall=step.timeout_sec, idle=step.idle_timeout_sec)
-
-        def take(lines: list[Line]) -> None:
-            writer.add(lines)
-            if writer.is_full:
-                raise AgentOutputError("the agent said more than a trajectory holds")
-
-        return await talk.turn(step.index, self._prompt, take, self._reading, limits)
-
-    async def _result(self, talk: AcpTalk | AcpxSession, turn: Turn, writer: NodeWriter) -> TurnResult:
-        self._is_interrupted = turn.ended_by == "cancelled"
-        if turn.ended_by not in ("wall_clock", "idle"):
-            return self._turn(turn.stop_reason, inferred=True)
-        step = self._work.step
-        limit = step.timeout_sec if turn.ended_by == "wall_clock" else step.idle_timeout_sec
-        writer.add([{"type": "agent_timeout", "reason": turn.ended_by, "timeout_sec": limit}])
-        said = "did not finish in" if turn.ended_by == "wall_clock" else "said nothing for"
-        failure = failure_of(AgentTimeoutError(f"the agent {said} {limit:g} s", log_tail=await talk.log_tail()))
-        return self._turn("timeout").model_copy(update={"failure": redacted(failure, self._redact)})
-
-    def _turn(self, stop_reason: str, *, inferred: bool = False, question: Question | None = None) -> TurnResult:
-        return TurnResult(
-            # An agent may end a turn with any text; those of the protocol are short.
-            stop_reason=self._redact(stop_reason)[:100],
-            n_tool_calls=len(self._reading.tool_calls),
-            usage=self._reading.usage,
-            # Nothing else tells that no call of a model is under way.
-            turn_end="inferred" if inferred else None,
-            question=question,
-        )
-
-    def _shown(self, question: Question) -> Question:
-        options = [option.model_copy(update={"name": self._redact.cut(option.name)}) for option in question.options]
-        form = self._redact.within(question.form)
-        return question.model_copy(update={"text": self._redact.cut(question.text), "options": options, "form": form})
-
-    async def _give_up(self) -> None:
-        """End a turn that nobody wants any more; what the agent still says is kept."""
-        with closing(self._activities.writer(self._work, self._redact)) as writer:
-            talk = await talk_to(self._activities.context, self._work, self._task, self._sandbox, writer.skip)
-            try:
-                talk.cancel(self._work.step.index)
-                writer.add([{"type": "user_message", "text": self._prompt}])
-                self._reading = Reading()
-                # What a flood has left in the journal would take minutes to be heard.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(PATIENCE.cancel + 2.0):
-                        await self._listen(talk, writer)
-            finally:
-                await talk.close()
-                await talk.kill()

@@ -6,6 +6,7 @@ and after the other. Where one has moved, the layers are not of one moment: they
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,6 @@ from benchflow.contracts.environment import Environment, StateSnapshot
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
 from benchflow.errors import SandboxError, StateBusyError, TornCheckpointError
-from benchflow.planes.sandbox.cancellation import see_through
 
 FENCE = "/var/lib/benchflow/fence"
 """Where a sandbox has the fence of the last checkpoint that was taken of it, for root alone."""
@@ -84,7 +84,7 @@ async def capture(
             continue
         except BaseException:
             # What was cut short must not stay.
-            await see_through(taken.discard())
+            await asyncio.shield(taken.discard())
             raise
         if after == before:
             return taken.captured(attempt)

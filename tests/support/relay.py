@@ -1,4 +1,4 @@
-"""A TCP relay between a client and a server that can be cut: what is sent meanwhile goes nowhere, and nobody is told."""
+"""A TCP relay between a client and a server that can be cut: bytes are held back then, and nobody is told."""
 
 from __future__ import annotations
 
