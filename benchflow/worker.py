@@ -24,10 +24,11 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from benchflow.activities.boundary import BoundaryInterceptor, RunningActivities
+from benchflow.activities.boundary import BoundaryInterceptor
 from benchflow.activities.checkpoints import CheckpointActivities
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.deciding import DecidingActivities
+from benchflow.activities.handover import RunningActivities
 from benchflow.activities.job import JobActivities
 from benchflow.activities.reaper import Reaper
 from benchflow.activities.report import ReportActivities

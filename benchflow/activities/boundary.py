@@ -1,148 +1,26 @@
 """What every activity has around it: a record on disk, a heartbeat, typed failures, a size limit.
 
-The record holds the task token of the running activity. When a worker process is gone, another one on this host
-reads the records of the dead and reports their activities as failed, so that they run again at once instead of
-after a heartbeat timeout. A process can die before it has recorded what it was given, or after it has removed a
-record and before the server heard the result: so the server is also asked what it believes to run in the dead.
+The record lets the next worker process take over what this one leaves: see `handover`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import structlog
 from temporalio import activity
-from temporalio.api.enums.v1 import PendingActivityState
-from temporalio.client import AsyncActivityHandle, Client
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
+from benchflow.activities.handover import NEXT_WORKER, RunningActivities
 from benchflow.contracts.base import MAX_INLINE_BYTES, Model
 from benchflow.contracts.failures import failure_of
 from benchflow.errors import BenchFlowError, PayloadTooLargeError
-from benchflow.host import is_alive, start_time
 
 log = structlog.get_logger("benchflow.activities")
-
-
-NEXT_WORKER = timedelta(milliseconds=50)
-"""How long an activity waits that lost its worker: it did not fail, however many workers it has had."""
-
-OPEN_WORKFLOWS = 1000
-"""Most open workflows that are asked what they wait for when a worker process is found dead."""
-
-_RUNNING = (
-    PendingActivityState.PENDING_ACTIVITY_STATE_STARTED,
-    PendingActivityState.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED,
-)
-
-
-class RunningActivities:
-    """The records of this process: `<running>/<pid>-<start time>/<number>.token`.
-
-    host: the id of this host; with it the directory's name makes the identity under which the server knows us.
-    """
-
-    def __init__(self, root: Path, host: str) -> None:
-        self.root = root
-        self.host = host
-        self.directory = root / f"{os.getpid()}-{start_time(os.getpid())}"
-        self._count = 0
-
-    @property
-    def identity(self) -> str:
-        return self._identity_of(self.directory)
-
-    def _identity_of(self, directory: Path) -> str:
-        return f"{directory.name}@{self.host}"
-
-    def open(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-    def mark_ready(self) -> None:
-        """Say that this worker asks for work."""
-        (self.directory / "ready").touch()
-
-    def add(self, token: bytes) -> Path:
-        self._count += 1
-        record = self.directory / f"{self._count}.token"
-        partial = record.with_suffix(".new")
-        partial.write_bytes(token)
-        partial.replace(record)
-        return record
-
-    def of_the_dead(self) -> list[Path]:
-        """The directories of worker processes that are gone."""
-        dead = []
-        for directory in self.root.iterdir() if self.root.is_dir() else ():
-            pid, _, started = directory.name.partition("-")
-            if pid.isdecimal() and not is_alive(int(pid), int(started) if started.isdecimal() else None):
-                dead.append(directory)
-        return dead
-
-    async def hand_over_forever(self, client: Client, every_sec: float) -> None:
-        """Hand over what worker processes of this host leave when they end, whether killed or stopped.
-
-        every_sec: seconds between polls for processes that have died.
-        """
-        while True:
-            if dead := self.of_the_dead():
-                try:
-                    count = await self._hand_over(client, dead)
-                    log.info("handed over", processes=len(dead), activities=count)
-                except (RPCError, FileNotFoundError) as error:
-                    # The server is restarting, and the records stay; or another worker was faster.
-                    log.info("handing over will be tried again", error=str(error))
-            await asyncio.sleep(every_sec)
-
-    async def _hand_over(self, client: Client, dead: Sequence[Path]) -> int:
-        """Report the activities of dead processes as failed, retryably. Returns how many there were."""
-        count = 0
-        for directory in dead:
-            for record in directory.glob("*.token"):
-                count += await _fail(client.get_async_activity_handle(task_token=record.read_bytes()))
-        count += await self._hand_over_unrecorded(client, {self._identity_of(directory) for directory in dead})
-        for directory in dead:
-            shutil.rmtree(directory, ignore_errors=True)
-        return count
-
-    async def _hand_over_unrecorded(self, client: Client, identities: set[str]) -> int:
-        count = 0
-        async for workflow in client.list_workflows('ExecutionStatus="Running"', limit=OPEN_WORKFLOWS):
-            handle = client.get_workflow_handle(workflow.id, run_id=workflow.run_id)
-            try:
-                waits_for = (await handle.describe()).raw_description.pending_activities
-            except RPCError as error:
-                if error.status != RPCStatusCode.NOT_FOUND:
-                    raise
-                continue
-            for pending in waits_for:
-                if pending.state in _RUNNING and pending.last_worker_identity in identities:
-                    count += await _fail(
-                        client.get_async_activity_handle(
-                            workflow_id=workflow.id, run_id=workflow.run_id, activity_id=pending.activity_id
-                        )
-                    )
-        return count
-
-
-async def _fail(activity_: AsyncActivityHandle) -> int:
-    """Report an activity of a dead process; 0 for one that the server knows to have ended."""
-    try:
-        await activity_.fail(ApplicationError("the worker died", type="WorkerDied", next_retry_delay=NEXT_WORKER))
-    except RPCError as error:
-        if error.status != RPCStatusCode.NOT_FOUND:
-            raise
-        return 0
-    return 1
 
 
 class BoundaryInterceptor(Interceptor):

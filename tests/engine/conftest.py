@@ -13,7 +13,7 @@ from support.theatre import Theatre
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from benchflow.activities.boundary import RunningActivities
+from benchflow.activities.handover import RunningActivities
 from benchflow.contracts.options import WorkerOptions
 from benchflow.jobs import Job
 from benchflow.paths import StatePaths

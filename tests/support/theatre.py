@@ -12,8 +12,8 @@ from support.hall import Hall
 from temporalio.api.enums.v1 import EventType
 from temporalio.service import RPCError, RPCStatusCode
 
-from benchflow.activities.boundary import RunningActivities
 from benchflow.activities.context import WorkerContext
+from benchflow.activities.handover import RunningActivities
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import JobProgress
 from benchflow.contracts.options import WorkflowOptions

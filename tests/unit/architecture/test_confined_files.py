@@ -41,6 +41,7 @@ HOST: dict[str, str] = {
     "activities/clean_room.py": _RESULTS,
     "activities/context.py": _STATE,
     "activities/environments.py": "records in the state directory, and evidence that the host writes",
+    "activities/handover.py": _STATE,
     "activities/kept.py": _STATE,
     "activities/models.py": _STATE,
     "activities/reaper.py": _STATE,
