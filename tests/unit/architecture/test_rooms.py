@@ -25,6 +25,8 @@ ALLOWED: dict[str, set[str]] = {
     "log": {"log_files", "sanitise"},
     "log_files": {"store"},
     "processes": {"log_files"},
+    "rounds": {"errors"},
+    "idle": {"paths", "stack", "temporal"},
     "provenance": {
         *("confined", "contracts", "errors", "host", "paths", "results.summary", "secrets", "store", "stored_files"),
     },
@@ -48,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "activities": {
         *("archive_reader", "branching", "checkpoints", "confined", "contracts", "errors", "gateway", "host", "paths"),
-        *("planes", "results", "secrets", "store", "tasks", "trajectories", "workflows.options"),
+        *("planes", "results", "rounds", "secrets", "store", "tasks", "trajectories", "workflows.options"),
     },
     "temporal": {"contracts", "errors", "paths", "stack", "workflows.options"},
     "enclosure": set(),
@@ -59,12 +61,12 @@ ALLOWED: dict[str, set[str]] = {
     },
     "stack": {"contracts", "errors", "host", "log_files", "paths", "store"},
     "supervisor": {
-        *("contracts", "errors", "gateway", "host", "log", "paths", "processes", "server", "stack", "store"),
-        *("temporal",),
+        *("contracts", "errors", "gateway", "host", "idle", "log", "paths", "processes", "rounds", "server"),
+        *("stack", "store"),
     },
     "worker": {
-        *("activities", "contracts", "errors", "host", "log", "paths", "planes", "stack", "store", "temporal"),
-        *("workflows",),
+        *("activities", "contracts", "errors", "host", "log", "paths", "planes", "rounds", "stack", "store"),
+        *("temporal", "workflows"),
     },
     "jobs": {
         *("branching", "contracts", "errors", "host", "paths", "planes", "provenance", "results", "sanitise"),
