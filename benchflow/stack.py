@@ -180,7 +180,8 @@ def ensure(paths: StatePaths | None = None) -> StackRecord:
             # One that ends well has left it to another's, which may be gone by now.
             if child is not None and child.returncode:
                 _raise_start_failure(paths)
-            check_ports()
+            check_port(PORT_VARIABLE)
+            check_port(UI_PORT_VARIABLE)
             # Its worker inherits this environment; with a bad value there, it would end again and again.
             WorkerOptions.from_environment(os.environ)
             _write_wanted(paths)
@@ -212,16 +213,15 @@ def stop(paths: StatePaths | None = None) -> bool:
     return True
 
 
-def check_ports() -> None:
-    """Raise `PortTakenError` when a port that was asked for is taken."""
-    for variable in (PORT_VARIABLE, UI_PORT_VARIABLE):
-        port = wanted_port(variable)
-        if port is not None and not is_free(port):
-            raise PortTakenError(
-                f"port {port} is taken by another process",
-                key=variable,
-                remedy=f"unset {variable} to let a free port be chosen, or name another",
-            )
+def check_port(variable: str) -> None:
+    """Raise `PortTakenError` when the port that a variable asks for is taken."""
+    port = wanted_port(variable)
+    if port is not None and not is_free(port):
+        raise PortTakenError(
+            f"port {port} is taken by another process",
+            key=variable,
+            remedy=f"unset {variable} to let a free port be chosen, or name another",
+        )
 
 
 def wanted_port(variable: str) -> int | None:
