@@ -188,7 +188,7 @@ class Slots:
         """Take a slot for the sandbox `name`, or keep the one it has and has not lent. The slot remembers the newest
         attempt.
         """
-        with locked(self.directory.with_suffix(".lock")):
+        with locked(self.directory.with_suffix(".lock")), storage_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
             slot = self.directory / name
             counted = self._counted()
@@ -200,7 +200,7 @@ class Slots:
 
     def lend(self, name: str) -> None:
         """Let others have the slot of a sandbox in which nothing works until they are done."""
-        with locked(self.directory.with_suffix(".lock")):
+        with locked(self.directory.with_suffix(".lock")), storage_errors(self.directory):
             if (self.directory / name).exists():
                 self._lent(name).touch()
         self._freed.set()

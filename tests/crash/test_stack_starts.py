@@ -138,6 +138,11 @@ def small_disk(state_root: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(state_root)], check=True)
 
 
+def children(pid: int) -> set[str]:
+    """Return the pids of a process's children."""
+    return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
 async def test_a_stack_whose_disk_is_full_comes_back_when_there_is_space(small_disk: Path) -> None:
     paths = StatePaths(small_disk)
     record = await asyncio.to_thread(stack.ensure, paths)
@@ -148,23 +153,24 @@ async def test_a_stack_whose_disk_is_full_comes_back_when_there_is_space(small_d
         with contextlib.suppress(OSError), fill.open("wb", buffering=0) as file:
             while file.write(bytes(4096)):
                 pass
-        # The server ends by itself when it cannot write, and again each time that it is started.
-        assert record.server is not None
-        await until(lambda: not record.server.alive)
-        os.kill(record.worker.pid, signal.SIGKILL)
-        await until(lambda: not record.worker.alive)
-        assert record.supervisor.alive
+        assert record.server is not None and record.worker is not None
+        for process in (record.server, record.worker):
+            os.kill(process.pid, signal.SIGKILL)
+        # Nothing that is started in their place can be recorded, or work.
+        before_it, since = children(record.supervisor.pid), set[str]()
+        await until(lambda: since.update(children(record.supervisor.pid) - before_it) or len(since) >= 4)
+        assert stack.running(paths) == record
         fill.unlink()
 
-        def is_recorded() -> bool:
+        def both_are_back() -> StackRecord | None:
             found = stack.running(paths)
-            return found is not None and found.restarts.get("server", 0) > 0 and found.worker != record.worker
+            is_new = found is not None and record.worker != found.worker and record.server != found.server
+            return found if is_new and any(paths.running.glob(f"{found.worker.pid}-*/ready")) else None
 
-        await until(is_recorded)
-        again = stack.running(paths)
-        assert again is not None and again.supervisor == record.supervisor
-        await until(lambda: any(paths.running.glob(f"{stack.running(paths).worker.pid}-*/ready")))
-        description = await (await connect(stack_target(again))).get_workflow_handle("before").describe()
-        assert description.run_id == before.first_execution_run_id
+        again = await until(both_are_back)
+        assert again.supervisor == record.supervisor
+        client = await connect(stack_target(again))
+        assert (await client.get_workflow_handle("before").describe()).run_id == before.first_execution_run_id
+        await client.start_workflow("Unknown", id="after", task_queue="none")
     finally:
         await asyncio.to_thread(stack.stop, paths)

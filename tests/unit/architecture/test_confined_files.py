@@ -48,6 +48,7 @@ HOST: dict[str, str] = {
     "activities/rollback.py": _RESULTS,
     "activities/scoring.py": _RESULTS,
     "activities/turns.py": "evidence that the host has kept, copied with its links as they are",
+    "disk_writes.py": "directories that the host makes, to sync them",
     "enclosure.py": _STATE,
     "host.py": _STATE,
     "jobs/": "what the user names, and results by names that the host makes",
