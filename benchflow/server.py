@@ -26,7 +26,7 @@ from benchflow.errors import ServerUnavailableError, StackError
 from benchflow.log_files import read_tail
 from benchflow.paths import StatePaths
 from benchflow.processes import spawn
-from benchflow.stack import START_TIMEOUT_SEC, Process, StackRecord
+from benchflow.stack import START_TIMEOUT_SEC, Process, StackRecord, wanted_synchronous
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -117,7 +117,9 @@ def _command(paths: StatePaths, record: StackRecord, ui_port: int) -> list[str]:
     command = [temporal_binary(), "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "warn"]
     command += ["--port", str(record.port), "--ui-port", str(ui_port)]
     command += ["--namespace", record.namespace, "--db-filename", str(paths.database)]
-    command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=normal"]
+    # With `normal`, a commit is in the kernel's hands, and safe from the death of any process; a power cut may take the
+    # last ones, and leaves the database whole. `full` waits for the disk at each commit.
+    command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", f"synchronous={wanted_synchronous()}"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
     for name in names.KEYWORD_ATTRIBUTES:
         command += ["--search-attribute", f"{name}=Keyword"]

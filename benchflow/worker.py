@@ -30,6 +30,7 @@ from benchflow.activities.context import WorkerContext
 from benchflow.activities.deciding import DecidingActivities
 from benchflow.activities.handover import RunningActivities
 from benchflow.activities.job import JobActivities
+from benchflow.activities.leftovers import Leftovers
 from benchflow.activities.reaper import Reaper
 from benchflow.activities.report import ReportActivities
 from benchflow.activities.rollback import RollbackActivities
@@ -148,7 +149,7 @@ async def serve(target: Target, options: WorkerOptions) -> None:
     records = RunningActivities(paths.running, context.host_id)
     records.open()
     reaping = repeat("reaper", Reaper(context).reap, every_sec=options.reap_every_sec, limit_sec=REAP_ROUND_SEC)
-    background = [asyncio.create_task(reaping)]
+    background = [asyncio.create_task(reaping), asyncio.create_task(_remove_leftovers_forever(context))]
     try:
         async with contextlib.AsyncExitStack() as running:
             for worker in make_workers(context, records):
@@ -162,6 +163,13 @@ async def serve(target: Target, options: WorkerOptions) -> None:
         for task in background:
             task.cancel()
         await close_providers(context.stack)
+
+
+async def _remove_leftovers_forever(context: WorkerContext) -> None:
+    # A stack may never live as long as an interval; its first moments belong to whoever started it.
+    every_sec = context.options.leftovers_every_sec
+    await asyncio.sleep(min(60.0, every_sec))
+    await repeat("leftovers", Leftovers(context).remove, every_sec=every_sec, limit_sec=REAP_ROUND_SEC)
 
 
 async def _hand_over_forever(client: Client, records: RunningActivities, options: WorkerOptions) -> None:

@@ -43,6 +43,7 @@ HOST: dict[str, str] = {
     "activities/environments.py": "records in the state directory, and evidence that the host writes",
     "activities/handover.py": _STATE,
     "activities/kept.py": _STATE,
+    "activities/leftovers.py": _STATE,
     "activities/models.py": _STATE,
     "activities/reaper.py": _STATE,
     "activities/rollback.py": _RESULTS,
