@@ -15,7 +15,6 @@ import shutil
 import signal
 import sys
 import sysconfig
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,23 +137,27 @@ async def wait_until_ready(server: Server, record: StackRecord) -> None:
     # The server starts meanwhile: these imports take as long as it does.
     from benchflow.temporal import connect, stack_target
 
-    deadline = time.monotonic() + START_TIMEOUT_SEC / 2
-    while True:
-        if server.process.returncode is not None:
-            raise _start_failure("the Temporal server", server.process.returncode, server.log)
-        try:
-            # A frozen server takes connections, and says nothing.
-            async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
-                client = await connect(stack_target(record))
-                await _set_retention(client)
-            return
-        except (ServerUnavailableError, TimeoutError) as error:
-            if time.monotonic() > deadline:
-                raise FailedStartError(
-                    f"the Temporal server does not answer: {error or 'it takes connections, but says nothing'}",
-                    log_tail=read_tail(server.log),
-                ) from error
-            await asyncio.sleep(0.03)
+    async def ask() -> None:
+        while True:
+            try:
+                await _set_retention(await connect(stack_target(record)))
+                return
+            except ServerUnavailableError:
+                await asyncio.sleep(0.03)
+
+    # Whoever has taken its port takes connections and says nothing, as a frozen server does: that the server has ended
+    # says more than they do.
+    asking, ended = asyncio.create_task(ask()), asyncio.create_task(server.process.wait())
+    try:
+        await asyncio.wait({asking, ended}, timeout=START_TIMEOUT_SEC / 2, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            raise _start_failure("the Temporal server", ended.result(), server.log)
+        if not asking.done():
+            raise FailedStartError("the Temporal server does not answer", log_tail=read_tail(server.log))
+        asking.result()
+    finally:
+        asking.cancel()
+        ended.cancel()
 
 
 def _start_failure(what: str, status: int, log: Path) -> StackError:

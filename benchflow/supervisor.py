@@ -207,9 +207,9 @@ class Supervisor:
             port = free_port(other_than=self.record.ui_port)
             log.warning("the server's port was taken by another process", port=self.record.port, instead=port)
             self._write(port=port)
-            # Its worker asks for work at the old one.
+            # Its worker asks at the old one, for a server to hand its work over to. The next worker takes that over.
             if self._worker is not None and self._worker.returncode is None:
-                self._worker.terminate()
+                self._worker.kill()
         if not is_free(self.record.ui_port):
             self._write(ui_port=free_port(other_than=self.record.port))
 

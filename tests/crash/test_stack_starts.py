@@ -13,9 +13,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from support.running import job_config
+from support.task_writer import write_task
 
 from benchflow import server, stack, supervisor
 from benchflow.errors import PortTakenError
+from benchflow.jobs import plan_job, submit
 from benchflow.paths import StatePaths
 from benchflow.server import NamespaceRefusedError, Server
 from benchflow.stack import StackRecord
@@ -173,4 +176,31 @@ async def test_a_stack_whose_disk_is_full_comes_back_when_there_is_space(small_d
         assert (await client.get_workflow_handle("before").describe()).run_id == before.first_execution_run_id
         await client.start_workflow("Unknown", id="after", task_queue="none")
     finally:
+        await asyncio.to_thread(stack.stop, paths)
+
+
+async def test_what_dies_while_the_supervisor_is_frozen_is_back_when_it_wakes(state_root: Path, tmp_path: Path) -> None:
+    paths = StatePaths(state_root)
+    config = job_config([write_task(tmp_path)], tmp_path / "jobs", sandbox="noop", repeats=24, concurrency=2)
+    job = await submit(plan_job(config))
+    record = stack.running(paths)
+    assert record is not None and record.server is not None
+    try:
+        await until(lambda: job.directory.results.exists())
+        os.kill(record.supervisor.pid, signal.SIGSTOP)
+        os.kill(record.server.pid, signal.SIGKILL)
+        await until(lambda: not record.server.alive)
+        finishing = asyncio.create_task(job.wait())
+        # Longer than a server that is started again takes. Its worker goes on asking meanwhile.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(finishing), 5)
+        os.kill(record.supervisor.pid, signal.SIGCONT)
+        await finishing
+        assert [(result.status, result.attempt) for result in job.results()] == [("passed", 1)] * 24
+        again = stack.running(paths)
+        assert again is not None and again.restarts == {"server": 1}
+        assert (again.supervisor, again.worker) == (record.supervisor, record.worker)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(record.supervisor.pid, signal.SIGCONT)
         await asyncio.to_thread(stack.stop, paths)
