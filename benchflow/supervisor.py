@@ -129,7 +129,8 @@ class Supervisor:
         tasks = [asyncio.create_task(each) for each in keepers]
         stop = asyncio.create_task(self.stopping.wait())
         done, _ = await asyncio.wait({stop, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        self._write(state="stopping")
+        with contextlib.suppress(StoreError):
+            self._write(state="stopping")
         for task in (stop, *tasks):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
