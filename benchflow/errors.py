@@ -162,6 +162,12 @@ class ResultFileError(StoreError):
     retryable = False
 
 
+class MissingArtifactError(StoreError):
+    """An object store does not hold a blob that it should."""
+
+    retryable = False
+
+
 class CorruptArtifactError(StoreError):
     """A stored blob does not have the digest it is named by."""
 

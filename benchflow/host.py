@@ -12,7 +12,7 @@ import os
 import pwd
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -135,6 +135,18 @@ def locked(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
+def try_lock(path: Path) -> Callable[[], None] | None:
+    """Take an exclusive lock on a file, and return what lets go of it; None when another process has it."""
+    with storage_errors(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return lambda: os.close(fd)
+
+
 def host_id(paths: StatePaths) -> str:
     """This host's id: made once, kept in a file that outlives every process."""
     with locked(paths.root / "host-id.lock"):
@@ -176,7 +188,7 @@ class Slots:
         """Take a slot for the sandbox `name`, or keep the one it has and has not lent. The slot remembers the newest
         attempt.
         """
-        with locked(self.directory.with_suffix(".lock")):
+        with locked(self.directory.with_suffix(".lock")), storage_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
             slot = self.directory / name
             counted = self._counted()
@@ -188,7 +200,7 @@ class Slots:
 
     def lend(self, name: str) -> None:
         """Let others have the slot of a sandbox in which nothing works until they are done."""
-        with locked(self.directory.with_suffix(".lock")):
+        with locked(self.directory.with_suffix(".lock")), storage_errors(self.directory):
             if (self.directory / name).exists():
                 self._lent(name).touch()
         self._freed.set()

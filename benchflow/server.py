@@ -15,7 +15,6 @@ import shutil
 import signal
 import sys
 import sysconfig
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from benchflow.errors import ServerUnavailableError, StackError
 from benchflow.log_files import read_tail
 from benchflow.paths import StatePaths
 from benchflow.processes import spawn
-from benchflow.stack import START_TIMEOUT_SEC, Process, StackRecord
+from benchflow.stack import START_TIMEOUT_SEC, Process, StackRecord, wanted_synchronous
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -45,6 +44,10 @@ class NamespaceRefusedError(StackError):
 
 class InterruptedStartError(StackError):
     """The server, or its enclosure, was killed while it started."""
+
+
+class FailedStartError(StackError):
+    """The server ended by itself while it started, or did not answer."""
 
 
 def temporal_binary() -> str:
@@ -113,7 +116,9 @@ def _command(paths: StatePaths, record: StackRecord, ui_port: int) -> list[str]:
     command = [temporal_binary(), "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "warn"]
     command += ["--port", str(record.port), "--ui-port", str(ui_port)]
     command += ["--namespace", record.namespace, "--db-filename", str(paths.database)]
-    command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=normal"]
+    # With `normal`, a commit is in the kernel's hands, and safe from the death of any process; a power cut may take the
+    # last ones, and leaves the database whole. `full` waits for the disk at each commit.
+    command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", f"synchronous={wanted_synchronous()}"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
     for name in names.KEYWORD_ATTRIBUTES:
         command += ["--search-attribute", f"{name}=Keyword"]
@@ -123,26 +128,40 @@ def _command(paths: StatePaths, record: StackRecord, ui_port: int) -> list[str]:
 
 
 async def wait_until_ready(server: Server, record: StackRecord) -> None:
-    """Wait until the server answers. Raises `StackError` when it has ended, or does not answer in time."""
+    """Wait until the server answers.
+
+    Raises:
+        InterruptedStartError: It was killed.
+        FailedStartError: It ended by itself, or does not answer in time.
+    """
     # The server starts meanwhile: these imports take as long as it does.
     from benchflow.temporal import connect, stack_target
 
-    deadline = time.monotonic() + START_TIMEOUT_SEC / 2
-    while True:
-        if server.process.returncode is not None:
-            raise _start_failure("the Temporal server", server.process.returncode, server.log)
-        try:
-            client = await connect(stack_target(record))
-            await _set_retention(client)
-            return
-        except ServerUnavailableError:
-            if time.monotonic() > deadline:
-                raise
-            await asyncio.sleep(0.03)
+    async def ask() -> None:
+        while True:
+            try:
+                await _set_retention(await connect(stack_target(record)))
+                return
+            except ServerUnavailableError:
+                await asyncio.sleep(0.03)
+
+    # Whoever has taken its port takes connections and says nothing, as a frozen server does: that the server has ended
+    # says more than they do.
+    asking, ended = asyncio.create_task(ask()), asyncio.create_task(server.process.wait())
+    try:
+        await asyncio.wait({asking, ended}, timeout=START_TIMEOUT_SEC / 2, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            raise _start_failure("the Temporal server", ended.result(), server.log)
+        if not asking.done():
+            raise FailedStartError("the Temporal server does not answer", log_tail=read_tail(server.log))
+        asking.result()
+    finally:
+        asking.cancel()
+        ended.cancel()
 
 
 def _start_failure(what: str, status: int, log: Path) -> StackError:
-    kind = InterruptedStartError if status < 0 else StackError
+    kind = InterruptedStartError if status < 0 else FailedStartError
     return kind(f"{what} ended with {status}", log_tail=read_tail(log))
 
 

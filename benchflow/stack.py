@@ -32,6 +32,8 @@ from benchflow.store import storage_errors, write_atomic
 PORT_VARIABLE = "BENCHFLOW_STACK_PORT"
 UI_PORT_VARIABLE = "BENCHFLOW_UI_PORT"
 IDLE_VARIABLE = "BENCHFLOW_STACK_IDLE_SEC"
+SYNCHRONOUS_VARIABLE = "BENCHFLOW_STACK_SYNCHRONOUS"
+"""How long the server waits for its disk: `normal`, or `full` for a database that a power cut takes nothing from."""
 PORTS = range(10_000, 32_768)
 """Ports that `free_port` chooses from: below those that Linux gives to outgoing connections. A connection may take one
 of those before the server listens there, or while it is started again."""
@@ -180,7 +182,9 @@ def ensure(paths: StatePaths | None = None) -> StackRecord:
             # One that ends well has left it to another's, which may be gone by now.
             if child is not None and child.returncode:
                 _raise_start_failure(paths)
-            check_ports()
+            check_port(PORT_VARIABLE)
+            check_port(UI_PORT_VARIABLE)
+            wanted_synchronous()
             # Its worker inherits this environment; with a bad value there, it would end again and again.
             WorkerOptions.from_environment(os.environ)
             _write_wanted(paths)
@@ -212,16 +216,15 @@ def stop(paths: StatePaths | None = None) -> bool:
     return True
 
 
-def check_ports() -> None:
-    """Raise `PortTakenError` when a port that was asked for is taken."""
-    for variable in (PORT_VARIABLE, UI_PORT_VARIABLE):
-        port = wanted_port(variable)
-        if port is not None and not is_free(port):
-            raise PortTakenError(
-                f"port {port} is taken by another process",
-                key=variable,
-                remedy=f"unset {variable} to let a free port be chosen, or name another",
-            )
+def check_port(variable: str) -> None:
+    """Raise `PortTakenError` when the port that a variable asks for is taken."""
+    port = wanted_port(variable)
+    if port is not None and not is_free(port):
+        raise PortTakenError(
+            f"port {port} is taken by another process",
+            key=variable,
+            remedy=f"unset {variable} to let a free port be chosen, or name another",
+        )
 
 
 def wanted_port(variable: str) -> int | None:
@@ -231,6 +234,14 @@ def wanted_port(variable: str) -> int | None:
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise ConfigError(f"{text!r} is not a port", key=variable, remedy="a number from 1 to 65535")
     return int(text)
+
+
+def wanted_synchronous() -> str:
+    """Return SQLite's `synchronous` of the server's database. Raises `ConfigError`."""
+    text = os.environ.get(SYNCHRONOUS_VARIABLE) or "normal"
+    if text not in ("normal", "full"):
+        raise ConfigError(f"{text!r} is neither", key=SYNCHRONOUS_VARIABLE, remedy="use normal or full, or unset it")
+    return text
 
 
 def free_port(*, other_than: int | None = None) -> int:

@@ -18,11 +18,20 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from benchflow.contracts.base import ArtifactRef
-from benchflow.errors import ConfigError, CorruptArtifactError, DiskFullError, StoreError
+from benchflow.disk_writes import sync_directory
+from benchflow.errors import (
+    BenchFlowError,
+    ConfigError,
+    CorruptArtifactError,
+    DiskFullError,
+    MissingArtifactError,
+    StoreError,
+)
 from benchflow.paths import StatePaths
 
 STORE_VARIABLE = "BENCHFLOW_STORE"
 _CHUNK = 1 << 20
+_REMEDY = f"point {STORE_VARIABLE} of worker and submitter at the same store"
 
 
 @contextlib.contextmanager
@@ -44,13 +53,20 @@ def storage_errors(what: Path | str) -> Iterator[None]:
         ) from error
 
 
-def make_private_directory(path: Path) -> None:
-    """Make a directory, and those above it that are missing, for its user alone. One that exists stays as it is."""
+def make_private_directory(path: Path, *, durable: bool = False) -> None:
+    """Make a directory, and those above it that are missing, for its user alone. One that exists stays as it is.
+
+    durable: wait until those that were made would survive a power cut.
+    """
     missing = [path]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
     for each in reversed(missing):
-        each.mkdir(mode=0o700, exist_ok=True)
+        if durable and not each.exists():
+            each.mkdir(mode=0o700, exist_ok=True)
+            sync_directory(each.parent)
+        else:
+            each.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -60,7 +76,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
     can be made again.
     """
     with storage_errors(path):
-        make_private_directory(path.parent)
+        make_private_directory(path.parent, durable=durable)
         fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(fd, "wb") as file:
@@ -70,16 +86,11 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
                     os.fsync(file.fileno())
             Path(name).chmod(mode)
             Path(name).replace(path)
+            if durable:
+                sync_directory(path.parent)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write every byte, or raise: on a disk that fills up, one call may write a part and say nothing."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
 
 
 class Backend(Protocol):
@@ -92,7 +103,9 @@ class Backend(Protocol):
         """The bytes of a blob; None when there is none."""
         ...
 
-    def put(self, key: str, source: Path) -> None: ...
+    def put(self, key: str, source: Path) -> None:
+        """Store a file, in the place of one that was torn."""
+        ...
 
     def get(self, key: str, target: Path) -> None: ...
 
@@ -116,23 +129,25 @@ class DirectoryBackend:
     def put(self, key: str, source: Path) -> None:
         target = self.root / key
         with storage_errors(target):
-            make_private_directory(target.parent)
-            if not _link_whole(source, target):
+            make_private_directory(target.parent, durable=True)
+            # One that exists is torn, by a power cut or a copy that was broken off: no link replaces it.
+            if target.exists() or not _link_whole(source, target):
                 partial = target.with_name(f".{target.name}.{os.getpid()}.{id(source)}")
                 partial.touch(mode=0o600)
                 with partial.open("wb") as blob:
                     _copy(source, blob)
                 partial.replace(target)
+            sync_directory(target.parent)
 
     def get(self, key: str, target: Path) -> None:
-        try:
-            shutil.copyfile(self.root / key, target)
-        except FileNotFoundError as error:
-            raise StoreError(
-                "the store does not hold this artifact",
-                file=str(self.root / key),
-                remedy=f"point {STORE_VARIABLE} of worker and submitter at the same store",
-            ) from error
+        with storage_errors(target):
+            try:
+                shutil.copyfile(self.root / key, target)
+            except FileNotFoundError as error:
+                # Retryable: a directory that hosts share by NFS may show a new file some seconds late.
+                raise StoreError(
+                    "the store does not hold this artifact", file=str(self.root / key), remedy=_REMEDY
+                ) from error
 
 
 def _link_whole(source: Path, target: Path) -> bool:
@@ -179,24 +194,39 @@ class FsspecBackend:
         return self._url
 
     def size(self, key: str) -> int | None:
-        try:
-            return int(self._fs.info(f"{self._root}/{key}")["size"])
-        except FileNotFoundError:
-            return None
+        with self._remote_errors(key):
+            try:
+                return int(self._fs.info(f"{self._root}/{key}")["size"])
+            except FileNotFoundError:
+                return None
 
     def put(self, key: str, source: Path) -> None:
-        with storage_errors(self._url):
+        with self._remote_errors(key):
             self._fs.makedirs(f"{self._root}/{key}".rpartition("/")[0], exist_ok=True)
             self._fs.put_file(str(source), f"{self._root}/{key}")
 
     def get(self, key: str, target: Path) -> None:
+        with self._remote_errors(key):
+            try:
+                self._fs.get_file(f"{self._root}/{key}", str(target))
+            except FileNotFoundError as error:
+                raise MissingArtifactError(
+                    "the store does not hold this artifact", file=f"{self._url}/{key}", remedy=_REMEDY
+                ) from error
+
+    @contextlib.contextmanager
+    def _remote_errors(self, key: str) -> Iterator[None]:
+        """Translate the errors of fsspec and of the client below it, each of which has exceptions of its own."""
         try:
-            self._fs.get_file(f"{self._root}/{key}", str(target))
-        except FileNotFoundError as error:
+            with storage_errors(f"{self._url}/{key}"):
+                yield
+        except BenchFlowError:
+            raise
+        except Exception as error:
             raise StoreError(
-                "the store does not hold this artifact",
+                f"the store does not answer as it should: {type(error).__name__}: {error}",
                 file=f"{self._url}/{key}",
-                remedy=f"point {STORE_VARIABLE} of worker and submitter at the same store",
+                remedy="check the address, the credentials and the network; it is tried again",
             ) from error
 
 
@@ -228,7 +258,7 @@ class Store:
 
     async def put_bytes(self, data: bytes) -> ArtifactRef:
         def put() -> ArtifactRef:
-            with tempfile.NamedTemporaryFile() as file:
+            with storage_errors(tempfile.gettempdir()), tempfile.NamedTemporaryFile() as file:
                 file.write(data)
                 file.flush()
                 return self._put_file(Path(file.name))
@@ -247,7 +277,7 @@ class Store:
 
     async def read(self, ref: ArtifactRef) -> bytes:
         def read() -> bytes:
-            with tempfile.TemporaryDirectory() as scratch:
+            with storage_errors(tempfile.gettempdir()), tempfile.TemporaryDirectory() as scratch:
                 target = Path(scratch) / "blob"
                 self._fetch(ref, target)
                 return target.read_bytes()
@@ -256,10 +286,11 @@ class Store:
 
     def _put_file(self, path: Path) -> ArtifactRef:
         digest = file_digest(path)
-        key = _key(digest)
-        if self.backend.size(key) is None:
+        key, size = _key(digest), path.stat().st_size
+        # One of another size was torn, by a power cut or an upload that was broken off.
+        if self.backend.size(key) != size:
             self.backend.put(key, path)
-        return ArtifactRef(uri=f"{self.backend.url}/{key}", sha256=digest, size=path.stat().st_size)
+        return ArtifactRef(uri=f"{self.backend.url}/{key}", sha256=digest, size=size)
 
     def _fetch(self, ref: ArtifactRef, target: Path) -> None:
         key = _key(ref.sha256)
@@ -274,7 +305,8 @@ class Store:
                     file=ref.uri,
                     remedy="remove the file from the store, and have what wrote it run again",
                 )
-            partial.replace(target)
+            with storage_errors(target):
+                partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import gc
 import os
 import secrets
@@ -15,23 +14,25 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 import structlog
 
-from benchflow.errors import (
-    GatewayError,
-    GatewayUnavailableError,
-    ServerUnavailableError,
-    StackError,
-)
-from benchflow.gateway.process import ensure_gateway, has_rollouts, is_running, stop_gateway
-from benchflow.host import make_state_private, start_time
+from benchflow.errors import GatewayError, StackError, StoreError
+from benchflow.gateway.process import START_SEC, STOP_SEC, ensure_gateway, has_rollouts, is_running, stop_gateway
+from benchflow.host import make_state_private, start_time, try_lock
+from benchflow.idle import IdleWatch
 from benchflow.log import configure_logging
 from benchflow.paths import PRIVATE_UMASK, StatePaths
 from benchflow.processes import Backoff, end, raise_open_files, spawn
-from benchflow.server import InterruptedStartError, NamespaceRefusedError, Server, start_server, wait_until_ready
+from benchflow.rounds import repeat
+from benchflow.server import (
+    FailedStartError,
+    InterruptedStartError,
+    NamespaceRefusedError,
+    Server,
+    start_server,
+    wait_until_ready,
+)
 from benchflow.stack import (
     ENCLOSED_PORT,
     IDLE_VARIABLE,
@@ -41,6 +42,7 @@ from benchflow.stack import (
     Process,
     StackRecord,
     WorkerWanted,
+    check_port,
     free_port,
     is_free,
     make_ui_token,
@@ -56,6 +58,12 @@ from benchflow.store import write_atomic
 FLAT_WORKER = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 
 LOOK_AT_GATEWAY_SEC = 0.5
+GATEWAY_ROUND_SEC = START_SEC + STOP_SEC + 30
+"""Seconds after which a look at the gateway hangs: it may stop an outdated one and start another."""
+IDLE_ROUND_SEC = 60.0
+"""Seconds after which asking the server for open work hangs."""
+MAX_FIRST_STARTS = 3
+"""Servers that may end by themselves before one answers. Then whoever waits for the stack gets the error."""
 DOOR_BACKLOG = 512
 """Connections that wait while the Web UI's door starts."""
 
@@ -76,6 +84,10 @@ class Supervisor:
         self._door_listener: socket.socket | None = None
         self._door_is_open = asyncio.Event()
         self._came_up = False
+        self._failed_starts = 0
+        self._worker: asyncio.subprocess.Process | None = None
+        self._is_recorded = False
+        self._gateway_backoff = Backoff()
         port = wanted_port(PORT_VARIABLE)
         self.record = StackRecord(
             state="starting",
@@ -94,25 +106,41 @@ class Supervisor:
             loop.add_signal_handler(number, self.stopping.set)
         loop.add_signal_handler(signal.SIGHUP, self.wanted_changed.set)
         self._write(state="starting")
-        server = asyncio.create_task(self._keep_server())
-        worker = asyncio.create_task(self._keep_worker())
-        door = asyncio.create_task(self._keep_door())
-        gateway = asyncio.create_task(self._keep_gateway())
-        idle = asyncio.create_task(self._watch_idle())
+
+        def is_fatal(error: Exception) -> bool:
+            # Whoever started the stack waits for it, and is told. Once work relies on it, nothing is a reason to stop.
+            return not self._came_up
+
+        idle = IdleWatch(self.paths, float(os.environ.get(IDLE_VARIABLE) or 900))
+
+        async def stop_if_idle() -> None:
+            if await idle.is_idle(self.record):
+                log.info("idle: stopping")
+                self.stopping.set()
+
+        # The worker ends first: it hands its activities over, which needs the server.
+        keepers = [
+            repeat("idle", stop_if_idle, every_sec=min(15.0, max(0.2, idle.limit_sec / 4)), limit_sec=IDLE_ROUND_SEC),
+            repeat("door", self._keep_door, every_sec=1.0),
+            repeat("worker", self._keep_worker, every_sec=1.0, is_final=is_fatal),
+            repeat("gateway", self._keep_gateway, every_sec=LOOK_AT_GATEWAY_SEC, limit_sec=GATEWAY_ROUND_SEC),
+            repeat("server", self._keep_server, every_sec=1.0, is_final=is_fatal),
+        ]
+        tasks = [asyncio.create_task(each) for each in keepers]
         stop = asyncio.create_task(self.stopping.wait())
-        tasks: set[asyncio.Task[Any]] = {server, door, worker, gateway, idle, stop}
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        self._write(state="stopping")
-        # The worker first: it hands its activities over, which needs the server.
-        task: asyncio.Task[Any]
-        for task in (idle, stop, door, worker, gateway, server):
+        done, _ = await asyncio.wait({stop, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        with contextlib.suppress(StoreError):
+            self._write(state="stopping")
+        for task in (stop, *tasks):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
+        with contextlib.suppress(GatewayError, OSError):
+            await stop_gateway(self.paths)
         if self._door_listener is not None:
             self._door_listener.close()
-        for task in done - {stop, idle}:
-            task.result()
+        for ended in done - {stop}:
+            ended.result()
 
     # --- the server ---
 
@@ -123,12 +151,20 @@ class Supervisor:
             try:
                 await self._run_server()
             except StackError as error:
-                # One that came up before, or was killed while it started, is worth another try.
-                if not self._came_up and not isinstance(error, InterruptedStartError):
+                if not self._came_up and not self._may_start_again(error):
                     raise
                 log.warning("the server did not start", error=str(error))
             self._count_restart("server")
             await asyncio.sleep(backoff.next())
+
+    def _may_start_again(self, error: StackError) -> bool:
+        """Tell whether a server that did not start the first time is worth another try."""
+        if isinstance(error, FailedStartError):
+            # A port of its own may have been taken between its choice and its use, by anybody on loopback and by its
+            # own connections in a namespace: the dev server panics then, with status 2.
+            self._failed_starts += 1
+            return self._failed_starts < MAX_FIRST_STARTS
+        return isinstance(error, InterruptedStartError)
 
     async def _run_server(self) -> None:
         """Start a server and wait until it has ended. Raises `StackError` when it does not come up."""
@@ -149,18 +185,34 @@ class Supervisor:
 
     async def _start_server(self) -> Server:
         """Start the server, enclosed or where every user of the host can connect to it."""
-        try:
-            return await start_server(self.paths, self.record)
-        except NamespaceRefusedError as error:
-            # Not once somebody relies on it.
-            if self._came_up:
-                raise
-            log.warning("every user of this host can reach the server", reason=error.message)
-            previous = self._previous
-            port = previous.port if previous is not None and previous.socket is None else None
-            port = _choose_port(PORT_VARIABLE, port, other_than=self.record.ui_port)
-            self._write(port=port, socket=None, exposure=error.message)
-            return await start_server(self.paths, self.record)
+        if self.record.socket is not None:
+            try:
+                return await start_server(self.paths, self.record)
+            except NamespaceRefusedError as error:
+                # Not once somebody relies on it.
+                if self._came_up:
+                    raise
+                log.warning("every user of this host can reach the server", reason=error.message)
+                previous = self._previous
+                port = previous.port if previous is not None and previous.socket is None else None
+                port = _choose_port(PORT_VARIABLE, port, other_than=self.record.ui_port)
+                self._write(port=port, socket=None, exposure=error.message)
+        self._leave_taken_ports()
+        return await start_server(self.paths, self.record)
+
+    def _leave_taken_ports(self) -> None:
+        """Choose another port of loopback where one is taken. Raises `PortTakenError` if it was asked for."""
+        check_port(PORT_VARIABLE)
+        check_port(UI_PORT_VARIABLE)
+        if not is_free(self.record.port):
+            port = free_port(other_than=self.record.ui_port)
+            log.warning("the server's port was taken by another process", port=self.record.port, instead=port)
+            self._write(port=port)
+            # Its worker asks at the old one, for a server to hand its work over to. The next worker takes that over.
+            if self._worker is not None and self._worker.returncode is None:
+                self._worker.kill()
+        if not is_free(self.record.ui_port):
+            self._write(ui_port=free_port(other_than=self.record.port))
 
     # --- the Web UI's door ---
 
@@ -170,8 +222,7 @@ class Supervisor:
         try:
             self._door_listener = _listen(self.record.ui_port)
         except OSError:
-            if wanted_port(UI_PORT_VARIABLE) is not None:
-                raise
+            check_port(UI_PORT_VARIABLE)
             self._write(ui_port=free_port())
             self._door_listener = _listen(self.record.ui_port)
         self._door_is_open.set()
@@ -209,51 +260,48 @@ class Supervisor:
 
     async def _keep_worker(self) -> None:
         backoff = Backoff()
-        current: asyncio.subprocess.Process | None = None
-        ended: asyncio.Task[int] | None = None
         try:
             while True:
                 wanted = self._read_wanted()
-                if current is None or current.returncode is not None or wanted != self.record.wanted:
+                if self._worker is None or self._worker.returncode is not None or wanted != self.record.wanted:
                     backoff.started()
-                    older, older_ended = current, ended
-                    current = await self._start_worker(wanted)
-                    ended = asyncio.create_task(current.wait())
+                    older = self._worker
+                    self._worker = await self._start_worker(wanted)
                     if older is not None and older.returncode is None:
-                        await self._ready(current)
+                        await self._ready(self._worker)
                         await end(older, STOP_TIMEOUT_SEC)
-                        if older_ended is not None:
-                            await older_ended
                     # Only now: whoever asked for this worker waits until no older code takes its work.
-                    self._write(worker=Process.of(current.pid), wanted=wanted)
-                assert ended is not None
+                    self._write(worker=Process.of(self._worker.pid), wanted=wanted)
+                current = self._worker
+                ended = asyncio.create_task(current.wait())
                 changed = asyncio.create_task(self.wanted_changed.wait())
-                await asyncio.wait({ended, changed}, return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
+                try:
+                    await asyncio.wait({ended, changed}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    ended.cancel()
+                    changed.cancel()
                 self.wanted_changed.clear()
                 if current.returncode is not None:
                     log.warning("the worker ended", return_code=current.returncode)
                     self._count_restart("worker")
                     await asyncio.sleep(backoff.next())
-        finally:
-            if current is not None:
-                await end(current, STOP_TIMEOUT_SEC / 2)
+        except asyncio.CancelledError:
+            if self._worker is not None:
+                await end(self._worker, STOP_TIMEOUT_SEC / 2)
+            raise
 
     # --- the gateway ---
 
     async def _keep_gateway(self) -> None:
-        """A worker starts it when an agent needs it; from then on it is started again whenever it has ended."""
-        try:
-            while True:
-                if has_rollouts(self.paths) and not is_running(self.paths):
-                    log.warning("the model gateway does not run")
-                    self._count_restart("gateway")
-                    with contextlib.suppress(GatewayUnavailableError):
-                        await ensure_gateway(self.paths)
-                await asyncio.sleep(LOOK_AT_GATEWAY_SEC)
-        finally:
-            with contextlib.suppress(GatewayError):
-                await asyncio.shield(stop_gateway(self.paths))
+        """Start the gateway again when it has ended: one round. A worker starts it first, when an agent needs it."""
+        if not self._is_recorded:
+            self._write()
+        if has_rollouts(self.paths) and not is_running(self.paths):
+            log.warning("the model gateway does not run")
+            self._count_restart("gateway")
+            await asyncio.sleep(self._gateway_backoff.next())
+            self._gateway_backoff.started()
+            await ensure_gateway(self.paths)
 
     async def _start_worker(self, wanted: WorkerWanted) -> asyncio.subprocess.Process:
         env = FLAT_WORKER | dict(os.environ) | {"PYTHONPATH": wanted.pythonpath}
@@ -273,40 +321,6 @@ class Supervisor:
         except (FileNotFoundError, ValueError):
             return wanted_here()
 
-    # --- idle ---
-
-    async def _watch_idle(self) -> None:
-        """Ends when nothing is open and nobody used the stack for long enough."""
-        limit = float(os.environ.get(IDLE_VARIABLE) or 900)
-        while True:
-            await asyncio.sleep(min(15.0, max(0.2, limit / 4)))
-            if self.record.state != "running":
-                continue
-            try:
-                unused = time.time() - self.paths.last_used.stat().st_mtime
-                if unused > limit and not await self._has_work():
-                    log.info("idle: stopping")
-                    return
-            except (ServerUnavailableError, RuntimeError, OSError) as error:
-                log.warning("cannot tell whether the stack is idle", error=str(error))
-
-    async def _has_work(self) -> bool:
-        from temporalio.service import RPCError
-
-        from benchflow.temporal import connect, stack_target
-
-        client = await connect(stack_target(self.record))
-        try:
-            count = await client.count_workflows('ExecutionStatus="Running"')
-            if count.count:
-                return True
-            async for schedule in await client.list_schedules():
-                if schedule.schedule is not None and not schedule.schedule.state.paused:
-                    return True
-        except RPCError as error:
-            raise RuntimeError(str(error)) from error
-        return False
-
     # --- processes and the record ---
 
     def _count_restart(self, name: str) -> None:
@@ -315,7 +329,14 @@ class Supervisor:
 
     def _write(self, **changes: object) -> None:
         self.record = self.record.model_copy(update=changes)
-        write_atomic(self.paths.stack_record, self.record.model_dump_json(indent=1).encode(), mode=0o600)
+        try:
+            write_atomic(self.paths.stack_record, self.record.model_dump_json(indent=1).encode(), mode=0o600)
+            self._is_recorded = True
+        except StoreError:
+            if not self._came_up:
+                raise
+            # A full disk. Processes are kept all the same, and the record is written when there is space again.
+            self._is_recorded = False
 
 
 def _choose_port(variable: str, previous: int | None, *, other_than: int | None = None) -> int:
@@ -358,17 +379,6 @@ def _end_orphans(previous: StackRecord | None) -> None:
             time.sleep(0.01)
 
 
-def hold_lock(paths: StatePaths) -> Callable[[], None] | None:
-    """Take the supervisor's lock; None when another process has it."""
-    fd = os.open(paths.stack_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return lambda: os.close(fd)
-
-
 def main() -> int:
     # What was imported stays: no collection has to look at it, nor has the last one, which takes longer than all else.
     gc.freeze()
@@ -376,7 +386,7 @@ def main() -> int:
     raise_open_files()
     paths = StatePaths.default()
     make_state_private(paths)
-    release = hold_lock(paths)
+    release = try_lock(paths.stack_lock)
     if release is None:
         return 0
     if was_stopped(paths):

@@ -31,6 +31,7 @@ from benchflow.activities.context import WorkerContext
 from benchflow.activities.deciding import DecidingActivities
 from benchflow.activities.handover import RunningActivities
 from benchflow.activities.job import JobActivities
+from benchflow.activities.leftovers import Leftovers
 from benchflow.activities.reaper import Reaper
 from benchflow.activities.report import ReportActivities
 from benchflow.activities.rollback import RollbackActivities
@@ -43,11 +44,17 @@ from benchflow.host import Slots, host_id, make_state_private
 from benchflow.log import configure_logging
 from benchflow.paths import PRIVATE_UMASK, StatePaths
 from benchflow.planes.sandbox import close_providers
+from benchflow.rounds import Failures, repeat
 from benchflow.store import Store, check_reach
 from benchflow.temporal import Target, cluster_target, connect, ensure_search_attributes, stack_id, stack_target
 from benchflow.workflows.job import JobWorkflow
 from benchflow.workflows.options import SHARED_QUEUE, host_queue
 from benchflow.workflows.rollout import RolloutWorkflow
+
+REAP_ROUND_SEC = 3600.0
+"""Seconds after which a round of the reaper hangs: each of its items has a limit of its own."""
+HAND_OVER_ROUND_SEC = 600.0
+"""Seconds after which a hand-over hangs: it may ask the server about each open workflow."""
 
 log = structlog.get_logger("benchflow.worker")
 
@@ -143,13 +150,14 @@ async def serve(target: Target, options: WorkerOptions) -> None:
     records = RunningActivities(paths.running, context.host_id)
     records.open()
     work = OngoingWork(client, records.identity, options.heartbeat_every_sec)
-    background = [asyncio.create_task(Reaper(context).run())]
+    reaping = repeat("reaper", Reaper(context).reap, every_sec=options.reap_every_sec, limit_sec=REAP_ROUND_SEC)
+    background = [asyncio.create_task(reaping), asyncio.create_task(_remove_leftovers_forever(context))]
     try:
         async with contextlib.AsyncExitStack() as running:
             for worker in make_workers(context, records, work):
                 await running.enter_async_context(worker)
             records.mark_ready()
-            background.append(asyncio.create_task(records.hand_over_forever(client, options.dead_worker_poll_sec)))
+            background.append(asyncio.create_task(_hand_over_forever(client, records, options)))
             log.info("working", host=context.host_id, stack=context.stack)
             await stopping.wait()
             log.info("stopping")
@@ -158,6 +166,23 @@ async def serve(target: Target, options: WorkerOptions) -> None:
         for task in background:
             task.cancel()
         await close_providers(context.stack)
+
+
+async def _remove_leftovers_forever(context: WorkerContext) -> None:
+    # A stack may never live as long as an interval; its first moments belong to whoever started it.
+    every_sec = context.options.leftovers_every_sec
+    await asyncio.sleep(min(60.0, every_sec))
+    await repeat("leftovers", Leftovers(context).remove, every_sec=every_sec, limit_sec=REAP_ROUND_SEC)
+
+
+async def _hand_over_forever(client: Client, records: RunningActivities, options: WorkerOptions) -> None:
+    """Hand over what worker processes of this host leave when they end, whether killed or stopped."""
+    failures = Failures("hand-over")
+
+    async def look() -> None:
+        await records.hand_over(client, failures)
+
+    await repeat("hand-over", look, every_sec=options.dead_worker_poll_sec, limit_sec=HAND_OVER_ROUND_SEC)
 
 
 async def _connect_patiently(target: Target, stopping: asyncio.Event, seconds: float) -> Client | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 from dataclasses import dataclass, field
@@ -58,7 +59,9 @@ class WorkerContext:
     async def directory(self, ref: ArtifactRef) -> Path:
         """A packed directory, unpacked on this host once per digest."""
         target = self.paths.tasks / ref.sha256[:32]
-        if target.is_dir():
+        with contextlib.suppress(FileNotFoundError):
+            # When it was used last, for whoever removes what nobody uses any more.
+            os.utime(target)
             return target
         # Rollouts of one task begin at the same moment; they would fetch it into the same file.
         lock = self._unpacking.setdefault(target.name, asyncio.Lock())
@@ -89,12 +92,12 @@ class WorkerContext:
     async def task(self, ref: TaskRef) -> tuple[Task, Path]:
         """The task as it was submitted, and the directory of its files on this host."""
         directory = await self.directory(ref.pack)
+        context = await self.directory(ref.context) if ref.context else None
         # Tasks of the same content differ by their names.
         key = f"{ref.digest} {ref.name}"
         if key not in self._tasks:
             if len(self._tasks) > 256:
                 self._tasks.clear()
-            context = await self.directory(ref.context) if ref.context else None
             self._tasks[key] = await asyncio.to_thread(
                 load_task, directory, context_root=context, name=ref.name, has_manifest=ref.environment is not None
             )

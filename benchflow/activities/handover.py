@@ -8,20 +8,23 @@ record and before the server heard the result: so the server is also asked what 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import structlog
 from temporalio.api.enums.v1 import PendingActivityState
-from temporalio.client import AsyncActivityHandle, Client
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.client import AsyncActivityHandle, Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from benchflow.errors import ServerUnavailableError
 from benchflow.host import is_alive, start_time
+from benchflow.rounds import Failures
 
 log = structlog.get_logger("benchflow.activities")
 
@@ -31,6 +34,9 @@ NEXT_WORKER = timedelta(milliseconds=50)
 
 OPEN_WORKFLOWS = 1000
 """Most open workflows that are asked what they wait for when a worker process is found dead."""
+
+_RECORD_SEC = 60.0
+"""Seconds that handing over one activity may take."""
 
 _RUNNING = (
     PendingActivityState.PENDING_ACTIVITY_STATE_STARTED,
@@ -81,50 +87,74 @@ class RunningActivities:
                 dead.append(directory)
         return dead
 
-    async def hand_over_forever(self, client: Client, every_sec: float) -> None:
-        """Hand over what worker processes of this host leave when they end, whether killed or stopped.
+    async def hand_over(self, client: Client, failures: Failures) -> int:
+        """Report the activities of dead worker processes as failed, retryably: one round. Returns how many there were.
 
-        every_sec: seconds between polls for processes that have died.
+        The records of a process stay until all that it ran has been handed over. One that cannot be is tried again, and
+        keeps no other from its turn.
         """
-        while True:
-            if dead := self.of_the_dead():
-                try:
-                    count = await self._hand_over(client, dead)
-                    log.info("handed over", processes=len(dead), activities=count)
-                except (RPCError, FileNotFoundError) as error:
-                    # The server is restarting, and the records stay; or another worker was faster.
-                    log.info("handing over will be tried again", error=str(error))
-            await asyncio.sleep(every_sec)
-
-    async def _hand_over(self, client: Client, dead: Sequence[Path]) -> int:
-        """Report the activities of dead processes as failed, retryably. Returns how many there were."""
+        failures.begin_round()
         count = 0
-        for directory in dead:
-            for record in directory.glob("*.token"):
-                count += await _fail(client.get_async_activity_handle(task_token=record.read_bytes()))
-        count += await self._hand_over_unrecorded(client, {self._identity_of(directory) for directory in dead})
-        for directory in dead:
-            shutil.rmtree(directory, ignore_errors=True)
+        left: list[Path] = []
+        if dead := self.of_the_dead():
+            for record in [record for directory in dead for record in directory.glob("*.token")]:
+                left.append(record)
+                async with failures.item(f"token {record.parent.name}/{record.name}", _RECORD_SEC):
+                    count += await _fail_recorded(client, record)
+                    left.remove(record)
+            identities = {self._identity_of(directory) for directory in dead}
+            async with failures.item("activities without a record"):
+                count += await self._hand_over_unrecorded(client, identities, failures)
+                for directory in dead:
+                    if not any(record.parent == directory for record in left):
+                        shutil.rmtree(directory, ignore_errors=True)
+                log.info("handed over", processes=len(dead), activities=count)
         return count
 
-    async def _hand_over_unrecorded(self, client: Client, identities: set[str]) -> int:
-        count = 0
+    async def _hand_over_unrecorded(self, client: Client, identities: set[str], failures: Failures) -> int:
+        """Hand over what the server believes to run in the dead. Raises `ServerUnavailableError` if any is left."""
+        count = left = 0
         async for workflow in client.list_workflows('ExecutionStatus="Running"', limit=OPEN_WORKFLOWS):
-            handle = client.get_workflow_handle(workflow.id, run_id=workflow.run_id)
-            try:
-                waits_for = (await handle.describe()).raw_description.pending_activities
-            except RPCError as error:
-                if error.status != RPCStatusCode.NOT_FOUND:
-                    raise
-                continue
-            for pending in waits_for:
-                if pending.state in _RUNNING and pending.last_worker_identity in identities:
-                    count += await _fail(
-                        client.get_async_activity_handle(
-                            workflow_id=workflow.id, run_id=workflow.run_id, activity_id=pending.activity_id
+            left += 1
+            async with failures.item(f"workflow {workflow.id}", _RECORD_SEC):
+                handle = client.get_workflow_handle(workflow.id, run_id=workflow.run_id)
+                for pending in await _pending_activities(handle):
+                    if pending.state in _RUNNING and pending.last_worker_identity in identities:
+                        count += await _fail(
+                            client.get_async_activity_handle(
+                                workflow_id=workflow.id, run_id=workflow.run_id, activity_id=pending.activity_id
+                            )
                         )
-                    )
+                left -= 1
+        if left:
+            raise ServerUnavailableError(f"{left} open workflows could not be asked for their activities")
         return count
+
+
+async def _pending_activities(handle: WorkflowHandle[Any, Any]) -> Sequence[PendingActivityInfo]:
+    """Return the activities that a workflow waits for; none of one that has ended meanwhile."""
+    try:
+        return (await handle.describe()).raw_description.pending_activities
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return ()
+
+
+async def _fail_recorded(client: Client, record: Path) -> int:
+    try:
+        token = record.read_bytes()
+    except FileNotFoundError:
+        # Another worker was faster.
+        return 0
+    try:
+        return await _fail(client.get_async_activity_handle(task_token=token))
+    except RPCError as error:
+        if error.status != RPCStatusCode.INVALID_ARGUMENT:
+            raise
+        # Cut off, or not written before a power cut: the server is asked instead what runs in the dead.
+        log.warning("a record of a running activity is no token", record=record.name)
+        return 0
 
 
 async def _fail(activity_: AsyncActivityHandle) -> int:

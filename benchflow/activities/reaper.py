@@ -21,64 +21,74 @@ from benchflow.activities.session_files import remove_sessions
 from benchflow.contracts.sandbox import OwnedSandbox
 from benchflow.errors import BenchFlowError, GatewayError
 from benchflow.planes.sandbox import get_provider, provider_names
+from benchflow.rounds import Failures
 
 log = structlog.get_logger("benchflow.reaper")
 
 
+ITEM_SEC = 300.0
+"""Seconds after which a provider, a sandbox or a checkpoint is given up for this round: the others have theirs."""
+
+WATCHED_SEC = 600.0
+"""Seconds for which something must have looked too old before it is removed: the wall clock may have been set."""
+
+
 class Reaper:
+    """Removes what workflows that are over have left on this host. One of a worker."""
+
     def __init__(self, context: WorkerContext) -> None:
         self.context = context
         self.options = context.options
-
-    async def run(self) -> None:
-        """Reap for ever."""
-        while True:
-            await self.reap()
-            await asyncio.sleep(self.options.reap_every_sec)
+        self._failures = Failures("reaper")
+        self._watched: dict[tuple[str, float], float] = {}
+        self._watched_before = self._watched
 
     async def reap(self) -> int:
         """One round over all providers of this host. Returns the number of sandboxes removed."""
+        self._failures.begin_round()
+        self._watched_before, self._watched = self._watched, {}
         removed = 0
         living: set[str] = set()
         complete = True
         for name in provider_names():
-            try:
+            owned: list[OwnedSandbox] | None = None
+            async with self._failures.item(f"provider {name}", ITEM_SEC):
                 provider = get_provider(name)
-                owned = await provider.owned(self.context.stack)
-                over = [sandbox for sandbox in owned if await self._is_over(sandbox)]
-                living |= {sandbox.name for sandbox in owned}
-                for sandbox in over:
-                    try:
-                        await provider.remove(sandbox.name)
-                    except BenchFlowError as error:
-                        # One that can't be removed now keeps its place, and holds up no other.
-                        log.warning("cannot remove a sandbox", sandbox=sandbox.name, error=error.message)
-                        continue
-                    await asyncio.to_thread(release_sandbox, self.context, sandbox.name)
-                    log.info("removed a sandbox whose workflow is over", sandbox=sandbox.name)
-                    living.discard(sandbox.name)
-                    removed += 1
-            except BenchFlowError as error:
-                # A provider that cannot be asked (no daemon) has nothing that could be removed now.
+                try:
+                    owned = await provider.owned(self.context.stack)
+                except BenchFlowError as error:
+                    # A provider that cannot be asked (no daemon) has nothing that could be removed now.
+                    log.debug("cannot reap", provider=name, error=error.message)
+            if owned is None:
                 complete = False
-                log.debug("cannot reap", provider=name, error=error.message)
+                continue
+            living |= {sandbox.name for sandbox in owned}
+            for sandbox in owned:
+                # One that can't be removed now keeps its place, and holds up no other.
+                async with self._failures.item(f"sandbox {sandbox.name}", ITEM_SEC):
+                    if await self._is_over(sandbox):
+                        await provider.remove(sandbox.name)
+                        await asyncio.to_thread(release_sandbox, self.context, sandbox.name)
+                        log.info("removed a sandbox whose workflow is over", sandbox=sandbox.name)
+                        living.discard(sandbox.name)
+                        removed += 1
         if complete:
-            await self._free_slots(living)
-            await asyncio.to_thread(self._remove_sessions, living)
-        await self._forget_models()
+            async with self._failures.item("slots", ITEM_SEC):
+                await asyncio.to_thread(self._free_slots, living)
+            async with self._failures.item("sessions", ITEM_SEC):
+                await asyncio.to_thread(self._remove_sessions, living)
+        async with self._failures.item("models", ITEM_SEC):
+            await self._forget_models()
         await self._remove_checkpoints()
         return removed
 
-    async def _free_slots(self, living: set[str]) -> None:
-        """A slot without a sandbox is that of a provision that runs now, or of one that died long ago."""
+    def _free_slots(self, living: set[str]) -> None:
+        """Free slots without a sandbox: that of a provision that runs now is young, or it died long ago."""
         for name in self.context.slots.taken():
-            slot = self.context.slots.directory / name
-            try:
-                age = time.time() - slot.stat().st_mtime
-            except FileNotFoundError:
-                continue
-            if name not in living and age > self.options.unknown_grace_sec:
-                self.context.slots.free(name)
+            with suppress(FileNotFoundError):
+                changed = (self.context.slots.directory / name).stat().st_mtime
+                if self._is_abandoned(f"slot {name}", changed, name in living):
+                    self.context.slots.free(name)
 
     async def _forget_models(self) -> None:
         """A rollout that is over has no call to make; one that was terminated has not said so."""
@@ -87,20 +97,25 @@ class Reaper:
         from benchflow.gateway.client import GatewayClient
 
         client = GatewayClient(self.context.paths, patience=0.0)
-        with suppress(GatewayError):
-            for status in await client.statuses():
+        try:
+            statuses = await client.statuses()
+        except GatewayError as error:
+            # It is started again by whoever keeps it.
+            log.debug("cannot ask the gateway", error=error.message)
+            return
+        for status in statuses:
+            async with self._failures.item(f"model of {status.id}", ITEM_SEC):
                 if await self._has_ended(status.id):
                     await client.forget(status.id)
 
     async def _remove_checkpoints(self) -> None:
         """A state is kept for as long as the root of its tree runs."""
         for file in await asyncio.to_thread(lambda: sorted(self.context.paths.checkpoints.glob("*.json"))):
-            kept = await asyncio.to_thread(read_kept, file)
-            if kept is None or not await self._has_ended(kept.workflow, kept.run_id):
-                continue
-            with suppress(BenchFlowError):
-                await remove_kept(file, self.context.store)
-                log.info("removed a checkpoint whose rollout is over", checkpoint=file.stem)
+            async with self._failures.item(f"checkpoint {file.stem}", ITEM_SEC):
+                kept = await asyncio.to_thread(read_kept, file)
+                if kept is not None and await self._has_ended(kept.workflow, kept.run_id):
+                    await remove_kept(file, self.context.store)
+                    log.info("removed a checkpoint whose rollout is over", checkpoint=file.stem)
 
     async def _has_ended(self, workflow: str, run: str | None = None) -> bool:
         """run: the first of the workflow's, if it matters which of them it was."""
@@ -116,11 +131,22 @@ class Reaper:
         root = self.context.paths.sessions
         for directory in root.iterdir() if root.is_dir() else ():
             with suppress(FileNotFoundError):
-                if (
-                    directory.name not in living
-                    and time.time() - directory.stat().st_mtime > self.options.unknown_grace_sec
-                ):
+                changed = directory.stat().st_mtime
+                if self._is_abandoned(f"session {directory.name}", changed, directory.name in living):
                     remove_sessions(self.context, directory.name)
+
+    def _is_abandoned(self, name: str, changed: float, is_in_use: bool) -> bool:
+        """Tell whether something without a sandbox is older than the grace, by a clock that nobody sets.
+
+        changed: when, by the wall clock. That alone decides nothing: a step of it would make what is in use look old,
+        or what is abandoned look new for years.
+        """
+        if is_in_use:
+            return False
+        grace, now = self.options.unknown_grace_sec, time.monotonic()
+        since = self._watched_before.get((name, changed), now)
+        self._watched[name, changed] = since
+        return now - since >= (min(grace, WATCHED_SEC) if time.time() - changed > grace else grace)
 
     async def _is_over(self, sandbox: OwnedSandbox) -> bool:
         labels = sandbox.labels
@@ -133,6 +159,7 @@ class Reaper:
             if error.status != RPCStatusCode.NOT_FOUND:
                 return False
             deadline = float(labels.get("benchflow.deadline") or 0)
-            return time.time() > deadline + self.options.unknown_grace_sec
+            is_early = time.time() <= deadline + self.options.unknown_grace_sec
+            return self._is_abandoned(f"sandbox {sandbox.name}", deadline, is_early)
         first_run = description.raw_description.workflow_execution_info.first_run_id
         return first_run != run or description.status != WorkflowExecutionStatus.RUNNING

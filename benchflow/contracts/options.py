@@ -103,6 +103,13 @@ class WorkerOptions(_FromEnvironment):
     server_wait_sec: SecondsOrNone = 120.0
     """Seconds that a starting worker waits for a server that does not answer."""
 
+    leftovers_every_sec: Seconds = 86_400.0
+    """Seconds between rounds in which a worker removes what jobs that are over have left on its host."""
+
+    leftovers_retain_days: float = Field(default=30.0, ge=0, le=10_000)
+    """Days for which unused leftovers stay: results that are in the store, unpacked tasks, the bulk of messages.
+    Nothing goes that was written or used since the oldest open workflow began."""
+
     @classmethod
     def variables(cls) -> dict[str, str]:
         return super().variables() | {"capacity": CAPACITY_VARIABLE}

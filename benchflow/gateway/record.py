@@ -25,11 +25,12 @@ from benchflow.contracts.gateway import (
     Registration,
     ResponseLine,
 )
+from benchflow.disk_writes import append_all, end_of_lines
 from benchflow.gateway.budget import Meter
 from benchflow.gateway.dialects import read_json
 from benchflow.gateway.refusals import Refusals
 from benchflow.secrets import Redactor
-from benchflow.store import storage_errors, write_all
+from benchflow.store import storage_errors
 from benchflow.trajectories.journal import timestamp
 
 NOT_SENT = frozenset(
@@ -127,13 +128,7 @@ class Record:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                size = os.fstat(fd).st_size
-                try:
-                    write_all(fd, text.encode("utf-8", "replace") + b"\n")
-                except OSError:
-                    # Half a line would make the next one unreadable, too.
-                    os.ftruncate(fd, size)
-                    raise
+                append_all(fd, text.encode("utf-8", "replace") + b"\n")
             finally:
                 os.close(fd)
 
@@ -143,7 +138,8 @@ class Record:
         if not self.path.exists():
             return past
         with storage_errors(self.path):
-            self._mend()
+            with self.path.open("r+b") as file:
+                file.truncate(end_of_lines(file.fileno()))
             with self.path.open("rb") as file:
                 for text in file:
                     # A line that somebody has changed is no call of ours.
@@ -155,20 +151,6 @@ class Record:
             _count(head, {}, meter)
         past.unanswered.clear()
         return past
-
-    def _mend(self) -> None:
-        with self.path.open("r+b") as file:
-            end = size = file.seek(0, os.SEEK_END)
-            while end:
-                start = max(0, end - 65536)
-                file.seek(start)
-                newline = file.read(end - start).rfind(b"\n")
-                if newline >= 0:
-                    end = start + newline + 1
-                    break
-                end = start
-            if end < size:
-                file.truncate(end)
 
 
 def head_of(text: bytes) -> dict[str, Any] | None:

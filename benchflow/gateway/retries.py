@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -23,9 +24,14 @@ def wanted_wait(headers: Mapping[str, str]) -> float | None:
         except ValueError:
             pass
         try:
-            return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+            until = parsedate_to_datetime(text).timestamp()
         except ValueError:
             continue
+        # By the clock of who answers, where it tells: this host's may be wrong, or be set meanwhile.
+        now = time.time()
+        with contextlib.suppress(KeyError, ValueError):
+            now = parsedate_to_datetime(headers["date"]).timestamp()
+        return max(0.0, until - now)
     return None
 
 

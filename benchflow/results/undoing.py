@@ -14,9 +14,10 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from benchflow.contracts.rollout import Step, Usage
+from benchflow.disk_writes import write_all
 from benchflow.errors import ResultFileError
 from benchflow.paths import RolloutPaths, state_label
-from benchflow.store import storage_errors, write_all, write_atomic
+from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 from benchflow.trajectories.journal import read_journal
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from benchflow.contracts.reward import RewardEvent, VerifyResult
 from benchflow.contracts.rollout import RolloutResult, RolloutTree
+from benchflow.disk_writes import append_all, end_of_lines
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.trees import value_of, value_row
-from benchflow.store import storage_errors, write_all, write_atomic
+from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import open_stored, read_stored, require_directory
 from benchflow.trajectories.journal import timestamp
 
@@ -121,14 +122,25 @@ def append_row(paths: JobPaths, result: RolloutResult) -> None:
 
 
 def append_line(file: Path, line: str) -> None:
-    """Add a line to a file that several processes add to. Raises `ResultFileError` for what is no regular file."""
+    """Add a line to a file that several processes add to, whole or not at all.
+
+    What a writer that died, or a power cut, has left of a line is taken away: whoever wrote it writes it again. Raises
+    `ResultFileError` for what is no regular file.
+    """
     with contextlib.suppress(FileNotFoundError):
         open_stored(file).close()
     with storage_errors(file):
-        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            write_all(fd, line.encode())
+            if (end := end_of_lines(fd)) < (size := os.fstat(fd).st_size):
+                try:
+                    json.loads(os.pread(fd, size - end, end))
+                    # A whole one, of somebody who has edited the file.
+                    line = "\n" + line
+                except ValueError:
+                    os.ftruncate(fd, end)
+            append_all(fd, line.encode())
         finally:
             os.close(fd)
 

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchflow.store import storage_errors, write_all
+from benchflow.disk_writes import write_all
+from benchflow.store import storage_errors
 from benchflow.stored_files import read_lines
 
 MAX_TRAJECTORY = 256 * 1024 * 1024

@@ -1,6 +1,6 @@
 """What many rollouts do to the engine: a job on the no-op sandbox, so that nothing but the engine is measured.
 
-    python benchmarks/perf/scale.py [--rollouts N] [--concurrency N] [--json]
+    python benchmarks/perf/scale.py [--rollouts N] [--concurrency N] [--synchronous normal|full] [--json]
 
 A stack of its own. Reported are the throughput, the length of the histories (a job continues as new, so the longest
 of its runs counts), the memory of worker and server while the job goes on, the size of the database, and errors.
@@ -29,6 +29,7 @@ from trivial_task import write_trivial_task
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.options import CAPACITY_VARIABLE
 from benchflow.jobs import Job, plan_job, submit
+from benchflow.stack import SYNCHRONOUS_VARIABLE
 
 MAX_EVENTS = 4096
 """A run of a workflow that is longer is asked by the server to continue as new."""
@@ -199,13 +200,14 @@ def _warnings(made: MeasuredStack) -> int:
 # --- the command -------------------------------------------------------------------------------------------
 
 
-def measure(rollouts: int, concurrency: int) -> dict[str, Any]:
+def measure(rollouts: int, concurrency: int, synchronous: str) -> dict[str, Any]:
     """The measurement as the one object that `--json` prints."""
     with (
-        measured_stack({CAPACITY_VARIABLE: str(concurrency)}) as made,
+        measured_stack({CAPACITY_VARIABLE: str(concurrency), SYNCHRONOUS_VARIABLE: synchronous}) as made,
         tempfile.TemporaryDirectory() as scratch,
     ):
-        return asyncio.run(measure_job(made, write_trivial_task(Path(scratch)), rollouts, concurrency))
+        found = asyncio.run(measure_job(made, write_trivial_task(Path(scratch)), rollouts, concurrency))
+    return {"synchronous": synchronous, **found}
 
 
 def show(found: dict[str, Any]) -> str:
@@ -226,13 +228,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=2000, metavar="N", help="rollouts of the job (default: 2000)")
     parser.add_argument("--concurrency", type=int, default=64, metavar="N", help="open at a time (default: 64)")
+    parser.add_argument(
+        "--synchronous", choices=["normal", "full"], default="normal", help="of the server's database (default: normal)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     if not 1 <= options.rollouts <= 10_000:
         parser.error("--rollouts is a number from 1 to 10000")
     if not 1 <= options.concurrency <= 500:
         parser.error("--concurrency is a number from 1 to 500")
-    found = measure(options.rollouts, options.concurrency)
+    found = measure(options.rollouts, options.concurrency, options.synchronous)
     print(json.dumps(found, indent=2) if options.json else show(found))
 
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from support.theatre import Theatre
 
+from benchflow.activities import reaper as reapers
+from benchflow.activities.kept import Kept, write_kept
 from benchflow.activities.reaper import Reaper
+from benchflow.contracts.options import WorkerOptions
+from benchflow.planes import sandbox
+from benchflow.rounds import Failures
 
 
 @pytest.fixture
@@ -38,3 +48,91 @@ async def test_a_sandbox_of_another_stack_is_left_alone_although_its_workflow_is
     await theatre.in_turn(1)
     assert await Reaper(replace(theatre.context, stack="another")).reap() == 0
     assert len(theatre.hall.open) == 1
+
+
+class Broken:
+    """A provider that fails as no provider should."""
+
+    async def owned(self, stack_id: str) -> None:
+        raise KeyError(stack_id)
+
+
+async def test_one_bad_item_keeps_nothing_else_from_being_reaped(theatre: Theatre, reaper: Reaper) -> None:
+    theatre.patch.setitem(sandbox._made, "broken", Broken())
+    theatre.patch.setattr("benchflow.activities.reaper.provider_names", lambda: ["broken", "hall"])
+    theatre.hall.held = True
+    job = await theatre.submit()
+    (terminated,) = await theatre.in_turn(1)
+    notes = theatre.context.paths.checkpoints
+    over = Kept(workflow=terminated, run_id="an earlier one", provider="hall")
+    write_kept(notes / "b.json", over)
+    (notes / "a.json").write_text(over.model_dump_json().replace("{", '{"key_of_another_version": 1, ', 1))
+    # Its handle is of another kind than any workflow id can be.
+    write_kept(notes / "c.json", over.model_copy(update={"workflow": ""}))
+    await job.engine.client.get_workflow_handle(terminated).terminate()
+    with capture_logs() as logged:
+        assert await reaper.reap() == 1
+        assert await reaper.reap() == 0
+    assert not theatre.hall.open
+    assert sorted(note.name for note in notes.iterdir()) == ["a.json", "c.json"]
+    assert [entry["item"] for entry in logged if entry["log_level"] == "warning"] == ["provider broken", "checkpoint a"]
+
+
+@pytest.mark.parametrize("step", [-10 * 365 * 86400, 2 * 3600])
+async def test_what_is_in_use_and_what_is_abandoned_are_told_apart_when_the_clock_is_set(
+    theatre: Theatre, step: float
+) -> None:
+    """step: seconds by which the wall clock was set since the slots were taken."""
+    theatre.patch.setattr("benchflow.activities.reaper.provider_names", list)
+    theatre.patch.setattr(reapers, "WATCHED_SEC", 0.05)
+    context = replace(theatre.context, options=WorkerOptions(unknown_grace_sec=0.2))
+    reaper = Reaper(context)
+    started = time.monotonic()
+    for name in ("abandoned", "again"):
+        assert context.slots.take(name)
+        os.utime(context.slots.directory / name, (time.time() - step,) * 2)
+    await reaper.reap()
+    assert context.slots.taken() == ["abandoned", "again"]
+    context.slots.free("again")
+    while time.monotonic() - started < 0.25:
+        await reaper.reap()
+    assert context.slots.taken() == []
+    # One that is taken under the same name is young.
+    assert context.slots.take("again")
+    os.utime(context.slots.directory / "again", (time.time() - 2 * step,) * 2)
+    await reaper.reap()
+    assert context.slots.taken() == ["again"]
+
+
+def cut_off(record: Path) -> None:
+    record.write_bytes(record.read_bytes()[:5])
+
+
+def empty(record: Path) -> None:
+    record.write_bytes(b"")
+
+
+def replace_by_a_directory(record: Path) -> None:
+    record.unlink()
+    record.mkdir()
+
+
+@pytest.mark.parametrize("spoil", [cut_off, empty, replace_by_a_directory])
+async def test_a_record_of_a_dead_worker_that_cannot_be_read_holds_up_no_other(
+    theatre: Theatre, spoil: Callable[[Path], None]
+) -> None:
+    theatre.hall.held = True
+    await theatre.submit(repeats=2, concurrency=2)
+    await theatre.in_turn(2)
+    # The records of this process, as one has left them that is dead.
+    dead = theatre.records.root / "1-1"
+    dead.mkdir()
+    tokens = sorted(theatre.records.directory.glob("*.token"))
+    assert len(tokens) == 2
+    for token in tokens:
+        (dead / token.name).write_bytes(token.read_bytes())
+    spoil(dead / tokens[0].name)
+    failures = Failures("hand-over")
+    assert await theatre.records.hand_over(theatre.context.client, failures) == 1
+    assert await theatre.records.hand_over(theatre.context.client, failures) == 0
+    assert dead.exists() == (spoil is replace_by_a_directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from benchflow.contracts.base import ArtifactRef
-from benchflow.errors import ConfigError, CorruptArtifactError, DiskFullError, StoreError
-from benchflow.store import DirectoryBackend, Store, check_reach, write_atomic
+from benchflow.errors import ConfigError, CorruptArtifactError, DiskFullError, MissingArtifactError, StoreError
+from benchflow.host import Slots, host_id
+from benchflow.paths import StatePaths
+from benchflow.store import DirectoryBackend, FsspecBackend, Store, check_reach, write_atomic
 
 
 @pytest.fixture
@@ -81,6 +84,87 @@ async def test_a_blob_that_is_missing_names_the_setting(store: Store) -> None:
     assert caught.value.retryable
 
 
+@pytest.mark.parametrize("torn", [b"", b"cont", b"content and more"])
+async def test_a_blob_that_a_power_cut_has_torn_is_written_again(store: Store, torn: bytes) -> None:
+    ref = await store.put_bytes(b"content")
+    blob(store, ref).write_bytes(torn)
+    assert await store.put_bytes(b"content") == ref
+    assert await store.read(ref) == b"content"
+    assert [path for path in (blob(store, ref).parents[2]).rglob("*") if path.is_file()] == [blob(store, ref)]
+
+
+async def test_what_is_durable_has_a_name_that_survives_a_power_cut(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a power cut only the calls can be seen: each directory that got a name is synced, after it got it."""
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        place = Path(f"/proc/self/fd/{fd}").readlink()
+        if place.is_dir():
+            synced.append(place)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_atomic(tmp_path / "new" / "job" / "result.json", b"x")
+    assert synced == [tmp_path, tmp_path / "new", tmp_path / "new" / "job"]
+    synced.clear()
+    ref = await store.put_bytes(b"content")
+    place = blob(store, ref).parent
+    assert synced == [tmp_path, tmp_path / "store", tmp_path / "store" / "sha256", place]
+    synced.clear()
+    write_atomic(tmp_path / "cache.json", b"x", durable=False)
+    assert synced == []
+
+
+class Unreachable:
+    """What fsspec gives for a place, when its client fails with exceptions of its own."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def info(self, path: str) -> None:
+        raise self.error
+
+    def makedirs(self, path: str, *, exist_ok: bool) -> None:
+        raise self.error
+
+    def get_file(self, path: str, target: str) -> None:
+        raise self.error
+
+
+class ClientError(Exception):
+    """As object stores' clients have them."""
+
+
+@pytest.mark.parametrize("error", [ClientError("SlowDown"), ConnectionError("reset"), TimeoutError("read")])
+async def test_an_object_store_that_fails_is_asked_again(error: Exception, tmp_path: Path) -> None:
+    store = Store(remote(error))
+    with pytest.raises(StoreError) as caught:
+        await store.put_bytes(b"content")
+    assert caught.value.retryable
+    for work in (store.find("0" * 64), store.read(ArtifactRef(uri="s3://bucket/x", sha256="0" * 64, size=1))):
+        with pytest.raises(StoreError) as caught:
+            await work
+        assert caught.value.retryable
+
+
+async def test_what_an_object_store_does_not_hold_is_missing_for_good() -> None:
+    store = Store(remote(FileNotFoundError("no such key")))
+    assert await store.find("0" * 64) is None
+    with pytest.raises(MissingArtifactError) as caught:
+        await store.read(ArtifactRef(uri="s3://bucket/x", sha256="0" * 64, size=1))
+    assert not caught.value.retryable
+
+
+def remote(error: Exception) -> FsspecBackend:
+    """A place in an object store; this environment has no client of one."""
+    made = FsspecBackend.__new__(FsspecBackend)
+    made._url, made._root, made._fs = "s3://bucket", "bucket", Unreachable(error)
+    return made
+
+
 @pytest.mark.parametrize("prefix", ["", "file://"])
 def test_the_setting_is_a_directory_or_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
     monkeypatch.setenv("BENCHFLOW_STORE", f"{prefix}{tmp_path}/there")
@@ -123,6 +207,24 @@ async def test_a_full_disk_under_the_store(full_disk: Path) -> None:
         await store.put_bytes(os.urandom(200_000))
     assert caught.value.remedy and str(full_disk) in str(caught.value.file)
     assert await store.read(kept) == b"small"
+
+
+async def test_a_disk_that_is_full_where_a_blob_is_fetched_to(full_disk: Path, store: Store) -> None:
+    ref = await store.put_bytes(os.urandom(200_000))
+    with pytest.raises(DiskFullError, match="no space left") as caught:
+        await store.fetch(ref, full_disk / "target")
+    assert caught.value.retryable
+    assert list(full_disk.iterdir()) == []
+
+
+async def test_a_disk_that_is_full_where_slots_are_noted(full_disk: Path) -> None:
+    with contextlib.suppress(OSError), (full_disk / "fill").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    with pytest.raises(DiskFullError):
+        await Slots(full_disk / "slots", 1, 0.05).wait("a")
+    with pytest.raises(DiskFullError):
+        host_id(StatePaths(full_disk))
 
 
 def test_a_full_disk_leaves_the_old_file(full_disk: Path) -> None:

@@ -23,3 +23,8 @@ def test_a_wait_is_given_in_seconds_milliseconds_or_as_a_date() -> None:
     assert 80 < (wanted_wait({"retry-after": formatdate(time.time() + 100, usegmt=True)}) or 0) <= 100
     assert wanted_wait({"retry-after": "soon"}) is None
     assert wanted_wait({}) is None
+
+
+def test_a_date_is_one_of_the_endpoints_clock() -> None:
+    headers = {"date": formatdate(1e9, usegmt=True), "retry-after": formatdate(1e9 + 7, usegmt=True)}
+    assert wanted_wait(headers) == 7

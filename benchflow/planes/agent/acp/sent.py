@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from benchflow.disk_writes import write_all
 from benchflow.planes.agent.acp.notes import Message
-from benchflow.store import storage_errors, write_all
+from benchflow.store import storage_errors
 
 FILE = "in"
 _PIECE = 1024 * 1024

@@ -21,11 +21,12 @@ from math import isfinite
 from typing import Any, BinaryIO
 
 from benchflow.confined import ConfinedDirectory
+from benchflow.disk_writes import write_all
 from benchflow.errors import ACPError, AgentOutputError, UnsafePathError
 from benchflow.planes.agent.acp.bounds import MAX_LINE, MAX_OUTPUT, MAX_VALUES, has_too_many_values
 from benchflow.planes.agent.acp.notes import Message, Notes, SessionFiles
 from benchflow.planes.agent.acp.sent import SentMessages
-from benchflow.store import storage_errors, write_all
+from benchflow.store import storage_errors
 
 PIECE = 256 * 1024
 """Bytes of `out` that are read at once, and most of a line that is held before it is whole."""

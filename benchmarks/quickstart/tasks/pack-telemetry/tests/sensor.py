@@ -16,6 +16,8 @@ def readings(seed, count):
         pulses += rng.choice((3, 4, 4, 4, 5))
         spell -= 1
         if spell <= 0:
-            state, spell = ("ok", 60 + rng.randrange(400)) if state != "ok" else (rng.choice(("low", "err")), rng.randint(1, 9))
+            state, spell = (
+                ("ok", 60 + rng.randrange(400)) if state != "ok" else (rng.choice(("low", "err")), rng.randint(1, 9))
+            )
         lines.append(f"{time},{temp / 10:.1f},{humidity / 10:.1f},{pulses},{state}")
     return ("\n".join(lines) + "\n").encode()

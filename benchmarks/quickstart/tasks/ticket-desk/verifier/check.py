@@ -47,7 +47,11 @@ for group in groups:
     for number in wrong:
         print(f"FAIL  ticket {number}: expected {expected[number]}, got {after.get(number)}")
 grouped = {number for group in groups for number in group}
-strays = sorted(number for number in before.keys() | after.keys() if number not in grouped and after.get(number) != before.get(number))
+strays = sorted(
+    number
+    for number in before.keys() | after.keys()
+    if number not in grouped and after.get(number) != before.get(number)
+)
 if strays:
     print(f"FAIL  changed without reason: {strays}")
 print(f"{right} of {len(groups)} groups are right")

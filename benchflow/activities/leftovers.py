@@ -1,0 +1,117 @@
+"""Removes what jobs leave on a host after they are over, and what only saved time: by age, and slowly.
+
+These are results that went to the store, unpacked tasks, and the bulk of messages. Nothing says of them that they are
+needed, so nothing goes that was written or used since the oldest open workflow began, or within the time of retention.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+from temporalio.client import Client, WorkflowExecutionDescription
+from temporalio.service import RPCError, RPCStatusCode
+
+from benchflow.activities.context import WorkerContext
+from benchflow.planes.sandbox import trees
+from benchflow.rounds import Failures
+from benchflow.store import DirectoryBackend
+
+BULK = "bulk"
+"""The directory of the store with the bulk of messages."""
+
+_GOING = ".old"
+
+log = structlog.get_logger("benchflow.leftovers")
+
+
+class Leftovers:
+    """Removes leftovers of one host. One of a worker."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
+        self._failures = Failures("leftovers")
+
+    async def remove(self) -> int:
+        """Remove what is old enough: one round. Returns how many directories and files went."""
+        self._failures.begin_round()
+        began = await oldest_begin(self.context.client)
+        # Both, as this host's clock may have been set, and may differ from the server's.
+        newest = min(began, time.time()) - self.context.options.leftovers_retain_days * 86_400
+        paths, backend = self.context.paths, self.context.store.backend
+        removed = 0
+        for root in (paths.rollouts, paths.tasks):
+            for directory in await asyncio.to_thread(_entries, root):
+                async with self._failures.item(f"{root.name}/{directory.name}"):
+                    removed += await asyncio.to_thread(_remove_directory, directory, newest)
+        if isinstance(backend, DirectoryBackend):
+            async with self._failures.item(BULK):
+                removed += await asyncio.to_thread(_remove_files, backend.root / BULK, newest)
+        if removed:
+            log.info("removed what jobs had left", count=removed)
+        return removed
+
+
+async def oldest_begin(client: Client) -> float:
+    """Return when the oldest open workflow began, as a timestamp; now, if none is open.
+
+    Of one that continued as new the first run counts, of which it may have taken something along. One whose beginning
+    the server has forgotten may have begun at any time, and 0 is returned.
+    """
+    oldest = time.time()
+    async for workflow in client.list_workflows('ExecutionStatus="Running"'):
+        try:
+            description = await client.get_workflow_handle(workflow.id, run_id=workflow.run_id).describe()
+            first = description.raw_description.workflow_execution_info.first_run_id
+            if first not in ("", workflow.run_id):
+                description = await _describe_first(client, workflow.id, first)
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+            return 0.0
+        oldest = min(oldest, description.start_time.timestamp())
+    return oldest
+
+
+async def _describe_first(client: Client, workflow: str, run: str) -> WorkflowExecutionDescription:
+    return await client.get_workflow_handle(workflow, run_id=run).describe()
+
+
+def _entries(root: Path) -> list[Path]:
+    return sorted(root.iterdir()) if root.is_dir() else []
+
+
+def _remove_directory(directory: Path, newest: float) -> bool:
+    """Remove a directory in which nothing is newer. Those whose names begin with a dot are somebody's who works now."""
+    if not stat.S_ISDIR(directory.lstat().st_mode):
+        return False
+    if not (directory.name.startswith(".") and directory.suffix == _GOING):
+        if directory.name.startswith(".") or any(changed > newest for changed in _changes(directory)):
+            return False
+        # Nobody finds half of it.
+        directory = directory.rename(directory.with_name(f".{directory.name}{_GOING}"))
+    trees.remove(directory)
+    return True
+
+
+def _changes(directory: Path) -> Iterator[float]:
+    """Yield when a directory and all in it was last changed, by the kernel: of a modification, anybody says when."""
+    yield directory.lstat().st_ctime
+    for place, directories, files in os.walk(directory):
+        for name in (*directories, *files):
+            yield Path(place, name).lstat().st_ctime
+
+
+def _remove_files(root: Path, newest: float) -> int:
+    removed = 0
+    for file in root.rglob("*") if root.is_dir() else ():
+        status = file.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_ctime <= newest:
+            file.unlink(missing_ok=True)
+            removed += 1
+    return removed

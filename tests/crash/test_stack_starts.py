@@ -1,0 +1,206 @@
+"""The embedded stack's server when its ports are taken at the last moment, when it freezes, or its disk is full."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from support.running import job_config
+from support.task_writer import write_task
+
+from benchflow import server, stack, supervisor
+from benchflow.errors import PortTakenError
+from benchflow.jobs import plan_job, submit
+from benchflow.paths import StatePaths
+from benchflow.server import NamespaceRefusedError, Server
+from benchflow.stack import StackRecord
+from benchflow.supervisor import Supervisor
+from benchflow.temporal import connect, stack_target
+from benchflow.testing.waiting import until
+
+Start = Callable[[StatePaths, StackRecord], Awaitable[Server]]
+
+start_server: Start = server.start_server
+
+
+@pytest.fixture
+def taken() -> Iterator[Callable[[int], None]]:
+    """Take ports of loopback until the test ends."""
+    with contextlib.ExitStack() as open_sockets:
+
+        def take(port: int) -> None:
+            listener = open_sockets.enter_context(socket.socket())
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", port))
+            listener.listen()
+
+        yield take
+
+
+@asynccontextmanager
+async def supervised(paths: StatePaths, monkeypatch: pytest.MonkeyPatch, start: Start) -> AsyncIterator[Supervisor]:
+    """Run a supervisor in this process; start: what it starts its servers with."""
+    monkeypatch.setattr(supervisor, "start_server", start)
+    made = Supervisor(paths)
+    running = asyncio.create_task(made.run())
+    try:
+        await until(lambda: made.record.state == "running" or running.done())
+        if running.done():
+            await running
+        yield made
+    finally:
+        made.stopping.set()
+        with contextlib.suppress(PortTakenError):
+            await running
+
+
+async def has_worker(made: Supervisor, paths: StatePaths, other_than: stack.Process | None = None) -> bool:
+    """Tell whether a worker asks the supervisor's server for work."""
+    worker = made.record.worker
+    return worker not in (None, other_than) and any(paths.running.glob(f"{worker.pid}-*/ready"))
+
+
+async def test_a_server_whose_ports_are_taken_as_it_starts_and_as_it_is_started_again_gets_others(
+    state_root: Path, taken: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, ports = StatePaths(state_root), []
+
+    async def start(paths: StatePaths, record: StackRecord) -> Server:
+        if record.socket is not None:
+            raise NamespaceRefusedError("this kernel gives none")
+        ports.append(record.port)
+        if len(ports) == 1:
+            taken(record.ui_port)
+        if len(ports) in (2, 4):
+            taken(record.port)
+        return await start_server(paths, record)
+
+    async with supervised(paths, monkeypatch, start) as made:
+        first = made.record
+        assert first.port == ports[-1] and len({*ports}) == 2
+        await connect(stack_target(first))
+        await until(lambda: has_worker(made, paths))
+        worker = made.record.worker
+        assert first.server is not None
+        os.kill(first.server.pid, signal.SIGKILL)
+        # Not the worker that asks at the port where another process listens now.
+        await until(lambda: has_worker(made, paths, other_than=worker))
+        assert len({*ports}) == 3 and made.record.port == ports[-1]
+        await connect(stack_target(made.record))
+
+
+async def test_a_port_that_was_asked_for_and_is_taken_as_the_server_starts_is_an_error(
+    state_root: Path, taken: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = stack.free_port()
+    monkeypatch.setenv(stack.PORT_VARIABLE, str(port))
+
+    async def start(paths: StatePaths, record: StackRecord) -> Server:
+        taken(record.port)
+        return await start_server(paths, record)
+
+    with pytest.raises(PortTakenError, match=f"port {port} is taken") as caught:
+        async with supervised(StatePaths(state_root), monkeypatch, start):
+            pass
+    assert caught.value.key == stack.PORT_VARIABLE
+
+
+async def test_a_server_that_freezes_while_it_starts_is_replaced(
+    state_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "START_TIMEOUT_SEC", 6.0)
+    started: list[int] = []
+
+    async def start(paths: StatePaths, record: StackRecord) -> Server:
+        made = await start_server(paths, record)
+        started.append(made.server.pid)
+        if len(started) == 1:
+            os.kill(made.server.pid, signal.SIGSTOP)
+        return made
+
+    async with supervised(StatePaths(state_root), monkeypatch, start) as made:
+        assert len(started) == 2 and made.record.server == stack.Process.of(started[1])
+        assert not stack.Process(pid=started[0]).alive
+
+
+@pytest.fixture
+def small_disk(state_root: Path) -> Iterator[Path]:
+    """Lay the state directory on a filesystem of its own."""
+    if os.geteuid():
+        pytest.skip("only root can mount a filesystem")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100m,mode=700", "tmpfs", str(state_root)], check=True)
+    yield state_root
+    subprocess.run(["umount", "--lazy", str(state_root)], check=True)
+
+
+def children(pid: int) -> set[str]:
+    """Return the pids of a process's children."""
+    return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+async def test_a_stack_whose_disk_is_full_comes_back_when_there_is_space(small_disk: Path) -> None:
+    paths = StatePaths(small_disk)
+    record = await asyncio.to_thread(stack.ensure, paths)
+    try:
+        client = await connect(stack_target(record))
+        before = await client.start_workflow("Unknown", id="before", task_queue="none")
+        fill = small_disk / "fill"
+        with contextlib.suppress(OSError), fill.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        assert record.server is not None and record.worker is not None
+        for process in (record.server, record.worker):
+            os.kill(process.pid, signal.SIGKILL)
+        # Nothing that is started in their place can be recorded, or work.
+        before_it, since = children(record.supervisor.pid), set[str]()
+        await until(lambda: since.update(children(record.supervisor.pid) - before_it) or len(since) >= 4)
+        assert stack.running(paths) == record
+        fill.unlink()
+
+        def both_are_back() -> StackRecord | None:
+            found = stack.running(paths)
+            is_new = found is not None and record.worker != found.worker and record.server != found.server
+            return found if is_new and any(paths.running.glob(f"{found.worker.pid}-*/ready")) else None
+
+        again = await until(both_are_back)
+        assert again.supervisor == record.supervisor
+        client = await connect(stack_target(again))
+        assert (await client.get_workflow_handle("before").describe()).run_id == before.first_execution_run_id
+        await client.start_workflow("Unknown", id="after", task_queue="none")
+    finally:
+        await asyncio.to_thread(stack.stop, paths)
+
+
+async def test_what_dies_while_the_supervisor_is_frozen_is_back_when_it_wakes(state_root: Path, tmp_path: Path) -> None:
+    paths = StatePaths(state_root)
+    config = job_config([write_task(tmp_path)], tmp_path / "jobs", sandbox="noop", repeats=24, concurrency=2)
+    job = await submit(plan_job(config))
+    record = stack.running(paths)
+    assert record is not None and record.server is not None
+    try:
+        await until(lambda: job.directory.results.exists())
+        os.kill(record.supervisor.pid, signal.SIGSTOP)
+        os.kill(record.server.pid, signal.SIGKILL)
+        await until(lambda: not record.server.alive)
+        finishing = asyncio.create_task(job.wait())
+        # Longer than a server that is started again takes. Its worker goes on asking meanwhile.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(finishing), 5)
+        os.kill(record.supervisor.pid, signal.SIGCONT)
+        await finishing
+        assert [(result.status, result.attempt) for result in job.results()] == [("passed", 1)] * 24
+        again = stack.running(paths)
+        assert again is not None and again.restarts == {"server": 1}
+        assert (again.supervisor, again.worker) == (record.supervisor, record.worker)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(record.supervisor.pid, signal.SIGCONT)
+        await asyncio.to_thread(stack.stop, paths)
