@@ -3,6 +3,9 @@
 Every failure is attributed to one boundary, where it is raised, and recorded once, in the result. An error
 carries what a reader needs to mend it: the file, the key, the remedy, the tail of a log. `Failure` (in
 `benchflow.contracts.rollout`) is the same thing as data.
+
+Whether an activity that raised an error is run again follows from the error's type alone, by `retryable` and
+`is_outage`. docs/errors.md lists every type with both.
 """
 
 from __future__ import annotations
@@ -11,13 +14,18 @@ import builtins
 
 
 class BenchFlowError(Exception):
-    """Anything that BenchFlow raises on purpose.
-
-    category: the word that results are grouped by. retryable: whether the same work may succeed if done again.
-    """
+    """Anything that BenchFlow raises on purpose."""
 
     category: str = "internal"
+    """The word that results are grouped by, and that `RetryConfig.categories` names."""
+
     retryable: bool = False
+    """Whether the same work may succeed if done again. Its activity is run again, `WorkerOptions.max_failures` times at
+    most."""
+
+    is_outage: bool = False
+    """Whether it passes when something comes back that others need as well: a server, a daemon, space on a disk. Its
+    activity is run again for as long as the rollout has time, without that cap."""
 
     def __init__(
         self,
@@ -127,6 +135,7 @@ class ServerUnavailableError(StackError):
     """The Temporal server does not answer."""
 
     retryable = True
+    is_outage = True
 
 
 class PortTakenError(StackError):
@@ -146,22 +155,38 @@ class StoreError(BenchFlowError):
 
     category = "store"
     retryable = True
+    is_outage = True
 
 
 class DiskFullError(StoreError):
     """No space is left where results or state are written."""
 
 
+class StoreAccessError(StoreError):
+    """A file of the store, the results or the state may not be written or read as it was to be."""
+
+    retryable = False
+    is_outage = False
+
+
+class MissingArtifactError(StoreError):
+    """A blob or directory that others have written is not where this host looks for it."""
+
+    is_outage = False
+
+
 class ResultFileError(StoreError):
     """A file of a job's results was changed and cannot be read."""
 
     retryable = False
+    is_outage = False
 
 
 class CorruptArtifactError(StoreError):
     """A stored blob does not have the digest it is named by."""
 
     retryable = False
+    is_outage = False
 
 
 # --- the planes ----------------------------------------------------------------------------------------
@@ -175,6 +200,19 @@ class SandboxError(BenchFlowError):
 
 class SandboxUnavailableError(SandboxError):
     """No sandbox can be started here: no daemon, no permission, no such provider."""
+
+
+class DaemonUnavailableError(SandboxUnavailableError):
+    """The provider's daemon does not answer: it restarts, or hangs."""
+
+    retryable = True
+    is_outage = True
+
+
+class SandboxBusyError(SandboxError):
+    """The host or the provider's daemon could not do what was asked at this moment: short of memory, space or ports."""
+
+    retryable = True
 
 
 class SandboxStartError(SandboxError):
@@ -215,6 +253,12 @@ class ImagePullError(SandboxError):
     category = "image_pull"
 
 
+class RegistryUnavailableError(ImagePullError):
+    """The registry of an image does not answer, or turns requests away for now."""
+
+    retryable = True
+
+
 class ForeignSnapshotError(SandboxError):
     """A packed snapshot is of another kind of host than this one."""
 
@@ -226,6 +270,7 @@ class HostFullError(SandboxError):
 
     category = "capacity"
     retryable = True
+    is_outage = True
 
 
 class HostLostError(SandboxError):
@@ -314,6 +359,7 @@ class AgentDownloadError(AgentInstallError):
     """A package of the agent could not be fetched."""
 
     retryable = True
+    is_outage = True
 
 
 class ACPError(AgentError):
@@ -371,6 +417,7 @@ class GatewayUnavailableError(GatewayError):
     """The gateway of this host does not answer."""
 
     retryable = True
+    is_outage = True
 
 
 class OutdatedGatewayError(GatewayUnavailableError):
@@ -415,6 +462,13 @@ class JudgeError(VerifierError):
     """A model that was to judge gave no usable answer, or could not be asked."""
 
     category = "verifier_judge"
+
+
+class JudgeUnavailableError(JudgeError):
+    """The endpoint of a model that was to judge does not answer, or turns requests away for now."""
+
+    retryable = True
+    is_outage = True
 
 
 class RewardFuncError(VerifierError):

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from benchflow.contracts.base import ArtifactRef
-from benchflow.errors import ConfigError, CorruptArtifactError, DiskFullError, StoreError
+from benchflow.contracts.failures import storage_error
+from benchflow.errors import ConfigError, CorruptArtifactError, MissingArtifactError
 from benchflow.paths import StatePaths
 
 STORE_VARIABLE = "BENCHFLOW_STORE"
@@ -31,17 +32,7 @@ def storage_errors(what: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (28, 122):  # ENOSPC, EDQUOT
-            raise DiskFullError(
-                f"no space left: {error.strerror}",
-                file=str(what),
-                remedy="free some space there, or choose another directory",
-            ) from error
-        raise StoreError(
-            f"cannot write: {error.strerror or error}",
-            file=str(error.filename or what),
-            remedy="check that the directory exists and may be written",
-        ) from error
+        raise storage_error(error, str(what)) from error
 
 
 def make_private_directory(path: Path) -> None:
@@ -128,7 +119,7 @@ class DirectoryBackend:
         try:
             shutil.copyfile(self.root / key, target)
         except FileNotFoundError as error:
-            raise StoreError(
+            raise MissingArtifactError(
                 "the store does not hold this artifact",
                 file=str(self.root / key),
                 remedy=f"point {STORE_VARIABLE} of worker and submitter at the same store",
@@ -193,7 +184,7 @@ class FsspecBackend:
         try:
             self._fs.get_file(f"{self._root}/{key}", str(target))
         except FileNotFoundError as error:
-            raise StoreError(
+            raise MissingArtifactError(
                 "the store does not hold this artifact",
                 file=f"{self._url}/{key}",
                 remedy=f"point {STORE_VARIABLE} of worker and submitter at the same store",

@@ -103,6 +103,10 @@ class WorkerOptions(_FromEnvironment):
     server_wait_sec: SecondsOrNone = 120.0
     """Seconds that a starting worker waits for a server that does not answer."""
 
+    max_failures: int = Field(default=10, ge=1, le=10_000)
+    """Attempts of an activity that may fail with an unknown error, or one that may pass, before that is final: 10 take
+    some 40 seconds. Outages and attempts of workers that have died do not count."""
+
     @classmethod
     def variables(cls) -> dict[str, str]:
         return super().variables() | {"capacity": CAPACITY_VARIABLE}
