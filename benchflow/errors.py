@@ -468,7 +468,6 @@ class JudgeUnavailableError(JudgeError):
     """The endpoint of a model that was to judge does not answer, or turns requests away for now."""
 
     retryable = True
-    is_outage = True
 
 
 class RewardFuncError(VerifierError):

@@ -168,6 +168,8 @@ class CleanRoom:
                     await asyncio.shield(self._remove())
                 raise
             except VerifierError as error:
+                if error.retryable:
+                    raise
                 said = _Said(failure=failure_of(error, "verify"))
             except BenchFlowError as error:
                 if not error.retryable:

@@ -80,7 +80,13 @@ async def score(
             return Scored(spec.name, None, spec.weight, error=_told(error))
         return await run_function(function, spec.name, node, weight=spec.weight, reward_range=reward_range)
 
-    scored = await asyncio.gather(*(run(index, spec) for index, spec in enumerate(table.funcs)))
+    # All of them are waited for: what one has asked of a judge is on record when this is tried again.
+    asked = await asyncio.gather(*(run(index, spec) for index, spec in enumerate(table.funcs)), return_exceptions=True)
+    scored = []
+    for one in asked:
+        if isinstance(one, BaseException):
+            raise one
+        scored.append(one)
     return combine(verified, scored, table.aggregate, now=now, reward_range=reward_range)
 
 
@@ -90,7 +96,10 @@ async def score(
 async def run_function(
     function: RewardFunc, name: str, node: RolloutNode, *, weight: float = 1.0, reward_range: Range = UNIT
 ) -> Scored:
-    """A function's result for a node, its events under `name`. What it raises, and what is no result, is its error."""
+    """Return a function's result for a node, its events under `name`.
+
+    What it raises, and what is no result, is its error, except where that passes: raises `BenchFlowError` then.
+    """
     space: Space | None = getattr(function, "space", None)
     try:
         said = function.score(node)
@@ -105,6 +114,9 @@ async def run_function(
         # Not this task was cancelled, but something that the function waited for.
         return Scored(name, space, weight, error=_told(error))
     except (Exception, SystemExit) as error:
+        if isinstance(error, BenchFlowError) and error.retryable:
+            # What passes says nothing of the agent's work: the verification is tried again.
+            raise
         return Scored(name, space, weight, error=_told(error))
 
 
