@@ -84,3 +84,17 @@ async def test_a_server_that_does_not_answer_an_activity_is_an_outage(theatre: T
     with pytest.raises(ApplicationError) as raised:
         await ActivityEnvironment(client).run(boundary.execute_activity, asked)
     assert (raised.value.type, raised.value.non_retryable) == ("ServerUnavailableError", False)
+
+
+async def test_a_reward_of_the_steps_before_an_error_of_the_engine_does_not_count(theatre: Theatre) -> None:
+    theatre.hall.held = True
+    job = await theatre.submit(theatre.stepped(2), retry={"max_retries": 0})
+    (name,) = await theatre.in_turn(1)
+    theatre.hall.release(name)
+    await theatre.begun(2)
+    await theatre.in_turn(1)
+    theatre.hall.faults["play"] = [errors.SandboxError("an engine's own trouble")]
+    theatre.hall.release(name)
+    (result,) = await theatre.results(job)
+    assert [step.verify.reward for step in result.steps if step.verify is not None] == [1.0]
+    assert (result.status, result.rewards, result.error_category) == ("errored", None, "sandbox")
