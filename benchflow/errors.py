@@ -199,7 +199,7 @@ class SandboxError(BenchFlowError):
 
 
 class SandboxUnavailableError(SandboxError):
-    """No sandbox can be started here: no daemon, no permission, no such provider."""
+    """No sandbox can be started here: no permission, no such provider, a machine that lacks what one needs."""
 
 
 class DaemonUnavailableError(SandboxUnavailableError):
@@ -350,9 +350,16 @@ class AgentError(BenchFlowError):
 
 
 class AgentInstallError(AgentError):
-    """The agent's programs could not be made ready: no such version, no space, a host that cannot build them."""
+    """The agent's programs could not be made ready: no such version, or a host that cannot build them."""
 
     category = "agent_install"
+
+
+class AgentSpaceError(AgentInstallError):
+    """No space is left for the agent's programs."""
+
+    retryable = True
+    is_outage = True
 
 
 class AgentDownloadError(AgentInstallError):
