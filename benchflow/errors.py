@@ -3,6 +3,9 @@
 Every failure is attributed to one boundary, where it is raised, and recorded once, in the result. An error
 carries what a reader needs to mend it: the file, the key, the remedy, the tail of a log. `Failure` (in
 `benchflow.contracts.rollout`) is the same thing as data.
+
+Whether an activity that raised an error is run again follows from the error's type alone, by `retryable` and
+`is_outage`. docs/errors.md lists every type with both.
 """
 
 from __future__ import annotations
@@ -11,13 +14,18 @@ import builtins
 
 
 class BenchFlowError(Exception):
-    """Anything that BenchFlow raises on purpose.
-
-    category: the word that results are grouped by. retryable: whether the same work may succeed if done again.
-    """
+    """Anything that BenchFlow raises on purpose."""
 
     category: str = "internal"
+    """The word that results are grouped by, and that `RetryConfig.categories` names."""
+
     retryable: bool = False
+    """Whether the same work may succeed if done again. Its activity is run again, `WorkerOptions.max_failures` times at
+    most."""
+
+    is_outage: bool = False
+    """Whether it passes when something comes back that others need as well: a server, a daemon, space on a disk. Its
+    activity is run again for as long as the rollout has time, without that cap."""
 
     def __init__(
         self,
@@ -127,6 +135,7 @@ class ServerUnavailableError(StackError):
     """The Temporal server does not answer."""
 
     retryable = True
+    is_outage = True
 
 
 class PortTakenError(StackError):
@@ -150,28 +159,38 @@ class StoreError(BenchFlowError):
 
     category = "store"
     retryable = True
+    is_outage = True
 
 
 class DiskFullError(StoreError):
     """No space is left where results or state are written."""
 
 
+class StoreAccessError(StoreError):
+    """A file of the store, the results or the state may not be written or read as it was to be."""
+
+    retryable = False
+    is_outage = False
+
+
+class MissingArtifactError(StoreError):
+    """A blob or directory that others have written is not where this host looks for it."""
+
+    is_outage = False
+
+
 class ResultFileError(StoreError):
     """A file of a job's results was changed and cannot be read."""
 
     retryable = False
-
-
-class MissingArtifactError(StoreError):
-    """An object store does not hold a blob that it should."""
-
-    retryable = False
+    is_outage = False
 
 
 class CorruptArtifactError(StoreError):
     """A stored blob does not have the digest it is named by."""
 
     retryable = False
+    is_outage = False
 
 
 # --- the planes ----------------------------------------------------------------------------------------
@@ -184,7 +203,20 @@ class SandboxError(BenchFlowError):
 
 
 class SandboxUnavailableError(SandboxError):
-    """No sandbox can be started here: no daemon, no permission, no such provider."""
+    """No sandbox can be started here: no permission, no such provider, a machine that lacks what one needs."""
+
+
+class DaemonUnavailableError(SandboxUnavailableError):
+    """The provider's daemon does not answer: it restarts, or hangs."""
+
+    retryable = True
+    is_outage = True
+
+
+class SandboxBusyError(SandboxError):
+    """The host or the provider's daemon could not do what was asked at this moment: short of memory, space or ports."""
+
+    retryable = True
 
 
 class SandboxStartError(SandboxError):
@@ -225,6 +257,12 @@ class ImagePullError(SandboxError):
     category = "image_pull"
 
 
+class RegistryUnavailableError(ImagePullError):
+    """The registry of an image does not answer, or turns requests away for now."""
+
+    retryable = True
+
+
 class ForeignSnapshotError(SandboxError):
     """A packed snapshot is of another kind of host than this one."""
 
@@ -236,6 +274,7 @@ class HostFullError(SandboxError):
 
     category = "capacity"
     retryable = True
+    is_outage = True
 
 
 class HostLostError(SandboxError):
@@ -315,15 +354,23 @@ class AgentError(BenchFlowError):
 
 
 class AgentInstallError(AgentError):
-    """The agent's programs could not be made ready: no such version, no space, a host that cannot build them."""
+    """The agent's programs could not be made ready: no such version, or a host that cannot build them."""
 
     category = "agent_install"
+
+
+class AgentSpaceError(AgentInstallError):
+    """No space is left for the agent's programs."""
+
+    retryable = True
+    is_outage = True
 
 
 class AgentDownloadError(AgentInstallError):
     """A package of the agent could not be fetched."""
 
     retryable = True
+    is_outage = True
 
 
 class ACPError(AgentError):
@@ -381,6 +428,7 @@ class GatewayUnavailableError(GatewayError):
     """The gateway of this host does not answer."""
 
     retryable = True
+    is_outage = True
 
 
 class OutdatedGatewayError(GatewayUnavailableError):
@@ -425,6 +473,12 @@ class JudgeError(VerifierError):
     """A model that was to judge gave no usable answer, or could not be asked."""
 
     category = "verifier_judge"
+
+
+class JudgeUnavailableError(JudgeError):
+    """The endpoint of a model that was to judge does not answer, or turns requests away for now."""
+
+    retryable = True
 
 
 class RewardFuncError(VerifierError):

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.failures import storage_error
 from benchflow.disk_writes import sync_directory
 from benchflow.errors import (
     BenchFlowError,
     ConfigError,
     CorruptArtifactError,
-    DiskFullError,
     MissingArtifactError,
     StoreError,
 )
@@ -40,17 +40,7 @@ def storage_errors(what: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (28, 122):  # ENOSPC, EDQUOT
-            raise DiskFullError(
-                f"no space left: {error.strerror}",
-                file=str(what),
-                remedy="free some space there, or choose another directory",
-            ) from error
-        raise StoreError(
-            f"cannot write: {error.strerror or error}",
-            file=str(error.filename or what),
-            remedy="check that the directory exists and may be written",
-        ) from error
+        raise storage_error(error, str(what)) from error
 
 
 def make_private_directory(path: Path, *, durable: bool = False) -> None:
@@ -144,8 +134,8 @@ class DirectoryBackend:
             try:
                 shutil.copyfile(self.root / key, target)
             except FileNotFoundError as error:
-                # Retryable: a directory that hosts share by NFS may show a new file some seconds late.
-                raise StoreError(
+                # Tried again: a directory that hosts share by NFS may show a new file some seconds late.
+                raise MissingArtifactError(
                     "the store does not hold this artifact", file=str(self.root / key), remedy=_REMEDY
                 ) from error
 

@@ -93,7 +93,7 @@ def make_workers(context: WorkerContext, records: RunningActivities, work: Ongoi
     options = context.options
     common: dict[str, Any] = {
         "identity": records.identity,
-        "interceptors": [BoundaryInterceptor(records, work, options.heartbeat_every_sec)],
+        "interceptors": [BoundaryInterceptor(records, work, options)],
         # The interceptor decides how often there is one: the SDK must hold none of them back.
         "max_heartbeat_throttle_interval": timedelta(milliseconds=100),
         "default_heartbeat_throttle_interval": timedelta(milliseconds=100),

@@ -13,68 +13,104 @@ from typing import Any
 import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from benchflow.activities.attempts import OngoingWork
 from benchflow.activities.handover import RunningActivities
 from benchflow.contracts.base import MAX_INLINE_BYTES, Model
-from benchflow.contracts.failures import failure_of
-from benchflow.errors import BenchFlowError, PayloadTooLargeError
+from benchflow.contracts.failures import failure_of, typed_error
+from benchflow.contracts.options import WorkerOptions
+from benchflow.errors import BenchFlowError, PayloadTooLargeError, ServerUnavailableError
 
 log = structlog.get_logger("benchflow.activities")
+
+
+_PASSING = frozenset(
+    {
+        RPCStatusCode.UNAVAILABLE,
+        RPCStatusCode.DEADLINE_EXCEEDED,
+        RPCStatusCode.RESOURCE_EXHAUSTED,
+        RPCStatusCode.ABORTED,
+        RPCStatusCode.CANCELLED,
+        RPCStatusCode.INTERNAL,
+        RPCStatusCode.UNKNOWN,
+    }
+)
+"""Answers of a server that is away, restarts, or has too much to do."""
 
 
 class BoundaryInterceptor(Interceptor):
     """Puts `_Boundary` around every activity of a worker."""
 
-    def __init__(self, records: RunningActivities, work: OngoingWork, heartbeat_every_sec: float) -> None:
+    def __init__(self, records: RunningActivities, work: OngoingWork, options: WorkerOptions) -> None:
         self.records = records
         self.work = work
-        self.heartbeat_every_sec = heartbeat_every_sec
+        self.options = options
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _Boundary(next, self.records, self.work, self.heartbeat_every_sec)
+        return _Boundary(next, self.records, self.work, self.options)
 
 
 class _Boundary(ActivityInboundInterceptor):
     def __init__(
-        self,
-        next: ActivityInboundInterceptor,
-        records: RunningActivities,
-        work: OngoingWork,
-        heartbeat_every_sec: float,
+        self, next: ActivityInboundInterceptor, records: RunningActivities, work: OngoingWork, options: WorkerOptions
     ) -> None:
         super().__init__(next)
         self.records = records
         self.work = work
-        self.heartbeat_every_sec = heartbeat_every_sec
+        self.options = options
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         record = self.records.add(activity.info().task_token)
+        failures = _failures_before()
         try:
-            async with _heartbeat(self._heartbeat_every()):
+            async with _heartbeat(self._heartbeat_every(), failures):
                 result = await self.work.attempt(lambda: self.next.execute_activity(input))
             _check_size(result)
             return result
         except ApplicationError:
             raise
-        except BenchFlowError as error:
-            raise _as_application_error(error) from error
         except Exception as error:
-            log.exception("an activity failed unexpectedly", activity=activity.info().activity_type)
-            raise _as_application_error(error) from error
+            raise self._as_application_error(error, failures) from error
         finally:
             record.unlink(missing_ok=True)
 
     def _heartbeat_every(self) -> float:
         """Return the seconds between heartbeats: the worker's option, but three within the timeout that the job set."""
         timeout = activity.info().heartbeat_timeout
-        return min(self.heartbeat_every_sec, timeout.total_seconds() / 3) if timeout else self.heartbeat_every_sec
+        every_sec = self.options.heartbeat_every_sec
+        return min(every_sec, timeout.total_seconds() / 3) if timeout else every_sec
+
+    def _as_application_error(self, error: Exception, failures: int) -> ApplicationError:
+        """Return the error for the server, which starts the activity again unless it is final.
+
+        Args:
+            error: What the activity raised.
+            failures: How many of its attempts before this one count towards `max_failures`.
+        """
+        if isinstance(error, RPCError) and error.status in _PASSING:
+            error = ServerUnavailableError(f"the Temporal server did not do what it was asked: {error.message}")
+        failure, known = failure_of(error), typed_error(error)
+        is_final = not failure.retryable
+        if not is_final and not (isinstance(known, BenchFlowError) and known.is_outage):
+            failures += 1
+            is_final = failures >= self.options.max_failures
+            # Sent before the failure is, and given to the next attempt, whichever worker has it.
+            activity.heartbeat(failures)
+        name, attempt = activity.info().activity_type, activity.info().attempt
+        if not isinstance(known, BenchFlowError):
+            # The traceback once: it is long, and the same again is the rule.
+            log.error("unexpected failure", activity=name, attempt=attempt, exc_info=error if failures == 1 else None)
+        elif not is_final:
+            log.info("an activity will be tried again", activity=name, attempt=attempt, error=known.message)
+        return ApplicationError(failure.message, failure, type=failure.type, non_retryable=is_final)
 
 
-def _as_application_error(error: Exception) -> ApplicationError:
-    failure = failure_of(error)
-    return ApplicationError(failure.message, failure, type=failure.type, non_retryable=not failure.retryable)
+def _failures_before() -> int:
+    """Return how many earlier attempts of the running activity have failed, outages and lost workers not counted."""
+    details = activity.info().heartbeat_details
+    return int(details[0]) if details else 0
 
 
 def _check_size(result: Any) -> None:
@@ -87,13 +123,15 @@ def _check_size(result: Any) -> None:
 
 
 @asynccontextmanager
-async def _heartbeat(every_sec: float) -> AsyncIterator[None]:
+async def _heartbeat(every_sec: float, failures: int) -> AsyncIterator[None]:
     async def beat() -> None:
+        # A heartbeat without details would take away those of the last.
+        details = [failures] if failures else []
         is_logged = False
         while True:
             await asyncio.sleep(every_sec)
             try:
-                activity.heartbeat()
+                activity.heartbeat(*details)
             except Exception:
                 # Without heartbeats the attempt would be lost; the next one may get through.
                 if not is_logged:

@@ -170,6 +170,8 @@ class CleanRoom:
                     await see_through(self._remove())
                 raise
             except VerifierError as error:
+                if error.retryable:
+                    raise
                 said = _Said(failure=failure_of(error, "verify"))
             except BenchFlowError as error:
                 if not error.retryable:

@@ -17,7 +17,7 @@ from benchflow.contracts.job import JobSpec, Origin, RolloutSpec, TaskRef
 from benchflow.contracts.options import WorkerOptions
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import Task
-from benchflow.errors import StoreError
+from benchflow.errors import MissingArtifactError
 from benchflow.host import Slots, locked
 from benchflow.paths import JobPaths, RolloutPaths, StatePaths
 from benchflow.planes.environment.interpreter import Kind
@@ -139,7 +139,7 @@ class WorkerContext:
     def make_results_directory(self, spec: RolloutSpec) -> RolloutPaths:
         paths = self.results(spec)
         if self.is_origin(spec.origin) and not Path(spec.origin.job_dir).is_dir():
-            raise StoreError(
+            raise MissingArtifactError(
                 "the job's directory is gone",
                 file=spec.origin.job_dir,
                 remedy="do not move it while the job runs",

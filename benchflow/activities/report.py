@@ -144,6 +144,8 @@ class ReportActivities:
                 warnings += await self._collect_artifact(sandbox, artifact, root)
             return warnings + await self._collect_world(report, paths)
         except SandboxError as error:
+            if error.retryable:
+                raise
             return [f"logs and artifacts could not be collected: {error.message}"]
 
     async def _collect_logs(self, sandbox: Sandbox, paths: RolloutPaths) -> list[str]:
@@ -157,6 +159,8 @@ class ReportActivities:
             except SandboxLostError:
                 raise
             except SandboxError as error:
+                if error.retryable:
+                    raise
                 warnings.append(f"{source} could not be collected: {error.message}")
         return warnings
 
@@ -173,6 +177,8 @@ class ReportActivities:
         except SandboxLostError:
             raise
         except SandboxError as error:
+            if error.retryable:
+                raise
             return [f"artifact {artifact.source} could not be collected: {error.message}"]
         return []
 

@@ -258,8 +258,12 @@ class RolloutActivities:
         if sandbox is not None:
             await sandbox.stop()
         else:
-            with suppress(SandboxUnavailableError):
+            try:
                 await get_provider(here.sandbox.provider).remove(name)
+            except SandboxUnavailableError as error:
+                # Where the provider is gone for good, so is what it had.
+                if error.retryable:
+                    raise
         await asyncio.to_thread(release_sandbox, self.context, name)
 
     def _secrets(self, spec: RolloutSpec) -> Secrets:

@@ -36,7 +36,8 @@ class RetryConfig(Model):
     """When a rollout is run again, from its root, because of how it failed.
 
     max_retries: further attempts a rollout. The n-th waits min_wait_sec * wait_multiplier**(n-1) seconds, at most
-    max_wait_sec. categories: the error categories that are worth another attempt.
+    max_wait_sec. categories: the error categories that are worth another attempt; by default those in which the engine,
+    and not the task or the agent, was in trouble. docs/errors.md lists all of them.
     """
 
     max_retries: int = Field(default=2, ge=0)
@@ -45,6 +46,7 @@ class RetryConfig(Model):
     max_wait_sec: float = Field(default=30.0, ge=0)
     categories: tuple[str, ...] = (
         "agent_connection",
+        "gateway",
         "sandbox",
         "sandbox_lost",
         "stack",

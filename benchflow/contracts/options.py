@@ -109,6 +109,9 @@ class WorkerOptions(_FromEnvironment):
     leftovers_retain_days: float = Field(default=30.0, ge=0, le=10_000)
     """Days for which unused leftovers stay: results that are in the store, unpacked tasks, the bulk of messages.
     Nothing goes that was written or used since the oldest open workflow began."""
+    max_failures: int = Field(default=10, ge=1, le=10_000)
+    """Attempts of an activity that may fail with an unknown error, or one that may pass, before that is final: 10 take
+    some 40 seconds. Outages and attempts of workers that have died do not count."""
 
     @classmethod
     def variables(cls) -> dict[str, str]:

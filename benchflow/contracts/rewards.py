@@ -11,8 +11,26 @@ from typing import Literal
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.rollout import Failure, StepOutcome
 
-UNMEASURED = frozenset({"sandbox_lost", "service", "cancelled", "deadline", "replay_diverged", "usage"})
-"""Errors after which no reward counts, even where an earlier step was scored."""
+_OF_THE_AGENT = frozenset(
+    {
+        "agent",
+        "agent_connection",
+        "agent_exit",
+        "agent_output",
+        "agent_protocol",
+        "agent_timeout",
+        "budget_exhausted",
+    }
+)
+
+
+def is_measured(error: Failure | None) -> bool:
+    """Return whether the rewards of earlier steps count for a rollout that ended with an error.
+
+    They do after an error of the agent's own. After any other they would be the rewards of a rollout that went on no
+    longer because the engine, the world or somebody's wish ended it: a number that nobody measured.
+    """
+    return error is None or error.category in _OF_THE_AGENT
 
 
 def combine_steps(
@@ -24,7 +42,7 @@ def combine_steps(
         if failure is not None:
             return None, failure
     scored = [outcome.verify for outcome in steps if outcome.verify is not None]
-    if not scored or (error is not None and error.category in UNMEASURED):
+    if not scored or not is_measured(error):
         return None, None
     if strategy == "final":
         return scored[-1].rewards, None

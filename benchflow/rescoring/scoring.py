@@ -24,7 +24,7 @@ from benchflow.contracts.reward import (
     VerifyResult,
     Workbench,
 )
-from benchflow.contracts.rewards import UNMEASURED, combine_steps, reaches
+from benchflow.contracts.rewards import combine_steps, is_measured, reaches
 from benchflow.contracts.rollout import Failure, StepOutcome
 from benchflow.contracts.task import Task
 from benchflow.paths import RolloutPaths, StatePaths
@@ -153,7 +153,7 @@ class _Rescored:
     def _was_never_measured(self) -> bool:
         """Whether it has no reward because of how it ended, whatever a verifier would say."""
         error, steps = self._rollout.result.error, self._own_steps
-        cut_short = error is not None and error.category in UNMEASURED
+        cut_short = not is_measured(error)
         if self._rollout.result.reward_kind == "value":
             return self._rollout.result.reward is None
         return cut_short or not any(step.verify or step.verifier_error for step in steps)

@@ -24,8 +24,8 @@ from benchflow.temporal import Target, connect
 from benchflow.testing.waiting import until
 from benchflow.worker import make_context, make_workers
 
-OPTIONS = WorkerOptions(heartbeat_every_sec=0.1)
-"""A cancelled activity hears of it at its next heartbeat."""
+OPTIONS = WorkerOptions(heartbeat_every_sec=0.1, max_failures=3)
+"""A cancelled activity hears of it at its next heartbeat, and an unknown error is final after a second."""
 
 
 @pytest.fixture

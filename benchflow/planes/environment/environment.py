@@ -280,7 +280,9 @@ class ManifestEnvironment:
             while self._manifest.owns_lifecycle and time.monotonic() < deadline:
                 try:
                     state = await self._entrypoint()
-                except SandboxError:
+                except SandboxError as error:
+                    if error.retryable:
+                        raise
                     break
                 if not state.running:
                     raise self._death(state) from None
@@ -318,7 +320,9 @@ class ManifestEnvironment:
                 host, at = await self._place.sandbox.expose_port(port)
             except SandboxLostError:
                 raise
-            except SandboxError:
+            except SandboxError as error:
+                if error.retryable:
+                    raise
                 return {}
             found[port] = f"{host}:{at}"
         return found

@@ -156,6 +156,9 @@ async def _bring(sandbox: Sandbox, path: str, place: ConfinedPath, limit: int) -
     except SandboxLostError:
         raise
     except SandboxError as error:
+        if error.retryable:
+            # A scorer would take for missing what nobody could read just now.
+            raise
         return f"{path} could not be kept: {error.message}"
     return None
 

@@ -39,7 +39,8 @@ _LONGEST = 4000
 class Scored:
     """What one function came to: its result, or why it has none. weight: among those of its space.
 
-    space: None for a function that failed and does not say by itself which space it scores.
+    space: None for a function that failed and does not say by itself which space it scores. passing: the error of one
+    that may have a result if it is run again.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Scored:
     weight: float = 1.0
     result: VerifyResult | None = None
     error: str = ""
+    passing: BenchFlowError | None = None
 
     @property
     def value(self) -> float | None:
@@ -66,8 +68,9 @@ async def score(
     """What the verifier says of a node, and what the functions of the task's `reward` table say.
 
     output: the verifier; what it raises is not caught, since without it nothing counts as scored. It comes first: what
-    functions run in the sandbox must not disturb it. reward_range: of values, the verifier's. file: that declares the
-    table. allowed: the modules that the user lets tasks name. See `combine` for what becomes of it.
+    functions run in the sandbox must not disturb it. Raises what passes of the functions' errors, where it is an outage
+    or leaves no reward. reward_range: of values, the verifier's. file: that declares the table. allowed: the modules
+    that the user lets tasks name. See `combine` for what becomes of it.
     """
     verified = await output()
     if table is None:
@@ -81,7 +84,13 @@ async def score(
         return await run_function(function, spec.name, node, weight=spec.weight, reward_range=reward_range)
 
     scored = await asyncio.gather(*(run(index, spec) for index, spec in enumerate(table.funcs)))
-    return combine(verified, scored, table.aggregate, now=now, reward_range=reward_range)
+    result = combine(verified, scored, table.aggregate, now=now, reward_range=reward_range)
+    for passing in (one.passing for one in scored if one.passing is not None):
+        # An outage says nothing of the agent's work. A judge that does not answer may leave a space unmeasured that the
+        # reward does not hang on.
+        if passing.is_outage or result.reward is None:
+            raise passing
+    return result
 
 
 # --- one function ---------------------------------------------------------------------------------------
@@ -105,7 +114,8 @@ async def run_function(
         # Not this task was cancelled, but something that the function waited for.
         return Scored(name, space, weight, error=_told(error))
     except (Exception, SystemExit) as error:
-        return Scored(name, space, weight, error=_told(error))
+        passing = error if isinstance(error, BenchFlowError) and error.retryable else None
+        return Scored(name, space, weight, error=_told(error), passing=passing)
 
 
 def _result(said: object, name: str, space: str | None, allowed: Range) -> VerifyResult:

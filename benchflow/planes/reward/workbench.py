@@ -84,6 +84,8 @@ class SandboxWorkbench:
         except SandboxLostError:
             raise
         except SandboxError as error:
+            if error.retryable:
+                raise
             raise VerifierError(error.message, file=place, remedy="leave a file there that can be read") from error
         if len(content) > limit:
             raise VerifierError(f"is larger than {limit} bytes", file=place, remedy="leave a smaller file")

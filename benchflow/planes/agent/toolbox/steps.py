@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchflow.errors import AgentDownloadError, AgentInstallError
+from benchflow.errors import AgentDownloadError, AgentInstallError, AgentSpaceError
 
 # The parent's death kills it, also when the parent was killed before it could be told so.
 _DIES_WITH_US = """
@@ -74,7 +74,7 @@ def tail(log: Path) -> str:
 def failed(what: str, said: str, otherwise: str) -> AgentInstallError:
     """The error for what a program, or the network, said."""
     if _NO_SPACE.search(said):
-        return AgentInstallError(
+        return AgentSpaceError(
             f"{what}: no space is left",
             remedy="free space, or set BENCHFLOW_STATE_DIR to a directory on a larger disk",
             log_tail=said,

@@ -153,7 +153,9 @@ async def _outside(sandbox: Sandbox, path: str) -> bytes | None:
         return await sandbox.read_outside(path)
     except SandboxLostError:
         raise
-    except SandboxError:
+    except SandboxError as error:
+        if error.retryable:
+            raise
         return None
 
 

@@ -92,8 +92,8 @@ async def _end(sandbox: Sandbox, *, is_doubtful: bool) -> list[HardeningFinding]
         killed = await sandbox.kill_processes()
     except SandboxLostError:
         raise
-    except SandboxError:
-        if not is_doubtful:
+    except SandboxError as error:
+        if error.retryable or not is_doubtful:
             raise
         killed = 0
     if not killed:

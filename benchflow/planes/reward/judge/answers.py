@@ -31,10 +31,26 @@ class NotAVerdict(Exception):
 
 
 class AttemptFailed(Exception):
-    """A call without an answer. again: asking again may help; wait: seconds that the endpoint wants to pass first."""
+    """A call without an answer.
 
-    def __init__(self, message: str, *, again: bool, wait: float | None = None, remedy: str | None = None) -> None:
-        self.again, self.wait, self.remedy = again, wait, remedy
+    Args:
+        message: Why there is none.
+        again: Asking again may help.
+        is_away: The endpoint did not answer, or turned the call away for now: no word of the model's.
+        wait: Seconds that the endpoint wants to pass first.
+        remedy: What to do about it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        again: bool,
+        is_away: bool = False,
+        wait: float | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.again, self.is_away, self.wait, self.remedy = again, is_away, wait, remedy
         super().__init__(message)
 
 

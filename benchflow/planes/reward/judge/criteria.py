@@ -137,7 +137,7 @@ class _Asker:
 
 
 def _named(error: JudgeError, what: str) -> JudgeError:
-    return JudgeError(
+    return type(error)(
         f"{what} could not be judged: {error.message}",
         file=error.file,
         key=error.key,

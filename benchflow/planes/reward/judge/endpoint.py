@@ -116,9 +116,13 @@ class Endpoint:
             again = error.status_code >= 500 or error.status_code in _AGAIN
             again = again and not isinstance(error, ModelQuotaExceededError)
             message = f"the endpoint answered with status {error.status_code}: {_body(error)}"
-            raise AttemptFailed(message, again=again, wait=_wait(error), remedy=_remedy(error)) from error
+            raise AttemptFailed(
+                message, again=again, is_away=again, wait=_wait(error), remedy=_remedy(error)
+            ) from error
         except ModelAPIError as error:
-            raise AttemptFailed(_words(error), again=True, wait=error.retry_after, remedy=_remedy(error)) from error
+            raise AttemptFailed(
+                _words(error), again=True, is_away=True, wait=error.retry_after, remedy=_remedy(error)
+            ) from error
         except UnexpectedModelBehavior as error:
             raise AttemptFailed(_words(error), again=True) from error
         except UserError as error:

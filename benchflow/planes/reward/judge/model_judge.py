@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchflow.contracts.reward import JudgeAnswer, JudgeQuestion, JudgeSettings, Verdict
-from benchflow.errors import JudgeError
+from benchflow.errors import JudgeError, JudgeUnavailableError
 from benchflow.planes.reward.judge.answers import AttemptFailed, NotAVerdict, Said, read_verdicts
 from benchflow.planes.reward.judge.models import JudgeModel, credential_of, judge_model, missing_library
 from benchflow.planes.reward.judge.transcripts import Transcripts, digest_of
@@ -175,7 +175,7 @@ class _Asking:
                 raise AttemptFailed(objection, again=True, wait=0) from error
             except TimeoutError as error:
                 record["error"] = f"there was no answer within {limit:g} s"
-                raise AttemptFailed(record["error"], again=True) from error
+                raise AttemptFailed(record["error"], again=True, is_away=True) from error
             except AttemptFailed as error:
                 record["error"] = str(error)
                 raise
@@ -211,7 +211,7 @@ class _Asking:
         times = "once" if calls == 1 else f"{calls} times"
         last = self.transcripts.clean(str(failure))[:_ERROR_LENGTH]
         first_line = last.partition("\n")[0]
-        return JudgeError(
+        return (JudgeUnavailableError if failure.is_away else JudgeError)(
             f"{self.model} at {self.model.endpoint} was asked {times} and gave no usable answer: {first_line}",
             key=self.question.id,
             remedy=failure.remedy or "see that the endpoint answers, then score the rollout again",

@@ -18,11 +18,14 @@ from typing import Any, TypeVar
 
 import docker
 import requests
+import urllib3
 from docker import errors as docker_errors
 from docker.utils import kwargs_from_env
 
 from benchflow.errors import (
     BenchFlowError,
+    DaemonUnavailableError,
+    SandboxBusyError,
     SandboxError,
     SandboxLostError,
     SandboxUnavailableError,
@@ -66,6 +69,33 @@ GONE = (
     "container not running",
     "process not running",
 )
+
+BUSY = (
+    "no space left on device",
+    "disk quota exceeded",
+    "cannot allocate memory",
+    "resource temporarily unavailable",
+    "too many open files",
+    "port is already allocated",
+    "address already in use",
+    "device or resource busy",
+    "i/o timeout",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+    "transport is closing",
+    "code = unavailable",
+    "code = deadlineexceeded",
+    "context deadline exceeded",
+    "context canceled",
+    "unexpected eof",
+    "server is shutting down",
+)
+"""What the daemon says when the same may work in a moment: the host is short of something, or containerd restarts."""
+
+
+# The library reads long answers past `requests`, which would have translated urllib3's errors.
+_LIBRARY = (docker_errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 
 
 class Conflict(SandboxError):
@@ -140,7 +170,7 @@ class Engine:
     def _ask(self, ask: Callable[[RecordingClient], T]) -> T:
         try:
             return ask(self._connected())
-        except (docker_errors.DockerException, requests.RequestException, OSError) as error:
+        except _LIBRARY as error:
             raise translate(error) from error
 
     async def about(self, container: str, ask: Callable[[RecordingClient], T]) -> T:
@@ -288,7 +318,7 @@ def translate(error: Exception) -> BenchFlowError:
     if isinstance(error, docker_errors.APIError):
         return _translate_answer(error)
     if isinstance(error, requests.ReadTimeout):
-        return SandboxUnavailableError(
+        return DaemonUnavailableError(
             f"the Docker daemon did not answer within {API_TIMEOUT:.0f} s",
             remedy="look at the daemon's log and at the load of this host",
         )
@@ -299,20 +329,24 @@ def translate(error: Exception) -> BenchFlowError:
             remedy="add the user to the group that owns the socket (`sudo usermod -aG docker $USER`, then log "
             "in again), or run as root",
         )
-    no_daemon = (
-        "Connection refused",
-        "No such file",
-        "Connection aborted",
-        "Error while fetching",
-        "Max retries",
-    )
-    if isinstance(error, requests.ConnectionError) or any(part in text for part in no_daemon):
-        return SandboxUnavailableError(
+    if isinstance(error, _CUT_OFF) or any(part in text for part in _NO_DAEMON):
+        return DaemonUnavailableError(
             f"no Docker daemon answers: {_first_line(text)}",
             remedy="install Docker and start it (`sudo systemctl start docker`, or `sudo dockerd`), or set "
             "DOCKER_HOST to a running daemon",
         )
     return SandboxError(f"the Docker daemon cannot be used: {_first_line(text)}")
+
+
+_CUT_OFF = (
+    requests.ConnectionError,
+    requests.exceptions.ChunkedEncodingError,
+    urllib3.exceptions.HTTPError,
+    docker_errors.StreamParseError,
+    ConnectionError,
+)
+
+_NO_DAEMON = ("Connection refused", "No such file", "Connection aborted", "Error while fetching", "Max retries")
 
 
 def _translate_answer(error: docker_errors.APIError) -> BenchFlowError:
@@ -322,7 +356,7 @@ def _translate_answer(error: docker_errors.APIError) -> BenchFlowError:
     if any(part in low for part in GONE):
         return SandboxLostError(f"the container is gone: {said}")
     if "no space left on device" in low or "disk quota exceeded" in low:
-        return SandboxError(
+        return SandboxBusyError(
             f"Docker has no space left: {said}",
             remedy="free space where Docker keeps its data (`docker system df`, `docker system prune`)",
         )
@@ -330,7 +364,14 @@ def _translate_answer(error: docker_errors.APIError) -> BenchFlowError:
         return NotFound(said)
     if status == 409:
         return Conflict(said)
+    if is_busy(said):
+        return SandboxBusyError(f"Docker: {said}", remedy="look at the daemon's log and at the load of this host")
     return SandboxError(f"Docker: {said}")
+
+
+def is_busy(said: str) -> bool:
+    """Return whether what the daemon said of a failure means that the same may work in a moment."""
+    return any(part in said.lower() for part in BUSY)
 
 
 def _first_line(text: str) -> str:

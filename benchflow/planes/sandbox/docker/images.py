@@ -19,11 +19,19 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchflow.contracts.sandbox import ImageConfig, ImageRef
-from benchflow.errors import ImageBuildError, ImagePullError, SandboxError, SandboxUnavailableError
+from benchflow.errors import (
+    DaemonUnavailableError,
+    ImageBuildError,
+    ImagePullError,
+    RegistryUnavailableError,
+    SandboxBusyError,
+    SandboxError,
+    SandboxUnavailableError,
+)
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.bases import resolve
 from benchflow.planes.sandbox.context import Context, read_context
-from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
+from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient, is_busy
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.transcript import Transcript
 
@@ -36,6 +44,26 @@ _NO_BASE = re.compile(
     r"|i/o timeout",
     re.I,
 )
+
+_REGISTRY_BUSY = (
+    "toomanyrequests",
+    "too many requests",
+    "tls handshake timeout",
+    "client.timeout exceeded",
+    "request canceled while waiting",
+    "unexpected http status: 5",
+    "service unavailable",
+    "bad gateway",
+    "internal server error",
+    "network is unreachable",
+    "temporary failure in name resolution",
+    "no such host",
+    ": eof",
+)
+"""What the daemon says of a registry that does not answer, or not now."""
+
+_NO_DAEMON = ("Cannot connect to the Docker daemon", "error during connect", "error reading from server: EOF")
+"""What the `docker` program says when the daemon goes away."""
 
 
 class Images:
@@ -97,7 +125,8 @@ class Images:
             reason = (
                 error.message if isinstance(error, SandboxError) else f"it took longer than {config.timeout_sec:g} s"
             )
-            raise ImagePullError(
+            passes = is_busy(reason) or any(part in reason.lower() for part in _REGISTRY_BUSY)
+            raise (RegistryUnavailableError if passes else ImagePullError)(
                 f"the image {reference} is not on this host and cannot be pulled: {reason}",
                 key="docker_image",
                 remedy="check the name, log in to its registry (`docker login`), or put the image on this "
@@ -159,6 +188,8 @@ class Images:
         except SandboxUnavailableError:
             raise
         except SandboxError as error:
+            if error.retryable:
+                raise
             raise _build_error(context, error.message, transcript) from error
 
     async def _follow(self, start: Callable[[RecordingClient], Any], transcript: Progress, timeout: float) -> None:
@@ -191,7 +222,9 @@ class Images:
             raise TimeoutError
         work.result()
         if transcript.error:
-            raise SandboxError(transcript.error)
+            # A command of the Dockerfile is quoted in what is said of its failure.
+            passes = is_busy(transcript.error) and "returned a non-zero code" not in transcript.error
+            raise (SandboxBusyError if passes else SandboxError)(transcript.error)
 
     async def _by_program(
         self,
@@ -229,6 +262,8 @@ class Images:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
+        if code and any(part in transcript.tail for part in _NO_DAEMON):
+            raise DaemonUnavailableError("the Docker daemon went away during a build", log_tail=transcript.tail)
         if code:
             raise _build_error(context, f"docker build ended with exit status {code}", transcript)
 

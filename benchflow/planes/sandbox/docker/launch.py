@@ -158,7 +158,7 @@ async def start_error(
 
     every: seconds between two looks at whether it has ended.
     """
-    if isinstance(cause, SandboxUnavailableError):
+    if isinstance(cause, SandboxUnavailableError) or cause.retryable:
         return cause
     try:
         # Where there is no shell, no end of the container's is to be waited for.

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from benchflow.contracts.base import ArtifactRef, BlobStore, Model
+from benchflow.contracts.failures import typed_error
 from benchflow.contracts.sandbox import ImageRef
 from benchflow.errors import ForeignSnapshotError, SandboxError
 from benchflow.paths import state_dir
@@ -106,6 +107,9 @@ class Packs:
                 await asyncio.to_thread(archive, layer, file)
                 return await store.put_file(file)
         except OSError as error:
+            typed = typed_error(error)
+            if typed is not error:
+                raise typed from error
             raise SandboxError(
                 f"a layer of the snapshot cannot be packed: {error.strerror}",
                 file=str(layer),

@@ -284,6 +284,8 @@ class DockerProvider:
                 await self._starter.start(container)
                 return found
         except SandboxError as error:
+            if error.is_outage:
+                raise
             log.info("sandbox %s is made anew: %s", spec.name, error.message)
         await self._remove(container)
         return None

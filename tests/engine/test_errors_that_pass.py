@@ -1,0 +1,100 @@
+"""What passes is tried again and leaves no trace in the result. What does not is final and is named in the result.
+
+The worker of these tests takes an unknown error for final at the third attempt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.theatre import Theatre
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
+
+from benchflow import errors
+from benchflow.activities.boundary import BoundaryInterceptor
+from benchflow.activities.job import JobActivities
+from benchflow.contracts.activities import HostQuery, HostStatus
+from benchflow.contracts.options import WorkerOptions
+from benchflow.server import temporal_binary
+from benchflow.testing.waiting import until
+
+
+def away() -> errors.BenchFlowError:
+    return errors.DaemonUnavailableError("no Docker daemon answers")
+
+
+async def test_unknown_errors_that_pass_leave_no_trace(theatre: Theatre) -> None:
+    theatre.hall.faults["play"] = [RuntimeError("odd"), KeyError("reward")]
+    (result,) = await theatre.results(await theatre.submit())
+    assert (result.status, result.attempt, result.error, result.warnings) == ("passed", 1, None, [])
+    assert sum(theatre.hall.turns.values()) == 3
+
+
+async def test_an_unknown_error_that_stays_is_final_and_a_job_may_run_the_rollout_again(theatre: Theatre) -> None:
+    theatre.hall.faults["play"] = [RuntimeError("a bug") for _ in range(3)]
+    job = await theatre.submit(retry={"min_wait_sec": 0.01, "categories": ["internal"]})
+    (result,) = await theatre.results(job)
+    assert (result.status, result.attempt) == ("passed", 2)
+    assert sum(theatre.hall.turns.values()) == 4
+
+
+async def test_attempts_are_counted_however_long_they_take_and_outages_are_not(theatre: Theatre) -> None:
+    theatre.options(retry_initial_sec=0.02, retry_max_sec=0.05)
+    bug = RuntimeError("a bug")
+    theatre.hall.faults["play"] = [bug, away(), away(), away(), bug, bug, bug]
+    theatre.hall.held = True
+    job = await theatre.submit()
+    rollout = job.engine.client.get_workflow_handle(job.spec.rollout_id(job.id, 0))
+
+    async def has_beaten() -> bool:
+        description = (await rollout.describe()).raw_description
+        return any(
+            pending.last_heartbeat_time.ToNanoseconds() > pending.last_started_time.ToNanoseconds()
+            for pending in description.pending_activities
+        )
+
+    for attempt in range(6):
+        await theatre.begun(attempt + 1)
+        (name,) = await theatre.in_turn(1)
+        await until(has_beaten)
+        theatre.hall.release(name)
+    (result,) = await theatre.results(job)
+    assert result.error is not None
+    assert (result.status, result.error.category, result.error.retryable) == ("errored", "internal", True)
+    assert len(theatre.hall.faults["play"]) == 1
+
+
+async def test_a_server_that_does_not_answer_an_activity_is_an_outage(theatre: Theatre) -> None:
+    """For example when the job asks after a host, which it does just when the network is in trouble."""
+    server = await WorkflowEnvironment.start_local(dev_server_existing_path=temporal_binary())
+    client = server.client
+    await server.shutdown()
+    asking = JobActivities(replace(theatre.context, client=client))
+
+    class Asking(ActivityInboundInterceptor):
+        async def execute_activity(self, input: ExecuteActivityInput) -> HostStatus:
+            return await asking.host_status(*input.args)
+
+    around = BoundaryInterceptor(theatre.records, WorkerOptions(max_failures=1))
+    boundary = around.intercept_activity(Asking(around))  # type: ignore[arg-type]
+    asked = ExecuteActivityInput(asking.host_status, [HostQuery(queue="benchflow-host-x")], None, {})
+    with pytest.raises(ApplicationError) as raised:
+        await ActivityEnvironment(client).run(boundary.execute_activity, asked)
+    assert (raised.value.type, raised.value.non_retryable) == ("ServerUnavailableError", False)
+
+
+async def test_a_reward_of_the_steps_before_an_error_of_the_engine_does_not_count(theatre: Theatre) -> None:
+    theatre.hall.held = True
+    job = await theatre.submit(theatre.stepped(2), retry={"max_retries": 0})
+    (name,) = await theatre.in_turn(1)
+    theatre.hall.release(name)
+    await theatre.begun(2)
+    await theatre.in_turn(1)
+    theatre.hall.faults["play"] = [errors.SandboxError("an engine's own trouble")]
+    theatre.hall.release(name)
+    (result,) = await theatre.results(job)
+    assert [step.verify.reward for step in result.steps if step.verify is not None] == [1.0]
+    assert (result.status, result.rewards, result.error_category) == ("errored", None, "sandbox")
