@@ -29,6 +29,7 @@ from benchflow.activities.checkpoints import CheckpointActivities
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.deciding import DecidingActivities
 from benchflow.activities.job import JobActivities
+from benchflow.activities.lost import LostActivities
 from benchflow.activities.reaper import Reaper
 from benchflow.activities.report import ReportActivities
 from benchflow.activities.rollback import RollbackActivities
@@ -73,7 +74,7 @@ def make_workers(context: WorkerContext, records: RunningActivities) -> list[Wor
         rollout.provision,
         trees.release,
         report.report_without_sandbox,
-        report.report_lost,
+        LostActivities(context, report).report_lost,
     ]
     deciding = DecidingActivities()
     shared_activities += [deciding.decide, deciding.aggregate]

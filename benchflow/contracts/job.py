@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Literal
 
 from pydantic import Field
@@ -17,6 +19,7 @@ from benchflow.contracts.modes import JobMode
 from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import (
+    Failure,
     Permissions,
     Phase,
     Question,
@@ -183,6 +186,24 @@ class JobSpec(Model):
         """The name of its results directory."""
         return ids.rollout_name(self.tasks[self.coordinates(index)[0]].name, self.rollout_id(job_id, index))
 
+    def rollout(self, job_id: str, origin: Origin, index: int, *, run_id: str = "") -> RolloutSpec:
+        """Return the rollout number `index` of the job `job_id`. run_id: of the first run of the job's workflow."""
+        task, agent, repeat = self.coordinates(index)
+        return RolloutSpec(
+            options=self.options,
+            id=self.rollout_id(job_id, index),
+            job_id=job_id,
+            job_name=self.name,
+            name=self.rollout_name(job_id, index),
+            index=index,
+            task=self.tasks[task],
+            agent=self.agents[agent],
+            repeat=repeat,
+            run=self.run,
+            origin=origin,
+            job_run_id=run_id if self.is_persistent else None,
+        )
+
 
 class RolloutSpec(Model):
     """One rollout of a job. id: its workflow id. name: its directory's name.
@@ -217,17 +238,31 @@ class RolloutSpec(Model):
         """The node where it begins, and how many steps led there."""
         return (self.branch.node, self.branch.checkpoint.steps_done) if self.branch is not None else ("n0", 0)
 
+    @property
+    def run_timeout(self) -> timedelta:
+        """How long the server lets its workflow run: a backstop, longer than a rollout takes that ends by itself.
+
+        Its report is tried twice: in the sandbox, and without it.
+        """
+        limits = self.options
+        ending = 2 * limits.report_total_sec + limits.teardown_total_sec
+        return timedelta(seconds=self.run.deadline_sec + ending + limits.max_wait_sec)
+
 
 # --- what the job workflow exchanges ---------------------------------------------------------------------
 
 
 class OpenRollout(Model):
-    """A rollout that was started and has not reported. since: workflow time, seconds."""
+    """A rollout that was started and has not reported."""
 
     index: int
     attempt: int
     id: str
-    since: float
+    since: float | None = None
+    """Workflow time, in seconds, at which the server confirmed its start. None before: it may not exist yet."""
+
+    run_id: str = ""
+    """First run of its workflow; empty where another run of this job has started it."""
 
 
 class Retry(Model):
@@ -236,6 +271,49 @@ class Retry(Model):
     index: int
     attempt: int
     not_before: float
+
+
+class LostRollout(Model):
+    """A rollout that can't report by itself: it was never started, or its workflow ended without a result."""
+
+    index: int
+    attempt: int = 1
+    """0: not known, as another run of the job has started it."""
+
+    run_id: str = ""
+    """First run of its workflow; empty if it has none, or none that is known."""
+
+
+class LostGroup(Model):
+    """Lost rollouts of one cause, whose rows are not yet where the job was submitted."""
+
+    failure: Failure
+    """Why: the `error` of their rows."""
+
+    rollouts: list[LostRollout] = []
+    """Those that were started."""
+
+    unstarted: list[tuple[int, int]] = []
+    """Half-open ranges of indices of those that were not."""
+
+    def each(self) -> Iterator[LostRollout]:
+        """Yield all rollouts of the group."""
+        yield from self.rollouts
+        yield from (LostRollout(index=index) for first, end in self.unstarted for index in range(first, end))
+
+
+def merged(groups: Sequence[LostGroup], group: LostGroup) -> list[LostGroup]:
+    """Return the groups with one more: thousands of rollouts that are lost for one reason carry it once."""
+    same = [other for other in groups if other.failure == group.failure] + [group]
+    rollouts = [rollout for one in same for rollout in one.rollouts]
+    unstarted: list[tuple[int, int]] = []
+    for first, end in (span for one in same for span in one.unstarted):
+        if unstarted and unstarted[-1][1] == first:
+            unstarted[-1] = (unstarted[-1][0], end)
+        else:
+            unstarted.append((first, end))
+    others = [other for other in groups if other.failure != group.failure]
+    return [*others, LostGroup(failure=group.failure, rollouts=rollouts, unstarted=unstarted)]
 
 
 class Counts(Model):
@@ -252,6 +330,10 @@ class Counts(Model):
     @property
     def finished(self) -> int:
         return self.passed + self.failed + self.errored + self.cancelled
+
+    def plus_errored(self, number: int) -> Counts:
+        """Return the counts with rollouts that have failed, and of which nothing else is known."""
+        return self.model_copy(update={"errored": self.errored + number})
 
     def plus(self, outcome: RolloutOutcome) -> Counts:
         update: dict[str, float] = {outcome.status: getattr(self, outcome.status) + 1}
@@ -287,6 +369,12 @@ class JobInput(Model):
     options: WorkflowOptions = WorkflowOptions()
     """Timing of the job's workflows, frozen at submit."""
 
+    to_cancel: list[str] = []
+    """Workflow ids of rollouts whose cancellation was asked for and not sent yet."""
+
+    lost: list[LostGroup] = []
+    """Counted as errored, but without a row where the job was submitted."""
+
 
 class JobProgress(Model):
     """The answer to the `progress` query. open: at most 50 ids. recent: the last outcomes, oldest first."""
@@ -302,6 +390,8 @@ class JobProgress(Model):
     paused: bool
     cancelled: bool
     recent: list[RolloutOutcome] = []
+    trouble: str | None = None
+    """What the job's workflow fails at and tries again."""
 
 
 class RolloutProgress(Model):
@@ -331,3 +421,5 @@ class JobOutcome(Model):
     id: str
     counts: Counts
     not_started: int = 0
+    lost: list[LostGroup] = []
+    """Counted as errored, but without a row where the job was submitted: `Job.fetch` writes it."""

@@ -47,9 +47,11 @@ ALLOWED: dict[str, set[str]] = {
         *("branching.policies", "contracts", "errors", "sanitise", "trajectories.growth", "trajectories.values"),
     },
     "activities": {
-        *("archive_reader", "branching", "checkpoints", "confined", "contracts", "errors", "gateway", "host", "paths"),
-        *("planes", "results", "secrets", "store", "tasks", "trajectories", "workflows.options"),
+        *("archive_reader", "branching", "checkpoints", "confined", "contracts", "errors", "executions", "gateway"),
+        *("host", "paths", "planes", "results", "secrets", "store", "stored_files", "tasks", "trajectories"),
+        *("workflows.options",),
     },
+    "executions": {"contracts", "errors"},
     "temporal": {"contracts", "errors", "paths", "stack", "workflows.options"},
     "enclosure": set(),
     "door": {"log", "paths", "stack"},
@@ -67,7 +69,8 @@ ALLOWED: dict[str, set[str]] = {
         *("workflows",),
     },
     "jobs": {
-        *("branching", "contracts", "errors", "host", "paths", "planes", "provenance", "results", "sanitise"),
+        *("branching", "contracts", "errors", "executions", "host", "paths", "planes", "provenance", "results"),
+        *("sanitise",),
         *("secrets", "stack", "store", "stored_files", "tasks", "temporal", "workflows"),
     },
     "rescoring": {
