@@ -16,7 +16,8 @@ from benchflow.activities.report import ReportActivities, collected
 from benchflow.contracts import names
 from benchflow.contracts.activities import LostInput, LostOutcomes, ReportInput
 from benchflow.contracts.base import ArtifactRef
-from benchflow.contracts.job import JobSpec, LostRollout, Origin, RolloutSpec
+from benchflow.contracts.job import JobSpec, Origin, RolloutSpec
+from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
 from benchflow.errors import BenchFlowError
 from benchflow.executions import find_pack, require_not_found

@@ -8,7 +8,8 @@ from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import ChildSpec, CustomPolicy, StateValue
 from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionBegin, SessionLayer, WorldDigests
 from benchflow.contracts.environment import ReadyWorld, StateSnapshot
-from benchflow.contracts.job import AgentSpec, LostGroup, LostRollout, Origin, RolloutSpec
+from benchflow.contracts.job import AgentSpec, Origin, RolloutSpec
+from benchflow.contracts.lost import LostGroup, LostRollout
 from benchflow.contracts.rollout import (
     AgentSession,
     Answer,

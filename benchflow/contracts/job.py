@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Literal
 
@@ -15,11 +14,11 @@ from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import BranchConfig, BranchOrigin
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
+from benchflow.contracts.lost import LostGroup
 from benchflow.contracts.modes import JobMode
 from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import (
-    Failure,
     Permissions,
     Phase,
     Question,
@@ -271,49 +270,6 @@ class Retry(Model):
     index: int
     attempt: int
     not_before: float
-
-
-class LostRollout(Model):
-    """A rollout that can't report by itself: it was never started, or its workflow ended without a result."""
-
-    index: int
-    attempt: int = 1
-    """0: not known, as another run of the job has started it."""
-
-    run_id: str = ""
-    """First run of its workflow; empty if it has none, or none that is known."""
-
-
-class LostGroup(Model):
-    """Lost rollouts of one cause, whose rows are not yet where the job was submitted."""
-
-    failure: Failure
-    """Why: the `error` of their rows."""
-
-    rollouts: list[LostRollout] = []
-    """Those that were started."""
-
-    unstarted: list[tuple[int, int]] = []
-    """Half-open ranges of indices of those that were not."""
-
-    def each(self) -> Iterator[LostRollout]:
-        """Yield all rollouts of the group."""
-        yield from self.rollouts
-        yield from (LostRollout(index=index) for first, end in self.unstarted for index in range(first, end))
-
-
-def merged(groups: Sequence[LostGroup], group: LostGroup) -> list[LostGroup]:
-    """Return the groups with one more: thousands of rollouts that are lost for one reason carry it once."""
-    same = [other for other in groups if other.failure == group.failure] + [group]
-    rollouts = [rollout for one in same for rollout in one.rollouts]
-    unstarted: list[tuple[int, int]] = []
-    for first, end in (span for one in same for span in one.unstarted):
-        if unstarted and unstarted[-1][1] == first:
-            unstarted[-1] = (unstarted[-1][0], end)
-        else:
-            unstarted.append((first, end))
-    others = [other for other in groups if other.failure != group.failure]
-    return [*others, LostGroup(failure=group.failure, rollouts=rollouts, unstarted=unstarted)]
 
 
 class Counts(Model):

@@ -33,7 +33,6 @@ from benchflow.contracts.job import (
 )
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import JobNotFoundError, ServerUnavailableError, StackError
-from benchflow.executions import find_pack
 from benchflow.executions import find_pack, find_trouble, require_not_found
 from benchflow.host import host_id, locked, make_state_private
 from benchflow.jobs.identity import check_jobs_dir, check_results, claim, pending_indices, record_options

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts import ids
-from benchflow.contracts.job import JobSpec, LostRollout, Origin, RolloutSpec
+from benchflow.contracts.job import JobSpec, Origin, RolloutSpec
+from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.rollout import Failure, RolloutOutcome, RolloutResult
 from benchflow.errors import ResultFileError
 from benchflow.paths import JobPaths, RolloutPaths

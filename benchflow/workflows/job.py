@@ -31,18 +31,16 @@ with workflow.unsafe.imports_passed_through():
         JobInput,
         JobOutcome,
         JobProgress,
-        LostGroup,
-        LostRollout,
         OpenRollout,
         Retry,
         RolloutSpec,
         SetConcurrency,
-        merged,
     )
+    from benchflow.contracts.lost import LostGroup, LostRollout, merged
     from benchflow.contracts.rollout import Failure, RolloutOutcome
     from benchflow.workflows import options
     from benchflow.workflows.backlog import Backlog
-    from benchflow.workflows.cancellation import to_the_end
+    from benchflow.workflows.cancellation import cancel_workflows, to_the_end
     from benchflow.workflows.failures import failure_from
     from benchflow.workflows.job_details import job_details
     from benchflow.workflows.operator import rollout_attributes, rollout_summary
@@ -50,8 +48,6 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.sweep import ANY_ATTEMPT, Sweep, is_of
 
 RECENT = 20
-MAX_LOST_MESSAGE = 1000
-"""Characters of the message in a lost rollout's row: a job may carry thousands of them."""
 
 
 @workflow.defn(name=names.JOB_WORKFLOW)
@@ -318,7 +314,7 @@ class JobWorkflow:
         """
         number, never = self._backlog.drop(retries, spans)
         if never:
-            self._lost = merged(self._lost, LostGroup(failure=_shortened(failure), unstarted=never))
+            self._lost = merged(self._lost, LostGroup(failure=failure, unstarted=never))
         self._counts = self._counts.plus_errored(number)
         self._wake += 1
         self._show()
@@ -369,8 +365,7 @@ class JobWorkflow:
     async def _settle(self) -> None:
         """Wait until each open rollout has reported; the sweep hears of those that can't. Cancelled, cancel them."""
         if not self._cancelled:
-            message = "the job's workflow has a defect, and did not start this rollout"
-            self._give_up(Failure(type="JobError", category="internal", message=message, phase="plan"))
+            self._give_up(Failure(type="JobError", category="internal", message="the job's workflow has a defect"))
             await workflow.wait_condition(lambda: not self._open or self._cancelled)
         if self._cancelled:
             self._backlog.unname(workflow.time())
@@ -379,7 +374,7 @@ class JobWorkflow:
             self._counts = self._counts.plus_errored(number - len(never))
             for first, end in never:
                 self._backlog.pending.put_back(first, end)
-            await self._cancel_all([rollout.id for rollout in self._open.values()])
+            await cancel_workflows([rollout.id for rollout in self._open.values()], self.options.start_batch)
             await workflow.wait_condition(lambda: not self._open)
 
     async def _finish(self) -> None:
@@ -405,19 +400,8 @@ class JobWorkflow:
         """Cancel the rollouts whose cancellation was asked for. More may be asked for meanwhile."""
         while self._to_cancel:
             asked = list(self._to_cancel)
-            await self._cancel_all(asked)
+            await cancel_workflows(asked, self.options.start_batch)
             del self._to_cancel[: len(asked)]
-
-    async def _cancel_all(self, rollouts: list[str]) -> None:
-        """Cancel rollouts, some at a time: the commands of one workflow task are one message."""
-        for start in range(0, len(rollouts), self.options.start_batch):
-            await asyncio.gather(*map(self._cancel_one, rollouts[start : start + self.options.start_batch]))
-
-    async def _cancel_one(self, rollout_id: str) -> None:
-        try:
-            await workflow.get_external_workflow_handle(rollout_id).cancel()
-        except Exception as error:
-            workflow.logger.info("rollout %s could not be cancelled: %s", rollout_id, error)
 
     def _hear_lost(self, rollout: OpenRollout, outcome: RolloutOutcome, lost: LostRollout) -> None:
         """Take the outcome of a rollout that can't report, unless it has reported meanwhile."""
@@ -425,7 +409,7 @@ class JobWorkflow:
             return
         has_row = outcome.directory is not None or outcome.pack is not None
         if not has_row and outcome.error is not None and self._retry_wait(outcome) is None:
-            self._lost = merged(self._lost, LostGroup(failure=_shortened(outcome.error), rollouts=[lost]))
+            self._lost = merged(self._lost, LostGroup(failure=outcome.error, rollouts=[lost]))
         self.rollout_done(outcome)
 
     def _show(self) -> None:
@@ -434,7 +418,3 @@ class JobWorkflow:
             workflow.set_current_details(job_details(self._job, self._counts, len(self._open), self._recent))
         except Exception:
             workflow.logger.exception("the job can't be shown")
-
-
-def _shortened(failure: Failure) -> Failure:
-    return failure.model_copy(update={"message": failure.message[:MAX_LOST_MESSAGE], "log_tail": None})
