@@ -35,7 +35,14 @@ from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import JobNotFoundError, ServerUnavailableError, StackError
 from benchflow.executions import find_pack, find_trouble, require_not_found
 from benchflow.host import host_id, locked, make_state_private
-from benchflow.jobs.identity import check_jobs_dir, check_results, claim, pending_indices, record_options
+from benchflow.jobs.identity import (
+    check_jobs_dir,
+    check_results,
+    claim,
+    pending_indices,
+    record_options,
+    require_fitting,
+)
 from benchflow.jobs.plan import JobPlan, freeze
 from benchflow.paths import JobPaths, RolloutPaths, StatePaths
 from benchflow.planes.reward.needs import check_scoring
@@ -47,7 +54,7 @@ from benchflow.sanitise import sanitised_markdown
 from benchflow.store import Store, check_reach
 from benchflow.stored_files import require_directory
 from benchflow.tasks import unpack
-from benchflow.temporal import Target, cluster_target, connect, stack_target
+from benchflow.temporal import MAX_MESSAGE_BYTES, Target, cluster_target, connect, stack_target
 from benchflow.workflows.job_details import job_attributes
 from benchflow.workflows.options import SHARED_QUEUE
 
@@ -322,6 +329,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
         check_reach(store, target.is_loopback)
     spec = await freeze(plan, store)
     origin = Origin(host_id=await asyncio.to_thread(host_id, paths), job_dir=str(plan.directory.root))
+    require_fitting(spec, plan.id, origin, MAX_MESSAGE_BYTES)
     lock = paths.root / "locks" / f"job-{ids.short_hash(plan.id, 16)}"
     with contextlib.ExitStack() as held:
         # Two submits of one name at the same time: one starts, the other finds it started.

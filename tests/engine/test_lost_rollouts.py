@@ -7,17 +7,20 @@ import os
 import time
 from pathlib import Path
 
+import pytest
 from support.theatre import Theatre
+from temporalio import workflow
 from temporalio.client import WorkflowExecutionStatus
+from temporalio.worker import Worker
 
 from benchflow import secrets
 from benchflow.activities.job_secrets import remove_secrets_of_ended_jobs
 from benchflow.activities.lost import LostActivities
 from benchflow.activities.report import ReportActivities
 from benchflow.contracts.activities import LostInput
-from benchflow.contracts.job import OpenRollout
+from benchflow.contracts.job import OpenRollout, Origin, RolloutSpec
 from benchflow.contracts.lost import LostRollout
-from benchflow.contracts.rollout import Failure
+from benchflow.contracts.rollout import Failure, RolloutOutcome
 from benchflow.jobs import Job
 from benchflow.store import Store
 from benchflow.testing.waiting import until
@@ -122,3 +125,33 @@ async def test_the_secrets_of_a_terminated_job_are_removed(theatre: Theatre) -> 
     os.utime(file, (time.time() + 5, time.time() + 5))
     await remove_secrets_of_ended_jobs(theatre.context)
     assert [name for name, _ in secrets.left(paths)] == [job.id]
+
+
+@workflow.defn(name="RolloutWorkflow", sandboxed=False)
+class BrokenRollout:
+    """A rollout whose tasks fail, as those of a version that can't replay its history."""
+
+    @workflow.run
+    async def run(self, spec: RolloutSpec) -> RolloutOutcome:
+        raise KeyError("broken")
+
+
+async def test_a_rollout_whose_workflow_task_fails_again_and_again_is_ended(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCHFLOW_WORKFLOW_STUCK_ATTEMPTS", "3")
+    theatre.options(stuck_after_sec=0, sweep_every_sec=0.3, sweep_after_sec=0)
+    job = await theatre.submit()
+    await theatre.results(job)
+    rollout = job.spec.rollout_id(job.id, 0)
+    spec = job.spec.rollout(job.id, Origin(host_id=theatre.context.host_id, job_dir=str(job.directory.root)), 0)
+    async with Worker(theatre.context.client, task_queue="benchflow-broken", workflows=[BrokenRollout]):
+        await theatre.context.client.start_workflow("RolloutWorkflow", spec, id=rollout, task_queue="benchflow-broken")
+        trouble = await until(lambda: job.trouble(rollout))
+        again = await theatre.submit(again=("passed",))
+        (result,) = await theatre.results(again)
+    assert "workflow task, attempt" in str(trouble) and "broken" in str(trouble)
+    assert result.error is not None and result.error_category == "terminated"
+    assert "stuck: a workflow task failed" in result.error.message and "broken" in result.error.message
+    status = (await theatre.context.client.get_workflow_handle(rollout).describe()).status
+    assert status == WorkflowExecutionStatus.TERMINATED
