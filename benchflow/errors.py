@@ -53,6 +53,16 @@ class BenchFlowError(Exception):
         return text
 
 
+def categories() -> set[str]:
+    """Return the categories of all errors, those of loaded plugins included."""
+    found, waiting = set(), [BenchFlowError]
+    while waiting:
+        kind = waiting.pop()
+        found.add(kind.category)
+        waiting += kind.__subclasses__()
+    return found
+
+
 # --- what the user wrote -------------------------------------------------------------------------------
 
 

@@ -114,7 +114,10 @@ class Secrets:
     def of_job(cls, paths: StatePaths, job_id: str) -> Secrets:
         """From the job's private file on this host, else from this process's environment."""
         try:
-            return cls(json.loads(_file(paths, job_id).read_bytes()), "where the job was submitted")
+            content = json.loads(_file(paths, job_id).read_bytes())
+            # A file of an earlier version holds the values alone.
+            values = content["values"] if isinstance(content.get("values"), dict) else content
+            return cls(values, "where the job was submitted")
         except FileNotFoundError:
             return cls(os.environ, "in the worker's environment")
 
@@ -341,7 +344,16 @@ def leave(paths: StatePaths, job_id: str, names: set[str], given: Mapping[str, s
     values = {name: os.environ[name] for name in sorted(names) if name in os.environ} | dict(given)
     with storage_errors(paths.secrets):
         paths.secrets.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomic(_file(paths, job_id), json.dumps(values).encode(), mode=0o600)
+    write_atomic(_file(paths, job_id), json.dumps({"job": job_id, "values": values}).encode(), mode=0o600)
+
+
+def left(paths: StatePaths) -> Iterator[tuple[str, float]]:
+    """Yield the jobs whose secrets are on this host, each with the time at which they were left there."""
+    for file in sorted(paths.secrets.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            job = json.loads(file.read_bytes()).get("job")
+            if isinstance(job, str):
+                yield job, file.stat().st_mtime
 
 
 def remove(paths: StatePaths, job_id: str) -> None:

@@ -32,6 +32,7 @@ from benchflow.activities.deciding import DecidingActivities
 from benchflow.activities.handover import RunningActivities
 from benchflow.activities.job import JobActivities
 from benchflow.activities.leftovers import Leftovers
+from benchflow.activities.lost import LostActivities
 from benchflow.activities.reaper import Reaper
 from benchflow.activities.report import ReportActivities
 from benchflow.activities.rollback import RollbackActivities
@@ -82,7 +83,7 @@ def make_workers(context: WorkerContext, records: RunningActivities, work: Ongoi
         rollout.provision,
         trees.release,
         report.report_without_sandbox,
-        report.report_lost,
+        LostActivities(context, report).report_lost,
     ]
     deciding = DecidingActivities()
     shared_activities += [deciding.decide, deciding.aggregate]

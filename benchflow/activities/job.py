@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from benchflow import secrets
 from benchflow.activities.context import WorkerContext
+from benchflow.activities.lost import read_job_spec
 from benchflow.activities.sandboxes import release_sandbox, shared_sandbox
 from benchflow.contracts import names
 from benchflow.contracts.activities import (
@@ -28,35 +30,17 @@ from benchflow.contracts.activities import (
     RolloutState,
     RolloutStates,
 )
-from benchflow.contracts.job import JobSpec, Origin, RolloutSpec
+from benchflow.contracts.job import JobSpec, RolloutSpec
 from benchflow.contracts.rollout import RolloutOutcome
-from benchflow.errors import SandboxUnavailableError, ServerUnavailableError
+from benchflow.errors import SandboxUnavailableError
+from benchflow.executions import failing_task, require_not_found
 from benchflow.paths import JobPaths
 from benchflow.planes.sandbox import get_provider
+from benchflow.results.lost import lost_spec, write_missing
 from benchflow.results.summary import write_summary
 
 BATCH_BYTES = 48 * 1024
 """Of rollouts that are named at once; a payload takes a third more."""
-
-
-def rollout_spec(spec: JobSpec, job_id: str, origin: Origin, index: int, *, run_id: str = "") -> RolloutSpec:
-    """The rollout number `index` of a job. run_id: of the first run of the job's workflow."""
-    task_index, agent_index, repeat = spec.coordinates(index)
-    task, agent = spec.tasks[task_index], spec.agents[agent_index]
-    return RolloutSpec(
-        options=spec.options,
-        id=spec.rollout_id(job_id, index),
-        job_id=job_id,
-        job_name=spec.name,
-        name=spec.rollout_name(job_id, index),
-        index=index,
-        task=task,
-        agent=agent,
-        repeat=repeat,
-        run=spec.run,
-        origin=origin,
-        job_run_id=run_id if spec.is_persistent else None,
-    )
 
 
 _STATES = {
@@ -66,7 +50,7 @@ _STATES = {
     WorkflowExecutionStatus.FAILED: "failed",
     WorkflowExecutionStatus.CANCELED: "cancelled",
     WorkflowExecutionStatus.TERMINATED: "terminated",
-    WorkflowExecutionStatus.TIMED_OUT: "failed",
+    WorkflowExecutionStatus.TIMED_OUT: "timed_out",
 }
 
 
@@ -82,7 +66,7 @@ class JobActivities:
         named: list[RolloutSpec] = []
         size = 0
         for index in indices:
-            rollout = rollout_spec(spec, batch.job_id, batch.origin, index, run_id=batch.run_id)
+            rollout = spec.rollout(batch.job_id, batch.origin, index, run_id=batch.run_id)
             size += len(rollout.model_dump_json())
             if named and size > BATCH_BYTES:
                 break
@@ -91,21 +75,30 @@ class JobActivities:
 
     @activity.defn(name=names.ROLLOUT_STATES)
     async def rollout_states(self, asked: OpenRollouts) -> RolloutStates:
-        return RolloutStates(states=list(await asyncio.gather(*(self._state(id) for id in asked.ids))))
+        """Ask the server about rollouts that have not reported."""
+        return RolloutStates(states=list(await asyncio.gather(*(self._state(id, asked) for id in asked.ids))))
 
-    async def _state(self, workflow_id: str) -> RolloutState:
+    async def _state(self, workflow_id: str, asked: OpenRollouts) -> RolloutState:
         handle = self.context.client.get_workflow_handle(workflow_id, result_type=RolloutOutcome)
+        status, outcome, reason, run_id = "unknown", None, None, ""
         try:
             description = await handle.describe()
-            status = _STATES.get(description.status, "unknown") if description.status else "unknown"
-            outcome = await handle.result() if status == "completed" else None
+            run_id = description.raw_description.workflow_execution_info.first_run_id
+            status = _STATES.get(description.status, "running") if description.status else "running"
+            if status == "completed":
+                outcome = await handle.result()
+            if status == "running":
+                failing = await failing_task(self.context.client, description)
+                is_late = failing is not None and time.time() - failing.since >= asked.stuck_after_sec
+                if failing is not None and is_late and failing.attempts >= asked.stuck_attempts:
+                    status, reason = "stuck", f"a workflow task failed {failing.attempts - 1} times: {failing.reason}"
         except WorkflowFailureError:
-            status, outcome = "failed", None
+            status = "failed"
         except RPCError as error:
-            if error.status != RPCStatusCode.NOT_FOUND:
-                raise ServerUnavailableError(error.message) from error
-            status, outcome = "unknown", None
-        return RolloutState.model_validate({"id": workflow_id, "status": status, "outcome": outcome})
+            require_not_found(error)
+        return RolloutState.model_validate(
+            {"id": workflow_id, "status": status, "outcome": outcome, "run_id": run_id, "reason": reason}
+        )
 
     @activity.defn(name=names.HOST_STATUS)
     async def host_status(self, query: HostQuery) -> HostStatus:
@@ -115,7 +108,8 @@ class JobActivities:
                 namespace=self.context.client.namespace,
                 task_queue=TaskQueue(name=query.queue),
                 task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
-            )
+            ),
+            retry=True,
         )
         now = Timestamp()
         now.GetCurrentTime()
@@ -124,13 +118,24 @@ class JobActivities:
 
     @activity.defn(name=names.FINISH_JOB)
     async def finish_job(self, finish: FinishJob) -> None:
-        """The summary, where the results are; the job's secrets and the sandbox of its own are removed."""
-        await self._remove_sandbox(await self.context.job(finish.spec), finish)
-        if self.context.is_origin(finish.origin):
-            spec = await self.context.job(finish.spec)
-            paths = JobPaths(Path(finish.origin.job_dir))
-            await asyncio.to_thread(write_summary, paths, finish.job_name, spec.total, spec.run.mode)
+        """Remove the job's secrets and the sandbox of its own; write the rows that are missing, and the summary."""
+        # First, since nothing of the job needs them any more, whatever becomes of the rest.
         secrets.remove(self.context.paths, finish.job_id)
+        spec = await read_job_spec(self.context, finish.spec, finish.origin)
+        if spec is not None:
+            await self._remove_sandbox(spec, finish)
+        if not self.context.is_origin(finish.origin):
+            return
+        for group in finish.lost:
+            for lost in group.each():
+                rollout = lost_spec(spec, finish.job_id, finish.origin, lost, run_id=finish.run_id) if spec else None
+                await asyncio.to_thread(
+                    write_missing, finish.origin, finish.job_id, finish.job_name, lost, group.failure, rollout
+                )
+        paths = JobPaths(Path(finish.origin.job_dir))
+        total = finish.total or (spec.total if spec is not None else 0)
+        mode = spec.run.mode if spec is not None else None
+        await asyncio.to_thread(write_summary, paths, finish.job_name, total, mode)
 
     async def _remove_sandbox(self, spec: JobSpec, finish: FinishJob) -> None:
         """The sandbox that the rollouts have shared, if it is on this host; on another, its reaper does it."""

@@ -15,6 +15,7 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from benchflow.activities.context import WorkerContext
+from benchflow.activities.job_secrets import remove_secrets_of_ended_jobs
 from benchflow.activities.kept import read_kept, remove_kept
 from benchflow.activities.sandboxes import release_sandbox
 from benchflow.activities.session_files import remove_sessions
@@ -80,6 +81,7 @@ class Reaper:
         async with self._failures.item("models", ITEM_SEC):
             await self._forget_models()
         await self._remove_checkpoints()
+        await remove_secrets_of_ended_jobs(self.context)
         return removed
 
     def _free_slots(self, living: set[str]) -> None:

@@ -22,10 +22,10 @@ from benchflow.activities.portable import lay_out_record
 from benchflow.activities.session_files import keep_journals
 from benchflow.confined import ConfinedDirectory
 from benchflow.contracts import names
-from benchflow.contracts.activities import LostRollout, ReportInput, ReportResult
+from benchflow.contracts.activities import ReportInput, ReportResult
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import RolloutSpec
-from benchflow.contracts.rollout import TRUNCATING, RolloutOutcome, RolloutResult
+from benchflow.contracts.rollout import TRUNCATING, RolloutResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec
 from benchflow.errors import SandboxError, SandboxLostError, TaskError, UnsafePathError
@@ -87,31 +87,14 @@ class ReportActivities:
         warnings += await call_warnings(self.context, report.spec)
         # Last: nothing that comes out of the sandbox may take their place.
         warnings += await asyncio.to_thread(keep_journals, self.context, report.sandbox, paths.sessions, redact)
-        return await self._write(report.model_copy(update={"warnings": warnings}), paths)
+        return await self.write(report.model_copy(update={"warnings": warnings}), paths)
 
     @activity.defn(name=names.REPORT_WITHOUT_SANDBOX)
     async def report_without_sandbox(self, report: ReportInput) -> ReportResult:
         if report.record is not None:
             # Its host is lost, and what it had written there.
             await lay_out_record(self.context, report.spec, report.record)
-        return await self._write(report, self.context.make_results_directory(report.spec))
-
-    @activity.defn(name=names.REPORT_LOST)
-    async def report_lost(self, lost: LostRollout) -> RolloutOutcome:
-        """The row of a rollout whose workflow ended without reporting."""
-        spec = lost.spec
-        now = datetime.now(UTC).timestamp()
-        report = ReportInput(spec=spec, run_id="", sandbox=None, status="errored", error=lost.failure, started_at=now)
-        written = await self._write(report, self.context.make_results_directory(spec))
-        return RolloutOutcome(
-            id=spec.id,
-            index=spec.index,
-            attempt=spec.attempt,
-            status="errored",
-            error=lost.failure,
-            directory=written.directory,
-            pack=written.pack,
-        )
+        return await self.write(report, self.context.make_results_directory(report.spec))
 
     async def _redactor(self, spec: RolloutSpec) -> Redactor:
         """Takes out what an agent may have written down of what it was trusted with."""
@@ -191,14 +174,14 @@ class ReportActivities:
         except FileNotFoundError:
             return ["the world was never started"]
 
-    async def _write(self, report: ReportInput, paths: RolloutPaths) -> ReportResult:
+    async def write(self, report: ReportInput, paths: RolloutPaths) -> ReportResult:
+        """Write the result, its row and, where the job was submitted on another host, the pack."""
         spec = report.spec
         for chain, results in report.packs.items():
             await self._have_child(spec, chain, results)
         await end_rooms(spec.run.sandbox, paths.root)
         # A verifier may print what the agent has written.
-        collected = (paths.agent, paths.artifacts, paths.verifier, paths.root / "steps", paths.environment / "logs")
-        notes = await asyncio.to_thread(_clean, await self._redactor(report.spec), collected)
+        notes = await asyncio.to_thread(_clean, await self._redactor(report.spec), collected(paths))
         report = report.model_copy(update={"warnings": report.warnings + notes})
         events = await asyncio.to_thread(read_heads, paths.trajectory)
         rewards = await asyncio.to_thread(read_journal, paths.rewards)
@@ -297,6 +280,11 @@ class ReportActivities:
             }
             for outcome in report.steps
         ]
+
+
+def collected(paths: RolloutPaths) -> tuple[Path, ...]:
+    """Return the directories of what came out of a sandbox, and may hold secrets until it is redacted."""
+    return (paths.agent, paths.artifacts, paths.verifier, paths.root / "steps", paths.environment / "logs")
 
 
 def _clean(redact: Redactor, directories: Sequence[Path]) -> list[str]:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from benchflow.jobs import Job
 
 EVERY_SEC = 0.5
+TROUBLE_EVERY_SEC = 3.0
+"""Seconds between two questions to the server, what fails and is retried."""
+
 MAX_OPEN = 12
 MAX_RECENT = 8
 _CHROME = 4
@@ -73,12 +76,39 @@ class Labels:
 # --- without a terminal ------------------------------------------------------------------------------------
 
 
+class Troubles:
+    """What the job and its open rollouts fail at and retry, asked for now and then."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._asked = float("-inf")
+        self.of_job: str | None = None
+        self.of_rollouts: dict[str, str] = {}
+
+    async def ask(self, rollouts: list[str], progress: JobProgress) -> None:
+        """Ask the server, unless that was done just now."""
+        self.of_job = progress.trouble or self.of_job
+        if time.monotonic() - self._asked < TROUBLE_EVERY_SEC:
+            return
+        self._asked = time.monotonic()
+        of_job, *found = await asyncio.gather(*map(self._job.trouble, [self._job.id, *rollouts]))
+        self.of_job = of_job or progress.trouble
+        self.of_rollouts = {rollout: text for rollout, text in zip(rollouts, found, strict=True) if text}
+
+
 async def _follow_plain(job: Job, screen: Screen) -> None:
     labels = Labels(job.id, job.spec)
     before = {(result.workflow_id, result.finished_at) for result in job.results()}
     shown = {workflow_id for workflow_id, _ in before} if job.attached else set()
+    troubles, printed = Troubles(job), set()
     async with contextlib.aclosing(_updates(job)) as updates:
         async for progress in updates:
+            await troubles.ask(progress.open[:MAX_OPEN], progress)
+            told = [(labels.of(rollout), text) for rollout, text in troubles.of_rollouts.items()]
+            for label, text in [(("job", job.name), troubles.of_job), *told]:
+                if text and (label, text.partition(",")[0]) not in printed:
+                    printed.add((label, text.partition(",")[0]))
+                    _print_line(screen, label, "retried", "", one_line(text))
             for outcome in progress.recent:
                 if outcome.id not in shown:
                     shown.add(outcome.id)
@@ -121,6 +151,7 @@ class Board:
         self.max_open = max(1, min(MAX_OPEN, height - _CHROME))
         self.progress: JobProgress | None = None
         self.phases: dict[str, RolloutProgress | None] = {}
+        self.troubles = Troubles(job)
 
     def hear(self, progress: JobProgress, phases: dict[str, RolloutProgress | None]) -> None:
         self.progress, self.phases = progress, phases
@@ -164,8 +195,12 @@ class Board:
             *self._who(rollout),
             Text(known.phase if known else "…", "cyan"),
             since,
-            Text(known.detail if known else "", "dim"),
+            self._detail(rollout, known),
         )
+
+    def _detail(self, rollout: str, known: RolloutProgress | None) -> StyledText:
+        trouble = self.troubles.of_rollouts.get(rollout)
+        return Text(one_line(trouble), "yellow") if trouble else Text(known.detail if known else "", "dim")
 
     def _more(self, progress: JobProgress) -> Text:
         more = progress.open_count - min(len(progress.open), self.max_open)
@@ -173,6 +208,7 @@ class Board:
         parts += [f"{progress.waiting} waiting"] if progress.waiting else []
         parts += ["paused: bench job unpause"] if progress.paused else []
         parts += ["cancelling"] if progress.cancelled else []
+        parts += [one_line(self.troubles.of_job)] if self.troubles.of_job else []
         return Text("   " + " · ".join(parts) if parts else "", "dim")
 
     def _totals(self, progress: JobProgress) -> Table:
@@ -222,4 +258,5 @@ async def _follow_live(job: Job, screen: Screen) -> None:
             async for progress in updates:
                 shown = progress.open[: board.max_open]
                 phases = await asyncio.gather(*(job.rollout_progress(rollout) for rollout in shown))
+                await board.troubles.ask(shown, progress)
                 board.hear(progress, dict(zip(shown, phases, strict=True)))

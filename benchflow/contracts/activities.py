@@ -9,6 +9,7 @@ from benchflow.contracts.branch import ChildSpec, CustomPolicy, StateValue
 from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionBegin, SessionLayer, WorldDigests
 from benchflow.contracts.environment import ReadyWorld, StateSnapshot
 from benchflow.contracts.job import AgentSpec, Origin, RolloutSpec
+from benchflow.contracts.lost import LostGroup, LostRollout
 from benchflow.contracts.rollout import (
     AgentSession,
     Answer,
@@ -39,15 +40,33 @@ class Batch(Model):
 
 
 class OpenRollouts(Model):
+    """Which rollouts to ask the server about."""
+
     ids: list[str]
+    """Their workflow ids."""
+
+    stuck_attempts: int = 10
+    """Failed attempts of a workflow task from which a rollout is stuck."""
+
+    stuck_after_sec: float = 600.0
+    """Seconds that the task must have failed for, besides."""
 
 
 class RolloutState(Model):
-    """What the server knows of a rollout's workflow; outcome: its result, when it completed."""
+    """What the server knows of a rollout's workflow."""
 
     id: str
-    status: Literal["running", "completed", "failed", "cancelled", "terminated", "unknown"]
+    status: Literal["running", "completed", "failed", "cancelled", "terminated", "timed_out", "stuck", "unknown"]
+    """`stuck`: it runs, but a workflow task of it fails again and again. `unknown`: the server has no such workflow."""
+
     outcome: RolloutOutcome | None = None
+    """Its result, when it completed."""
+
+    run_id: str = ""
+    """First run of the workflow that has this id now."""
+
+    reason: str | None = None
+    """Why the workflow tasks of one that is stuck fail."""
 
 
 class RolloutStates(Model):
@@ -338,18 +357,43 @@ class HostStatus(Model):
     last_poll_sec: float | None
 
 
-class LostRollout(Model):
-    """A rollout whose workflow ended without reporting."""
+class LostInput(Model):
+    """Rollouts that were lost for one reason, and what their rows need."""
 
-    spec: RolloutSpec
+    job_id: str
+    job_name: str
+    spec: ArtifactRef
+    """The job's specification. Rows are written without it where it can't be read."""
+
+    origin: Origin
+    run_id: str = ""
+    """First run of the job's workflow."""
+
+    rollouts: list[LostRollout]
     failure: Failure
+    is_stuck: bool = False
+    """Whether their workflows still run, and are to be terminated."""
+
+
+class LostOutcomes(Model):
+    """How lost rollouts ended: as the row says that was written now, or as an earlier report of them says."""
+
+    outcomes: list[RolloutOutcome]
+    """In the order of the input. One without `directory` and `pack` has no row yet where the job was submitted."""
 
 
 class FinishJob(Model):
-    """run_id: of the first run of the job's workflow."""
+    """What ending a job needs."""
 
     job_id: str
     job_name: str
     spec: ArtifactRef
     origin: Origin
     run_id: str = ""
+    """First run of the job's workflow."""
+
+    total: int = 0
+    """Rollouts of the job; 0: as the specification says."""
+
+    lost: list[LostGroup] = []
+    """Rollouts that still need a row."""

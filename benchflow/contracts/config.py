@@ -20,7 +20,7 @@ from benchflow.contracts.modes import JobMode
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.task import VerifierMode
-from benchflow.errors import ConfigError, UnsupportedFeatureError
+from benchflow.errors import ConfigError, UnsupportedFeatureError, categories
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -94,6 +94,16 @@ class RunOptions(Model):
     effort: str | None = None
     deadline_sec: float = Field(default=6 * 3600.0, gt=0)
     retry: RetryConfig = RetryConfig()
+
+    @field_validator("retry")
+    @classmethod
+    def _check_categories(cls, retry: RetryConfig) -> RetryConfig:
+        """Refuse words that are no category. Not in `RetryConfig`, which workers of other versions read, too."""
+        known = categories()
+        unknown = [category for category in retry.categories if category not in known]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is no category of errors; they are: {', '.join(sorted(known))}")
+        return retry
 
     def options(self) -> dict[str, Any]:
         """The common options, to be handed on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from typing import Literal
 
 from pydantic import Field
@@ -13,6 +14,7 @@ from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import BranchConfig, BranchOrigin
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
+from benchflow.contracts.lost import LostGroup
 from benchflow.contracts.modes import JobMode
 from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.reward import JudgeSettings
@@ -185,6 +187,24 @@ class JobSpec(Model):
         """The name of its results directory."""
         return ids.rollout_name(self.tasks[self.coordinates(index)[0]].name, self.rollout_id(job_id, index))
 
+    def rollout(self, job_id: str, origin: Origin, index: int, *, run_id: str = "") -> RolloutSpec:
+        """Return the rollout number `index` of the job `job_id`. run_id: of the first run of the job's workflow."""
+        task, agent, repeat = self.coordinates(index)
+        return RolloutSpec(
+            options=self.options,
+            id=self.rollout_id(job_id, index),
+            job_id=job_id,
+            job_name=self.name,
+            name=self.rollout_name(job_id, index),
+            index=index,
+            task=self.tasks[task],
+            agent=self.agents[agent],
+            repeat=repeat,
+            run=self.run,
+            origin=origin,
+            job_run_id=run_id if self.is_persistent else None,
+        )
+
 
 class RolloutSpec(Model):
     """One rollout of a job. id: its workflow id. name: its directory's name.
@@ -219,17 +239,31 @@ class RolloutSpec(Model):
         """The node where it begins, and how many steps led there."""
         return (self.branch.node, self.branch.checkpoint.steps_done) if self.branch is not None else ("n0", 0)
 
+    @property
+    def run_timeout(self) -> timedelta:
+        """How long the server lets its workflow run: a backstop, longer than a rollout takes that ends by itself.
+
+        Its report is tried twice: in the sandbox, and without it.
+        """
+        limits = self.options
+        ending = 2 * limits.report_total_sec + limits.teardown_total_sec
+        return timedelta(seconds=self.run.deadline_sec + ending + limits.max_wait_sec)
+
 
 # --- what the job workflow exchanges ---------------------------------------------------------------------
 
 
 class OpenRollout(Model):
-    """A rollout that was started and has not reported. since: workflow time, seconds."""
+    """A rollout that was started and has not reported."""
 
     index: int
     attempt: int
     id: str
-    since: float
+    since: float | None = None
+    """Workflow time, in seconds, at which the server confirmed its start. None before: it may not exist yet."""
+
+    run_id: str = ""
+    """First run of its workflow; empty where another run of this job has started it."""
 
 
 class Retry(Model):
@@ -254,6 +288,10 @@ class Counts(Model):
     @property
     def finished(self) -> int:
         return self.passed + self.failed + self.errored + self.cancelled
+
+    def plus_errored(self, number: int) -> Counts:
+        """Return the counts with rollouts that have failed, and of which nothing else is known."""
+        return self.model_copy(update={"errored": self.errored + number})
 
     def plus(self, outcome: RolloutOutcome) -> Counts:
         update: dict[str, float] = {outcome.status: getattr(self, outcome.status) + 1}
@@ -289,6 +327,12 @@ class JobInput(Model):
     options: WorkflowOptions = WorkflowOptions()
     """Timing of the job's workflows, frozen at submit."""
 
+    to_cancel: list[str] = []
+    """Workflow ids of rollouts whose cancellation was asked for and not sent yet."""
+
+    lost: list[LostGroup] = []
+    """Counted as errored, but without a row where the job was submitted."""
+
 
 class JobProgress(Model):
     """The answer to the `progress` query. open: at most 50 ids. recent: the last outcomes, oldest first."""
@@ -304,6 +348,8 @@ class JobProgress(Model):
     paused: bool
     cancelled: bool
     recent: list[RolloutOutcome] = []
+    trouble: str | None = None
+    """What the job's workflow fails at and tries again."""
 
 
 class RolloutProgress(Model):
@@ -333,3 +379,5 @@ class JobOutcome(Model):
     id: str
     counts: Counts
     not_started: int = 0
+    lost: list[LostGroup] = []
+    """Counted as errored, but without a row where the job was submitted: `Job.fetch` writes it."""

@@ -189,6 +189,18 @@ class WorkflowOptions(_FromEnvironment):
     history_limit: int = Field(default=3000, ge=20, le=50_000)
     """Events in its history after which a job continues as new. The server suggests it at 4,096."""
 
+    start_total_sec: SecondsOrNone = 3600.0
+    """Seconds that a job tries to name and start rollouts for (a disk may be full) before they get an errored row."""
+
+    stuck_attempts: int = Field(default=10, ge=2, le=1_000_000)
+    """Failed attempts of one workflow task of a rollout from which a sweep terminates the rollout."""
+
+    stuck_after_sec: SecondsOrNone = 600.0
+    """Seconds that a rollout's workflow task must have failed for before a sweep terminates the rollout."""
+
+    max_wait_sec: Seconds = 30 * 86400.0
+    """Most seconds that a rollout may wait for slots, people and callbacks together, before the server ends it."""
+
     @model_validator(mode="after")
     def _check_retries(self) -> Self:
         if self.retry_initial_sec > self.retry_max_sec:

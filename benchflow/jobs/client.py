@@ -33,21 +33,29 @@ from benchflow.contracts.job import (
 )
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import JobNotFoundError, ServerUnavailableError, StackError
+from benchflow.executions import find_pack, find_trouble, require_not_found
 from benchflow.host import host_id, locked, make_state_private
-from benchflow.jobs.delivery import find_pack
-from benchflow.jobs.identity import check_jobs_dir, check_results, claim, pending_indices, record_options
+from benchflow.jobs.identity import (
+    check_jobs_dir,
+    check_results,
+    claim,
+    pending_indices,
+    record_options,
+    require_fitting,
+)
 from benchflow.jobs.plan import JobPlan, freeze
 from benchflow.paths import JobPaths, RolloutPaths, StatePaths
 from benchflow.planes.reward.needs import check_scoring
 from benchflow.planes.sandbox import get_provider
+from benchflow.results.lost import lost_spec, write_missing
 from benchflow.results.summary import Summary, read_results, read_spec, write_summary
 from benchflow.results.write import next_attempt, put_aside
 from benchflow.sanitise import sanitised_markdown
 from benchflow.store import Store, check_reach
 from benchflow.stored_files import require_directory
 from benchflow.tasks import unpack
-from benchflow.temporal import Target, cluster_target, connect, stack_target
-from benchflow.workflows.job import job_attributes
+from benchflow.temporal import MAX_MESSAGE_BYTES, Target, cluster_target, connect, stack_target
+from benchflow.workflows.job_details import job_attributes
 from benchflow.workflows.options import SHARED_QUEUE
 
 LOST_SERVER_SEC = 300.0
@@ -180,6 +188,12 @@ class Job:
             return answer
         return None
 
+    async def trouble(self, workflow_id: str) -> str | None:
+        """Return what the workflow of the job or of a rollout fails at and retries; None for nothing, or no answer."""
+        with contextlib.suppress(ServerUnavailableError):
+            return await find_trouble(self.engine.client, workflow_id)
+        return None
+
     async def watch(self, every: float = 0.5) -> AsyncGenerator[JobProgress, None]:
         """The job's progress every so many seconds, until it is over."""
         ended = asyncio.create_task(self.wait())
@@ -233,6 +247,7 @@ class Job:
             rollout = self.spec.rollout_id(self.id, index)
             if rollout in here:
                 continue
+            # Raises if the server can't say: a rollout that has reported must not be taken for one to be run again.
             ref = await find_pack(self.engine.client, rollout)
             if ref is None:
                 continue
@@ -242,9 +257,30 @@ class Job:
                 await store.fetch(ref, pack)
                 await asyncio.to_thread(_lay_out, pack, target)
             fetched += 1
-        if fetched:
+        written = await self._write_lost()
+        if fetched or written or (written is not None and not self.directory.summary.exists()):
             self.summarize()
         return fetched
+
+    async def _write_lost(self) -> int | None:
+        """Write the rows that a job that is over could not write itself. Returns how many; None for one that is not."""
+        try:
+            description = await self.handle.describe()
+            if description.status != WorkflowExecutionStatus.COMPLETED:
+                return None
+            outcome: JobOutcome = await self.handle.result()
+        except RPCError as error:
+            require_not_found(error)
+            return None
+        lost = [(one, group.failure) for group in outcome.lost for one in group.each()]
+        if not lost:
+            return 0
+        run_id = description.raw_description.workflow_execution_info.first_run_id
+        origin = Origin(host_id="", job_dir=str(self.directory.root))
+        for one, failure in lost:
+            spec = lost_spec(self.spec, self.id, origin, one, run_id=run_id)
+            await asyncio.to_thread(write_missing, origin, self.id, self.name, one, failure, spec)
+        return len(lost)
 
     def _expect(self, pending: list[tuple[int, int]]) -> None:
         """Put aside what is here and is about to be made again, so that it will be fetched."""
@@ -293,6 +329,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
         check_reach(store, target.is_loopback)
     spec = await freeze(plan, store)
     origin = Origin(host_id=await asyncio.to_thread(host_id, paths), job_dir=str(plan.directory.root))
+    require_fitting(spec, plan.id, origin, MAX_MESSAGE_BYTES)
     lock = paths.root / "locks" / f"job-{ids.short_hash(plan.id, 16)}"
     with contextlib.ExitStack() as held:
         # Two submits of one name at the same time: one starts, the other finds it started.

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchflow.contracts.job import JobSpec
-from benchflow.errors import DiskFullError, JobConflictError
+from benchflow.contracts.job import JobSpec, Origin
+from benchflow.errors import ConfigError, DiskFullError, JobConflictError
 from benchflow.host import require_own_place
 from benchflow.paths import JobPaths
 from benchflow.provenance import is_own, write_config
@@ -119,6 +119,29 @@ def check_results(spec: JobSpec, job: str, paths: JobPaths, pending: Sequence[tu
         rollout = paths.rollout(spec.rollout_name(job, index))
         require_directory(paths.root, rollout.root.name)
         require_directory(paths.root, f"{rollout.root.name}/attempts")
+
+
+def require_fitting(spec: JobSpec, job: str, origin: Origin, limit: int) -> None:
+    """Refuse a job with a rollout that does not fit into a message of the server.
+
+    Args:
+        limit: Most bytes of a message.
+
+    Raises:
+        ConfigError: What is too long is the configuration, an agent or a world: the specification holds all of them.
+    """
+    for index in range(len(spec.tasks) * len(spec.agents)):
+        rollout = spec.rollout(job, origin, index)
+        size = len(rollout.model_dump_json().encode())
+        if size > limit:
+            parts = {"run": rollout.run, "agent": rollout.agent, "task": rollout.task}
+            largest = max(parts, key=lambda part: len(parts[part].model_dump_json()))
+            raise ConfigError(
+                f"the rollout of task {rollout.task.name!r} takes {size} bytes; a message holds at most {limit}",
+                file=rollout.task.source,
+                key=largest,
+                remedy="shorten prompts, agent settings or the manifest; put long texts into files of the task",
+            )
 
 
 def pending_indices(spec: JobSpec, job: str, paths: JobPaths, *, again: Sequence[str] = ()) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from temporalio import workflow
@@ -39,3 +39,19 @@ async def result_of(activity: workflow.ActivityHandle[Any]) -> Any:
                 return activity.result()
             # Not at once: a result that has arrived needs one more turn of the loop to reach the handle.
             asyncio.get_running_loop().call_soon(activity.cancel)
+
+
+async def cancel_workflows(ids: Sequence[str], at_a_time: int) -> None:
+    """Cancel other workflows. One that can't be, because it is over, is logged.
+
+    at_a_time: how many, since the commands of one workflow task are one message.
+    """
+    for start in range(0, len(ids), at_a_time):
+        await asyncio.gather(*map(_cancel, ids[start : start + at_a_time]))
+
+
+async def _cancel(workflow_id: str) -> None:
+    try:
+        await workflow.get_external_workflow_handle(workflow_id).cancel()
+    except Exception as error:
+        workflow.logger.info("%s could not be cancelled: %s", workflow_id, error)

@@ -10,7 +10,9 @@ import pytest
 from support.theatre import Theatre
 
 from benchflow import errors
+from benchflow.contracts.config import JobConfig
 from benchflow.jobs import open_job
+from benchflow.temporal import MAX_MESSAGE_BYTES
 
 
 async def test_a_running_job_is_attached_to(theatre: Theatre) -> None:
@@ -131,3 +133,15 @@ async def test_a_job_is_opened_by_name(theatre: Theatre) -> None:
     with pytest.raises(errors.JobNotFoundError) as caught:
         await open_job("absent", theatre.root / "jobs")
     assert caught.value.file == str(theatre.root / "jobs" / "absent")
+
+
+async def test_a_rollout_that_fits_into_no_message_is_refused_at_submit(theatre: Theatre) -> None:
+    with pytest.raises(errors.ConfigError) as refused:
+        await theatre.submit(judge={"base_url": "http://judge.example/" + "x" * MAX_MESSAGE_BYTES})
+    assert refused.value.key == "run" and str(MAX_MESSAGE_BYTES) in refused.value.message
+
+
+def test_an_unknown_category_of_retries_is_refused_with_the_list(tmp_path: Path) -> None:
+    JobConfig.model_validate({"paths": [tmp_path], "retry": {"categories": ["internal", "sandbox_lost"]}})
+    with pytest.raises(ValueError, match=r"'sandbx' is no category of errors; they are: agent, .*sandbox_lost"):
+        JobConfig.model_validate({"paths": [tmp_path], "retry": {"categories": ["sandbx"]}})

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchflow.activities.job import rollout_spec
 from benchflow.contracts import ids
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import Origin, RolloutSpec
@@ -83,7 +82,7 @@ async def store_job(
     write_config(job, spec)
     job_id = ids.job_id(name, str(jobs_dir))
     for index in range(spec.total):
-        one = rollout_spec(spec, job_id, Origin(host_id="here", job_dir=str(job.root)), index, run_id="run")
+        one = spec.rollout(job_id, Origin(host_id="here", job_dir=str(job.root)), index, run_id="run")
         became = (past or {}).get(f"{one.task.name}/{one.repeat}") or (past or {}).get(one.task.name) or Past()
         _write_rollout(job.rollout(one.name), one, became)
     return job.root

@@ -69,7 +69,8 @@ def test_values_are_left_in_a_private_file_until_the_job_is_over(
     secrets.leave(paths, "job/a", {"BF_TEST_VALUE", "BF_TEST_ABSENT"}, {})
     (file,) = paths.secrets.iterdir()
     assert (oct(file.stat().st_mode & 0o777), oct(paths.secrets.stat().st_mode & 0o777)) == ("0o600", "0o700")
-    assert json.loads(file.read_text()) == {"BF_TEST_VALUE": "geheim"}
+    assert json.loads(file.read_text()) == {"job": "job/a", "values": {"BF_TEST_VALUE": "geheim"}}
+    assert [job for job, _ in secrets.left(paths)] == ["job/a"]
     monkeypatch.delenv("BF_TEST_VALUE")
     assert secrets.Secrets.of_job(paths, "job/a").resolve({"x": "${BF_TEST_VALUE}"}) == {"x": "geheim"}
     assert secrets.Secrets.of_job(paths, "job/b").resolve({"x": "${BF_TEST_VALUE}"}) == {"x": ""}

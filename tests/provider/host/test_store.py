@@ -150,12 +150,12 @@ async def test_an_object_store_that_fails_is_asked_again(error: Exception, tmp_p
         assert caught.value.retryable
 
 
-async def test_what_an_object_store_does_not_hold_is_missing_for_good() -> None:
+async def test_what_an_object_store_does_not_hold_is_missing_and_no_outage() -> None:
     store = Store(remote(FileNotFoundError("no such key")))
     assert await store.find("0" * 64) is None
     with pytest.raises(MissingArtifactError) as caught:
         await store.read(ArtifactRef(uri="s3://bucket/x", sha256="0" * 64, size=1))
-    assert not caught.value.retryable
+    assert not caught.value.is_outage
 
 
 def remote(error: Exception) -> FsspecBackend:

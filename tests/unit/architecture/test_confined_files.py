@@ -144,6 +144,7 @@ HOST_FUNCTIONS: dict[str, str] = {
     "rescoring/judging.py::_lay_out": "the archive itself",
     "secrets.py::of_job": _STATE,
     "secrets.py::leave": _STATE,
+    "secrets.py::left": _STATE,
     "secrets.py::remove": _STATE,
     "tasks/layout.py::read_steps": "the names of the steps' directories",
     "tasks/migrate.py::migrate_task": "a task directory of the user's own, changed in place at their word",

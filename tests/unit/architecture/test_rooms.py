@@ -63,9 +63,11 @@ ALLOWED: dict[str, set[str]] = {
         *("branching.policies", "contracts", "errors", "sanitise", "trajectories.growth", "trajectories.values"),
     },
     "activities": {
-        *("archive_reader", "branching", "checkpoints", "confined", "contracts", "errors", "gateway", "host", "paths"),
-        *("planes", "results", "rounds", "secrets", "store", "tasks", "trajectories", "workflows.options"),
+        *("archive_reader", "branching", "checkpoints", "confined", "contracts", "errors", "executions", "gateway"),
+        *("host", "paths", "planes", "results", "rounds", "secrets", "store", "stored_files", "tasks", "trajectories"),
+        *("workflows.options",),
     },
+    "executions": {"contracts", "errors"},
     "temporal": {"contracts", "errors", "paths", "stack", "workflows.options"},
     "enclosure": set(),
     "door": {"log", "paths", "stack"},
@@ -83,7 +85,8 @@ ALLOWED: dict[str, set[str]] = {
         *("temporal", "workflows"),
     },
     "jobs": {
-        *("branching", "contracts", "errors", "host", "paths", "planes", "provenance", "results", "sanitise"),
+        *("branching", "contracts", "errors", "executions", "host", "paths", "planes", "provenance", "results"),
+        *("sanitise",),
         *("secrets", "stack", "store", "stored_files", "tasks", "temporal", "workflows"),
     },
     "rescoring": {

@@ -1,0 +1,42 @@
+"""Removes the secrets of jobs that ended without removing them: terminated, or forgotten by the server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import structlog
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from benchflow import secrets
+from benchflow.activities.context import WorkerContext
+from benchflow.errors import ServerUnavailableError
+from benchflow.executions import require_not_found
+
+log = structlog.get_logger("benchflow.secrets")
+
+
+async def remove_secrets_of_ended_jobs(context: WorkerContext) -> None:
+    """Remove the secrets of jobs that are over. One that can't be asked after keeps them until the next round."""
+    for job, left_at in await asyncio.to_thread(lambda: list(secrets.left(context.paths))):
+        try:
+            if await _is_over(context, job, left_at):
+                await asyncio.to_thread(secrets.remove, context.paths, job)
+                log.info("removed the secrets of a job that is over", job=job)
+        except (ServerUnavailableError, OSError) as error:
+            log.warning("secrets stay for now", job=job, error=str(error))
+
+
+async def _is_over(context: WorkerContext, job: str, left_at: float) -> bool:
+    """Tell whether a job has ended since its secrets were left. A submit leaves them before it starts the job."""
+    is_old = time.time() - left_at > context.options.unknown_grace_sec
+    try:
+        description = await context.client.get_workflow_handle(job).describe()
+    except RPCError as error:
+        require_not_found(error)
+        return is_old
+    if description.status == WorkflowExecutionStatus.RUNNING:
+        return False
+    ended = description.close_time
+    return is_old or (ended is not None and ended.timestamp() > left_at)

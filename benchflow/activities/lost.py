@@ -1,0 +1,140 @@
+"""The activity that gives a row to rollouts that can't report: never started, terminated, or stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+from temporalio import activity
+from temporalio.service import RPCError
+
+from benchflow.activities.context import WorkerContext
+from benchflow.activities.report import ReportActivities, collected
+from benchflow.contracts import names
+from benchflow.contracts.activities import LostInput, LostOutcomes, ReportInput
+from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.job import JobSpec, Origin, RolloutSpec
+from benchflow.contracts.lost import LostRollout
+from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
+from benchflow.errors import BenchFlowError
+from benchflow.executions import find_pack, require_not_found
+from benchflow.paths import JobPaths, RolloutPaths
+from benchflow.planes.sandbox import trees
+from benchflow.results.lost import begin_row, find_result, is_of, lost_paths, lost_spec, outcome_of, write_missing
+from benchflow.results.summary import read_spec
+from benchflow.store import storage_errors
+from benchflow.stored_files import read_stored
+from benchflow.tasks import unpack
+
+log = structlog.get_logger("benchflow.lost")
+
+
+async def read_job_spec(context: WorkerContext, ref: ArtifactRef, origin: Origin) -> JobSpec | None:
+    """Return a job's specification: from the store, else from the job's directory; None if neither can be read.
+
+    Raises:
+        StoreError: The store can't be read now, and may be later.
+    """
+    try:
+        return await context.job(ref)
+    except (BenchFlowError, ValueError) as error:
+        if isinstance(error, BenchFlowError) and error.retryable and not context.is_origin(origin):
+            raise
+        log.warning("the job's specification can't be read from the store", error=str(error))
+    try:
+        return await asyncio.to_thread(read_spec, JobPaths(Path(origin.job_dir))) if context.is_origin(origin) else None
+    except (OSError, ValueError, BenchFlowError) as error:
+        log.warning("nor from the job's directory", error=str(error))
+        return None
+
+
+class LostActivities:
+    def __init__(self, context: WorkerContext, report: ReportActivities) -> None:
+        self.context = context
+        self.report = report
+
+    @activity.defn(name=names.REPORT_LOST)
+    async def report_lost(self, given: LostInput) -> LostOutcomes:
+        """Write the rows of lost rollouts. One that has reported keeps what it reported."""
+        spec = await read_job_spec(self.context, given.spec, given.origin)
+        return LostOutcomes(outcomes=[await self._outcome(given, spec, lost) for lost in given.rollouts])
+
+    async def _outcome(self, given: LostInput, job: JobSpec | None, lost: LostRollout) -> RolloutOutcome:
+        spec = lost_spec(job, given.job_id, given.origin, lost, run_id=given.run_id) if job is not None else None
+        if given.is_stuck and spec is not None:
+            await self._terminate(spec.id, lost.run_id)
+        rollout, paths = lost_paths(given.origin, given.job_id, lost.index, spec)
+        is_origin = self.context.is_origin(given.origin)
+        with storage_errors(paths.root):
+            if is_origin:
+                found = await asyncio.to_thread(find_result, paths, rollout, lost)
+                if found is not None:
+                    return outcome_of(found, lost.index).model_copy(update={"directory": str(paths.root)})
+            elif lost.run_id and (delivered := await self._delivered(rollout, lost)) is not None:
+                return delivered
+            else:
+                # The row is written where the job was submitted: `Job.fetch` or, on that host, `finish_job`.
+                return RolloutOutcome(
+                    id=rollout,
+                    index=lost.index,
+                    attempt=max(1, lost.attempt),
+                    status="errored",
+                    error=given.failure,
+                )
+            if spec is None or not await self._write_all(spec, paths, given, lost):
+                await asyncio.to_thread(
+                    write_missing, given.origin, given.job_id, given.job_name, lost, given.failure, spec
+                )
+        written = await asyncio.to_thread(find_result, paths, rollout, lost)
+        assert written is not None
+        return outcome_of(written, lost.index).model_copy(update={"directory": str(paths.root)})
+
+    async def _terminate(self, rollout: str, run_id: str) -> None:
+        handle = self.context.client.get_workflow_handle(rollout, first_execution_run_id=run_id or None)
+        try:
+            await handle.terminate("its workflow tasks fail again and again")
+        except RPCError as error:
+            require_not_found(error)
+
+    async def _delivered(self, rollout: str, lost: LostRollout) -> RolloutOutcome | None:
+        """Return the outcome of a rollout whose report lies in the store; None if it left none."""
+        pack = await find_pack(self.context.client, rollout)
+        if pack is None:
+            return None
+        with tempfile.TemporaryDirectory() as scratch:
+            file, root = Path(scratch) / "rollout.tar", Path(scratch) / "rollout"
+            await self.context.store.fetch(pack, file)
+            await asyncio.to_thread(unpack, file, root)
+            content = await asyncio.to_thread(read_stored, RolloutPaths(root).result)
+        result = RolloutResult.model_validate_json(content)
+        return (
+            outcome_of(result, lost.index).model_copy(update={"pack": pack}) if is_of(result, rollout, lost) else None
+        )
+
+    async def _write_all(self, spec: RolloutSpec, paths: RolloutPaths, given: LostInput, lost: LostRollout) -> bool:
+        """Write the row of a rollout that was started, with the trajectory up to its end. False if that can't be."""
+        if not lost.run_id:
+            return False
+        await asyncio.to_thread(begin_row, paths, spec, lost)
+        report = ReportInput(
+            spec=spec,
+            run_id=lost.run_id,
+            sandbox=None,
+            status="errored",
+            error=given.failure,
+            started_at=datetime.now(UTC).timestamp(),
+        )
+        try:
+            await self.report.write(report, paths)
+            return True
+        except Exception as error:
+            if isinstance(error, BenchFlowError) and error.retryable:
+                raise
+            log.warning("a lost rollout has a row only", rollout=spec.id, error=str(error))
+            # Nobody can tell any more whether there are secrets in it.
+            for directory in collected(paths):
+                await asyncio.to_thread(trees.remove, directory)
+            return False

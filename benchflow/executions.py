@@ -1,0 +1,142 @@
+"""What the server knows of a workflow beside its result: the pack that it reported, and what it fails at."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
+from temporalio.api.failure.v1 import Failure
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
+
+from benchflow.contracts import names
+from benchflow.contracts.activities import ReportResult
+from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.rollout import RolloutOutcome
+from benchflow.errors import ServerUnavailableError
+
+MAX_REASON = 300
+"""Most characters of a failure that are shown in a line."""
+
+
+def require_not_found(error: RPCError) -> None:
+    """Return if the server has answered that there is no such workflow.
+
+    Raises:
+        ServerUnavailableError: It has not: any other error, and a server that has not loaded its namespaces yet, which
+            says "not found" of all that it has.
+    """
+    is_namespace = any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in error.grpc_status.details)
+    if error.status != RPCStatusCode.NOT_FOUND or is_namespace:
+        raise ServerUnavailableError(error.message) from error
+
+
+# --- what was reported ---------------------------------------------------------------------------------------
+
+
+async def find_pack(client: Client, rollout: str) -> ArtifactRef | None:
+    """Return the pack of a rollout that has reported; None before, when it left none, or if there is no such workflow.
+
+    Raises:
+        ServerUnavailableError: It could not be asked.
+    """
+    handle: WorkflowHandle[object, RolloutOutcome] = client.get_workflow_handle(rollout, result_type=RolloutOutcome)
+    try:
+        status = (await handle.describe()).status
+        if status == WorkflowExecutionStatus.COMPLETED:
+            return (await handle.result()).pack
+        return await _reported_pack(client, handle)
+    except RPCError as error:
+        require_not_found(error)
+        return None
+
+
+async def _reported_pack(client: Client, handle: WorkflowHandle[object, RolloutOutcome]) -> ArtifactRef | None:
+    """Return what a report left of a workflow without a result: a cancelled one has none, but reports."""
+    reports: set[int] = set()
+    async for event in handle.fetch_history_events():
+        if _schedules_report(event):
+            reports.add(event.event_id)
+        completed = event.activity_task_completed_event_attributes
+        if completed.scheduled_event_id in reports:
+            (said,) = await client.data_converter.decode(completed.result.payloads, [ReportResult])
+            return ReportResult.model_validate(said).pack
+    return None
+
+
+def _schedules_report(event: HistoryEvent) -> bool:
+    kind = event.activity_task_scheduled_event_attributes.activity_type.name
+    return kind in (names.REPORT, names.REPORT_WITHOUT_SANDBOX)
+
+
+# --- what fails and is retried -------------------------------------------------------------------------------
+
+
+class FailingTask(NamedTuple):
+    """A workflow task that fails, and is tried again for as long as it does."""
+
+    attempts: int
+    since: float
+    """Seconds since the epoch."""
+
+    reason: str
+    """Why the newest attempt that the history tells of has failed."""
+
+
+async def failing_task(client: Client, described: WorkflowExecutionDescription) -> FailingTask | None:
+    """Return the workflow task that a workflow fails at; None if none fails.
+
+    A task that timed out counts as none: its workers died, or none is there. That is no fault of the workflow.
+    """
+    pending = described.raw_description.pending_workflow_task
+    if pending.attempt < 2:
+        return None
+    history = await client.workflow_service.get_workflow_execution_history_reverse(
+        GetWorkflowExecutionHistoryReverseRequest(
+            namespace=client.namespace,
+            execution=WorkflowExecution(workflow_id=described.id, run_id=described.run_id),
+            maximum_page_size=20,
+        ),
+        retry=True,
+    )
+    for event in history.history.events:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+            reason = _text(event.workflow_task_failed_event_attributes.failure)
+            return FailingTask(pending.attempt, pending.original_scheduled_time.ToNanoseconds() / 1e9, reason)
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
+            return None
+    return None
+
+
+async def find_trouble(client: Client, workflow_id: str) -> str | None:
+    """Return what a workflow fails at and retries, as a line: a workflow task, else an activity; None for nothing.
+
+    Raises:
+        ServerUnavailableError: The server could not be asked.
+    """
+    try:
+        described = await client.get_workflow_handle(workflow_id).describe()
+        if described.status != WorkflowExecutionStatus.RUNNING:
+            return None
+        failing = await failing_task(client, described)
+    except RPCError as error:
+        require_not_found(error)
+        return None
+    if failing is not None:
+        age = max(0.0, time.time() - failing.since)
+        return f"workflow task, attempt {failing.attempts}, for {age:.0f} s: {failing.reason}"
+    for activity in described.raw_description.pending_activities:
+        if activity.attempt > 1 and activity.HasField("last_failure"):
+            return f"{activity.activity_type.name}, attempt {activity.attempt}: {_text(activity.last_failure)}"
+    return None
+
+
+def _text(failure: Failure) -> str:
+    kind = failure.application_failure_info.type
+    text = f"{kind}: {failure.message}" if kind and not failure.message.startswith(kind) else failure.message
+    return text[:MAX_REASON]

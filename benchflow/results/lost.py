@@ -1,0 +1,128 @@
+"""Rows of rollouts that can't report by themselves: found if an earlier report wrote them, written otherwise."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchflow.contracts import ids
+from benchflow.contracts.job import JobSpec, Origin, RolloutSpec
+from benchflow.contracts.lost import LostRollout
+from benchflow.contracts.rollout import Failure, RolloutOutcome, RolloutResult
+from benchflow.errors import ResultFileError
+from benchflow.paths import JobPaths, RolloutPaths
+from benchflow.results.write import append_row, put_aside, write_json, write_rollout
+from benchflow.stored_files import read_stored, require_directory
+from benchflow.trajectories.tree import build_tree
+
+
+def lost_spec(spec: JobSpec, job_id: str, origin: Origin, lost: LostRollout, *, run_id: str) -> RolloutSpec:
+    """Return the specification of a lost rollout. run_id: of the first run of the job's workflow."""
+    rollout = spec.rollout(job_id, origin, lost.index, run_id=run_id)
+    return rollout.model_copy(update={"attempt": max(1, lost.attempt)})
+
+
+def find_result(paths: RolloutPaths, workflow_id: str, lost: LostRollout) -> RolloutResult | None:
+    """Return the result of a lost rollout if its workflow wrote one; None for none, and for that of another attempt."""
+    try:
+        result = RolloutResult.model_validate_json(read_stored(paths.result))
+    except (FileNotFoundError, NotADirectoryError, ValueError, ResultFileError):
+        return None
+    return result if is_of(result, workflow_id, lost) else None
+
+
+def is_of(result: RolloutResult, workflow_id: str, lost: LostRollout) -> bool:
+    """Tell whether a result is of this attempt of a rollout. An earlier run of the job had an attempt 1, too."""
+    if result.workflow_id != workflow_id or lost.attempt not in (0, result.attempt):
+        return False
+    return not lost.run_id or result.run_id in (None, lost.run_id)
+
+
+def outcome_of(result: RolloutResult, index: int) -> RolloutOutcome:
+    """Return what a rollout with this result would have told its job."""
+    return RolloutOutcome(
+        id=result.workflow_id,
+        index=index,
+        attempt=result.attempt,
+        status=result.status,
+        rewards=result.rewards,
+        reward_kind=result.reward_kind,
+        error=result.error,
+        verifier_error=result.verifier_error,
+        is_truncated=result.is_truncated,
+        n_tool_calls=result.n_tool_calls,
+        seconds=(result.finished_at - result.started_at).total_seconds(),
+    )
+
+
+def begin_row(paths: RolloutPaths, spec: RolloutSpec, lost: LostRollout) -> None:
+    """Make the directory of a lost rollout ready for its row: what another attempt left is put aside.
+
+    What its own workflow left stays: its trajectory up to its end.
+    """
+    require_directory(paths.root.parent, paths.root.name)
+    try:
+        before: dict[str, Any] = json.loads(read_stored(paths.config))
+        is_own = before.get("attempt") == spec.attempt and before.get("run_id") == lost.run_id != ""
+    except (FileNotFoundError, NotADirectoryError, ValueError, AttributeError, ResultFileError):
+        is_own = False
+    if is_own and not paths.result.exists():
+        return
+    if paths.root.is_dir():
+        put_aside(paths)
+    # Not the job's directory, which may have been moved.
+    paths.root.mkdir(exist_ok=True)
+    write_json(paths.config, {"run_id": lost.run_id, "generation": 0} | spec.model_dump(mode="json"))
+
+
+def lost_paths(origin: Origin, job_id: str, index: int, spec: RolloutSpec | None) -> tuple[str, RolloutPaths]:
+    """Return the id that the row of a lost rollout has, and its directory."""
+    rollout = spec.id if spec is not None else f"{job_id}/r/{index}"
+    name = spec.name if spec is not None else ids.rollout_name(f"rollout-{index}", rollout)
+    return rollout, JobPaths(Path(origin.job_dir)).rollout(name)
+
+
+def write_missing(
+    origin: Origin, job_id: str, job_name: str, lost: LostRollout, failure: Failure, spec: RolloutSpec | None
+) -> RolloutResult:
+    """Write the row of a lost rollout that has no result, with nothing but what its job knows of it.
+
+    Args:
+        spec: None where the job's specification can't be read. The row then names no task and no agent.
+
+    Returns:
+        The result: the one written now, or the one that its workflow wrote.
+    """
+    rollout, paths = lost_paths(origin, job_id, lost.index, spec)
+    found = find_result(paths, rollout, lost)
+    if found is not None:
+        return found
+    if spec is not None:
+        begin_row(paths, spec, lost)
+    else:
+        paths.root.mkdir(exist_ok=True)
+    now = datetime.now(UTC)
+    result = RolloutResult(
+        rollout_name=paths.root.name,
+        task_name=spec.task.name if spec is not None else "unknown",
+        job_name=job_name,
+        workflow_id=rollout,
+        run_id=lost.run_id or None,
+        task_digest=spec.task.digest if spec is not None else "",
+        agent=spec.agent.name if spec is not None else "unknown",
+        model=spec.agent.model if spec is not None else None,
+        repeat=spec.repeat if spec is not None else 0,
+        attempt=max(1, lost.attempt),
+        status="errored",
+        error=failure,
+        error_category=failure.category,
+        started_at=now,
+        finished_at=now,
+        tree={"nodes": 1, "leaves": 1},
+        directory=str(paths.root),
+    )
+    write_rollout(paths, result, build_tree(rollout, [], [], []), [])
+    append_row(JobPaths(Path(origin.job_dir)), result)
+    return result

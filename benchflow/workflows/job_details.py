@@ -1,0 +1,37 @@
+"""What an operator sees of a job in the Web UI: its searchable attributes, and its state as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+
+from benchflow.contracts import names
+from benchflow.contracts.job import Counts, JobInput
+from benchflow.contracts.rollout import RolloutOutcome
+
+
+def job_attributes(name: str) -> TypedSearchAttributes:
+    """Return the search attributes that a job's workflow starts with."""
+    return TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keyword(names.ATTR_JOB), name)])
+
+
+def job_details(job: JobInput, counts: Counts, n_open: int, recent: Iterable[RolloutOutcome]) -> str:
+    """Return how far a job is. recent: the last outcomes, oldest first."""
+    mean = f"{counts.reward_sum / counts.rewarded:.3f}" if counts.rewarded else "–"
+    lines = [
+        f"**{job.name}**: {counts.finished} of {job.total} done, {n_open} running, mean reward {mean}",
+        "",
+        f"{counts.passed} passed · {counts.failed} failed · {counts.errored} errored · {counts.cancelled} cancelled",
+        "",
+        "| rollout | status | reward | seconds |",
+        "|---|---|---|---|",
+    ]
+    for outcome in recent:
+        measured = (outcome.rewards or {}).get("reward")
+        reward = f"{measured:g}" if measured is not None else "–"
+        if measured is not None and outcome.reward_kind == "value":
+            reward = f"V {reward}"
+        name = outcome.id.partition("/r/")[2]
+        lines.append(f"| `{name}` | {outcome.status} | {reward} | {outcome.seconds:.1f} |")
+    return "\n".join(lines)

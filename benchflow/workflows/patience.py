@@ -1,0 +1,80 @@
+"""Trying again what fails, with a growing wait, for a limited time.
+
+An activity's schedule-to-close timeout would count an outage as failure. Here the time counts from the first failure
+that the workflow sees, and at least one more try follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from benchflow.workflows import options
+    from benchflow.workflows.failures import failure_from
+
+ATTEMPTS = 5
+"""Attempts of an activity, within seconds, that are one try."""
+
+MAX_WAIT_SEC = 60.0
+
+
+class Patience:
+    """Failures in a row of one kind of work."""
+
+    def __init__(self, total_sec: float, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Begin without a failure.
+
+        Args:
+            total_sec: Seconds from the first failure to the last try.
+            is_over: Whether another try is wanted no more.
+        """
+        self._total_sec = total_sec
+        self._is_over = is_over
+        self._since: float | None = None
+        self._failures = 0
+        self.trouble: str | None = None
+        """What failed last and is tried again."""
+
+    def reset(self) -> None:
+        """Note that the work has passed."""
+        self._since, self._failures, self.trouble = None, 0, None
+
+    async def wait(self, work: str, error: Exception) -> bool:
+        """Wait before another try of `work`, which has raised `error`. False: there is none."""
+        now = workflow.time()
+        if self._since is None:
+            self._since = now
+        self._failures += 1
+        left = self._since + self._total_sec - now
+        if left <= 0 or self._is_over():
+            return False
+        failure = failure_from(error, "plan")
+        self.trouble = f"{work}, attempt {self._failures + 1}: {failure.type}: {failure.message[:300]}"
+        workflow.logger.warning("%s", self.trouble)
+        growing = options.current().retry_initial_sec * 2.0 ** min(self._failures - 1, 20)
+        try:
+            await workflow.wait_condition(self._is_over, timeout=max(0.001, min(growing, left, MAX_WAIT_SEC)))
+        except TimeoutError:
+            return True
+        return False
+
+    async def execute(self, name: str, arg: Any, result: Any = None) -> Any:
+        """Execute an activity that any host may run. Raises its last error once the time is over."""
+        limits = options.shared()
+        limits |= {
+            "schedule_to_close_timeout": None,
+            "retry_policy": replace(limits["retry_policy"], maximum_attempts=ATTEMPTS),
+        }
+        while True:
+            try:
+                found = await workflow.execute_activity(name, arg, result_type=result, **limits)
+            except Exception as error:
+                if not await self.wait(name, error):
+                    raise
+            else:
+                self.reset()
+                return found

@@ -1,0 +1,140 @@
+"""The sweep of a job: asks the server about rollouts that are silent, and gives those a row that can't report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from benchflow.contracts import names
+    from benchflow.contracts.activities import LostInput, LostOutcomes, OpenRollouts, RolloutState, RolloutStates
+    from benchflow.contracts.job import JobInput, OpenRollout
+    from benchflow.contracts.lost import LostRollout
+    from benchflow.contracts.rollout import Failure, RolloutOutcome
+    from benchflow.workflows import options
+    from benchflow.workflows.patience import Patience
+
+ANY_ATTEMPT = 0
+"""In place of an attempt's number: the workflow was running when this job wanted to start it."""
+
+
+def is_of(outcome: RolloutOutcome, rollout: OpenRollout) -> bool:
+    """Tell whether an outcome is of this attempt of a rollout."""
+    return rollout.attempt in (ANY_ATTEMPT, outcome.attempt)
+
+
+class Sweep:
+    """Asks after the open rollouts of a job, round by round."""
+
+    def __init__(
+        self,
+        job: JobInput,
+        open_: Mapping[int, OpenRollout],
+        *,
+        on_done: Callable[[RolloutOutcome], None],
+        on_lost: Callable[[OpenRollout, RolloutOutcome, LostRollout], None],
+    ) -> None:
+        """Prepare the sweep.
+
+        Args:
+            job: The job.
+            open_: Its open rollouts by index, as they change.
+            on_done: Called with the outcome of a rollout whose signal has not come.
+            on_lost: Called with the outcome that a rollout without one was given.
+        """
+        self._job = job
+        self._options = job.options
+        self._open = open_
+        self._on_done = on_done
+        self._on_lost = on_lost
+        self._unknown: set[int] = set()  # as the last round heard of them
+
+    async def run(self) -> None:
+        """Sweep for ever. Whatever raises is logged, and the next sweep comes."""
+        while True:
+            try:
+                await asyncio.sleep(self._options.sweep_every_sec)
+                await self._sweep_all()
+            except Exception:
+                workflow.logger.exception("the sweep will be tried again")
+                # Not the sleep above, which may be what has raised.
+                await asyncio.sleep(self._options.sweep_every_sec)
+
+    async def _sweep_all(self) -> None:
+        """Ask after the rollouts that are silent. Before their start is confirmed, the server may not know them."""
+        old = workflow.time() - self._options.sweep_after_sec
+        silent = [one for one in self._open.values() if one.since is not None and one.since < old]
+        unknown: set[int] = set()
+        for start in range(0, len(silent), self._options.sweep_batch):
+            try:
+                unknown |= await self._sweep(silent[start : start + self._options.sweep_batch])
+            except Exception as error:
+                workflow.logger.warning("a batch of the sweep will be tried again: %s", error)
+        self._unknown = unknown
+
+    async def _sweep(self, silent: list[OpenRollout]) -> set[int]:
+        """Give rollouts their rows that have ended without reporting. Returns those that are to be asked after again.
+
+        One that the server does not know is lost only when two sweeps in a row have heard so.
+        """
+        wanted = OpenRollouts(
+            ids=[rollout.id for rollout in silent],
+            stuck_attempts=self._options.stuck_attempts,
+            stuck_after_sec=self._options.stuck_after_sec,
+        )
+        states: RolloutStates = await workflow.execute_activity(
+            names.ROLLOUT_STATES, wanted, result_type=RolloutStates, **options.shared()
+        )
+        unknown: set[int] = set()
+        for rollout, state in zip(silent, states.states, strict=True):
+            if state.status == "running" or not self.is_open(rollout):
+                continue
+            if state.outcome is not None and is_of(state.outcome, rollout):
+                self._on_done(state.outcome)
+            elif state.status == "unknown" and rollout.index not in self._unknown:
+                unknown.add(rollout.index)
+            else:
+                await self._report_lost(rollout, state)
+        return unknown
+
+    def is_open(self, rollout: OpenRollout) -> bool:
+        """Tell whether this attempt of a rollout has not reported yet."""
+        known = self._open.get(rollout.index)
+        return known is not None and known.attempt == rollout.attempt
+
+    async def _report_lost(self, rollout: OpenRollout, state: RolloutState) -> None:
+        """Write the row of a rollout whose workflow ended without a word, e.g. because it was terminated."""
+        why = f": {state.reason}" if state.reason else ""
+        failure = Failure(
+            type="RolloutTerminatedError",
+            category="terminated",
+            message=f"the rollout's workflow ended without a result: {state.status}{why}",
+            retryable=True,
+        )
+        run_id = rollout.run_id or state.run_id
+        lost = LostRollout(index=rollout.index, attempt=rollout.attempt, run_id=run_id)
+        job = self._job
+        given = LostInput(
+            job_id=job.id,
+            job_name=job.name,
+            spec=job.spec,
+            origin=job.origin,
+            run_id=workflow.info().first_execution_run_id,
+            rollouts=[lost],
+            failure=failure,
+            is_stuck=state.status == "stuck",
+        )
+        attempt = max(1, rollout.attempt)
+        try:
+            found: LostOutcomes = await Patience(self._options.report_total_sec).execute(
+                names.REPORT_LOST, given, LostOutcomes
+            )
+            outcome = found.outcomes[0]
+        except Exception as error:
+            workflow.logger.error("the row of %s could not be written: %s", rollout.id, error)
+            outcome = RolloutOutcome(
+                id=rollout.id, index=rollout.index, attempt=attempt, status="errored", error=failure
+            )
+        self._on_lost(rollout, outcome, lost)

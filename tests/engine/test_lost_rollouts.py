@@ -1,0 +1,157 @@
+"""A rollout that can't report gets a row; one that has reported keeps it, and a job ends whatever it can't read."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from support.theatre import Theatre
+from temporalio import workflow
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.worker import Worker
+
+from benchflow import secrets
+from benchflow.activities.job_secrets import remove_secrets_of_ended_jobs
+from benchflow.activities.lost import LostActivities
+from benchflow.activities.report import ReportActivities
+from benchflow.contracts.activities import LostInput
+from benchflow.contracts.job import OpenRollout, Origin, RolloutSpec
+from benchflow.contracts.lost import LostRollout
+from benchflow.contracts.rollout import Failure, RolloutOutcome
+from benchflow.jobs import Job
+from benchflow.store import Store
+from benchflow.testing.waiting import until
+
+GONE = Failure(type="RolloutTerminatedError", category="terminated", message="it ended without a result: unknown")
+
+
+async def lost_input(theatre: Theatre, job: Job, lost: LostRollout) -> LostInput:
+    ref = await Store.open().put_bytes(job.spec.model_dump_json().encode())
+    origin = {"host_id": theatre.context.host_id, "job_dir": str(job.directory.root)}
+    return LostInput.model_validate(
+        {"job_id": job.id, "job_name": job.name, "spec": ref, "origin": origin, "rollouts": [lost], "failure": GONE}
+    )
+
+
+async def test_a_lost_row_never_replaces_a_score(theatre: Theatre) -> None:
+    job = await theatre.submit()
+    (result,) = await theatre.results(job)
+    assert result.run_id is not None
+    lost = LostActivities(theatre.context, ReportActivities(theatre.context))
+    given = await lost_input(theatre, job, LostRollout(index=0, attempt=1, run_id=result.run_id))
+    (outcome,) = (await lost.report_lost(given)).outcomes
+    assert (outcome.status, outcome.rewards, outcome.error) == ("passed", {"reward": 1.0}, None)
+    assert job.results() == [result]
+    assert len(job.directory.results.read_text().splitlines()) == 1
+
+
+async def test_the_result_of_an_earlier_run_is_put_aside_for_a_lost_row(theatre: Theatre) -> None:
+    job = await theatre.submit()
+    (result,) = await theatre.results(job)
+    lost = LostActivities(theatre.context, ReportActivities(theatre.context))
+    given = await lost_input(theatre, job, LostRollout(index=0, attempt=1, run_id="another"))
+    (outcome,) = (await lost.report_lost(given)).outcomes
+    assert (outcome.status, outcome.error) == ("errored", GONE)
+    kept = json.loads((Path(str(result.directory)) / "attempts" / "1" / "result.json").read_text())
+    assert kept["rewards"] == {"reward": 1.0}
+
+
+async def test_a_job_whose_specification_is_corrupt_ends_with_a_row_for_each_rollout(theatre: Theatre) -> None:
+    theatre.options(start_total_sec=0.3)
+    theatre.hall.held = True
+    job = await theatre.submit(repeats=3, concurrency=1)
+    (first,) = await theatre.in_turn(1)
+    # Its first batch named them all: a second run of the job has to name them again.
+    await job.engine.client.get_workflow_handle(job.id).terminate()
+    theatre.hall.release_all()
+    await until(lambda: has_result(job, first))
+    ref = await theatre.context.store.put_bytes(job.spec.model_dump_json().encode())
+    blob = Path(ref.uri.removeprefix("file://"))
+    blob.chmod(0o600)
+    blob.write_bytes(b"x" * ref.size)
+    theatre.context._jobs.clear()
+    again = await theatre.submit(repeats=3, concurrency=1)
+    await again.wait()
+    outcome = await again.handle.result()
+    assert (await again.handle.describe()).status == WorkflowExecutionStatus.COMPLETED
+    rows = [json.loads(row) for row in again.directory.results.read_text().splitlines()]
+    summary = json.loads(again.directory.summary.read_text())
+    assert sorted(row["status"] for row in rows) == ["errored", "errored", "passed"]
+    assert {row["error_category"] for row in rows} == {"store", None}
+    assert (summary["finished"], summary["errored"], outcome.counts.errored) == (3, 2, 2)
+
+
+async def has_result(job: Job, rollout: str) -> bool:
+    return rollout in {result.workflow_id for result in job.results()}
+
+
+async def test_a_wish_to_cancel_survives_continue_as_new(theatre: Theatre) -> None:
+    """The job begins a run in which the wish was not sent yet."""
+    theatre.hall.held = True
+    job = await theatre.submit(repeats=2, concurrency=2)
+    victim, other = await theatre.in_turn(2)
+    await job.handle.terminate()
+    described = await job.handle.describe()
+    events = [event async for event in job.handle.fetch_history_events()]
+    (first_input,) = events[0].workflow_execution_started_event_attributes.input.payloads
+    carried = json.loads(first_input.data)
+    ids = {job.spec.rollout_id(job.id, index): index for index in range(2)}
+    open_ = [OpenRollout(index=ids[one], attempt=1, id=one, since=time.time()) for one in (victim, other)]
+    carried |= {"pending": [], "open": [one.model_dump() for one in open_], "to_cancel": [victim]}
+    await job.engine.client.start_workflow("JobWorkflow", carried, id=job.id, task_queue=described.task_queue)
+    await theatre.progress(job, lambda p: p.counts.cancelled == 1)
+    theatre.hall.release_all()
+    results = {result.workflow_id: result.status for result in await theatre.results(job)}
+    assert results == {victim: "cancelled", other: "passed"}
+
+
+async def test_the_secrets_of_a_terminated_job_are_removed(theatre: Theatre) -> None:
+    theatre.hall.held = True
+    job = await theatre.submit()
+    await theatre.in_turn(1)
+    paths = theatre.context.paths
+    secrets.leave(paths, job.id, set(), {"KEY": "value-of-it"})
+    await remove_secrets_of_ended_jobs(theatre.context)
+    assert [name for name, _ in secrets.left(paths)] == [job.id]
+    await job.handle.terminate()
+    await remove_secrets_of_ended_jobs(theatre.context)
+    assert list(secrets.left(paths)) == []
+    # Left anew, for a submit that starts the job again in a moment.
+    secrets.leave(paths, job.id, set(), {"KEY": "value-of-it"})
+    (file,) = paths.secrets.iterdir()
+    os.utime(file, (time.time() + 5, time.time() + 5))
+    await remove_secrets_of_ended_jobs(theatre.context)
+    assert [name for name, _ in secrets.left(paths)] == [job.id]
+
+
+@workflow.defn(name="RolloutWorkflow", sandboxed=False)
+class BrokenRollout:
+    """A rollout whose tasks fail, as those of a version that can't replay its history."""
+
+    @workflow.run
+    async def run(self, spec: RolloutSpec) -> RolloutOutcome:
+        raise KeyError("broken")
+
+
+async def test_a_rollout_whose_workflow_task_fails_again_and_again_is_ended(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCHFLOW_WORKFLOW_STUCK_ATTEMPTS", "3")
+    theatre.options(stuck_after_sec=0, sweep_every_sec=0.3, sweep_after_sec=0)
+    job = await theatre.submit()
+    await theatre.results(job)
+    rollout = job.spec.rollout_id(job.id, 0)
+    spec = job.spec.rollout(job.id, Origin(host_id=theatre.context.host_id, job_dir=str(job.directory.root)), 0)
+    async with Worker(theatre.context.client, task_queue="benchflow-broken", workflows=[BrokenRollout]):
+        await theatre.context.client.start_workflow("RolloutWorkflow", spec, id=rollout, task_queue="benchflow-broken")
+        trouble = await until(lambda: job.trouble(rollout))
+        again = await theatre.submit(again=("passed",))
+        (result,) = await theatre.results(again)
+    assert "workflow task, attempt" in str(trouble) and "broken" in str(trouble)
+    assert result.error is not None and result.error_category == "terminated"
+    assert "stuck: a workflow task failed" in result.error.message and "broken" in result.error.message
+    status = (await theatre.context.client.get_workflow_handle(rollout).describe()).status
+    assert status == WorkflowExecutionStatus.TERMINATED
