@@ -81,6 +81,7 @@ def make_workers(context: WorkerContext, records: RunningActivities, work: Ongoi
     shared_activities: list[Callable[..., Any]] = [
         rollout.plan,
         rollout.provision,
+        rollout.wait_for_slot,
         trees.release,
         report.report_without_sandbox,
         LostActivities(context, report).report_lost,
@@ -88,7 +89,8 @@ def make_workers(context: WorkerContext, records: RunningActivities, work: Ongoi
     deciding = DecidingActivities()
     shared_activities += [deciding.decide, deciding.aggregate]
     shared_activities += [job.name_rollouts, job.rollout_states, job.host_status, job.finish_job]
-    host_activities: list[Callable[..., Any]] = [rollout.provision, rollout.readiness, turns.connect, turns.execute]
+    host_activities: list[Callable[..., Any]] = [rollout.provision, rollout.wait_for_slot, rollout.readiness]
+    host_activities += [turns.connect, turns.execute]
     host_activities += [trees.checkpoint, trees.release, trees.write_tree, RollbackActivities(context).undo]
     host_activities += [scoring.verify, scoring.soft_verify, report.report, rollout.teardown]
     options = context.options

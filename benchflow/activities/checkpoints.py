@@ -140,11 +140,10 @@ class CheckpointActivities:
 
     @activity.defn(name=names.RELEASE_CHECKPOINT)
     async def release(self, work: ReleaseInput) -> None:
-        """Let go of checkpoints of this host; and of a sandbox that goes on, which has a slot of its own again then."""
+        """Let go of checkpoints of this host; and let the model of a sandbox's agent be called that goes on."""
         for checkpoint in work.checkpoints:
             await remove_kept(self.context.paths.checkpoints / f"{checkpoint.id}.json", self.context.store)
         if work.resumed is not None:
-            await self.context.slots.wait(work.resumed.sandbox.name, activity.info().attempt)
             await self._call_again(work.resumed.spec, work.resumed.sandbox, work.resumed.session)
 
     @activity.defn(name=names.WRITE_TREE)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from benchflow.activities.agents import fit_out, redacted_errors, redactor_for
 from benchflow.activities.attempts import is_cancelled
@@ -38,11 +39,13 @@ from benchflow.activities.world import check_health, health_limit, run_setup_com
 from benchflow.checkpoints import prove
 from benchflow.contracts import names
 from benchflow.contracts.activities import ProvisionInput, Readied, ReadinessInput, RolloutPlan, SandboxInput
+from benchflow.contracts.failures import failure_of
 from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.options import CAPACITY_VARIABLE
 from benchflow.contracts.rollout import Step
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import Healthcheck, Task, VerifierConfig
-from benchflow.errors import BenchFlowError, SandboxUnavailableError, UnsupportedFeatureError
+from benchflow.errors import BenchFlowError, HostFullError, SandboxUnavailableError, UnsupportedFeatureError
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.reward.needs import check_scoring, scoring_sec
 from benchflow.planes.sandbox import get_provider
@@ -164,11 +167,14 @@ class RolloutActivities:
     async def provision(self, request: ProvisionInput) -> SandboxRef:
         spec, context = request.spec, self.context
         name = sandbox_name(context.stack, request)
+        if not context.slots.take(name, activity.info().attempt):
+            # Final: the workflow waits for a slot with the clock of its deadline standing still.
+            failure = failure_of(HostFullError("all sandbox slots of this host are taken", key=CAPACITY_VARIABLE))
+            raise ApplicationError(failure.message, failure, type=names.HOST_FULL, non_retryable=True)
         paths = await asyncio.to_thread(context.make_results_directory, spec)
         identity = {"run_id": request.run_id, "generation": request.generation}
         if not request.goes_on:
             await asyncio.to_thread(set_aside, paths, identity | spec.model_dump(mode="json"))
-        await context.slots.wait(name, activity.info().attempt)
         try:
             task, _ = await context.task(spec.task)
             with redacted_errors(redactor_for(context, spec, task)):
@@ -189,6 +195,26 @@ class RolloutActivities:
             await self._discard(spec, name)
             raise
         return sandbox.ref
+
+    @activity.defn(name=names.WAIT_FOR_SLOT)
+    async def wait_for_slot(self, request: ProvisionInput) -> SandboxRef:
+        """Take a slot of this host for a sandbox as soon as one is free. Return where the sandbox is to be.
+
+        Raises:
+            HostFullError: no slot was free for `slot_wait_sec`. Retried: another host may take the next attempt.
+        """
+        context, name = self.context, sandbox_name(self.context.stack, request)
+        # Attempts are counted by what is done in the slot.
+        await context.slots.wait(name, attempt=0)
+        return SandboxRef(
+            provider=request.spec.run.sandbox,
+            name=name,
+            handle=name,
+            host_id=context.host_id,
+            queue=context.queue,
+            workdir="/",
+            generation=request.generation,
+        )
 
     async def _start(self, request: ProvisionInput, name: str, build_log: Path) -> Sandbox:
         spec, context = request.spec, self.context

@@ -11,6 +11,7 @@ ROLLOUT_WORKFLOW = "RolloutWorkflow"
 # Activities of a rollout, one a phase.
 PLAN = "plan"
 PROVISION = "provision"
+WAIT_FOR_SLOT = "wait_for_slot"
 READINESS = "readiness"
 CONNECT = "connect"
 EXECUTE = "execute"
@@ -43,6 +44,9 @@ SOFT_VERIFY = "soft_verify"
 RESTORE = "restore"
 TREE = "tree"
 PROGRESS = "progress"
+
+# Types of errors that workflows tell apart.
+HOST_FULL = "HostFullError"
 
 # Search attributes: Keyword, but for the reward, which is a Double.
 ATTR_JOB = "BenchflowJob"

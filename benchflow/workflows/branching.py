@@ -41,6 +41,10 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.deciding import OwnAggregate, decided
 
 
+MAX_STARTS = 64
+"""Most children that one workflow task starts: its completion, a message to the server, may have 4 MiB."""
+
+
 class Branches:
     """What a rollout's nodes have for children. spec: the rollout's."""
 
@@ -227,11 +231,11 @@ class Branches:
         """Run children to their ends, so many at a time as may be. node: what their returns are the value of."""
         assert self.config is not None
         self.pending = [origin.chain for origin in origins]
-        room = asyncio.Semaphore(self.config.concurrency)
+        room, starts = asyncio.Semaphore(self.config.concurrency), asyncio.Semaphore(MAX_STARTS)
 
         async def one(origin: BranchOrigin) -> None:
             async with room:
-                outcome = await run_child(self._spec, origin)
+                outcome = await run_child(self._spec, origin, starts)
             outcome = outcome.model_copy(update={"tree": origin.tree, "before": origin.before})
             # One after another, so that what its start is worth is known of each that is there.
             async with self._counting:

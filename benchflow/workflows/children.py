@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from temporalio import workflow
@@ -15,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.rollout import Failure, StepOutcome
     from benchflow.trajectories.growth import child_chain
+    from benchflow.workflows.deadline import waiting
     from benchflow.workflows.failures import failure_from
 
 
@@ -60,23 +62,29 @@ def child_spec(parent: RolloutSpec, origin: BranchOrigin) -> RolloutSpec:
     )
 
 
-async def run_child(parent: RolloutSpec, origin: BranchOrigin) -> ChildOutcome:
-    """A child to its end; that it failed is an outcome, too."""
-    spec = child_spec(parent, origin)
+async def run_child(parent: RolloutSpec, origin: BranchOrigin, starts: asyncio.Semaphore) -> ChildOutcome:
+    """Run a child to its end. That it failed is an outcome, too. starts: held until the server has started it."""
     try:
-        outcome: ChildOutcome = await workflow.execute_child_workflow(
-            names.ROLLOUT_WORKFLOW,
-            spec,
-            id=spec.id,
-            result_type=ChildOutcome,
-            parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
-            cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-            static_summary=f"{spec.name} {origin.chain}",
-        )
-        return outcome
-    except ChildWorkflowError as error:
+        spec = child_spec(parent, origin)
+        # It has a deadline of its own.
+        with waiting("children"):
+            async with starts:
+                child = await workflow.start_child_workflow(
+                    names.ROLLOUT_WORKFLOW,
+                    spec,
+                    id=spec.id,
+                    result_type=ChildOutcome,
+                    parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+                    cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+                    static_summary=f"{spec.name} {origin.chain}",
+                )
+            outcome: ChildOutcome = await child
+            return outcome
+    except Exception as error:
         if is_cancelled_exception(error) and workflow.cancellation_reason() is not None:
             raise
+        if not isinstance(error, ChildWorkflowError):
+            workflow.logger.exception("a child failed by a fault of the engine")
         return ChildOutcome(chain=origin.chain, number=origin.number, failure=failure_from(error, "execute"))
 
 

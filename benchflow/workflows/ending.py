@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
@@ -12,37 +15,47 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.rollout import Failure, RolloutOutcome
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.workflows import options
-    from benchflow.workflows.cancellation import result_of, to_the_end
     from benchflow.workflows.failures import failure_from
 
 
-async def write_report(report: ReportInput) -> tuple[ReportResult, Failure | None]:
-    """Where the results lie; with why they could not be written, if so: the outcome reaches the job all the same."""
-    total = options.current().report_total_sec
-    try:
-        if report.sandbox is not None:
-            collecting = workflow.start_activity(
-                names.REPORT,
+class ReportWriter:
+    """Writes a rollout's result: on its sandbox's host, and elsewhere where that host can't."""
+
+    def __init__(self) -> None:
+        self._collecting: workflow.ActivityHandle[Any] | None = None
+
+    def stop_collecting(self) -> None:
+        """End the collecting of what is in the sandbox. What there is by then is written."""
+        if self._collecting is not None:
+            # Not at once: a result that has arrived needs one more turn of the loop to reach the handle.
+            asyncio.get_running_loop().call_soon(self._collecting.cancel)
+
+    async def write(self, report: ReportInput) -> tuple[ReportResult, Failure | None]:
+        """Write the result. Return its place, and the failure if it could not be written."""
+        total = options.current().report_total_sec
+        try:
+            if report.sandbox is not None:
+                self._collecting = workflow.start_activity(
+                    names.REPORT,
+                    report,
+                    result_type=ReportResult,
+                    **options.on_host(report.sandbox.queue, total, total_sec=total),
+                )
+                return await self._collecting, None
+        except Exception as error:
+            workflow.logger.warning("report on the sandbox's host failed: %s", error.__cause__ or error)
+            report = report.model_copy(update={"sandbox": None})
+        try:
+            written = await workflow.execute_activity(
+                names.REPORT_WITHOUT_SANDBOX,
                 report,
                 result_type=ReportResult,
-                **options.on_host(report.sandbox.queue, total, total_sec=total),
+                **options.shared(total, total_sec=total),
             )
-            # A cancellation ends the collecting; what there is by then is written.
-            return await result_of(collecting), None
-    except ActivityError as error:
-        workflow.logger.warning("report on the sandbox's host failed: %s", error.cause)
-        report = report.model_copy(update={"sandbox": None})
-    try:
-        writing = workflow.execute_activity(
-            names.REPORT_WITHOUT_SANDBOX,
-            report,
-            result_type=ReportResult,
-            **options.shared(total, total_sec=total),
-        )
-        return await to_the_end(writing), None
-    except ActivityError as error:
-        workflow.logger.error("the result could not be written: %s", error.cause)
-        return ReportResult(), failure_from(error, "report")
+            return written, None
+        except ActivityError as error:
+            workflow.logger.error("the result could not be written: %s", error.cause)
+            return ReportResult(), failure_from(error, "report")
 
 
 async def tear_down(spec: RolloutSpec, sandbox: SandboxRef | None) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from pydantic import ValidationError
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
+from benchflow.contracts.failures import failure_of
 from benchflow.contracts.rollout import Failure, Phase
 
 
@@ -14,13 +18,9 @@ def failure_from(error: BaseException, phase: Phase) -> Failure:
     while isinstance(cause, ActivityError) and cause.cause is not None:
         cause = cause.cause
     if isinstance(cause, ApplicationError) and cause.details:
-        return Failure.model_validate(cause.details[0]).model_copy(update={"phase": phase})
+        with suppress(ValidationError):
+            return Failure.model_validate(cause.details[0]).model_copy(update={"phase": phase})
     if isinstance(cause, ActivityTimeout):
         kind = cause.type.name.lower().replace("_", "-") if cause.type is not None else "activity"
         return Failure(type="ActivityTimeout", category="stack", message=f"{kind} timeout", phase=phase, retryable=True)
-    return Failure(
-        type=type(cause).__name__,
-        category="internal",
-        message=str(cause) or type(cause).__name__,
-        phase=phase,
-    )
+    return failure_of(cause, phase)

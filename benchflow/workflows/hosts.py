@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,9 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.rollout import Failure
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.workflows import options
-    from benchflow.workflows.cancellation import result_of
+    from benchflow.workflows.cancellation import result_of, to_the_end
+    from benchflow.workflows.deadline import waiting
+    from benchflow.workflows.ending import tear_down
 
 
 class HostLost(Exception):
@@ -52,6 +55,10 @@ async def on_host(
                 raise HostLost from error
 
 
+SLOT = "a slot"
+"""For what a rollout waits while all hosts have as many sandboxes as they may."""
+
+
 async def provision(
     wanted: ProvisionInput, near: Checkpoint | None, limit: float, *, before: Callable[[], None]
 ) -> SandboxRef:
@@ -59,13 +66,9 @@ async def provision(
 
     before: as in `on_host`. Raises `ApplicationError` for a checkpoint that only a lost host has.
     """
-    spec = wanted.spec
     if near is not None:
         try:
-            found: SandboxRef = await on_host(
-                near.queue, names.PROVISION, wanted, SandboxRef, limit, spec.run.sandbox, before=before
-            )
-            return found
+            return await _provision(near.queue, wanted, limit, before)
         except HostLost as error:
             if wanted.checkpoint is not None and not wanted.checkpoint.is_portable:
                 message = f"the state of {near.node} lies on the host {near.host_id}, which is lost"
@@ -77,12 +80,57 @@ async def provision(
                     remedy="with portable checkpoints other hosts go on",
                 )
                 raise ApplicationError(message, failure) from error
-    anywhere: SandboxRef = await result_of(
-        workflow.start_activity(
-            names.PROVISION, wanted, result_type=SandboxRef, summary=spec.run.sandbox, **options.shared(limit)
-        )
-    )
-    return anywhere
+    return await _provision(None, wanted, limit, before)
+
+
+async def wait_for_slot(queue: str | None, wanted: ProvisionInput, before: Callable[[], None]) -> SandboxRef:
+    """Wait for a slot on the host of `queue`, or on any, with the deadline's clock standing still.
+
+    Returns where the sandbox is to be, in whose name the slot is taken then.
+    """
+    with waiting(SLOT):
+        return await _run(queue, names.WAIT_FOR_SLOT, wanted, None, before)
+
+
+async def _provision(queue: str | None, wanted: ProvisionInput, limit: float, before: Callable[[], None]) -> SandboxRef:
+    """Provision a sandbox on the host of `queue`, or on any. Where its slots are taken, wait for one first."""
+    target = queue
+    while True:
+        try:
+            return await _run(target, names.PROVISION, wanted, limit, before)
+        except HostLost:
+            if target == queue:
+                raise
+            # Lost between its slot and the sandbox: any host will do again.
+            target = queue
+            continue
+        except ActivityError as error:
+            if not isinstance(error.cause, ApplicationError) or error.cause.type != names.HOST_FULL:
+                raise
+        place = await wait_for_slot(queue, wanted, before)
+        try:
+            before()
+        except asyncio.CancelledError:
+            # Nothing else knows of the slot.
+            await to_the_end(tear_down(wanted.spec, place))
+            raise
+        target = place.queue
+
+
+async def _run(
+    queue: str | None, name: str, wanted: ProvisionInput, limit: float | None, before: Callable[[], None]
+) -> SandboxRef:
+    """Run an activity that is to have a sandbox, on the host of `queue` or on any."""
+    summary = wanted.spec.run.sandbox
+    place: SandboxRef
+    if queue is not None:
+        place = await on_host(queue, name, wanted, SandboxRef, limit, summary, before=before)
+        return place
+    before()
+    # However long it takes until a host has room: the rollout's deadline ends what is work.
+    endless = options.shared(limit) | {"schedule_to_close_timeout": None}
+    place = await result_of(workflow.start_activity(name, wanted, result_type=SandboxRef, summary=summary, **endless))
+    return place
 
 
 async def _lives(queue: str) -> bool:

@@ -45,18 +45,20 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.trajectories.growth import asked_in
     from benchflow.workflows.branching import Branches, chain_nodes
+    from benchflow.workflows.deadline import waiting
     from benchflow.workflows.ending import tear_down
     from benchflow.workflows.failures import failure_from
-    from benchflow.workflows.hosts import HostLost, on_host, provision
+    from benchflow.workflows.hosts import HostLost, on_host, provision, wait_for_slot
     from benchflow.workflows.keeping import PutBack, release
     from benchflow.workflows.phases import Phases
     from benchflow.workflows.sessions import Sessions, replaying
-    from benchflow.workflows.waiting import own_answer, seen_by
+    from benchflow.workflows.waiting import Answers, own_answer, seen_by
 
 
 class InSandbox:
     """check_stop: raises `CancelledError` once the rollout is to stop. tell: is called when there is more to be seen.
-    more: generations of further sandboxes. put_back: where it goes on, None from where the rollout begins.
+    more: generations of further sandboxes. answers: of users.
+    put_back: where it goes on, None from where the rollout begins.
 
     steps: those that were run, in a child the parent's before them. error: how an agent failed, which need not end it.
     kept: checkpoints of its nodes; later: others that are to be let go of when the root has ended.
@@ -71,6 +73,7 @@ class InSandbox:
         check_stop: Callable[[], None],
         tell: Callable[[], None],
         more: Iterator[int],
+        answers: Answers,
         put_back: PutBack | None = None,
     ) -> None:
         self._spec = spec
@@ -84,7 +87,7 @@ class InSandbox:
         self._back = put_back
         self._generation = 0
         self.begun_with: Checkpoint | None = None
-        self._answers: dict[str, Answer] = {}
+        self._answers = answers
         self._looked = 0
         self.looks: list[asyncio.Task[Any]] = []
         self.sandbox: SandboxRef | None = None
@@ -273,14 +276,11 @@ class InSandbox:
     async def _answer_to(self, question: Question) -> Answer:
         self.question = question
         self._tell()
-        await workflow.wait_condition(lambda: question.id in self._answers and not self.looks)
+        with waiting("an answer"):
+            await workflow.wait_condition(lambda: self._answers.has(question) and not self.looks)
         self.question = None
         self._tell()
-        return self._answers[question.id]
-
-    def take_answer(self, answer: Answer) -> None:
-        """A user's answer to what the agent asked. Of two to one question the first counts."""
-        self._answers.setdefault(answer.question, answer)
+        return self._answers.to(question)
 
     async def look(self) -> VerifyResult:
         """What the verifier says of the world as it is, while the agent waits for an answer."""
@@ -371,6 +371,8 @@ class InSandbox:
         """Have the sandbox go on that has waited for its children, who have begun at the checkpoint."""
         assert self.sandbox is not None
         await self._release(checkpoint)
+        place = ProvisionInput(spec=self._spec, run_id=self._run_id, generation=self.sandbox.generation)
+        await wait_for_slot(self.sandbox.queue, place, self._check_stop)
         resumed = Resumed(spec=self._spec, sandbox=self.sandbox, session=self._talks.current)
         await self.on_host(names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=[], resumed=resumed), None)
 

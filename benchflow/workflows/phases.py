@@ -11,15 +11,18 @@ from temporalio.common import SearchAttributeKey
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
     from benchflow.contracts.rollout import Phase
+    from benchflow.workflows.deadline import Deadline
 
 _PHASE = SearchAttributeKey.for_keyword(names.ATTR_PHASE)
 _REWARD = SearchAttributeKey.for_float(names.ATTR_REWARD)
 
 
 class Phases:
-    """timing: seconds by phase, of those that were left."""
+    """timing: seconds of work by phase, of those that were left; `wait`: seconds in which it waited."""
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._waited_before = 0.0
         self.phase: Phase = "plan"
         self.since: datetime = workflow.now()
         self.timing: dict[str, float] = {}
@@ -27,7 +30,13 @@ class Phases:
     def enter(self, phase: Phase, rewards: dict[str, float] | None = None) -> None:
         """Leave the phase for another one, and have the workflow found by it, and by its reward once there is one."""
         now = workflow.now()
-        self.timing[self.phase] = self.timing.get(self.phase, 0.0) + (now - self.since).total_seconds()
+        self._deadline.count()
+        waited = self._deadline.waited_sec
+        worked = (now - self.since).total_seconds() - (waited - self._waited_before)
+        self.timing[self.phase] = self.timing.get(self.phase, 0.0) + worked
+        if waited:
+            self.timing["wait"] = waited
+        self._waited_before = waited
         self.phase, self.since = phase, now
         updates: list[Any] = [_PHASE.value_set(phase)]
         if rewards is not None:

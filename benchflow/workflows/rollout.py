@@ -1,6 +1,6 @@
 """RolloutWorkflow: one rollout from plan to teardown. It decides; the activities do.
 
-Whatever happens, what was provisioned is torn down, the result is reported, and the job, or the parent in a tree, is
+Whatever is raised, the result is reported, what was provisioned is torn down, and the job, or the parent in a tree, is
 told once. A failure is data in the outcome; the workflow itself only fails when it was cancelled.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 
 from temporalio import workflow
@@ -26,14 +28,16 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.branching import chain_nodes, child_outcome
     from benchflow.workflows.cancellation import to_the_end
     from benchflow.workflows.children import failed
-    from benchflow.workflows.ending import tear_down, tell_job, write_report
+    from benchflow.workflows.deadline import Deadline
+    from benchflow.workflows.ending import ReportWriter, tear_down, tell_job
     from benchflow.workflows.failures import failure_from
-    from benchflow.workflows.hosts import HostLost
+    from benchflow.workflows.hosts import SLOT, HostLost
     from benchflow.workflows.in_sandbox import InSandbox
     from benchflow.workflows.keeping import PutBack, release
     from benchflow.workflows.operator import rollout_details
     from benchflow.workflows.phases import Phases
     from benchflow.workflows.rollback import NOT_RESTORABLE, Rollbacks
+    from benchflow.workflows.waiting import Answers, as_update_failure
 
 
 @workflow.defn(name=names.ROLLOUT_WORKFLOW)
@@ -42,17 +46,18 @@ class RolloutWorkflow:
     def __init__(self, spec: RolloutSpec) -> None:
         self._spec = spec
         self.options = spec.options
-        self._phases = Phases()
+        self._deadline = Deadline(spec.run.deadline_sec)
+        self._phases = Phases(self._deadline)
         self._plan = RolloutPlan(steps=[])
         self._rollbacks = Rollbacks(spec)
+        self._answers = Answers()
         # Of sandboxes beside those that lost hosts ask for.
         self._more = itertools.count(spec.options.max_provisions + 1)
         self._here = self._in_sandbox()
         self._in_work: asyncio.Task[None] | None = None
-        self._reporting: asyncio.Task[tuple[ReportResult, Failure | None]] | None = None
+        self._writer = ReportWriter()
         self._provisions = 0
         self._warnings: list[str] = []
-        self._answers: list[Answer] = []
         self._error: Failure | None = None
         self._stop: Failure | None = None
         self._cancelled = False
@@ -67,6 +72,7 @@ class RolloutWorkflow:
             check_stop=self._check_stop,
             tell=self._tell,
             more=self._more,
+            answers=self._answers,
             put_back=put_back,
         )
 
@@ -75,10 +81,12 @@ class RolloutWorkflow:
         started = workflow.now()
         try:
             await self._work_in_time()
-        except (asyncio.CancelledError, FailureError) as error:
+        except (asyncio.CancelledError, Exception) as error:
+            if not isinstance(error, asyncio.CancelledError | FailureError):
+                workflow.logger.exception("the rollout failed by a fault of the engine")
             self._error = failure_from(error, self._phases.phase)
         self._error = self._stop or self._error or self._here.error
-        outcome = await to_the_end(self._end(started), on_cancel=self._cut_report_short)
+        outcome = await to_the_end(self._end(started), on_cancel=self._writer.stop_collecting)
         if self._cancelled:
             raise asyncio.CancelledError
         return outcome
@@ -86,11 +94,9 @@ class RolloutWorkflow:
     async def _work_in_time(self) -> None:
         """The work, ended early by a cancellation or by the deadline."""
         work = asyncio.create_task(self._work())
-        limit = self._spec.run.deadline_sec
         try:
-            done, _ = await workflow.wait([work], timeout=limit)
-            if not done:
-                message = f"the rollout reached its deadline of {limit:g} s"
+            if not await self._deadline.wait_for(work):
+                message = f"the rollout reached its deadline of {self._deadline.limit_sec:g} s"
                 self._stop = Failure(
                     type="RolloutDeadlineError", category="deadline", message=message, phase=self._phases.phase
                 )
@@ -110,6 +116,10 @@ class RolloutWorkflow:
         finally:
             self._is_over = True
 
+    def waiting(self, thing: str) -> AbstractContextManager[None]:
+        """Have the deadline's clock stand still for a block, and say for what the rollout waits in it."""
+        return self._deadline.waiting(thing, self._tell)
+
     def _check_stop(self) -> None:
         if self._stop is not None or self._rollbacks.wanted is not None:
             raise asyncio.CancelledError
@@ -126,8 +136,6 @@ class RolloutWorkflow:
         back: PutBack | None = None
         for generation in range(self.options.max_provisions):
             self._here = self._in_sandbox(back)
-            for answer in self._answers:
-                self._here.take_answer(answer)
             self._provisions += 1
             try:
                 await self._run_here(generation)
@@ -186,9 +194,8 @@ class RolloutWorkflow:
 
     @workflow.signal(name=names.ANSWER)
     def answer(self, answer: Answer) -> None:
-        """A user's answer to what the agent asked. Of two to one question the first counts."""
-        self._answers.append(answer)
-        self._here.take_answer(answer)
+        """Take a user's answer to a question of the agent. Of two valid ones to one question the first counts."""
+        self._answers.add(answer, self._here.question)
 
     @workflow.update(name=names.SOFT_VERIFY)
     async def soft_verify(self) -> VerifyResult:
@@ -196,7 +203,8 @@ class RolloutWorkflow:
 
         The agent goes on when it is told: an answer that comes meanwhile waits.
         """
-        return await self._here.look()
+        with as_update_failure():
+            return await self._here.look()
 
     @soft_verify.validator
     def _check_soft_verify(self) -> None:
@@ -208,14 +216,15 @@ class RolloutWorkflow:
     @workflow.update(name=names.RESTORE)
     async def restore(self, wanted: Restore) -> Restored:
         """Go back to the state of a node, and on from there. Returns once the world is as it was."""
-        number = self._rollbacks.ask(self._here, wanted.node)
-        assert self._in_work is not None
-        for task in (self._in_work, *self._here.looks):
-            task.cancel()
-        await workflow.wait_condition(lambda: self._is_over or self._is_back(number))
-        if not self._is_back(number):
-            raise ApplicationError("the rollout ended before it was back", type=NOT_RESTORABLE)
-        return self._rollbacks.told(number)
+        with as_update_failure():
+            number = self._rollbacks.ask(self._here, wanted.node)
+            assert self._in_work is not None
+            for task in (self._in_work, *self._here.looks):
+                task.cancel()
+            await workflow.wait_condition(lambda: self._is_over or self._is_back(number))
+            if not self._is_back(number):
+                raise ApplicationError("the rollout ended before it was back", type=NOT_RESTORABLE)
+            return self._rollbacks.told(number)
 
     @restore.validator
     def _check_restore(self, wanted: Restore) -> None:
@@ -226,8 +235,22 @@ class RolloutWorkflow:
 
     # --- the end ---------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _continuing(self) -> Iterator[None]:
+        """Record an error that is raised inside as the rollout's, unless it has one, and continue after the block."""
+        try:
+            yield
+        except Exception as error:
+            workflow.logger.exception("the rollout's end continues after a fault of the engine")
+            self._error = self._error or failure_from(error, self._phases.phase)
+
     async def _end(self, started: datetime) -> RolloutOutcome | ChildOutcome:
-        rewards, verifier_error = self._measured()
+        """Report, tear down, and notify the job or the parent: each of them although one before it raised."""
+        rewards: dict[str, float] | None = None
+        verifier_error: Failure | None = None
+        n_tool_calls, here = 0, self._here
+        with self._continuing():
+            rewards, verifier_error = self._measured()
         status: Status
         if self._cancelled:
             status, rewards = "cancelled", None
@@ -235,38 +258,68 @@ class RolloutWorkflow:
             status = "errored"
         else:
             status = "passed" if rewards["reward"] >= 1.0 else "failed"
-        self._phases.enter("report", rewards)
-        self._tell()
-        report = await self._report(status, rewards, verifier_error, started)
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        self._phases.enter("teardown")
-        if self._spec.branch is None or self._cancelled:
-            # A child that was cancelled hands up nothing.
-            await release([*self._here.kept, *self._here.later, *self._here.branches.kept], lost=self._lost)
-        await tear_down(self._spec, self._here.sandbox)
-        self._phases.enter("done")
-        self._tell()
+        with self._continuing():
+            self._phases.enter("report", rewards)
+            self._tell()
+        with self._continuing():
+            n_tool_calls = self._n_tool_calls()
+        least = ReportInput(
+            spec=self._spec,
+            run_id=workflow.info().first_execution_run_id,
+            sandbox=here.sandbox,
+            status=status,
+            rewards=rewards,
+            error=self._error,
+            verifier_error=verifier_error,
+            n_tool_calls=n_tool_calls,
+            started_at=started.timestamp(),
+            generations=self._provisions,
+        )
+        report = await self._report(least)
+        with self._continuing():
+            await workflow.wait_condition(workflow.all_handlers_finished)
+        with self._continuing():
+            self._phases.enter("teardown")
+        with self._continuing():
+            if self._spec.branch is None or self._cancelled:
+                # A child that was cancelled hands up nothing.
+                await release([*here.kept, *here.later, *here.branches.kept], lost=self._lost)
+        with self._continuing():
+            await tear_down(self._spec, here.sandbox)
+        with self._continuing():
+            self._phases.enter("done")
+            self._tell()
         outcome = RolloutOutcome(
             id=self._spec.id,
             index=self._spec.index,
             attempt=self._spec.attempt,
             status=status,
             rewards=rewards,
-            reward_kind="measured" if self._here.branches.value is None else "value",
+            reward_kind="measured" if here.branches.value is None else "value",
             error=self._error,
             verifier_error=verifier_error,
             is_truncated=self._error is not None and self._error.category in TRUNCATING,
-            n_tool_calls=self._n_tool_calls(),
+            n_tool_calls=n_tool_calls,
             directory=report.directory,
             pack=report.pack,
             seconds=(workflow.now() - started).total_seconds(),
         )
-        if self._spec.branch is not None:
-            here = self._here
-            kept = [*here.later, *here.kept]
+        if self._spec.branch is None:
+            with self._continuing():
+                await tell_job(self._spec, outcome)
+            return outcome
+        kept = [*here.later, *here.kept]
+        with self._continuing():
             return child_outcome(self._spec.branch, here.branches, here.steps, outcome, here.rung, here.leaf, kept)
-        await tell_job(self._spec, outcome)
-        return outcome
+        return ChildOutcome(
+            chain=self._spec.branch.chain,
+            number=self._spec.branch.number,
+            reward=rewards["reward"] if rewards is not None else None,
+            failure=self._error or verifier_error,
+            kept=kept,
+            n_tool_calls=n_tool_calls,
+            pack=report.pack,
+        )
 
     def _measured(self) -> tuple[dict[str, float] | None, Failure | None]:
         """The rewards, or how a verifier failed."""
@@ -286,56 +339,55 @@ class RolloutWorkflow:
         own = self._here.steps[branches.begun :]
         return sum(outcome.turn.n_tool_calls for outcome in own) + branches.n_tool_calls
 
-    async def _report(
-        self, status: Status, rewards: dict[str, float] | None, verifier_error: Failure | None, started: datetime
-    ) -> ReportResult:
+    async def _report(self, least: ReportInput) -> ReportResult:
+        """Write all that is known. Where that can't be put together or sent, write the least that a row needs."""
+        for is_complete in (True, False):
+            with self._continuing():
+                report = self._complete(least) if is_complete else least.model_copy(update={"error": self._error})
+                written, failure = await self._writer.write(report)
+                self._error = self._error or failure
+                return written
+        return ReportResult()
+
+    def _complete(self, report: ReportInput) -> ReportInput:
+        """Add all that is known of the rollout to its report."""
         here = self._here
         is_root = self._spec.branch is None and bool(here.branches.outcomes)
         # What its own chain has earned, where that went on to an end.
+        rewards = report.rewards
         own = rewards["reward"] if rewards is not None and here.branches.value is None else None
         tree = here.branches.tree(chain_nodes(here.branches, here.steps), own) if is_root else None
-        report = ReportInput(
-            spec=self._spec,
-            run_id=workflow.info().first_execution_run_id,
-            sandbox=here.sandbox,
-            status=status,
-            rewards=rewards,
-            error=self._error,
-            verifier_error=verifier_error,
-            steps=here.steps,
-            sessions=here.sessions,
-            tree=tree.without_checkpoints() if tree is not None else None,
-            value=here.branches.value,
-            used_below=here.branches.used,
-            n_tool_calls=self._n_tool_calls(),
-            rollbacks=self._rollbacks.done,
-            record=next((one.record for one in reversed(here.kept) if one.record is not None), None),
-            packs={outcome.chain: outcome.pack for outcome in here.branches.outcomes if outcome.pack is not None},
-            rung=here.rung,
-            readied=here.readied,
-            warnings=self._warnings + here.warnings,
-            timing=self._phases.timing,
-            started_at=started.timestamp(),
-            generations=self._provisions,
-        )
-        self._reporting = asyncio.create_task(write_report(report))
-        written, failure = await self._reporting
-        self._error = self._error or failure
-        return written
-
-    def _cut_report_short(self) -> None:
-        if self._reporting is not None:
-            self._reporting.cancel()
+        known = {
+            "steps": here.steps,
+            "sessions": here.sessions,
+            "tree": tree.without_checkpoints() if tree is not None else None,
+            "value": here.branches.value,
+            "used_below": here.branches.used,
+            "rollbacks": self._rollbacks.done,
+            "record": next((one.record for one in reversed(here.kept) if one.record is not None), None),
+            "packs": {outcome.chain: outcome.pack for outcome in here.branches.outcomes if outcome.pack is not None},
+            "rung": here.rung,
+            "readied": here.readied,
+            "warnings": self._warnings + here.warnings + self._answers.warnings,
+            "timing": self._phases.timing,
+        }
+        return report.model_copy(update=known)
 
     # --- what an operator sees -------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        workflow.set_current_details(self._details())
+        try:
+            workflow.set_current_details(self._details())
+        except Exception:
+            # Nobody's rollout ends because it can't be shown.
+            workflow.logger.exception("the rollout's details cannot be shown")
 
     def _phase_detail(self) -> str:
         step, total, branches = len(self._here.steps), len(self._plan.steps), self._here.branches
         if self._here.question is not None:
             return f"asks: {self._here.question.text}"
+        if self._deadline.waits_for == SLOT:
+            return "waits for a slot of a host"
         if self._phases.phase == "branch":
             return f"{len(branches.outcomes)} of {len(branches.outcomes) + len(branches.pending)} children have ended"
         return f"step {step + 1} of {total}" if total > 1 and self._phases.phase in ("execute", "verify") else ""
