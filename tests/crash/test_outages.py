@@ -1,0 +1,248 @@
+"""The server, the way to it, a worker, a whole host or a disk is away for many heartbeat timeouts, and comes back.
+
+An outage costs time, and never a turn: what acts goes on acting meanwhile, and each rollout ends as an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from _pytest.mark import ParameterSet
+from support.embedded import EmbeddedStack
+from support.growing_task import assert_is_whole, branch_after, step, write_growing_task
+from support.lasting_task import (
+    EVERY_SEC,
+    PART,
+    Part,
+    calls_of,
+    declare_agent,
+    lasting_agent,
+    moments_of,
+    reply,
+    talk_of,
+    times_of,
+    write_lasting_task,
+)
+from support.options import set_options
+from support.outages import Kind, Window, last, outage, small_disk
+from support.scored import assert_nothing_is_left, finish, rows, submit_job
+from temporalio.service import RPCError
+
+from benchflow.contracts.options import WorkerOptions, WorkflowOptions
+from benchflow.contracts.rollout import RolloutResult
+from benchflow.jobs import Job
+from benchflow.paths import RolloutPaths, StatePaths
+from benchflow.planes.agent.toolbox import Toolbox
+from benchflow.testing.scripted_model import ScriptedModel
+from benchflow.testing.waiting import until
+
+HEARTBEAT_TIMEOUT_SEC = float(os.environ.get("BF_HB", 1))
+LASTING: dict[str, tuple[Part, bool]] = {
+    "solution": ("solution", False),
+    "verifier": ("verifier", False),
+    "clean-room": ("verifier", True),
+}
+"""Tasks of the oracle: the part that lasts, and whether its verifier has a sandbox of its own."""
+
+
+@pytest.fixture(autouse=True)
+def noticed_soon(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the server, and the SDK, take an activity for lost within seconds."""
+    set_options(monkeypatch, WorkflowOptions(heartbeat_timeout_sec=HEARTBEAT_TIMEOUT_SEC))
+    set_options(monkeypatch, WorkerOptions(capacity=32, reap_every_sec=1))
+
+
+@pytest.fixture
+def agents(
+    kept: StatePaths, runtime: Toolbox, state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    StatePaths(state_root).toolboxes.symlink_to(kept.toolboxes)
+    declare_agent(tmp_path / "agents")
+    monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", str(tmp_path / "agents"))
+
+
+@pytest.fixture
+def model() -> Iterator[ScriptedModel]:
+    with ScriptedModel(reply) as running:
+        yield running
+
+
+@pytest.fixture
+def disk(state_root: Path, tmp_path: Path) -> Iterator[None]:
+    """Have the server's database on a disk that can be filled. Only root can mount one."""
+    if os.geteuid() != 0:
+        yield
+        return
+    with small_disk(StatePaths(state_root).database, tmp_path / "disk"):
+        yield
+
+
+@dataclass
+class Mixture:
+    """Rollouts of every kind that are in the part that lasts, and an undisturbed one that is over.
+
+    rounds: how many each lasting part has.
+    """
+
+    stack: EmbeddedStack
+    agents: Job
+    oracles: Job
+    tree: Job
+    rounds: int
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [self.agents, self.oracles, self.tree]
+
+    async def finish(self) -> None:
+        """Let all parts go, and wait for the jobs."""
+        for held in (PART, step(1)):
+            self.stack.let_go(held)
+        for job in self.jobs:
+            await finish(job)
+
+
+async def begin(stack: EmbeddedStack, tmp_path: Path, model: ScriptedModel, rounds: int) -> Mixture:
+    """Return the mixture when all of it acts."""
+    tasks, jobs = tmp_path / "tasks", tmp_path / "jobs"
+    turn = write_lasting_task(tasks, "turn", "turn", rounds)
+    lasting = [
+        write_lasting_task(tasks, name, part, rounds, in_clean_room=has_room)
+        for name, (part, has_room) in LASTING.items()
+    ]
+    growing = write_growing_task(tasks, 2, held=[1])
+    once = {"retry": {"max_retries": 0}}
+    mixture = Mixture(
+        stack,
+        await submit_job(stack, [turn], jobs, "agents", agents=[lasting_agent(model)], repeats=2, **once),
+        await submit_job(stack, lasting, jobs, "oracles", **once),
+        await submit_job(stack, [growing], jobs, "tree", branch=branch_after([1]), **once),
+        rounds,
+    )
+    await stack.in_step(step(1), 2)
+    undisturbed = [seen for seen in await stack.in_step(PART, 2 + len(lasting)) if "/r/turn/" in seen.workflow][:1]
+    stack.let_go(PART, undisturbed)
+    await until(lambda: mixture.agents.directory.results.exists() and rows(mixture.agents))
+    return mixture
+
+
+async def heard_since(job: Job, moment: float) -> bool:
+    """Whether the server has heard of every activity since then."""
+    client = job.engine.client
+    try:
+        async for workflow in client.list_workflows('ExecutionStatus="Running"'):
+            description = await client.get_workflow_handle(workflow.id).describe()
+            for pending in description.raw_description.pending_activities:
+                if pending.last_heartbeat_time.ToMilliseconds() / 1000 < moment:
+                    return False
+    except RPCError:
+        # It is about to come back, or the workflow has just ended.
+        return False
+    return True
+
+
+def result_of(job: Job, name: str) -> list[RolloutResult]:
+    """The results of a task."""
+    return [result for result in job.results() if result.task_name == name]
+
+
+def assert_passed(mixture: Mixture) -> None:
+    """Each rollout has one row, of one attempt in one sandbox."""
+    found = [row for job in mixture.jobs for row in rows(job)]
+    problems = {row["rollout_name"]: row["error"] or row["verifier_error"] or row["reward"] for row in found}
+    said = [(row["status"], row["reward"], row["attempt"], row["error"]) for row in found]
+    assert said == [("passed", 1.0, 1, None)] * 6, problems
+    assert len({row["workflow_id"] for row in found}) == 6
+    assert {result.sandbox["provisions"] for job in mixture.jobs for result in job.results()} == {1}
+    twice = {name: count for name, count in Counter(mixture.stack.world.started).items() if count > 1}
+    assert not twice
+
+
+def assert_is_undisturbed(mixture: Mixture) -> None:
+    """What rollouts left is what an undisturbed one leaves, but for times and names."""
+    one, other = (RolloutPaths(Path(str(result.directory))) for result in mixture.agents.results())
+    assert talk_of(one) == talk_of(other)
+    assert calls_of(one) == calls_of(other)
+    first, second = mixture.agents.results()
+    assert (first.rewards, first.steps[0].turn.usage) == (second.rewards, second.steps[0].turn.usage)
+    (tree,) = mixture.tree.results()
+    assert_is_whole(RolloutPaths(Path(str(tree.directory))), 2, [1])
+    for name, (part, _) in LASTING.items():
+        (result,) = result_of(mixture.oracles, name)
+        times_of(RolloutPaths(Path(str(result.directory))), part, mixture.rounds)
+
+
+def assert_went_on(mixture: Mixture, window: Window, by: float) -> None:
+    """All acted while nobody looked: at least so many times a second."""
+    least = (window.ended - window.began) * by
+    disturbed = max(
+        (RolloutPaths(Path(str(result.directory))) for result in mixture.agents.results()),
+        key=lambda paths: window.count(moments_of(paths)),
+    )
+    assert window.count(moments_of(disturbed)) >= least
+    assert window.count(times_of(disturbed, "turn", mixture.rounds)) >= least
+    for name, (part, _) in LASTING.items():
+        (result,) = result_of(mixture.oracles, name)
+        paths = RolloutPaths(Path(str(result.directory)))
+        assert window.count(times_of(paths, part, mixture.rounds)) >= least, name
+
+
+SEVERAL = HEARTBEAT_TIMEOUT_SEC * 3
+MANY = float(os.environ.get("BF_TRY", HEARTBEAT_TIMEOUT_SEC * 20))
+"""The SDK itself cancels an activity, and says that it is not found, 5 s after a heartbeat timeout."""
+
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def case(sandbox: str, *outages: tuple[Kind, float], long: bool = False) -> ParameterSet:
+    """Return the parameters of a test on a provider. long: whether other cases show the same."""
+    provider = getattr(pytest.mark, sandbox)
+    name = "-".join([sandbox, *(f"{kind}-{seconds:g}" for kind, seconds in outages)])
+    return pytest.param(sandbox, outages, id=name, marks=[provider, pytest.mark.long] if long else [provider])
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "outages"),
+    [
+        # Between these, each kind is met by the same rollouts, which outlive several.
+        case("local", ("disk-full", SEVERAL), ("host-frozen", SEVERAL), ("server-killed", MANY)),
+        case("docker", ("worker-frozen", SEVERAL), ("server-frozen", SEVERAL), ("path-cut", MANY / 2)),
+        *(
+            case(sandbox, (kind, seconds), long=True)
+            for sandbox in ("local", "docker")
+            for kind in KINDS
+            for seconds in (SEVERAL, MANY)
+        ),
+    ],
+    indirect=["sandbox"],
+)
+async def test_an_outage_costs_time_and_never_a_turn(
+    disk: None,
+    agents: None,
+    stack: EmbeddedStack,
+    tmp_path: Path,
+    model: ScriptedModel,
+    outages: Sequence[tuple[Kind, float]],
+) -> None:
+    rounds = int(sum(seconds for _, seconds in outages) / EVERY_SEC) + 60
+    mixture = await begin(stack, tmp_path, model, rounds)
+    windows: list[tuple[Kind, Window]] = []
+    for kind, seconds in outages:
+        async with outage(stack, kind) as window:
+            await last(seconds)
+        windows.append((kind, window))
+        await until(lambda ended=window.ended: heard_since(mixture.tree, ended), every=0.1)  # type: ignore[misc]
+    await mixture.finish()
+    assert_passed(mixture)
+    assert_is_undisturbed(mixture)
+    for kind, window in windows:
+        if kind != "host-frozen":
+            assert_went_on(mixture, window, by=0.5 / EVERY_SEC)
+    await assert_nothing_is_left(stack)
