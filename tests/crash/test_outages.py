@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import get_args
 
@@ -34,7 +35,7 @@ from support.outages import Kind, Window, last, outage, small_disk
 from support.scored import assert_nothing_is_left, finish, rows, submit_job
 from temporalio.service import RPCError
 
-from benchflow.contracts.options import WorkerOptions, WorkflowOptions
+from benchflow.contracts.options import CAPACITY_VARIABLE, WorkerOptions, WorkflowOptions
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.jobs import Job
 from benchflow.paths import RolloutPaths, StatePaths
@@ -42,7 +43,7 @@ from benchflow.planes.agent.toolbox import Toolbox
 from benchflow.testing.scripted_model import ScriptedModel
 from benchflow.testing.waiting import until
 
-HEARTBEAT_TIMEOUT_SEC = float(os.environ.get("BF_HB", 1))
+HEARTBEAT_TIMEOUT_SEC = 1.0
 LASTING: dict[str, tuple[Part, bool]] = {
     "solution": ("solution", False),
     "verifier": ("verifier", False),
@@ -56,6 +57,13 @@ def noticed_soon(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the server, and the SDK, take an activity for lost within seconds."""
     set_options(monkeypatch, WorkflowOptions(heartbeat_timeout_sec=HEARTBEAT_TIMEOUT_SEC))
     set_options(monkeypatch, WorkerOptions(capacity=32, reap_every_sec=1))
+
+
+@pytest.fixture
+def defaults(noticed_soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work with the options that nobody has set, but for the number of sandboxes."""
+    for name in {*WorkerOptions.variables().values(), *WorkflowOptions.variables().values()} - {CAPACITY_VARIABLE}:
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -194,18 +202,19 @@ def assert_went_on(mixture: Mixture, window: Window, by: float) -> None:
 
 
 SEVERAL = HEARTBEAT_TIMEOUT_SEC * 3
-MANY = float(os.environ.get("BF_TRY", HEARTBEAT_TIMEOUT_SEC * 20))
+MANY = HEARTBEAT_TIMEOUT_SEC * 20
 """The SDK itself cancels an activity, and says that it is not found, 5 s after a heartbeat timeout."""
 
 
+PROVIDERS = ("local", "docker")
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-def case(sandbox: str, *outages: tuple[Kind, float], long: bool = False) -> ParameterSet:
-    """Return the parameters of a test on a provider. long: whether other cases show the same."""
-    provider = getattr(pytest.mark, sandbox)
+def case(sandbox: str, *outages: tuple[Kind, float], long: bool = False, soak: bool = False) -> ParameterSet:
+    """Return the parameters of a test on a provider. long: whether other cases show the same; soak: it takes longer."""
+    marks = [getattr(pytest.mark, sandbox)] + [pytest.mark.long] * long + [pytest.mark.soak] * soak
     name = "-".join([sandbox, *(f"{kind}-{seconds:g}" for kind, seconds in outages)])
-    return pytest.param(sandbox, outages, id=name, marks=[provider, pytest.mark.long] if long else [provider])
+    return pytest.param(sandbox, outages, id=name, marks=marks)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +225,7 @@ def case(sandbox: str, *outages: tuple[Kind, float], long: bool = False) -> Para
         case("docker", ("worker-frozen", SEVERAL), ("server-frozen", SEVERAL), ("path-cut", MANY / 2)),
         *(
             case(sandbox, (kind, seconds), long=True)
-            for sandbox in ("local", "docker")
-            for kind in KINDS
-            for seconds in (SEVERAL, MANY)
+            for sandbox, kind, seconds in product(PROVIDERS, KINDS, (SEVERAL, MANY))
         ),
     ],
     indirect=["sandbox"],
@@ -231,6 +238,39 @@ async def test_an_outage_costs_time_and_never_a_turn(
     model: ScriptedModel,
     outages: Sequence[tuple[Kind, float]],
 ) -> None:
+    await outlive(stack, tmp_path, model, outages)
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "outages"),
+    [
+        case("local", ("server-killed", 90.0), long=True),
+        case("docker", ("path-cut", 90.0), long=True),
+        case("local", ("server-killed", 600.0), long=True),
+        *(
+            case(sandbox, (kind, 600.0), soak=True)
+            for sandbox, kind in product(PROVIDERS, KINDS)
+            if (sandbox, kind) != ("local", "server-killed")
+        ),
+    ],
+    indirect=["sandbox"],
+)
+async def test_an_outage_of_minutes_costs_no_turn_whose_options_are_the_defaults(
+    disk: None,
+    agents: None,
+    defaults: None,
+    stack: EmbeddedStack,
+    tmp_path: Path,
+    model: ScriptedModel,
+    outages: Sequence[tuple[Kind, float]],
+) -> None:
+    await outlive(stack, tmp_path, model, outages)
+
+
+async def outlive(
+    stack: EmbeddedStack, tmp_path: Path, model: ScriptedModel, outages: Sequence[tuple[Kind, float]]
+) -> None:
+    """Have outages, one after the other, while rollouts of every kind act, and look at what these leave."""
     rounds = int(sum(seconds for _, seconds in outages) / EVERY_SEC) + 60
     mixture = await begin(stack, tmp_path, model, rounds)
     windows: list[tuple[Kind, Window]] = []

@@ -39,7 +39,7 @@ _TOOL = {"type": "function", "function": {"name": "run", "parameters": {"type": 
 _PAUSE = f"touch {PART}; [ -e {enough(PART)} ] || sleep {EVERY_SEC:g}"
 _LASTS = f"n=0; while [ $n -lt %d ]; do echo $n $(date +%%s.%%N) >> %s; {_PAUSE}; n=$((n + 1)); done\n"
 _TEST = f"""#!/bin/sh
-%scp /app/{_ROUNDS} /logs/artifacts/acted
+%scp /app/{_ROUNDS} /logs/verifier/acted
 if [ "$(cut -d' ' -f1 /app/{_ROUNDS} | tr '\\n' ' ')" = "$(seq -s' ' 0 %d) " ]; then echo 1; else echo 0; fi \\
   > /logs/verifier/reward.txt
 """
@@ -102,7 +102,7 @@ def write_lasting_task(root: Path, name: str, part: Part, rounds: int, *, in_cle
     )
     (task / "instruction.md").write_text("Do what there is to do.\n")
     acted = 1 if part == "verifier" else rounds
-    verifying = _LASTS % (rounds, f"/logs/artifacts/{_ROUNDS}") if part == "verifier" else ""
+    verifying = _LASTS % (rounds, f"/logs/verifier/{_ROUNDS}") if part == "verifier" else ""
     solving = _LASTS % (rounds, f"/app/{_ROUNDS}") if part == "solution" else f"echo 0 0 >> /app/{_ROUNDS}\n"
     for file, text in (
         ("solution/solve.sh", f"#!/bin/sh\n{solving}"),
@@ -115,7 +115,7 @@ def write_lasting_task(root: Path, name: str, part: Part, rounds: int, *, in_cle
 
 def times_of(paths: RolloutPaths, part: Part, rounds: int) -> list[float]:
     """Return when each round of the part that lasted was; each must have been done once, in order."""
-    file = paths.artifacts / (_ROUNDS if part == "verifier" else "acted")
+    file = paths.verifier / (_ROUNDS if part == "verifier" else "acted")
     lines = [line.split() for line in file.read_text().splitlines()]
     assert [int(number) for number, _ in lines] == list(range(rounds))
     return [float(moment) for _, moment in lines]
