@@ -22,28 +22,24 @@ from support.lasting_task import (
     PART,
     Part,
     calls_of,
-    declare_agent,
-    lasting_agent,
     moments_of,
-    reply,
     talk_of,
     times_of,
     write_lasting_task,
 )
-from support.options import set_options
-from support.outages import Kind, Window, last, outage, small_disk
+from support.outages import HEARTBEAT_TIMEOUT_SEC, Kind, Window, last, outage, small_disk
 from support.scored import assert_nothing_is_left, finish, rows, submit_job
 from temporalio.service import RPCError
 
+from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.options import CAPACITY_VARIABLE, WorkerOptions, WorkflowOptions
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.jobs import Job
 from benchflow.paths import RolloutPaths, StatePaths
-from benchflow.planes.agent.toolbox import Toolbox
-from benchflow.testing.scripted_model import ScriptedModel
 from benchflow.testing.waiting import until
 
-HEARTBEAT_TIMEOUT_SEC = 1.0
+pytestmark = pytest.mark.usefixtures("outages_noticed_soon")
+
 LASTING: dict[str, tuple[Part, bool]] = {
     "solution": ("solution", False),
     "verifier": ("verifier", False),
@@ -52,33 +48,11 @@ LASTING: dict[str, tuple[Part, bool]] = {
 """Tasks of the oracle: the part that lasts, and whether its verifier has a sandbox of its own."""
 
 
-@pytest.fixture(autouse=True)
-def noticed_soon(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the server, and the SDK, take an activity for lost within seconds."""
-    set_options(monkeypatch, WorkflowOptions(heartbeat_timeout_sec=HEARTBEAT_TIMEOUT_SEC))
-    set_options(monkeypatch, WorkerOptions(capacity=32, reap_every_sec=1))
-
-
 @pytest.fixture
-def defaults(noticed_soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def defaults(outages_noticed_soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work with the options that nobody has set, but for the number of sandboxes."""
     for name in {*WorkerOptions.variables().values(), *WorkflowOptions.variables().values()} - {CAPACITY_VARIABLE}:
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def agents(
-    kept: StatePaths, runtime: Toolbox, state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    StatePaths(state_root).toolboxes.symlink_to(kept.toolboxes)
-    declare_agent(tmp_path / "agents")
-    monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", str(tmp_path / "agents"))
-
-
-@pytest.fixture
-def model() -> Iterator[ScriptedModel]:
-    with ScriptedModel(reply) as running:
-        yield running
 
 
 @pytest.fixture
@@ -116,7 +90,7 @@ class Mixture:
             await finish(job)
 
 
-async def begin(stack: EmbeddedStack, tmp_path: Path, model: ScriptedModel, rounds: int) -> Mixture:
+async def begin(stack: EmbeddedStack, tmp_path: Path, agent: AgentSpec, rounds: int) -> Mixture:
     """Return the mixture when all of it acts."""
     tasks, jobs = tmp_path / "tasks", tmp_path / "jobs"
     turn = write_lasting_task(tasks, "turn", "turn", rounds)
@@ -128,7 +102,7 @@ async def begin(stack: EmbeddedStack, tmp_path: Path, model: ScriptedModel, roun
     once = {"retry": {"max_retries": 0}}
     mixture = Mixture(
         stack,
-        await submit_job(stack, [turn], jobs, "agents", agents=[lasting_agent(model)], repeats=2, **once),
+        await submit_job(stack, [turn], jobs, "agents", agents=[agent], repeats=2, **once),
         await submit_job(stack, lasting, jobs, "oracles", **once),
         await submit_job(stack, [growing], jobs, "tree", branch=branch_after([1]), **once),
         rounds,
@@ -232,13 +206,12 @@ def case(sandbox: str, *outages: tuple[Kind, float], long: bool = False, soak: b
 )
 async def test_an_outage_costs_time_and_never_a_turn(
     disk: None,
-    agents: None,
+    lasting_agent: AgentSpec,
     stack: EmbeddedStack,
     tmp_path: Path,
-    model: ScriptedModel,
     outages: Sequence[tuple[Kind, float]],
 ) -> None:
-    await outlive(stack, tmp_path, model, outages)
+    await outlive(stack, tmp_path, lasting_agent, outages)
 
 
 @pytest.mark.parametrize(
@@ -257,22 +230,21 @@ async def test_an_outage_costs_time_and_never_a_turn(
 )
 async def test_an_outage_of_minutes_costs_no_turn_whose_options_are_the_defaults(
     disk: None,
-    agents: None,
+    lasting_agent: AgentSpec,
     defaults: None,
     stack: EmbeddedStack,
     tmp_path: Path,
-    model: ScriptedModel,
     outages: Sequence[tuple[Kind, float]],
 ) -> None:
-    await outlive(stack, tmp_path, model, outages)
+    await outlive(stack, tmp_path, lasting_agent, outages)
 
 
 async def outlive(
-    stack: EmbeddedStack, tmp_path: Path, model: ScriptedModel, outages: Sequence[tuple[Kind, float]]
+    stack: EmbeddedStack, tmp_path: Path, agent: AgentSpec, outages: Sequence[tuple[Kind, float]]
 ) -> None:
     """Have outages, one after the other, while rollouts of every kind act, and look at what these leave."""
     rounds = int(sum(seconds for _, seconds in outages) / EVERY_SEC) + 60
-    mixture = await begin(stack, tmp_path, model, rounds)
+    mixture = await begin(stack, tmp_path, agent, rounds)
     windows: list[tuple[Kind, Window]] = []
     for kind, seconds in outages:
         async with outage(stack, kind) as window:

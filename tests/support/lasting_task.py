@@ -65,7 +65,7 @@ def declare_agent(directory: Path) -> None:
     (directory / f"{AGENT}.toml").write_text(tomlkit.dumps(record))
 
 
-def lasting_agent(model: ScriptedModel) -> AgentSpec:
+def agent_of(model: ScriptedModel) -> AgentSpec:
     env = {"OPENAI_API_KEY": "a-key-of-no-worth"}
     return AgentSpec(name=AGENT, model="openai/scripted", base_url=model.openai_base_url, env=env)
 

@@ -22,6 +22,9 @@ from support.signals import stopped
 
 Kind = Literal["server-killed", "server-frozen", "path-cut", "worker-frozen", "host-frozen", "disk-full"]
 
+HEARTBEAT_TIMEOUT_SEC = 1.0
+"""After which the server of these tests takes an activity for lost, and 5 s later, where it is away, the SDK itself."""
+
 DISK_BYTES = 64 << 20
 """Size of the disk on which the server's database is."""
 
