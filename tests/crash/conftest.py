@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -15,13 +16,14 @@ from support.agent_task import MARK, declare_agent
 from support.embedded import EmbeddedStack
 from support.local_world import free_subnet
 from support.options import set_options
-from support.outages import HEARTBEAT_TIMEOUT_SEC
+from support.outages import HEARTBEAT_TIMEOUT_SEC, small_disk
 from support.worlds import DOCKER, LOCAL, make_world
 
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.options import WorkerOptions, WorkflowOptions
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.toolbox import Toolbox
+from benchflow.planes.agent.registry import find_agent
+from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
 from benchflow.planes.sandbox import close_providers
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.testing.scripted_model import ScriptedModel
@@ -96,6 +98,29 @@ def lasting_agent(
     monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", str(tmp_path / "agents"))
     with ScriptedModel(lasting_task.reply) as model:
         yield lasting_task.agent_of(model)
+
+
+@pytest.fixture(scope="session")
+def policy(kept: StatePaths) -> Toolbox:
+    toolbox = asyncio.run(ensure_toolbox(find_agent("policy"), kept))
+    assert toolbox is not None
+    return toolbox
+
+
+@pytest.fixture
+def policy_agent(kept: StatePaths, runtime: Toolbox, policy: Toolbox, state_root: Path) -> None:
+    """The policy agent, installed where a test's stack finds it."""
+    StatePaths(state_root).toolboxes.symlink_to(kept.toolboxes)
+
+
+@pytest.fixture
+def disk(state_root: Path, tmp_path: Path) -> Iterator[None]:
+    """Have the server's database on a disk that can be filled. Only root can mount one."""
+    if os.geteuid() != 0:
+        yield
+        return
+    with small_disk(StatePaths(state_root).database, tmp_path / "disk"):
+        yield
 
 
 @pytest_asyncio.fixture

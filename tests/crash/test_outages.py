@@ -5,9 +5,8 @@ An outage costs time, and never a turn: what acts goes on acting meanwhile, and 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -27,7 +26,7 @@ from support.lasting_task import (
     times_of,
     write_lasting_task,
 )
-from support.outages import HEARTBEAT_TIMEOUT_SEC, Kind, Window, last, outage, small_disk
+from support.outages import HEARTBEAT_TIMEOUT_SEC, Kind, Window, last, outage
 from support.scored import assert_nothing_is_left, finish, rows, submit_job
 from temporalio.service import RPCError
 
@@ -35,7 +34,7 @@ from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.options import CAPACITY_VARIABLE, WorkerOptions, WorkflowOptions
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.jobs import Job
-from benchflow.paths import RolloutPaths, StatePaths
+from benchflow.paths import RolloutPaths
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.usefixtures("outages_noticed_soon")
@@ -53,16 +52,6 @@ def defaults(outages_noticed_soon: None, monkeypatch: pytest.MonkeyPatch) -> Non
     """Work with the options that nobody has set, but for the number of sandboxes."""
     for name in {*WorkerOptions.variables().values(), *WorkflowOptions.variables().values()} - {CAPACITY_VARIABLE}:
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def disk(state_root: Path, tmp_path: Path) -> Iterator[None]:
-    """Have the server's database on a disk that can be filled. Only root can mount one."""
-    if os.geteuid() != 0:
-        yield
-        return
-    with small_disk(StatePaths(state_root).database, tmp_path / "disk"):
-        yield
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Rollouts, and a job, that are ended during an outage: their agents end, nothing of them is left, and the others go on."""
+"""Rollouts, and a job, that are ended during an outage: they end, leave nothing, and the others go on."""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ from typing import Literal
 from support.embedded import EmbeddedStack, Role
 from support.signals import stopped
 
+from benchflow.testing.waiting import until
+
 Kind = Literal["server-killed", "server-frozen", "path-cut", "worker-frozen", "host-frozen", "disk-full"]
 
 HEARTBEAT_TIMEOUT_SEC = 1.0
@@ -28,11 +30,11 @@ HEARTBEAT_TIMEOUT_SEC = 1.0
 DISK_BYTES = 64 << 20
 """Size of the disk on which the server's database is."""
 
-_FROZEN: dict[Kind, tuple[Role, ...]] = {
-    "server-frozen": ("server",),
+_FROZEN: dict[Kind, Role] = {
+    "server-frozen": "server",
     # All connections to the server, of the worker and of everybody else, are relayed by this process.
-    "path-cut": ("enclosure",),
-    "worker-frozen": ("worker",),
+    "path-cut": "enclosure",
+    "worker-frozen": "worker",
 }
 
 
@@ -50,7 +52,7 @@ class Window:
 
 @asynccontextmanager
 async def outage(stack: EmbeddedStack, kind: Kind) -> AsyncIterator[Window]:
-    """Have an outage for as long as the context is open."""
+    """Have an outage for as long as the context is open. What is just being started is waited for."""
     with ExitStack() as undone:
         if kind == "disk-full":
             await asyncio.to_thread(undone.enter_context, full_disk(stack.paths.database))
@@ -59,11 +61,12 @@ async def outage(stack: EmbeddedStack, kind: Kind) -> AsyncIterator[Window]:
             # Of what is inside of sandboxes, nothing says to which state directory it belongs.
             undone.enter_context(stack.world.frozen())
         elif kind == "server-killed":
+            await until(lambda: stack.processes("server"), every=0.1)
             # Otherwise it would start the next server at once.
             undone.enter_context(stopped(stack.processes("supervisor")))
-            assert stack.kill("server")
+            stack.kill("server")
         else:
-            undone.enter_context(stopped(stack.processes(*_FROZEN[kind])))
+            undone.enter_context(stopped(await until(lambda: stack.processes(_FROZEN[kind]), every=0.1)))
         window = Window(time.time())
         yield window
         window.ended = time.time()
@@ -95,7 +98,7 @@ def full_disk(database: Path) -> Iterator[None]:
     real = database.resolve()
     assert real != database
     filler = real.parent / "filler"
-    with closing(sqlite3.connect(real, timeout=30, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(real, timeout=60, isolation_level=None)) as connection:
         # What the log of writes has room for would be written in spite of a full disk.
         busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         assert not busy
@@ -118,3 +121,17 @@ def _fill(file: Path) -> None:
                 if error.errno != errno.ENOSPC:
                     raise
                 piece //= 2
+
+
+@contextmanager
+def clock_stepped(seconds: float) -> Iterator[None]:
+    """Set this machine's clock, which everything on it shares, ahead or back for as long as the context is open."""
+    _step(seconds)
+    try:
+        yield
+    finally:
+        _step(-seconds)
+
+
+def _step(seconds: float) -> None:
+    time.clock_settime(time.CLOCK_REALTIME, time.time() + seconds)
