@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.embedded import EmbeddedStack
-from support.lasting_task import PART, write_lasting_task
+from support.lasting_task import LAST_ROUNDS, PART, write_lasting_task
 from support.outages import HEARTBEAT_TIMEOUT_SEC, Kind, last, outage
 from support.scored import assert_nothing_is_left, finish, rows, submit_job
 from support.worlds import seldom_on_docker
@@ -17,8 +17,12 @@ from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.usefixtures("outages_noticed_soon")
 
-LENGTH_SEC = HEARTBEAT_TIMEOUT_SEC + 7.0
-"""Longer than the SDK waits until it cancels an activity by itself."""
+LENGTHS_SEC: dict[Kind, float] = {
+    # The server, which lives, has taken the activities for lost.
+    "worker-frozen": 3 * HEARTBEAT_TIMEOUT_SEC,
+    # The SDK has cancelled them by itself.
+    "server-killed": HEARTBEAT_TIMEOUT_SEC + 7,
+}
 
 ENDED = ("cancelled", "terminated")
 
@@ -34,6 +38,7 @@ async def test_what_is_ended_during_an_outage_ends_and_leaves_nothing(
     job = await submit_job(stack, tasks[:3], tmp_path / "jobs", **once)
     other = await submit_job(stack, tasks[3:], tmp_path / "jobs", "abandoned", **once)
     acting = {seen.workflow.split("/r/")[1].split("/")[0]: seen for seen in await stack.in_step(PART, 4)}
+    stack.let_go(PART)
 
     async def end() -> None:
         client = job.engine.client
@@ -42,7 +47,7 @@ async def test_what_is_ended_during_an_outage_ends_and_leaves_nothing(
             await client.get_workflow_handle(workflow).terminate("by an operator")
 
     async with outage(stack, kind):
-        await last(LENGTH_SEC)
+        await last(LENGTHS_SEC[kind])
         if kind == "worker-frozen":
             await end()
     if kind != "worker-frozen":
@@ -54,7 +59,7 @@ async def test_what_is_ended_during_an_outage_ends_and_leaves_nothing(
 
     await until(are_gone, every=0.1)
     assert {acting[name].name for name in ("goes-on", "orphaned")} == {seen.name for seen in stack.world.sandboxes()}
-    stack.let_go(PART)
+    stack.let_go(LAST_ROUNDS)
     await finish(job)
     assert ends_of(job) == {
         "cancelled": ("cancelled", "cancelled", None, 1),

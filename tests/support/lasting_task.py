@@ -1,7 +1,7 @@
-"""Tasks with a part that lasts, and writes a line in each of its rounds, until a test lets it go.
+"""Tasks with a part that lasts as long as a test wants, and writes a line in each of its rounds.
 
-A part has a fixed number of rounds, two a second until it is let go, and then as fast as it can: so what it leaves is
-the same, however long it was held, but for the times. A part that was started twice, or not finished, leaves something
+A part has a fixed number of rounds, two a second, and from when it is told, as fast as it can: so what it leaves is the
+same, however long it took, but for the times. A part that was started twice, or not finished, leaves something
 else.
 """
 
@@ -27,17 +27,22 @@ Json = dict[str, Any]
 Part = Literal["turn", "solution", "verifier"]
 
 AGENT = "lasting"
-PART = "/tmp/lasts"
-"""The step that is held, by the name by which `EmbeddedStack.in_step` and `let_go` know it."""
+PART, LAST_ROUNDS = "/tmp/lasts", "/tmp/last-rounds"
+"""Steps, as `EmbeddedStack.in_step` and `let_go` know them: the part, whose first round waits until it is let go, and
+its end, before which there is a pause between two rounds."""
 
 EVERY_SEC = 0.5
 """Seconds between two rounds of a part that is held."""
 
+LIMIT_SEC = 7200
+"""Seconds that a turn, and a verifier, may take: more than any outage."""
+
 _ROUNDS = "rounds"
 # Calls that offer none are taken for an agent's own, such as for a title.
 _TOOL = {"type": "function", "function": {"name": "run", "parameters": {"type": "object", "properties": {}}}}
-_PAUSE = f"touch {PART}; [ -e {enough(PART)} ] || sleep {EVERY_SEC:g}"
-_LASTS = f"n=0; while [ $n -lt %d ]; do echo $n $(date +%%s.%%N) >> %s; {_PAUSE}; n=$((n + 1)); done\n"
+_PAUSE = f"[ -e {enough(LAST_ROUNDS)} ] || sleep {EVERY_SEC:g}"
+_BEGIN = f"touch {PART}; until [ -e {enough(PART)} ]; do sleep 0.05; done"
+_LASTS = f"{_BEGIN}; n=0; while [ $n -lt %d ]; do echo $n $(date +%%s.%%N) >> %s; {_PAUSE}; n=$((n + 1)); done\n"
 _TEST = f"""#!/bin/sh
 %scp /app/{_ROUNDS} /logs/verifier/acted
 if [ "$(cut -d' ' -f1 /app/{_ROUNDS} | tr '\\n' ' ')" = "$(seq -s' ' 0 %d) " ]; then echo 1; else echo 0; fi \\
@@ -88,9 +93,8 @@ def write_lasting_task(root: Path, name: str, part: Part, rounds: int, *, in_cle
         (task / directory).mkdir(parents=True)
     shutil.copy(demo_agent.__file__, task / "environment" / "demo_agent.py")
     line = f"echo {{i}} $(date +%s.%N) >> /app/{_ROUNDS}; {_PAUSE}"
-    turn = [
-        {"repeat": rounds, "do": [{"run": line, "silent": True}, {"model": "round {i}", "body": {"tools": [_TOOL]}}]}
-    ]
+    one_round = [{"run": line, "silent": True}, {"model": "round {i}", "body": {"tools": [_TOOL]}}]
+    turn = [{"run": _BEGIN, "silent": True}, {"repeat": rounds, "do": one_round}]
     script = {"turns": [turn], "log": "/logs/agent/received.jsonl"}
     (task / "environment" / "script.json").write_text(json.dumps(script))
     (task / "environment" / "Dockerfile").write_text(
@@ -98,7 +102,8 @@ def write_lasting_task(root: Path, name: str, part: Part, rounds: int, *, in_cle
     )
     mode = "separate" if in_clean_room else "shared"
     (task / "task.toml").write_text(
-        f'[environment]\nnetwork_mode = "no-network"\n\n[verifier]\nenvironment_mode = "{mode}"\n'
+        f'[environment]\nnetwork_mode = "no-network"\n\n[agent]\ntimeout_sec = {LIMIT_SEC}\n\n'
+        f'[verifier]\ntimeout_sec = {LIMIT_SEC}\nenvironment_mode = "{mode}"\n'
     )
     (task / "instruction.md").write_text("Do what there is to do.\n")
     acted = 1 if part == "verifier" else rounds
