@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -10,17 +11,22 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from support import lasting_task
 from support.agent_task import MARK, declare_agent
 from support.embedded import EmbeddedStack
 from support.local_world import free_subnet
 from support.options import set_options
+from support.outages import HEARTBEAT_TIMEOUT_SEC, small_disk
 from support.worlds import DOCKER, LOCAL, make_world
 
+from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.options import WorkerOptions, WorkflowOptions
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.toolbox import Toolbox
+from benchflow.planes.agent.registry import find_agent
+from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
 from benchflow.planes.sandbox import close_providers
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
+from benchflow.testing.scripted_model import ScriptedModel
 
 
 @pytest.fixture
@@ -72,6 +78,49 @@ def demo_agent(
     StatePaths(state_root).toolboxes.symlink_to(kept.toolboxes)
     declare_agent(tmp_path / "agents")
     monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", str(tmp_path / "agents"))
+
+
+@pytest.fixture
+def outages_noticed_soon(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the server, and the SDK, take an activity for lost within seconds, and what is over removed as soon."""
+    limits = WorkflowOptions(heartbeat_timeout_sec=HEARTBEAT_TIMEOUT_SEC, sweep_every_sec=1, sweep_after_sec=1)
+    set_options(monkeypatch, limits)
+    set_options(monkeypatch, WorkerOptions(capacity=32, reap_every_sec=1))
+
+
+@pytest.fixture
+def lasting_agent(
+    kept: StatePaths, runtime: Toolbox, state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[AgentSpec]:
+    """An agent of the user's own that calls a scripted model."""
+    StatePaths(state_root).toolboxes.symlink_to(kept.toolboxes)
+    lasting_task.declare_agent(tmp_path / "agents")
+    monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", str(tmp_path / "agents"))
+    with ScriptedModel(lasting_task.reply) as model:
+        yield lasting_task.agent_of(model)
+
+
+@pytest.fixture(scope="session")
+def policy(kept: StatePaths) -> Toolbox:
+    toolbox = asyncio.run(ensure_toolbox(find_agent("policy"), kept))
+    assert toolbox is not None
+    return toolbox
+
+
+@pytest.fixture
+def policy_agent(kept: StatePaths, runtime: Toolbox, policy: Toolbox, state_root: Path) -> None:
+    """The policy agent, installed where a test's stack finds it."""
+    StatePaths(state_root).toolboxes.symlink_to(kept.toolboxes)
+
+
+@pytest.fixture
+def disk(state_root: Path, tmp_path: Path) -> Iterator[None]:
+    """Have the server's database on a disk that can be filled. Only root can mount one."""
+    if os.geteuid() != 0:
+        yield
+        return
+    with small_disk(StatePaths(state_root).database, tmp_path / "disk"):
+        yield
 
 
 @pytest_asyncio.fixture

@@ -24,32 +24,17 @@ from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.gateway.process import ensure_gateway, is_running
 from benchflow.jobs import Job
-from benchflow.paths import RolloutPaths, StatePaths
-from benchflow.planes.agent.registry import find_agent
-from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
+from benchflow.paths import RolloutPaths
 from benchflow.testing.scripted_model import ScriptedModel
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import read_journal
 
-pytestmark = pytest.mark.usefixtures("handed_over")
+pytestmark = pytest.mark.usefixtures("handed_over", "policy_agent")
 
 PATIENCE = 300.0
 """Seconds until an agent has called its model: from the submission of its job on, or after a crash."""
 
 TEST = "#!/bin/sh\n[ -e /app/answer ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
-
-
-@pytest.fixture(scope="session")
-def policy(kept: StatePaths) -> Toolbox:
-    """The agent of all tests here."""
-    toolbox = asyncio.run(ensure_toolbox(find_agent("policy"), kept))
-    assert toolbox is not None
-    return toolbox
-
-
-@pytest.fixture(autouse=True)
-def toolboxes(kept: StatePaths, runtime: Toolbox, policy: Toolbox, state_root: Path) -> None:
-    StatePaths(state_root).toolboxes.symlink_to(kept.toolboxes)
 
 
 @pytest.fixture

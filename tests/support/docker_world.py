@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import docker
@@ -69,6 +69,19 @@ class DockerWorld:
 
     def kill(self, sandbox: Seen) -> None:
         self._docker.containers.get(sandbox.identity).kill()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        running = [container for container in self._containers() if container.status == "running"]
+        try:
+            for container in running:
+                container.pause()
+            yield
+        finally:
+            for container in running:
+                # One that was not stopped any more, or is gone.
+                with suppress(docker.errors.APIError):
+                    container.unpause()
 
     def builds(self, mark: str, *, begun: bool = False) -> list[Seen]:
         # They are the daemon's own containers, without a label, and there before their step runs.

@@ -19,7 +19,7 @@ from benchflow.paths import StatePaths
 from benchflow.temporal import connect, stack_id, stack_target
 from benchflow.testing.waiting import until
 
-Role = Literal["worker", "server", "enclosure", "supervisor", "helper", "waiter"]
+Role = Literal["worker", "server", "enclosure", "supervisor", "gateway", "helper", "waiter"]
 """The last two are the provider's: beside each worker, and beside each command."""
 
 _COMMANDS: dict[Role, bytes] = {
@@ -27,6 +27,7 @@ _COMMANDS: dict[Role, bytes] = {
     "server": b"/temporal\0server\0start-dev\0",
     "enclosure": b"/enclosure.py\0",
     "supervisor": b"\0benchflow.supervisor\0",
+    "gateway": b"\0benchflow.gateway\0",
 }
 
 

@@ -19,10 +19,11 @@ import struct
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
+from support.signals import stopped
 from support.worlds import Seen
 
 from benchflow.planes.sandbox.local.firewall import firewalls, subnets
@@ -139,6 +140,9 @@ class LocalWorld:
         init = self.init_of(sandbox.name)
         assert init is not None
         os.kill(init, signal.SIGKILL)
+
+    def frozen(self) -> AbstractContextManager[None]:
+        return stopped(self.inside())
 
     def builds(self, mark: str, *, begun: bool = False) -> list[Seen]:
         # One whose step has not begun is not seen here at all.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -76,6 +77,10 @@ class World(Protocol):
 
     def kill(self, sandbox: Seen) -> None:
         """End it from outside, as a crash would."""
+        ...
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """Stop all that runs in sandboxes, for as long as the context is open."""
         ...
 
     def builds(self, mark: str, *, begun: bool = False) -> list[Seen]:
