@@ -30,6 +30,12 @@ from benchflow.errors import (
 from benchflow.paths import StatePaths
 
 STORE_VARIABLE = "BENCHFLOW_STORE"
+ARTIFACTS = "sha256"
+"""The directory of the store with what is kept for good, or until it is let go of by name."""
+
+BULK = "bulk"
+"""The directory of the store with large messages, which go some time after the last workflow that may need them."""
+
 _CHUNK = 1 << 20
 _REMEDY = f"point {STORE_VARIABLE} of worker and submitter at the same store"
 
@@ -84,7 +90,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
 
 
 class Backend(Protocol):
-    """Where blobs lie. Keys are `sha256/ab/<hex>`."""
+    """Where blobs lie. Keys are `<directory>/ab/<hex>`."""
 
     @property
     def url(self) -> str: ...
@@ -95,6 +101,10 @@ class Backend(Protocol):
 
     def put(self, key: str, source: Path) -> None:
         """Store a file, in the place of one that was torn."""
+        ...
+
+    def renew(self, key: str) -> None:
+        """Note that a blob is needed again, where unused ones are removed by age."""
         ...
 
     def get(self, key: str, target: Path) -> None: ...
@@ -128,6 +138,10 @@ class DirectoryBackend:
                     _copy(source, blob)
                 partial.replace(target)
             sync_directory(target.parent)
+
+    def renew(self, key: str) -> None:
+        with storage_errors(key):
+            os.utime(self.root / key)
 
     def get(self, key: str, target: Path) -> None:
         with storage_errors(target):
@@ -195,6 +209,9 @@ class FsspecBackend:
             self._fs.makedirs(f"{self._root}/{key}".rpartition("/")[0], exist_ok=True)
             self._fs.put_file(str(source), f"{self._root}/{key}")
 
+    def renew(self, key: str) -> None:
+        """Do nothing: what is stored there goes by the rules of that place."""
+
     def get(self, key: str, target: Path) -> None:
         with self._remote_errors(key):
             try:
@@ -223,8 +240,16 @@ class FsspecBackend:
 class Store:
     """The artifact store of a process. Blocking work runs off the event loop."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, directory: str = ARTIFACTS) -> None:
         self.backend = backend
+        self._directory = directory
+
+    def below(self, directory: str) -> Store:
+        """Return the part of the same place whose blobs lie in another directory."""
+        return Store(self.backend, directory)
+
+    def _key(self, sha256: str) -> str:
+        return f"{self._directory}/{sha256[:2]}/{sha256}"
 
     @classmethod
     def open(cls, url: str | None = None) -> Store:
@@ -257,7 +282,7 @@ class Store:
 
     async def find(self, sha256: str) -> ArtifactRef | None:
         """The blob of a digest, None where the store does not hold it."""
-        key = _key(sha256)
+        key = self._key(sha256)
         size = await asyncio.to_thread(self.backend.size, key)
         return None if size is None else ArtifactRef(uri=f"{self.backend.url}/{key}", sha256=sha256, size=size)
 
@@ -276,14 +301,16 @@ class Store:
 
     def _put_file(self, path: Path) -> ArtifactRef:
         digest = file_digest(path)
-        key, size = _key(digest), path.stat().st_size
+        key, size = self._key(digest), path.stat().st_size
         # One of another size was torn, by a power cut or an upload that was broken off.
         if self.backend.size(key) != size:
             self.backend.put(key, path)
+        else:
+            self.backend.renew(key)
         return ArtifactRef(uri=f"{self.backend.url}/{key}", sha256=digest, size=size)
 
     def _fetch(self, ref: ArtifactRef, target: Path) -> None:
-        key = _key(ref.sha256)
+        key = self._key(ref.sha256)
         with storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.{os.getpid()}")
@@ -346,7 +373,7 @@ def unpin(store: Store, name: str) -> None:
         mine = _pinned(notes / name)
         needed = {digest for note in notes.iterdir() if note.name not in (name, _LOCK) for digest in _pinned(note)}
         for digest in mine - needed:
-            (backend.root / _key(digest)).unlink(missing_ok=True)
+            (backend.root / store._key(digest)).unlink(missing_ok=True)
         (notes / name).unlink(missing_ok=True)
 
 
@@ -380,10 +407,6 @@ def check_reach(store: Store, server_is_here: bool) -> None:
             key=STORE_VARIABLE,
             remedy=f"set {STORE_VARIABLE}=s3://bucket/prefix (or another URL that every host reaches)",
         )
-
-
-def _key(sha256: str) -> str:
-    return f"sha256/{sha256[:2]}/{sha256}"
 
 
 def file_digest(path: Path) -> str:

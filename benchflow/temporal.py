@@ -1,4 +1,4 @@
-"""The Temporal client: where the server is, how to connect, how messages are encoded.
+"""The Temporal client: where the server is, and how to connect.
 
 One way in for every process: `TEMPORAL_ADDRESS` (or a profile of Temporal's own configuration) names a cluster,
 otherwise the embedded stack of the state directory is meant.
@@ -8,52 +8,28 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import GetClusterInfoRequest
 from temporalio.client import Client
-from temporalio.contrib.pydantic import PydanticPayloadConverter
-from temporalio.converter import DataConverter
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import HttpConnectProxyConfig, RPCError
 
 from benchflow.contracts import names
 from benchflow.contracts.ids import short_hash
-from benchflow.errors import ConfigError, PayloadTooLargeError, ServerUnavailableError
+from benchflow.errors import ConfigError, ServerUnavailableError
+from benchflow.messages import make_converter
 from benchflow.paths import socket_address
 from benchflow.workflows.options import NAMESPACE
 
 if TYPE_CHECKING:
     from benchflow.stack import StackRecord
 
-MAX_MESSAGE_BYTES = 1_500_000
-"""Below the server's limit of 2 MiB, over which an SDK retries the same task for ever."""
-
 _CLUSTER_VARIABLES = ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE")
-
-
-class GuardedConverter(PydanticPayloadConverter):
-    """Pydantic models as JSON, refusing what the server would never take."""
-
-    def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
-        payloads = super().to_payloads(values)
-        size = sum(len(payload.data) for payload in payloads)
-        if size > MAX_MESSAGE_BYTES:
-            kinds = ", ".join(type(value).__name__ for value in values)
-            raise PayloadTooLargeError(
-                f"a message of {size} bytes ({kinds}) does not fit into a workflow",
-                remedy="put bulk into the artifact store and send its reference",
-            )
-        return payloads
-
-
-CONVERTER = DataConverter(payload_converter_class=GuardedConverter)
 
 
 @dataclass(frozen=True)
@@ -108,7 +84,9 @@ async def connect(target: Target) -> Client:
             relay = f"unix:{socket_address(Path(target.socket))}"
             options["http_connect_proxy_config"] = HttpConnectProxyConfig(target_host=relay)
             options["runtime"] = _relayed_runtime()
-        return await Client.connect(target.address, namespace=target.namespace, data_converter=CONVERTER, **options)
+        return await Client.connect(
+            target.address, namespace=target.namespace, data_converter=make_converter(), **options
+        )
     except (RuntimeError, RPCError, OSError) as error:
         remedy = "bench stack start" if target.embedded else "check TEMPORAL_ADDRESS and that the server runs"
         raise ServerUnavailableError(

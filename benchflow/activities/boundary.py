@@ -18,7 +18,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from benchflow.activities.attempts import OngoingWork
 from benchflow.activities.handover import RunningActivities
-from benchflow.contracts.base import MAX_INLINE_BYTES, Model
+from benchflow.contracts.base import MAX_MESSAGE_BYTES, Model
 from benchflow.contracts.failures import failure_of, typed_error
 from benchflow.contracts.options import WorkerOptions
 from benchflow.errors import BenchFlowError, PayloadTooLargeError, ServerUnavailableError
@@ -116,9 +116,9 @@ def _failures_before() -> int:
 def _check_size(result: Any) -> None:
     if isinstance(result, Model):
         size = len(result.model_dump_json())
-        if size > MAX_INLINE_BYTES:
+        if size > MAX_MESSAGE_BYTES:
             raise PayloadTooLargeError(
-                f"{type(result).__name__} of {size} bytes is more than a workflow carries ({MAX_INLINE_BYTES})"
+                f"{type(result).__name__} of {size} bytes is more than a workflow carries ({MAX_MESSAGE_BYTES})"
             )
 
 

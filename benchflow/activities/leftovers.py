@@ -20,10 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from benchflow.activities.context import WorkerContext
 from benchflow.planes.sandbox import trees
 from benchflow.rounds import Failures
-from benchflow.store import DirectoryBackend
-
-BULK = "bulk"
-"""The directory of the store with the bulk of messages."""
+from benchflow.store import BULK, DirectoryBackend
 
 _GOING = ".old"
 

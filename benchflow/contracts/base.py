@@ -13,8 +13,11 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-MAX_INLINE_BYTES = 64 * 1024
-"""Above this, data travels as an `ArtifactRef`, never inside a workflow payload."""
+MAX_INLINE_BYTES = 32 * 1024
+"""Above this, a payload travels as an `ArtifactRef`, never inside a message to the server."""
+
+MAX_MESSAGE_BYTES = 16 * 1024**2
+"""Most bytes of a message. A workflow holds all that it is sent in the memory of its worker."""
 
 
 class Model(BaseModel):

@@ -21,6 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from benchflow import secrets, stack
 from benchflow.contracts import ids, names
+from benchflow.contracts.base import MAX_MESSAGE_BYTES
 from benchflow.contracts.job import (
     CancelRollout,
     JobInput,
@@ -54,7 +55,7 @@ from benchflow.sanitise import sanitised_markdown
 from benchflow.store import Store, check_reach
 from benchflow.stored_files import require_directory
 from benchflow.tasks import unpack
-from benchflow.temporal import MAX_MESSAGE_BYTES, Target, cluster_target, connect, stack_target
+from benchflow.temporal import Target, cluster_target, connect, stack_target
 from benchflow.workflows.job_details import job_attributes
 from benchflow.workflows.options import SHARED_QUEUE
 

@@ -10,9 +10,9 @@ import pytest
 from support.theatre import Theatre
 
 from benchflow import errors
+from benchflow.contracts.base import MAX_MESSAGE_BYTES
 from benchflow.contracts.config import JobConfig
 from benchflow.jobs import open_job
-from benchflow.temporal import MAX_MESSAGE_BYTES
 
 
 async def test_a_running_job_is_attached_to(theatre: Theatre) -> None:

@@ -15,7 +15,7 @@ from temporalio.workflow import NondeterminismError
 
 from benchflow.contracts.options import WorkflowOptions
 from benchflow.errors import BenchFlowError
-from benchflow.temporal import CONVERTER
+from benchflow.messages import make_converter
 from benchflow.worker import workflow_runner
 from benchflow.workflows.job import JobWorkflow
 from benchflow.workflows.rollout import RolloutWorkflow
@@ -34,7 +34,7 @@ def another_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def replayer() -> Replayer:
     return Replayer(
         workflows=[JobWorkflow, RolloutWorkflow],
-        data_converter=CONVERTER,
+        data_converter=make_converter(),
         workflow_runner=workflow_runner(),
         workflow_failure_exception_types=[BenchFlowError],
     )

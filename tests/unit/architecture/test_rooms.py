@@ -68,7 +68,8 @@ ALLOWED: dict[str, set[str]] = {
         *("workflows.options",),
     },
     "executions": {"contracts", "errors"},
-    "temporal": {"contracts", "errors", "paths", "stack", "workflows.options"},
+    "messages": {"contracts", "errors", "store"},
+    "temporal": {"contracts", "errors", "messages", "paths", "stack", "workflows.options"},
     "enclosure": set(),
     "door": {"log", "paths", "stack"},
     "server": {

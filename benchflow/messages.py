@@ -1,0 +1,67 @@
+"""How messages are encoded: pydantic models as JSON, and what is large as a reference into the artifact store.
+
+A history may have 50 MiB and one reply of a workflow 4 MiB, whereas a rollout's steps, prompts and trees have no such
+limit. So the codec of every client and worker puts a large payload into the store and sends its reference.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from temporalio.api.common.v1 import Payload
+from temporalio.contrib.pydantic import PydanticPayloadConverter
+from temporalio.converter import DataConverter, PayloadCodec
+
+from benchflow.contracts.base import MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, ArtifactRef
+from benchflow.errors import PayloadTooLargeError
+from benchflow.store import BULK, Store
+
+_ENCODING = b"json/benchflow-artifact"
+
+
+class GuardedConverter(PydanticPayloadConverter):
+    """Pydantic models as JSON, refusing what is too large for a message."""
+
+    def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
+        payloads = super().to_payloads(values)
+        size = sum(len(payload.data) for payload in payloads)
+        if size > MAX_MESSAGE_BYTES:
+            kinds = ", ".join(type(value).__name__ for value in values)
+            raise PayloadTooLargeError(
+                f"a message of {size} bytes ({kinds}) is larger than {MAX_MESSAGE_BYTES}",
+                remedy="put bulk into the artifact store and send its reference",
+            )
+        return payloads
+
+
+class BulkCodec(PayloadCodec):
+    """Sends a payload of more than `MAX_INLINE_BYTES` by reference.
+
+    An error of the store fails the task in which a message is encoded or decoded. The server has that task run again.
+    """
+
+    @functools.cached_property
+    def _store(self) -> Store:
+        """The store of this process's environment, opened when there is bulk."""
+        return Store.open().below(BULK)
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return [await self._put(each) if len(each.data) > MAX_INLINE_BYTES else each for each in payloads]
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return [await self._get(each) if each.metadata.get("encoding") == _ENCODING else each for each in payloads]
+
+    async def _put(self, payload: Payload) -> Payload:
+        ref = await self._store.put_bytes(payload.SerializeToString())
+        return Payload(metadata={"encoding": _ENCODING}, data=ref.model_dump_json().encode())
+
+    async def _get(self, payload: Payload) -> Payload:
+        ref = ArtifactRef.model_validate_json(payload.data)
+        return Payload.FromString(await self._store.read(ref))
+
+
+def make_converter() -> DataConverter:
+    """Return the converter of a client, with the store that the environment names."""
+    return DataConverter(payload_converter_class=GuardedConverter, payload_codec=BulkCodec())
