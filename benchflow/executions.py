@@ -14,6 +14,7 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverse
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
+from benchflow import errors
 from benchflow.contracts import names
 from benchflow.contracts.activities import ReportResult
 from benchflow.contracts.base import ArtifactRef
@@ -87,6 +88,9 @@ class FailingTask(NamedTuple):
     reason: str
     """Why the newest attempt that the history tells of has failed."""
 
+    may_pass: bool
+    """Whether it failed for an error that passes, such as a full disk where a large message was to be stored."""
+
 
 async def failing_task(client: Client, described: WorkflowExecutionDescription) -> FailingTask | None:
     """Return the workflow task that a workflow fails at; None if none fails.
@@ -106,8 +110,11 @@ async def failing_task(client: Client, described: WorkflowExecutionDescription) 
     )
     for event in history.history.events:
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
-            reason = _text(event.workflow_task_failed_event_attributes.failure)
-            return FailingTask(pending.attempt, pending.original_scheduled_time.ToNanoseconds() / 1e9, reason)
+            failure = event.workflow_task_failed_event_attributes.failure
+            kind = getattr(errors, failure.application_failure_info.type, None)
+            may_pass = isinstance(kind, type) and issubclass(kind, errors.BenchFlowError) and kind.retryable
+            since = pending.original_scheduled_time.ToNanoseconds() / 1e9
+            return FailingTask(pending.attempt, since, _text(failure), may_pass)
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
             return None
     return None

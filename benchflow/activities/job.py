@@ -90,7 +90,12 @@ class JobActivities:
             if status == "running":
                 failing = await failing_task(self.context.client, description)
                 is_late = failing is not None and time.time() - failing.since >= asked.stuck_after_sec
-                if failing is not None and is_late and failing.attempts >= asked.stuck_attempts:
+                if (
+                    failing is not None
+                    and is_late
+                    and not failing.may_pass
+                    and failing.attempts >= asked.stuck_attempts
+                ):
                     status, reason = "stuck", f"a workflow task failed {failing.attempts - 1} times: {failing.reason}"
         except WorkflowFailureError:
             status = "failed"

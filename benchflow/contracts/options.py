@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -26,6 +26,10 @@ Seconds = Annotated[float, Field(ge=0.001, le=1e8)]
 
 SecondsOrNone = Annotated[float, Field(ge=0, le=1e8)]
 """A duration that may be 0."""
+
+
+_DROPPED = "activity_total_sec"
+"""It ended an activity after so many seconds, an outage of the server included."""
 
 
 class _FromEnvironment(Model):
@@ -127,9 +131,6 @@ class WorkflowOptions(_FromEnvironment):
     """Seconds without a heartbeat after which the server starts an activity again. Longer than a restart of the
     server, or an activity that has finished meanwhile runs a second time."""
 
-    activity_total_sec: Seconds = 6 * 3600.0
-    """Seconds that an activity may take with all its retries, where nothing else is said."""
-
     short_limit_sec: Seconds = 120.0
     """Seconds of one attempt of an activity that has no limit of its own: plans and names rollouts, asks for states,
     calls a policy or an aggregate of a user's own, writes a tree, releases checkpoints, tears down."""
@@ -200,6 +201,12 @@ class WorkflowOptions(_FromEnvironment):
 
     max_wait_sec: Seconds = 30 * 86400.0
     """Most seconds that a rollout may wait for slots, people and callbacks together, before the server ends it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_total(cls, given: Any) -> Any:
+        """Leave out an option of earlier versions, which stored jobs and open workflows still have."""
+        return {key: value for key, value in given.items() if key != _DROPPED} if isinstance(given, dict) else given
 
     @model_validator(mode="after")
     def _check_retries(self) -> Self:

@@ -152,8 +152,18 @@ class Job:
                     # A new supervisor may have had to choose another port.
                     with contextlib.suppress(ServerUnavailableError):
                         self.engine = await Engine.open()
+                if await self._answers():
+                    deadline = None
                 await asyncio.sleep(0.2)
         await self.fetch()
+
+    async def _answers(self) -> bool:
+        """Tell whether the server answers."""
+        try:
+            await _status(self.engine.client, self.id)
+        except ServerUnavailableError:
+            return False
+        return True
 
     async def _result(self) -> None:
         """Until the job's workflow is over; an embedded stack that is gone meanwhile is started again at once."""

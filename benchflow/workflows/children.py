@@ -76,6 +76,7 @@ async def run_child(parent: RolloutSpec, origin: BranchOrigin, starts: asyncio.S
                     result_type=ChildOutcome,
                     parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
                     cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+                    run_timeout=spec.run_timeout,
                     static_summary=f"{spec.name} {origin.chain}",
                 )
             outcome: ChildOutcome = await child

@@ -127,9 +127,8 @@ async def _run(
         place = await on_host(queue, name, wanted, SandboxRef, limit, summary, before=before)
         return place
     before()
-    # However long it takes until a host has room: the rollout's deadline ends what is work.
-    endless = options.shared(limit) | {"schedule_to_close_timeout": None}
-    place = await result_of(workflow.start_activity(name, wanted, result_type=SandboxRef, summary=summary, **endless))
+    limits = options.shared(limit)
+    place = await result_of(workflow.start_activity(name, wanted, result_type=SandboxRef, summary=summary, **limits))
     return place
 
 

@@ -65,10 +65,7 @@ class Patience:
     async def execute(self, name: str, arg: Any, result: Any = None) -> Any:
         """Execute an activity that any host may run. Raises its last error once the time is over."""
         limits = options.shared()
-        limits |= {
-            "schedule_to_close_timeout": None,
-            "retry_policy": replace(limits["retry_policy"], maximum_attempts=ATTEMPTS),
-        }
+        limits["retry_policy"] = replace(limits["retry_policy"], maximum_attempts=ATTEMPTS)
         while True:
             try:
                 found = await workflow.execute_activity(name, arg, result_type=result, **limits)
