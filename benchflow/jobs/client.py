@@ -62,6 +62,9 @@ from benchflow.workflows.options import SHARED_QUEUE
 LOST_SERVER_SEC = 300.0
 """How long a watcher waits for a server that does not answer."""
 
+ANSWERED_SEC = 60.0
+"""A request that fails after so long was answered before: the SDK gives up a server that is away much sooner."""
+
 LOOK_EVERY_SEC = 1.0
 RESTART_SEC = 10.0
 """How long a client waits for the embedded server to be restarted."""
@@ -133,6 +136,7 @@ class Job:
         deadline: float | None = None
         loop = asyncio.get_running_loop()
         while True:
+            asked_at = loop.time()
             try:
                 await self._result()
                 break
@@ -141,7 +145,8 @@ class Job:
             except RPCError as error:
                 if error.status == RPCStatusCode.NOT_FOUND:
                     break
-                deadline = deadline or loop.time() + LOST_SERVER_SEC
+                if deadline is None or loop.time() - asked_at > ANSWERED_SEC:
+                    deadline = loop.time() + LOST_SERVER_SEC
                 if loop.time() > deadline:
                     raise ServerUnavailableError(
                         f"the server has not answered for {LOST_SERVER_SEC:.0f} s: {error.message}",
@@ -152,18 +157,8 @@ class Job:
                     # A new supervisor may have had to choose another port.
                     with contextlib.suppress(ServerUnavailableError):
                         self.engine = await Engine.open()
-                if await self._answers():
-                    deadline = None
                 await asyncio.sleep(0.2)
         await self.fetch()
-
-    async def _answers(self) -> bool:
-        """Tell whether the server answers."""
-        try:
-            await _status(self.engine.client, self.id)
-        except ServerUnavailableError:
-            return False
-        return True
 
     async def _result(self) -> None:
         """Until the job's workflow is over; an embedded stack that is gone meanwhile is started again at once."""
