@@ -139,6 +139,7 @@ async def _lives(queue: str) -> bool:
     be silent at first. So a silent one is asked for again when it had the time to poll.
     """
     silent_sec = options.current().host_silent_sec
+    recovery_sec = min(silent_sec, options.current().host_start_timeout_sec)
     for is_last in (False, True):
         status = await workflow.execute_activity(
             names.HOST_STATUS, HostQuery(queue=queue), result_type=HostStatus, **options.shared()
@@ -146,5 +147,5 @@ async def _lives(queue: str) -> bool:
         if status.last_poll_sec is not None and status.last_poll_sec < silent_sec:
             return True
         if not is_last:
-            await workflow.sleep(silent_sec)
+            await workflow.sleep(recovery_sec)
     return False

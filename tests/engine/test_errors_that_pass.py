@@ -80,7 +80,7 @@ async def test_a_server_that_does_not_answer_an_activity_is_an_outage(theatre: T
         async def execute_activity(self, input: ExecuteActivityInput) -> HostStatus:
             return await asking.host_status(*input.args)
 
-    around = BoundaryInterceptor(theatre.records, WorkerOptions(max_failures=1))
+    around = BoundaryInterceptor(theatre.records, theatre.ongoing_work(), WorkerOptions(max_failures=1))
     boundary = around.intercept_activity(Asking(around))  # type: ignore[arg-type]
     asked = ExecuteActivityInput(asking.host_status, [HostQuery(queue="benchflow-host-x")], None, {})
     with pytest.raises(ApplicationError) as raised:
