@@ -34,6 +34,8 @@ class Phases:
         waited = self._deadline.waited_sec
         worked = (now - self.since).total_seconds() - (waited - self._waited_before)
         self.timing[self.phase] = self.timing.get(self.phase, 0.0) + worked
+        # Last, after the phases in their order.
+        self.timing.pop("wait", None)
         if waited:
             self.timing["wait"] = waited
         self._waited_before = waited

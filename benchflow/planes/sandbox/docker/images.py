@@ -57,7 +57,8 @@ _REGISTRY_BUSY = (
     "internal server error",
     "network is unreachable",
     "temporary failure in name resolution",
-    "no such host",
+    "server misbehaving",
+    "i/o timeout",
     ": eof",
 )
 """What the daemon says of a registry that does not answer, or not now."""
