@@ -66,6 +66,14 @@ def _unscored(verify: VerifyResult | None) -> Failure | None:
     return Failure(type="RewardFuncError", category="reward_func", message=message, phase="verify")
 
 
+def leads_on(outcome: StepOutcome) -> bool:
+    """Return whether the step after this one may be run."""
+    step = outcome.step
+    if outcome.verify is not None:
+        return step.scored and reaches(outcome.verify, step.min_reward)
+    return not step.scored and outcome.turn.failure is None and outcome.verifier_error is None
+
+
 def reaches(verify: VerifyResult, minimum: float | dict[str, float] | None) -> bool:
     """Whether a step's rewards are enough for the next step."""
     if minimum is None:

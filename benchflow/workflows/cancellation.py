@@ -21,8 +21,9 @@ async def to_the_end(work: Awaitable[T], on_cancel: Callable[[], None] = lambda:
             # Ours, or the work's own: the loop, or `result` below, tells them apart.
             if not task.done():
                 on_cancel()
-        except BaseException:
-            break
+        except Exception:
+            # The work's own, which `result` raises below. Any other one is no reason to leave the work alone.
+            continue
     return task.result()
 
 

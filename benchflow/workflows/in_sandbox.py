@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionBegin
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.reward import VerifyResult
-    from benchflow.contracts.rewards import reaches
+    from benchflow.contracts.rewards import leads_on
     from benchflow.contracts.rollout import (
         AgentSession,
         Answer,
@@ -112,6 +112,13 @@ class InSandbox:
         if self.begun_with is not None:
             await self._release(self.begun_with)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no step is left to be run: the last one is done, or one that ends the rollout."""
+        has_run = len(self.steps) > self.branches.begun
+        is_last = len(self.steps) >= self.branches.ends_at(len(self._plan.steps))
+        return has_run and (is_last or not leads_on(self.steps[-1]))
+
     async def _run(self) -> None:
         plan, back, own = self._plan, self._back, self._spec.branch
         if back is None or (own is not None and back.checkpoint == own.checkpoint):
@@ -139,7 +146,7 @@ class InSandbox:
             if outcome is None:
                 return
             self.steps.append(outcome)
-            if not _goes_on(outcome):
+            if not leads_on(outcome):
                 return
 
     def _begin(self, phase: Any) -> None:
@@ -408,11 +415,3 @@ class InSandbox:
                 raise
             # What the report writes in the end is complete.
             workflow.logger.warning("the tree could not be written: %s", error.cause)
-
-
-def _goes_on(outcome: StepOutcome) -> bool:
-    """Whether the next step may be run."""
-    step = outcome.step
-    if outcome.verify is not None:
-        return step.scored and reaches(outcome.verify, step.min_reward)
-    return not step.scored and outcome.turn.failure is None and outcome.verifier_error is None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 
@@ -86,7 +86,11 @@ class RolloutWorkflow:
                 workflow.logger.exception("the rollout failed by a fault of the engine")
             self._error = failure_from(error, self._phases.phase)
         self._error = self._stop or self._error or self._here.error
-        outcome = await to_the_end(self._end(started), on_cancel=self._writer.stop_collecting)
+        try:
+            outcome = await to_the_end(self._end(started), on_cancel=self._writer.stop_collecting)
+        except Exception:
+            workflow.logger.exception("the rollout's end has a defect, and is run once more")
+            outcome = await to_the_end(self._end(started), on_cancel=self._writer.stop_collecting)
         if self._cancelled:
             raise asyncio.CancelledError
         return outcome
@@ -108,6 +112,10 @@ class RolloutWorkflow:
                 message="the rollout was cancelled",
                 phase=self._phases.phase,
             )
+        except Exception as error:
+            # The clock's: the work must not go on beside the rollout's end.
+            workflow.logger.exception("the rollout's clock failed")
+            self._stop = failure_from(error, self._phases.phase)
         if self._stop is not None:
             for task in (work, *self._here.looks):
                 task.cancel()
@@ -244,6 +252,12 @@ class RolloutWorkflow:
             workflow.logger.exception("the rollout's end continues after a fault of the engine")
             self._error = self._error or failure_from(error, self._phases.phase)
 
+    async def _finish(self, part: Callable[[], Awaitable[None]]) -> None:
+        """Do a part of the end, once more where it raises."""
+        for _ in range(2):
+            with self._continuing():
+                return await part()
+
     async def _end(self, started: datetime) -> RolloutOutcome | ChildOutcome:
         """Report, tear down, and notify the job or the parent: each of them although one before it raised."""
         rewards: dict[str, float] | None = None
@@ -251,6 +265,7 @@ class RolloutWorkflow:
         n_tool_calls, here = 0, self._here
         with self._continuing():
             rewards, verifier_error = self._measured()
+            n_tool_calls = self._n_tool_calls()
         status: Status
         if self._cancelled:
             status, rewards = "cancelled", None
@@ -261,8 +276,6 @@ class RolloutWorkflow:
         with self._continuing():
             self._phases.enter("report", rewards)
             self._tell()
-        with self._continuing():
-            n_tool_calls = self._n_tool_calls()
         least = ReportInput(
             spec=self._spec,
             run_id=workflow.info().first_execution_run_id,
@@ -276,16 +289,17 @@ class RolloutWorkflow:
             generations=self._provisions,
         )
         report = await self._report(least)
+        # What raises from now on leaves no trace in the result: it is written.
+        error = self._error
         with self._continuing():
             await workflow.wait_condition(workflow.all_handlers_finished)
         with self._continuing():
             self._phases.enter("teardown")
-        with self._continuing():
-            if self._spec.branch is None or self._cancelled:
-                # A child that was cancelled hands up nothing.
-                await release([*here.kept, *here.later, *here.branches.kept], lost=self._lost)
-        with self._continuing():
-            await tear_down(self._spec, here.sandbox)
+        if self._spec.branch is None or self._cancelled:
+            # A child that was cancelled hands up nothing.
+            kept = [*here.kept, *here.later, *here.branches.kept]
+            await self._finish(lambda: release(kept, lost=self._lost))
+        await self._finish(lambda: tear_down(self._spec, here.sandbox))
         with self._continuing():
             self._phases.enter("done")
             self._tell()
@@ -296,17 +310,16 @@ class RolloutWorkflow:
             status=status,
             rewards=rewards,
             reward_kind="measured" if here.branches.value is None else "value",
-            error=self._error,
+            error=error,
             verifier_error=verifier_error,
-            is_truncated=self._error is not None and self._error.category in TRUNCATING,
+            is_truncated=error is not None and error.category in TRUNCATING,
             n_tool_calls=n_tool_calls,
             directory=report.directory,
             pack=report.pack,
             seconds=(workflow.now() - started).total_seconds(),
         )
         if self._spec.branch is None:
-            with self._continuing():
-                await tell_job(self._spec, outcome)
+            await self._finish(lambda: tell_job(self._spec, outcome))
             return outcome
         kept = [*here.later, *here.kept]
         with self._continuing():
@@ -315,7 +328,7 @@ class RolloutWorkflow:
             chain=self._spec.branch.chain,
             number=self._spec.branch.number,
             reward=rewards["reward"] if rewards is not None else None,
-            failure=self._error or verifier_error,
+            failure=error or verifier_error,
             kept=kept,
             n_tool_calls=n_tool_calls,
             pack=report.pack,
@@ -332,7 +345,8 @@ class RolloutWorkflow:
         if len(steps) == branches.begun:
             # What led to where a child begins is its parent's.
             return None, None
-        return combine_steps(steps, self._plan.strategy, self._error)
+        # Once the last step was scored, only an error of the work itself can have a say: the rewards are measured.
+        return combine_steps(steps, self._plan.strategy, self._here.error if self._here.has_ended else self._error)
 
     def _n_tool_calls(self) -> int:
         branches = self._here.branches
@@ -341,7 +355,7 @@ class RolloutWorkflow:
 
     async def _report(self, least: ReportInput) -> ReportResult:
         """Write all that is known. Where that can't be put together or sent, write the least that a row needs."""
-        for is_complete in (True, False):
+        for is_complete in (True, True, False):
             with self._continuing():
                 report = self._complete(least) if is_complete else least.model_copy(update={"error": self._error})
                 written, failure = await self._writer.write(report)

@@ -23,7 +23,8 @@ class Hall(NoopProvider):
     """held: turns wait until they are released. faults: per task, what its turns raise, one after another.
 
     stubborn_start: while it is set to an event, sandboxes come up once that is set, whoever cancels meanwhile.
-    elsewhere: per task, the queues that its sandboxes are said to be on, one after another, instead of this host's.
+    elsewhere: per task, or rollout by its workflow's id, the queues that its sandboxes are said to be on, one after
+    another, instead of this host's.
     holds_artifacts: artifacts never come out of a sandbox; collecting: how often one was asked for them.
     images: the fences of the snapshots that were taken or unpacked, by their names.
     reward: what verifiers write. drawn: what the turns in each sandbox have left there, one number each, with those
@@ -101,7 +102,8 @@ class Hall(NoopProvider):
         self.drawn[spec.name] = self._drawn_in.get(spec.image.reference, ())
         self.open.add(spec.name)
         self.most_open = max(self.most_open, len(self.open))
-        if queues := self.elsewhere.get(spec.labels["benchflow.task"]):
+        labels = spec.labels
+        if queues := self.elsewhere.get(labels["benchflow.task"]) or self.elsewhere.get(labels["benchflow.workflow"]):
             queue = queues.pop(0)
             host_id = queue.rpartition("-")[2]
         started = await super().start(spec, host_id=host_id, queue=queue, generation=generation)
