@@ -243,10 +243,10 @@ class RolloutSpec(Model):
     def run_timeout(self) -> timedelta:
         """How long the server lets its workflow run: a backstop, longer than a rollout takes that ends by itself.
 
-        Its report is tried twice: in the sandbox, and without it.
+        Its report is tried twice: in the sandbox, and without it, and one of these once more after an outage.
         """
         limits = self.options
-        ending = 2 * limits.report_total_sec + limits.teardown_total_sec
+        ending = 3 * limits.report_total_sec + limits.teardown_total_sec
         return timedelta(seconds=self.run.deadline_sec + ending + limits.max_wait_sec)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
+from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
@@ -23,6 +24,7 @@ class ReportWriter:
 
     def __init__(self) -> None:
         self._collecting: workflow.ActivityHandle[Any] | None = None
+        self._has_run_out = False
 
     def stop_collecting(self) -> None:
         """End the collecting of what is in the sandbox. What there is by then is written."""
@@ -35,27 +37,31 @@ class ReportWriter:
         total = options.current().report_total_sec
         try:
             if report.sandbox is not None:
-                self._collecting = workflow.start_activity(
-                    names.REPORT,
-                    report,
-                    result_type=ReportResult,
-                    **options.on_host(report.sandbox.queue, total, total_sec=total),
-                )
-                return await self._collecting, None
+                limits = options.on_host(report.sandbox.queue, total, total_sec=total)
+                return await self._execute(names.REPORT, report, limits), None
         except Exception as error:
             workflow.logger.warning("report on the sandbox's host failed: %s", error.__cause__ or error)
             report = report.model_copy(update={"sandbox": None})
         try:
-            written = await workflow.execute_activity(
-                names.REPORT_WITHOUT_SANDBOX,
-                report,
-                result_type=ReportResult,
-                **options.shared(total, total_sec=total),
-            )
-            return written, None
+            limits = options.shared(total, total_sec=total)
+            return await self._execute(names.REPORT_WITHOUT_SANDBOX, report, limits), None
         except ActivityError as error:
             workflow.logger.error("the result could not be written: %s", error.cause)
             return ReportResult(), failure_from(error, "report")
+
+    async def _execute(self, name: str, report: ReportInput, limits: dict[str, Any]) -> ReportResult:
+        """Execute an activity that writes the result, once more where it ran out of time: in an outage, perhaps."""
+        while True:
+            writing = workflow.start_activity(name, report, result_type=ReportResult, **limits)
+            if name == names.REPORT:
+                self._collecting = writing
+            try:
+                written: ReportResult = await writing
+                return written
+            except ActivityError as error:
+                if self._has_run_out or not isinstance(error.cause, ActivityTimeout):
+                    raise
+                self._has_run_out = True
 
 
 async def tear_down(spec: RolloutSpec, sandbox: SandboxRef | None) -> None:

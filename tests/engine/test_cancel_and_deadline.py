@@ -91,3 +91,15 @@ async def test_a_terminated_rollout_still_has_a_row(theatre: Theatre) -> None:
     assert results[other].status == "passed"
     assert (results[victim].status, results[victim].rewards) == ("errored", None)
     assert results[victim].error_category == "terminated"
+
+
+async def test_a_report_that_ran_out_of_time_is_written_where_the_sandbox_is(theatre: Theatre) -> None:
+    """An outage may have taken the time."""
+    theatre.options(report_total_sec=1)
+    theatre.hall.holds_artifacts = True
+    job = await theatre.submit()
+    await until(lambda: is_collecting(theatre))
+    theatre.hall.holds_artifacts = False
+    (result,) = await theatre.results(job)
+    assert (result.status, result.reward, result.error) == ("passed", 1.0, None)
+    assert result.sandbox["name"] and result.warnings == []
