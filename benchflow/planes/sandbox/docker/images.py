@@ -126,8 +126,7 @@ class Images:
             reason = (
                 error.message if isinstance(error, SandboxError) else f"it took longer than {config.timeout_sec:g} s"
             )
-            passes = is_busy(reason) or any(part in reason.lower() for part in _REGISTRY_BUSY)
-            raise (RegistryUnavailableError if passes else ImagePullError)(
+            raise _pull_error(reason)(
                 f"the image {reference} is not on this host and cannot be pulled: {reason}",
                 key="docker_image",
                 remedy="check the name, log in to its registry (`docker login`), or put the image on this "
@@ -189,7 +188,7 @@ class Images:
         except SandboxUnavailableError:
             raise
         except SandboxError as error:
-            if error.retryable:
+            if error.retryable and not _NO_BASE.search(error.message):
                 raise
             raise _build_error(context, error.message, transcript) from error
 
@@ -305,7 +304,7 @@ async def _answer(program: str, *arguments: str) -> tuple[int, str]:
 def _build_error(context: Context, reason: str, transcript: Transcript) -> SandboxError:
     if _NO_BASE.search(reason) or (reason.startswith("docker build") and _NO_BASE.search(transcript.tail)):
         bases = re.findall(r"^FROM\s+(?:--\S+\s+)*(\S+)", context.text, re.I | re.M)
-        return ImagePullError(
+        return _pull_error(reason)(
             f"an image that the build starts from cannot be had ({', '.join(bases)}): {reason}",
             file=context.shown,
             key="FROM",
@@ -319,6 +318,12 @@ def _build_error(context: Context, reason: str, transcript: Transcript) -> Sandb
         remedy="mend the step that failed; the whole log is kept with the results",
         log_tail=transcript.tail,
     )
+
+
+def _pull_error(reason: str) -> type[ImagePullError]:
+    """Return the type of a failed pull: a registry that is away may be back, an image that it has not is missing."""
+    may_pass = is_busy(reason) or any(part in reason.lower() for part in _REGISTRY_BUSY)
+    return RegistryUnavailableError if may_pass else ImagePullError
 
 
 def _hang_up(response: Any) -> None:
