@@ -91,6 +91,15 @@ class FailingTask(NamedTuple):
     may_pass: bool
     """Whether it failed for an error that passes, such as a full disk where a large message was to be stored."""
 
+    @property
+    def age_sec(self) -> float:
+        """Return the seconds for which it has failed."""
+        return max(0.0, time.time() - self.since)
+
+    def is_stuck(self, attempts: int, after_sec: float) -> bool:
+        """Tell whether it has failed so often, and for so long, that it never ends."""
+        return not self.may_pass and self.attempts >= attempts and self.age_sec >= after_sec
+
 
 async def failing_task(client: Client, described: WorkflowExecutionDescription) -> FailingTask | None:
     """Return the workflow task that a workflow fails at; None if none fails.
@@ -135,8 +144,7 @@ async def find_trouble(client: Client, workflow_id: str) -> str | None:
         require_not_found(error)
         return None
     if failing is not None:
-        age = max(0.0, time.time() - failing.since)
-        return f"workflow task, attempt {failing.attempts}, for {age:.0f} s: {failing.reason}"
+        return f"workflow task, attempt {failing.attempts}, for {failing.age_sec:.0f} s: {failing.reason}"
     for activity in described.raw_description.pending_activities:
         if activity.attempt > 1 and activity.HasField("last_failure"):
             return f"{activity.activity_type.name}, attempt {activity.attempt}: {_text(activity.last_failure)}"

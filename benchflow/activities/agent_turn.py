@@ -6,11 +6,7 @@ import asyncio
 from contextlib import closing, suppress
 from typing import Any, Literal
 
-from benchflow.activities.agents import (
-    model_of,
-    redacted,
-    talk_to,
-)
+from benchflow.activities.agents import model_of, redacted, talk_to
 from benchflow.activities.attempts import is_cancelled
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.replays import TAKEN_AGAIN

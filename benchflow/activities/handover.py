@@ -30,7 +30,7 @@ log = structlog.get_logger("benchflow.activities")
 
 
 NEXT_WORKER = timedelta(milliseconds=50)
-"""How long an activity waits that lost its worker: it did not fail, however many workers it has had."""
+"""Delay before the next attempt of an activity that did not fail: its worker ended, or the server lost sight of it."""
 
 OPEN_WORKFLOWS = 1000
 """Most open workflows that are asked what they wait for when a worker process is found dead."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -89,13 +88,7 @@ class JobActivities:
                 outcome = await handle.result()
             if status == "running":
                 failing = await failing_task(self.context.client, description)
-                is_late = failing is not None and time.time() - failing.since >= asked.stuck_after_sec
-                if (
-                    failing is not None
-                    and is_late
-                    and not failing.may_pass
-                    and failing.attempts >= asked.stuck_attempts
-                ):
+                if failing is not None and failing.is_stuck(asked.stuck_attempts, asked.stuck_after_sec):
                     status, reason = "stuck", f"a workflow task failed {failing.attempts - 1} times: {failing.reason}"
         except WorkflowFailureError:
             status = "failed"

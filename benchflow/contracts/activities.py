@@ -40,7 +40,7 @@ class Batch(Model):
 
 
 class OpenRollouts(Model):
-    """Which rollouts to ask the server about."""
+    """The rollouts of a sweep, and from when on one is stuck."""
 
     ids: list[str]
     """Their workflow ids."""
@@ -376,14 +376,14 @@ class LostInput(Model):
 
 
 class LostOutcomes(Model):
-    """How lost rollouts ended: as the row says that was written now, or as an earlier report of them says."""
+    """The outcomes of lost rollouts: as the row says that was written now, or as an earlier report of them says."""
 
     outcomes: list[RolloutOutcome]
     """In the order of the input. One without `directory` and `pack` has no row yet where the job was submitted."""
 
 
 class FinishJob(Model):
-    """What ending a job needs."""
+    """A job that has ended, with the rollouts that have no row yet."""
 
     job_id: str
     job_name: str

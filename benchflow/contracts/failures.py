@@ -16,7 +16,7 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _REFUSED = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 )
-"""What no later attempt changes. EIO, ESTALE, EMFILE, ENOMEM and the like pass."""
+"""Error numbers that no later attempt changes. EIO, ESTALE, EMFILE, ENOMEM and the like pass."""
 
 
 def storage_error(error: OSError, what: str) -> errors.StoreError:

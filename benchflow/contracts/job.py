@@ -241,7 +241,7 @@ class RolloutSpec(Model):
 
     @property
     def run_timeout(self) -> timedelta:
-        """How long the server lets its workflow run: a backstop, longer than a rollout takes that ends by itself.
+        """Return how long its workflow may run: a backstop, longer than a rollout takes that ends by itself.
 
         Its report is tried twice: in the sandbox, and without it, and one of these once more after an outage.
         """
@@ -349,7 +349,7 @@ class JobProgress(Model):
     cancelled: bool
     recent: list[RolloutOutcome] = []
     trouble: str | None = None
-    """What the job's workflow fails at and tries again."""
+    """The failure that the job's workflow tries again; None for none."""
 
 
 class RolloutProgress(Model):

@@ -29,7 +29,7 @@ class LostGroup(Model):
     """Why: the `error` of their rows."""
 
     rollouts: list[LostRollout] = []
-    """Those that were started."""
+    """The rollouts that were started."""
 
     unstarted: list[tuple[int, int]] = []
     """Half-open ranges of indices of those that were not."""

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 _SLICE_SEC = 5.0
-_FROZEN_SEC = 10.0
-"""A slice that takes so much longer says that the process was frozen; less may be due to load."""
+FROZEN_SEC = 10.0
+"""Seconds beyond what a wait should take that say that this process was frozen. Fewer may be due to load."""
 
 
 @asynccontextmanager
@@ -34,6 +34,6 @@ async def _expire(limit: asyncio.Timeout, seconds: float) -> None:
     while seconds > 0:
         pause, began = min(seconds, _SLICE_SEC), time.monotonic()
         await asyncio.sleep(pause)
-        if time.monotonic() - began < pause + _FROZEN_SEC:
+        if time.monotonic() - began < pause + FROZEN_SEC:
             seconds -= pause
     limit.reschedule(asyncio.get_running_loop().time())

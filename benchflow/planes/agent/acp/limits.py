@@ -48,10 +48,6 @@ class Patience:
 
 PATIENCE = Patience()
 
-FROZEN_SEC = 10.0
-"""Seconds between two looks at an agent's output, which are milliseconds apart, that say that this process was frozen.
-Shorter ones may be due to load."""
-
 
 def note_stop(notes: Notes, name: str, why: Stop) -> None:
     """Write down why a turn is ended. name: of the note; the first one stays."""

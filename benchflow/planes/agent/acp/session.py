@@ -22,9 +22,10 @@ from benchflow.contracts.rollout import Question
 from benchflow.errors import ACPError, AgentExitError, AgentOutputError, AgentTimeoutError
 from benchflow.planes.agent.acp.bounds import MAX_LINE, MAX_REQUESTS, MAX_SENT
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import FROZEN_SEC, PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
+from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.wire import SLOW, Heard, Wire
+from benchflow.planes.sandbox.timeouts import FROZEN_SEC
 
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603

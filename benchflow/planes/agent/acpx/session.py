@@ -19,13 +19,14 @@ from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import FROZEN_SEC, PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
+from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
 from benchflow.planes.agent.acp.session import Line, Turn
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.acpx import NO_CHOICES, Choices
 from benchflow.planes.agent.acpx.stream import Stream, failure_of
+from benchflow.planes.sandbox.timeouts import FROZEN_SEC
 
 OPENING_TIMEOUT = 300.0
 """Seconds for a command that is no turn: the agent is started for it, and some take half a minute."""
