@@ -20,38 +20,118 @@ from benchflow.testing.waiting import until
 # A copy of a mount holds what is mounted: stacks of other tests could not let go of their stores.
 _ALONE = """
 awk '$5 ~ "/local/" {print $5}' /proc/self/mountinfo | sort -r | while read -r point; do umount -l "$point"; done
-exec "$@"
+echo ready
+exec sleep infinity
 """
+
+
+class SecondDaemon:
+    """A daemon that a test may kill, freeze and start again.
+
+    Args:
+        root: Directory of all that it keeps, which is short: sockets have short paths.
+        keeps_containers: Whether containers run on while it is away ("live restore").
+    """
+
+    def __init__(self, root: Path, *, keeps_containers: bool = False) -> None:
+        self.address = f"unix://{root}/sock"
+        self._root = root
+        self._options = ["--live-restore"] if keeps_containers else []
+        self._namespaces: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process
+
+    async def start(self) -> None:
+        """Start it, and return when it answers."""
+        root = self._root
+        if self._namespaces is None:
+            # Its bridge and rules are not the other's, its mounts go with it, and outlive it until then.
+            self._namespaces = await asyncio.create_subprocess_exec(
+                *("unshare", "--net", "--mount", "sh", "-ec", _ALONE),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+            )
+            assert self._namespaces.stdout is not None
+            assert await self._namespaces.stdout.readline() == b"ready\n"
+        with (root / "log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *("nsenter", f"--target={self._namespaces.pid}", "--net", "--mount"),
+                *("dockerd", f"--host={self.address}", f"--data-root={root}/data"),
+                *(f"--exec-root={root}/run", f"--pidfile={root}/pid", "--bridge=none", "--iptables=false"),
+                *self._options,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        with contextlib.closing(await _connect(self.address, self._process, root / "log")):
+            pass
+
+    async def load(self, image: str) -> None:
+        """Give it an image of the machine's own daemon."""
+        with (
+            contextlib.closing(docker.from_env()) as mine,
+            contextlib.closing(docker.DockerClient(self.address, timeout=120)) as other,
+        ):
+            await asyncio.to_thread(lambda: other.images.load(mine.images.get(image).save(named=True)))
+
+    async def kill(self) -> None:
+        """Kill it, with its containerd. Its containers run on until it starts again."""
+        containerd = self.containerd
+        self._process.kill()
+        await self._process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(containerd, signal.SIGKILL)
+        await until(lambda: not Path(f"/proc/{containerd}").exists())
+
+    async def stop(self) -> None:
+        """Tell it to end. It ends its containers before, unless it keeps them."""
+        self._process.terminate()
+        await asyncio.wait_for(self._process.wait(), 60)
+
+    def freeze(self) -> None:
+        """Stop it, so that it takes connections and answers nothing."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on after `freeze`."""
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def containerd(self) -> int:
+        """Return the pid of its containerd, which it starts again."""
+        return int((self._root / "run/containerd/containerd.pid").read_text())
+
+    async def end(self) -> None:
+        """End it with all that it has left, in whichever state it is."""
+        if self._process.returncode is None:
+            self.thaw()
+            self._process.terminate()
+        try:
+            await asyncio.wait_for(self._process.wait(), 60)
+        finally:
+            await _end_all(self._root)
+            if self._namespaces is not None:
+                self._namespaces.kill()
+                await self._namespaces.wait()
+            shutil.rmtree(self._root)
+
+
+@contextlib.asynccontextmanager
+async def fragile_daemon(*, keeps_containers: bool = False) -> AsyncIterator[SecondDaemon]:
+    """Yield a daemon that knows nothing but the base image. Afterwards nothing is left of it."""
+    daemon = SecondDaemon(Path(tempfile.mkdtemp(prefix="bf-docker-", dir="/tmp")), keeps_containers=keeps_containers)
+    try:
+        await daemon.start()
+        await daemon.load(BASE_IMAGE)
+        yield daemon
+    finally:
+        await daemon.end()
 
 
 @contextlib.asynccontextmanager
 async def second_daemon() -> AsyncIterator[str]:
-    """The address of a daemon that knows nothing but the base image. Afterwards nothing is left of it."""
-    # Sockets have short paths.
-    root = Path(tempfile.mkdtemp(prefix="bf-docker-", dir="/tmp"))
-    address = f"unix://{root}/sock"
-    with (root / "log").open("wb") as log:
-        # In namespaces of its own: its bridge and rules are not the other's, and its mounts go with it.
-        process = await asyncio.create_subprocess_exec(
-            *("unshare", "--net", "--mount", "sh", "-ec", _ALONE, "sh"),
-            *("dockerd", f"--host={address}", f"--data-root={root}/data"),
-            *(f"--exec-root={root}/run", f"--pidfile={root}/pid", "--bridge=none", "--iptables=false"),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        other = await _connect(address, process, root / "log")
-        with contextlib.closing(docker.from_env()) as mine, contextlib.closing(other):
-            await asyncio.to_thread(lambda: other.images.load(mine.images.get(BASE_IMAGE).save(named=True)))
-        yield address
-    finally:
-        process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), 60)
-        finally:
-            await _end_all(root)
-            shutil.rmtree(root)
+    """Yield the address of a daemon that knows nothing but the base image. Afterwards nothing is left of it."""
+    async with fragile_daemon() as daemon:
+        yield daemon.address
 
 
 async def _connect(address: str, process: asyncio.subprocess.Process, log: Path) -> docker.DockerClient:

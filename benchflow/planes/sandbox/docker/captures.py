@@ -32,12 +32,13 @@ from benchflow.paths import state_dir
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.docker import uppers
 from benchflow.planes.sandbox.docker.descriptions import describe
-from benchflow.planes.sandbox.docker.engine import Conflict, Engine, NotFound, RecordingClient
+from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
 from benchflow.planes.sandbox.docker.images import Images
 from benchflow.planes.sandbox.docker.launch import ROOM
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.processes import PROGRAMS
 from benchflow.planes.sandbox.docker.records import capturing
+from benchflow.planes.sandbox.docker.translation import Conflict, NotFound
 from benchflow.planes.sandbox.records import file_lock
 
 T = TypeVar("T")

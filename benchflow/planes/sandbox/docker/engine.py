@@ -25,7 +25,6 @@ from docker.utils import kwargs_from_env
 from benchflow.errors import (
     BenchFlowError,
     DaemonUnavailableError,
-    SandboxBusyError,
     SandboxError,
     SandboxLostError,
     SandboxUnavailableError,
@@ -33,6 +32,7 @@ from benchflow.errors import (
 from benchflow.planes.sandbox.cancellation import run_stoppable
 from benchflow.planes.sandbox.docker.host_processes import has_stopped_entry, kill_all
 from benchflow.planes.sandbox.docker.stream import Stream
+from benchflow.planes.sandbox.docker.translation import API_TIMEOUT, Conflict, NotFound, translate
 
 T = TypeVar("T")
 
@@ -40,9 +40,6 @@ THREADS = 32
 """Calls to the daemon that may wait at the same time; each holds one connection."""
 
 BUILD_THREADS = 64
-
-API_TIMEOUT = 120.0
-"""Seconds a single call may be silent. A start on a crowded host takes seconds."""
 
 ENTRY_CHECK_SEC = 1.0
 """Seconds between two looks at whether the process that enters a container was stopped there. Many times what entering
@@ -52,6 +49,9 @@ takes on an idle host.
 ENTRY_SEC = 300.0
 """Seconds that entering a container may take where nothing is seen to have been stopped."""
 
+ANSWER_SEC = 3.0
+"""Seconds that the daemon has for the one call that needs nothing but the daemon."""
+
 KILL_SEC = 2.0
 """Seconds that the daemon has to kill a container before its processes are killed past the daemon."""
 
@@ -60,50 +60,8 @@ UNLOCK_SEC = 20.0
 
 _ID = re.compile("[0-9a-f]{64}")
 
-GONE = (
-    "no such container",
-    "is not running",
-    "is being removed",
-    "marked for removal",
-    "cannot exec in a stopped",
-    "container not running",
-    "process not running",
-)
-
-BUSY = (
-    "no space left on device",
-    "disk quota exceeded",
-    "cannot allocate memory",
-    "resource temporarily unavailable",
-    "too many open files",
-    "port is already allocated",
-    "address already in use",
-    "device or resource busy",
-    "i/o timeout",
-    "connection reset by peer",
-    "connection refused",
-    "broken pipe",
-    "transport is closing",
-    "code = unavailable",
-    "code = deadlineexceeded",
-    "context deadline exceeded",
-    "context canceled",
-    "unexpected eof",
-    "server is shutting down",
-)
-"""What the daemon says when the same may work in a moment: the host is short of something, or containerd restarts."""
-
-
 # The library reads long answers past `requests`, which would have translated urllib3's errors.
 _LIBRARY = (docker_errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
-
-
-class Conflict(SandboxError):
-    """The daemon refused because something of this name or in this state exists."""
-
-
-class NotFound(SandboxError):
-    """The daemon does not know the object: image, network or execution."""
 
 
 class RecordingClient(docker.APIClient):
@@ -141,6 +99,8 @@ class Engine:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
+        # Not the guard, which the event loop takes: a frozen daemon holds up who connects to it.
+        self._connecting = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._client: RecordingClient | None = None
         self._entries: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, set[_Entry]]] = (
@@ -172,6 +132,22 @@ class Engine:
             return ask(self._connected())
         except _LIBRARY as error:
             raise translate(error) from error
+
+    async def require_answer(self) -> None:
+        """Return if the daemon answers now: what has run out of time may have done so for want of an answer.
+
+        Raises:
+            DaemonUnavailableError: It is frozen, or gone.
+        """
+        pool = self._pool("docker-ping", 4)
+        asking = asyncio.get_running_loop().run_in_executor(pool, self._ask, lambda client: client.ping())
+        asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if not (await asyncio.wait([asking], timeout=ANSWER_SEC))[0]:
+            raise DaemonUnavailableError(
+                f"the Docker daemon did not answer within {ANSWER_SEC:g} s",
+                remedy="look at the daemon's log and at the load of this host",
+            )
+        await asking
 
     async def about(self, container: str, ask: Callable[[RecordingClient], T]) -> T:
         """Run `ask` as `call` does, for what the daemon keeps waiting for as long as a command of the container starts.
@@ -275,6 +251,7 @@ class Engine:
                 for full_id in [row["Id"] for row in rows] or [container] * bool(_ID.fullmatch(container)):
                     await asyncio.to_thread(kill_all, full_id)
             if not (await asyncio.wait([killing], timeout=UNLOCK_SEC))[0]:
+                await self.require_answer()
                 raise SandboxUnavailableError(
                     f"the Docker daemon did not kill the container {container} within {KILL_SEC + UNLOCK_SEC:g} s",
                     remedy="kill its processes on the daemon's host, as root (the name of their control group has the "
@@ -305,74 +282,9 @@ class Engine:
             self._client = None
 
     def _connected(self) -> RecordingClient:
-        with self._guard:
+        with self._connecting:
             if self._client is None:
                 # "auto" asks the daemon once, here; every later call goes to that version without asking.
                 options: dict[str, Any] = {**kwargs_from_env()}
                 self._client = RecordingClient(version="auto", timeout=API_TIMEOUT, max_pool_size=THREADS, **options)
             return self._client
-
-
-def translate(error: Exception) -> BenchFlowError:
-    """What an exception of the library means to a caller of the sandbox plane."""
-    if isinstance(error, docker_errors.APIError):
-        return _translate_answer(error)
-    if isinstance(error, requests.ReadTimeout):
-        return DaemonUnavailableError(
-            f"the Docker daemon did not answer within {API_TIMEOUT:.0f} s",
-            remedy="look at the daemon's log and at the load of this host",
-        )
-    text = str(error)
-    if "Permission denied" in text or isinstance(error, PermissionError):
-        return SandboxUnavailableError(
-            "this user may not talk to the Docker daemon",
-            remedy="add the user to the group that owns the socket (`sudo usermod -aG docker $USER`, then log "
-            "in again), or run as root",
-        )
-    if isinstance(error, _CUT_OFF) or any(part in text for part in _NO_DAEMON):
-        return DaemonUnavailableError(
-            f"no Docker daemon answers: {_first_line(text)}",
-            remedy="install Docker and start it (`sudo systemctl start docker`, or `sudo dockerd`), or set "
-            "DOCKER_HOST to a running daemon",
-        )
-    return SandboxError(f"the Docker daemon cannot be used: {_first_line(text)}")
-
-
-_CUT_OFF = (
-    requests.ConnectionError,
-    requests.exceptions.ChunkedEncodingError,
-    urllib3.exceptions.HTTPError,
-    docker_errors.StreamParseError,
-    ConnectionError,
-)
-
-_NO_DAEMON = ("Connection refused", "No such file", "Connection aborted", "Error while fetching", "Max retries")
-
-
-def _translate_answer(error: docker_errors.APIError) -> BenchFlowError:
-    said = str(error.explanation or error)
-    status = error.status_code
-    low = said.lower()
-    if any(part in low for part in GONE):
-        return SandboxLostError(f"the container is gone: {said}")
-    if "no space left on device" in low or "disk quota exceeded" in low:
-        return SandboxBusyError(
-            f"Docker has no space left: {said}",
-            remedy="free space where Docker keeps its data (`docker system df`, `docker system prune`)",
-        )
-    if status == 404:
-        return NotFound(said)
-    if status == 409:
-        return Conflict(said)
-    if is_busy(said):
-        return SandboxBusyError(f"Docker: {said}", remedy="look at the daemon's log and at the load of this host")
-    return SandboxError(f"Docker: {said}")
-
-
-def is_busy(said: str) -> bool:
-    """Return whether what the daemon said of a failure means that the same may work in a moment."""
-    return any(part in said.lower() for part in BUSY)
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "no reason given"

@@ -19,11 +19,12 @@ from typing import Any
 from benchflow.contracts.sandbox import EntrypointState, SandboxSpec
 from benchflow.errors import ConfigError, SandboxError, SandboxLostError, SandboxStartError
 from benchflow.planes.sandbox.docker.become import BECOME, SCRIPT
-from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
+from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
 from benchflow.planes.sandbox.docker.executions import Command, Executions
 from benchflow.planes.sandbox.docker.launch import NO_SHELL, no_image
 from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL, IDLE
 from benchflow.planes.sandbox.docker.shell import RootShell
+from benchflow.planes.sandbox.docker.translation import NotFound
 
 KEY = "benchflow/entrypoint"
 LOG_BYTES = 64 * 1024

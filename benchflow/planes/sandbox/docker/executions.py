@@ -7,7 +7,8 @@ stream, which only a small wrapper holds, tells without polling when the command
 Exactly once rests on three facts: an execution that the daemon has created starts at most once, however often
 it is asked to; its id is recorded on the host before it is started; a lock per key lets one process at a time
 do that. What the daemon says of the exit status goes before the file that the wrapper leaves, which counts
-only when the daemon has forgotten the execution.
+only when the daemon has forgotten the execution, or has missed its end: it does both when it is started again, the
+second also when its containerd is.
 """
 
 from __future__ import annotations
@@ -25,15 +26,17 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult
-from benchflow.errors import SandboxError, SandboxLostError
-from benchflow.planes.sandbox.docker.engine import Engine, NotFound
+from benchflow.errors import DaemonUnavailableError, SandboxError, SandboxLostError
+from benchflow.planes.sandbox.docker.endings import BEGUN, NOTICE_SEC, Endings
+from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.launch import ROOM
 from benchflow.planes.sandbox.docker.output import Output
 from benchflow.planes.sandbox.docker.processes import MARKER, Processes
 from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.shell import MARK_AGENT, RootShell
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
-from benchflow.planes.sandbox.outcome import KILLED, NOT_STARTED, TIMED_OUT, WATCH_EVERY
+from benchflow.planes.sandbox.docker.translation import NotFound, passing_error
+from benchflow.planes.sandbox.outcome import NOT_STARTED, TIMED_OUT, WATCH_EVERY
 from benchflow.planes.sandbox.records import file_lock, write_record
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
@@ -43,7 +46,7 @@ KILL_PATIENCE = 60.0
 # $1: directory; the rest: the command. The wrapper's output stays the daemon's stream and carries nothing, not even
 # the shell's remark that its child was killed: what arrives there is the daemon's reason not to start.
 _WRAPPER = (
-    "exec 2>/dev/null; {mark}d=$1; shift; "
+    'exec 2>/dev/null; {mark}d=$1; shift; echo {begun} >"$d/exit"; '
     '(exec "$@") </dev/null >>"$d/out" 2>>"$d/err"; c=$?; echo $c >"$d/exit"; exit $c'
 )
 _STREAMED = f'{MARK_AGENT}exec "$@"'
@@ -70,25 +73,41 @@ class Executions:
         self._processes = processes
         self._container = container
         self._output = Output(shell)
+        self._endings = Endings(engine, shell, processes, container)
         self._background: set[asyncio.Task[None]] = set()
+        # Marks of commands that `run` could not see to their end.
+        self._abandoned: list[str] = []
 
     async def run(self, command: Command, timeout: float | None) -> SandboxExecResult:
         """Run to the end. Cancelling kills what was started."""
+        while self._abandoned:
+            await self._processes.kill_marked(self._abandoned[-1])
+            self._abandoned.pop()
         nonce = secrets.token_hex(8)
         room = f"{ROOM}/exec/{nonce}"
         await self._make_room(room, command.user)
         exec_id = await self._create(command, _wrapped(command, room), nonce)
+        record = {"exec_id": exec_id, "nonce": nonce, "user": command.user}
         # A start under way cannot be called back, so ending it means to see it through first.
         starting = asyncio.ensure_future(self._open(exec_id))
         try:
             async with awake_timeout(timeout):
-                said = await self._until_end(await asyncio.shield(starting), room)
-                code = await self._exit_code(exec_id)
+                said = await self._until_end(await asyncio.shield(starting), record, room)
+                if (passing := passing_error(said)) is not None:
+                    raise passing
+                code = await self._endings.exit_code(record, room)
         except TimeoutError:
+            ended = await self._endings.ended_unseen(record, room) if starting.done() else None
+            if ended is not None:
+                return await self._output.collect(room, ended, remove=True)
             await self._end(exec_id, nonce, starting)
             return await self._output.collect(room, TIMED_OUT, timed_out=True, remove=True)
         except asyncio.CancelledError:
             self._later(self._end(exec_id, nonce, starting))
+            raise
+        except DaemonUnavailableError:
+            # Its container may outlive the daemon. Whoever tries again is not to find it at work.
+            self._abandoned.append(nonce)
             raise
         if said:
             return SandboxExecResult(return_code=NOT_STARTED, stderr=said)
@@ -104,10 +123,12 @@ class Executions:
             left = None if timeout is None else record["started_at"] + timeout - time.monotonic()
             try:
                 async with awake_timeout(left):
-                    record = self._settled(file, record | await self._end_of(record, stream, room))
+                    record = self._settled(file, record | await self._end_of(file, record, stream, room))
             except TimeoutError:
+                code = await self._endings.ended_unseen(record, room)
                 # Written before the kill: whoever sees the end of the execution finds here why it ended.
-                record = self._settled(file, record | {"timed_out": True, "return_code": TIMED_OUT})
+                end = {"timed_out": True, "return_code": TIMED_OUT} if code is None else {"return_code": code}
+                record = self._settled(file, record | end)
                 await self._end(record["exec_id"], record["nonce"])
         if "message" in record:
             return SandboxExecResult(return_code=NOT_STARTED, stderr=record["message"])
@@ -131,7 +152,7 @@ class Executions:
             record = json.loads(file.read_text())
             code, began = record.get("return_code"), True
             if code is None:
-                code, began = await self._state(record, room)
+                code, began = await self._endings.state(record, room)
                 if code is not None:
                     self._settled(file, record | {"return_code": code})
         await self._output.trim(room)
@@ -146,7 +167,7 @@ class Executions:
             record = json.loads(file.read_text())
             if "return_code" in record:
                 return True
-            return (await self._state(record, f"{ROOM}/exec/{file.stem}"))[1]
+            return (await self._endings.state(record, f"{ROOM}/exec/{file.stem}"))[1]
 
     def nonce_of(self, key: str) -> str | None:
         """What marks the processes of a key's execution; None when there is none."""
@@ -176,7 +197,8 @@ class Executions:
             stream.close()
             if not finished:
                 await asyncio.shield(self._later(self._end(exec_id, nonce)))
-        yield ExecChunk(stream="exit", return_code=await self._exit_code(exec_id))
+        record = {"exec_id": exec_id, "nonce": nonce, "user": command.user}
+        yield ExecChunk(stream="exit", return_code=await self._endings.exit_code(record))
 
     async def settle(self) -> None:
         """Wait for the kills that cancellations left to do."""
@@ -191,13 +213,16 @@ class Executions:
             record = dict(json.loads(file.read_text()))
             if "return_code" in record:
                 return record, None
-            code, began = await self._state(record, room)
+            code, began = await self._endings.state(record, room)
             if code is not None:
                 return self._settled(file, record | {"return_code": code}), None
             if began:
                 return record, None
             # A process died between recording and starting: time counts from now.
             record["started_at"] = time.monotonic()
+            if record.pop("refused", False) or not await self._endings.is_known(record["exec_id"]):
+                # Such an execution can't be started any more, and was not.
+                record["exec_id"] = await self._create(command, _wrapped(command, room), record["nonce"])
         else:
             await self._make_room(room, command.user)
             nonce = secrets.token_hex(8)
@@ -241,18 +266,22 @@ class Executions:
 
     # --- waiting -------------------------------------------------------------------------------------
 
-    async def _end_of(self, record: dict[str, Any], stream: Stream | None, room: str) -> dict[str, Any]:
+    async def _end_of(self, file: Path, record: dict[str, Any], stream: Stream | None, room: str) -> dict[str, Any]:
         """How an execution ended, as fields of its record."""
         if stream is not None:
-            said = await self._until_end(stream, room)
+            said = await self._until_end(stream, record, room)
             if not said:
-                return {"return_code": await self._exit_code(record["exec_id"])}
+                return {"return_code": await self._endings.exit_code(record, room)}
+            if (passing := passing_error(said)) is not None:
+                # What the daemon tells later of its exit status is not the command's.
+                self._settled(file, record | {"refused": True})
+                raise passing
             # Another process asked to start it in the same moment and won.
             if "already run" not in said:
                 return {"return_code": NOT_STARTED, "message": said}
         pause, trimmed = 0.05, time.monotonic()
         while True:
-            code, _ = await self._state(record, room)
+            code, _ = await self._endings.state(record, room)
             if code is not None:
                 return {"return_code": code}
             await asyncio.sleep(pause)
@@ -260,8 +289,10 @@ class Executions:
             if time.monotonic() - trimmed > WATCH_EVERY:
                 await self._output.trim(room)
                 trimmed = time.monotonic()
+                if (code := await self._endings.missed(record, room)) is not None:
+                    return {"return_code": code}
 
-    async def _until_end(self, stream: Stream, room: str) -> str:
+    async def _until_end(self, stream: Stream, record: dict[str, Any], room: str) -> str:
         """Wait for the end of the stream; what the daemon said on it, which is why nothing started."""
         reading = asyncio.ensure_future(stream.read_all(64 * 1024))
         try:
@@ -269,6 +300,8 @@ class Executions:
                 await asyncio.wait([reading], timeout=WATCH_EVERY)
                 if not reading.done():
                     await self._output.trim(room)
+                    if await self._endings.missed(record, room) is not None:
+                        return ""
             return reading.result().decode(errors="replace").strip()
         finally:
             reading.cancel()
@@ -285,59 +318,11 @@ class Executions:
         write_record(file, record)
         return record
 
-    async def _exit_code(self, exec_id: str) -> int:
-        """The exit status of an execution whose stream has ended; the daemon may say it a little later."""
-        pause = 0.002
-        while True:
-            try:
-                state = await self._engine.call(lambda client: client.exec_inspect(exec_id))
-            except NotFound:
-                await self._require_running()
-                raise
-            if not state["Running"] and state["ExitCode"] is not None:
-                if state["ExitCode"] == KILLED:
-                    # Where the container died, the daemon says so of the execution first. The shell died, too.
-                    await self._shell.run(":")
-                    await self._require_running()
-                return int(state["ExitCode"])
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 0.2)
-            if pause == 0.2:
-                await self._require_running()
-
-    async def _state(self, record: dict[str, Any], room: str) -> tuple[int | None, bool]:
-        """Of a recorded execution: its exit status if it ended, and whether it ever began."""
-        await self._require_running()
-        try:
-            state = await self._engine.call(lambda client: client.exec_inspect(record["exec_id"]))
-        except NotFound:
-            return await self._state_without_daemon(record, room)
-        if state["Running"]:
-            return None, True
-        return state["ExitCode"], state["ExitCode"] is not None
-
-    async def _state_without_daemon(self, record: dict[str, Any], room: str) -> tuple[int | None, bool]:
-        """The same where the daemon has forgotten, as it does some minutes after the end."""
-        # Asked in this order, since it may end between the two questions.
-        running = await self._processes.any_marked(record["nonce"], record["user"])
-        answer = await self._shell.run(f"cat {room}/exit")
-        said = answer.out.decode(errors="replace").strip()
-        if said.isdigit():
-            return int(said), True
-        if running:
-            return None, True
-        raise SandboxError("a command's end was not seen: its processes are gone and left no exit status")
-
-    async def _require_running(self) -> None:
-        state = await self._engine.about(self._container, lambda client: client.inspect_container(self._container))
-        if not state["State"]["Running"]:
-            raise SandboxLostError(f"the container {state['Name'].lstrip('/')} stopped during a command")
-
     async def _end(self, exec_id: str, nonce: str, starting: asyncio.Future[Stream] | None = None) -> None:
         """Kill an execution with all it started, also one that is just coming up."""
         if starting is not None:
             (await starting).close()
-        give_up = time.monotonic() + KILL_PATIENCE
+        began = time.monotonic()
         while True:
             await self._processes.kill_marked(nonce)
             try:
@@ -346,7 +331,10 @@ class Executions:
                 return
             if not state["Running"] and (state["ExitCode"] is not None or starting is None):
                 return
-            if time.monotonic() > give_up:
+            if state["Pid"] and time.monotonic() - began > NOTICE_SEC:
+                # None of its processes is left, whatever the daemon has missed.
+                return
+            if time.monotonic() - began > KILL_PATIENCE:
                 raise SandboxError("a command could not be killed")
             await asyncio.sleep(0.02)
 
@@ -369,5 +357,5 @@ def record_name(key: str) -> str:
 
 
 def _wrapped(command: Command, room: str) -> list[str]:
-    wrapper = _WRAPPER.format(mark="" if command.world else MARK_AGENT)
+    wrapper = _WRAPPER.format(mark="" if command.world else MARK_AGENT, begun=BEGUN)
     return ["/bin/sh", "-c", wrapper, "benchflow-exec", room]

@@ -24,8 +24,9 @@ from typing import IO
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.archives import ArrivingArchive, entry, pack, unpack
 from benchflow.planes.sandbox.cancellation import StoppedError, run_stoppable
-from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
+from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
 from benchflow.planes.sandbox.docker.shell import RootShell
+from benchflow.planes.sandbox.docker.translation import NotFound
 
 SMALL = 512 * 1024
 """Bytes of an archive that still goes through the shell."""

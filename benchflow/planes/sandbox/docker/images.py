@@ -31,7 +31,8 @@ from benchflow.errors import (
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.bases import resolve
 from benchflow.planes.sandbox.context import Context, read_context
-from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient, is_busy
+from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
+from benchflow.planes.sandbox.docker.translation import NotFound, is_busy
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.transcript import Transcript
 
@@ -219,6 +220,7 @@ class Images:
                     _hang_up(response)
                 work.add_done_callback(lambda task: task.cancelled() or task.exception())
         if not done:
+            await self._engine.require_answer()
             raise TimeoutError
         work.result()
         if transcript.error:

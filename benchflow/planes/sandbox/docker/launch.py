@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import docker.types
 
 from benchflow.contracts.sandbox import SandboxSpec
-from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError, SandboxUnavailableError
+from benchflow.errors import (
+    BenchFlowError,
+    SandboxBusyError,
+    SandboxLostError,
+    SandboxStartError,
+    SandboxUnavailableError,
+)
 from benchflow.planes.sandbox.cancellation import see_through
-from benchflow.planes.sandbox.docker.engine import Engine, NotFound
+from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL, IDLE, PROGRAMS
+from benchflow.planes.sandbox.docker.translation import NotFound
+from benchflow.planes.sandbox.timeouts import awake_timeout
 
 ROOM = "/run/benchflow"
 """Where the engine's own files lie in a container. On a volume, so that no image of the container has them."""
@@ -40,6 +50,8 @@ CAPABILITIES = (
 PIDS_LIMIT = 4096
 LOG_TAIL = 30
 NOT_FOUND = 127
+CREATE_SEC = 60.0
+"""Seconds for a name to be free or its holder to be found."""
 _LOOKS = 1200
 """At a container that should have ended: a busy daemon is late to note the end."""
 LOOK_EVERY = 0.05
@@ -64,6 +76,17 @@ def warnings_of(spec: SandboxSpec, info: dict[str, Any]) -> tuple[str, ...]:
     if spec.memory_mb is not None and not info.get("MemoryLimit", True):
         found.append(f"memory_mb = {spec.memory_mb} is not enforced: the kernel has no memory limits")
     return tuple(found)
+
+
+@asynccontextmanager
+async def creating(engine: Engine) -> AsyncIterator[None]:
+    """Limit the time in which a container is made."""
+    try:
+        async with awake_timeout(CREATE_SEC):
+            yield
+    except TimeoutError:
+        await engine.require_answer()
+        raise SandboxBusyError(f"the Docker daemon made no container within {CREATE_SEC:g} s") from None
 
 
 async def create(

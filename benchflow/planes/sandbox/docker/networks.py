@@ -9,7 +9,8 @@ from pathlib import Path
 
 from benchflow.errors import SandboxError, SandboxStartError
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.docker.engine import Conflict, Engine, NotFound
+from benchflow.planes.sandbox.docker.engine import Engine
+from benchflow.planes.sandbox.docker.translation import Conflict, NotFound
 from benchflow.planes.sandbox.records import file_lock
 
 STACK_LABEL = "benchflow.stack"

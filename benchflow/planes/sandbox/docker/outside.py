@@ -18,7 +18,8 @@ from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.confined import open_in_root
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.archives import entry
-from benchflow.planes.sandbox.docker.engine import Engine, NotFound, RecordingClient
+from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
+from benchflow.planes.sandbox.docker.translation import NotFound
 
 LIMIT = 64 * 1024 * 1024
 """Bytes of a file; programs and libraries are smaller."""

@@ -19,10 +19,11 @@ from benchflow.contracts.sandbox import ImageRef
 from benchflow.errors import ForeignSnapshotError, SandboxError
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT, snapshot_reference
-from benchflow.planes.sandbox.docker.engine import Engine, NotFound
+from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.images import Images
 from benchflow.planes.sandbox.docker.launch import no_image
 from benchflow.planes.sandbox.docker.layers import CHUNK, Layers, archived, missing_layer, split
+from benchflow.planes.sandbox.docker.translation import NotFound
 from benchflow.planes.sandbox.docker.uppers import archive, copied_layers, known_digest
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.scratch import scratch

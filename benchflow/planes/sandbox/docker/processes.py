@@ -19,11 +19,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow.errors import SandboxError
+from benchflow.errors import DaemonUnavailableError, SandboxError
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.shell import MARK_AGENT, RootShell
 from benchflow.planes.sandbox.docker.stream import STDOUT
+from benchflow.planes.sandbox.docker.translation import NotFound
 from benchflow.planes.sandbox.records import write_record
 
 MARKER = "BENCHFLOW_EXEC"
@@ -320,6 +321,11 @@ class Processes:
                     listing += piece[1] if piece[0] == STDOUT else b""
             finally:
                 stream.close()
+            try:
+                # It raises where the list was cut off because the daemon died.
+                await self._engine.call(lambda client: client.exec_inspect(made["Id"]))
+            except NotFound as error:
+                raise DaemonUnavailableError("the Docker daemon was started again during a command") from error
         return parse(bytes(listing))
 
     def _baseline(self) -> set[tuple[int, int]]:

@@ -35,7 +35,7 @@ from benchflow.errors import (
 from benchflow.planes.sandbox.docker import entrypoint, launch, uppers
 from benchflow.planes.sandbox.docker.captures import PART_LABEL, Captures
 from benchflow.planes.sandbox.docker.copies import handle_of, room_of
-from benchflow.planes.sandbox.docker.engine import Conflict, Engine, NotFound
+from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.forks import Forks
 from benchflow.planes.sandbox.docker.images import Images
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL, Networks
@@ -44,15 +44,13 @@ from benchflow.planes.sandbox.docker.records import capturing, container_records
 from benchflow.planes.sandbox.docker.restores import SUFFIX, Restores, forget_restores
 from benchflow.planes.sandbox.docker.sandbox import Connection, DockerSandbox
 from benchflow.planes.sandbox.docker.starter import Starter
+from benchflow.planes.sandbox.docker.translation import Conflict, NotFound
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.scratch import clear_scratch
 
 log = logging.getLogger(__name__)
 
 REMOVE_TRIES = 5
-
-CREATE_PATIENCE = 60.0
-"""Seconds for a name to be free or its holder to be found."""
 
 
 class _Held:
@@ -322,7 +320,7 @@ class DockerProvider:
         # An image's own program may leave orphans, and need not obey SIGTERM.
         init = "command" in first and "entrypoint" not in first
         pause = 0.01
-        async with self._networks.hold(stack), self._captures.using(stack), asyncio.timeout(CREATE_PATIENCE):
+        async with self._networks.hold(stack), self._captures.using(stack), launch.creating(self._engine):
             image = await self._captures.without_volumes(spec.image.reference, stack)
             spec = spec.model_copy(update={"image": spec.image.model_copy(update={"reference": image})})
             while True:
@@ -378,11 +376,11 @@ class DockerProvider:
         """Let go of sandboxes that another process has removed."""
         for handle in set(self._held().connections) - living:
             container = self._held().connections[handle].container
-            with contextlib.suppress(SandboxError):
+            try:
                 await self._engine.call(lambda client, it=container: client.inspect_container(it))  # type: ignore[misc]
-                continue
-            self._drop(handle)
-            forget(handle, container)
+            except (SandboxLostError, NotFound):
+                self._drop(handle)
+                forget(handle, container)
 
     # --- removing ------------------------------------------------------------------------------------
 

@@ -106,6 +106,7 @@ class DockerSandbox:
             async with awake_timeout(timeout):
                 answer = await self._connection.shell.run(line, timeout=None)
         except TimeoutError:
+            await self._engine.require_answer()
             return SandboxExecResult(return_code=TIMED_OUT, timed_out=True)
         return SandboxExecResult(
             return_code=answer.code,

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchflow.errors import SandboxError, SandboxLostError
+from benchflow.errors import SandboxBusyError, SandboxError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
+from benchflow.planes.sandbox.docker.translation import passing_error
 
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -103,7 +104,9 @@ class RootShell:
                     # Nobody enters a container that is being removed, nor one that is full; which it is, shows soon.
                     crowded = any(word in str(broken) for word in ("fork", "setns")) and time.monotonic() < give_up_at
                     # What a sink has taken cannot be taken back, so there is no second try.
-                    await self._explain(broken, given > 0 or (fresh and not crowded))
+                    await self._explain(broken, fresh and not crowded)
+                    if given:
+                        raise SandboxBusyError("the sandbox's shell ended in the middle of an answer") from broken
                     if crowded:
                         await asyncio.sleep(0.05)
 
@@ -137,6 +140,7 @@ class RootShell:
             finished = True
             return answer
         except TimeoutError:
+            await self._engine.require_answer()
             raise SandboxError(f"a command of the engine did not end within {timeout} s") from None
         finally:
             # After a cancellation or an error the rest of the answer is still to come: this shell is spent.
@@ -193,6 +197,9 @@ class RootShell:
             )
         if "stopped state" in str(broken):
             raise SandboxLostError(f"the container {state['Name'].lstrip('/')} has stopped")
+        # One that was open before ends with the daemon that it is attached by.
+        if fresh and (passing := passing_error(str(broken))) is not None:
+            raise passing
         if fresh:
             raise SandboxError(
                 f"no shell runs in the container: {broken or 'it ended at once'}",

@@ -1,0 +1,157 @@
+"""What the daemon's errors mean to a caller of the sandbox plane: the one table."""
+
+from __future__ import annotations
+
+import errno
+
+import requests
+import urllib3
+from docker import errors as docker_errors
+
+from benchflow.contracts.failures import storage_error
+from benchflow.errors import (
+    BenchFlowError,
+    DaemonUnavailableError,
+    SandboxBusyError,
+    SandboxError,
+    SandboxLostError,
+    SandboxUnavailableError,
+)
+
+GONE = (
+    "no such container",
+    "is not running",
+    "is being removed",
+    "marked for removal",
+    "cannot exec in a stopped",
+    "container not running",
+    "process not running",
+)
+
+BUSY = (
+    "no space left on device",
+    "disk quota exceeded",
+    "cannot allocate memory",
+    "resource temporarily unavailable",
+    "too many open files",
+    "port is already allocated",
+    "address already in use",
+    "device or resource busy",
+    "i/o timeout",
+)
+"""What the daemon says when the same may work in a moment: the host is short of something."""
+
+AWAY = (
+    "connection error: desc",
+    "error while dialing",
+    "containerd.sock",
+    "ttrpc: closed",
+    "transport is closing",
+    "client connection is closing",
+    ": unavailable",
+    "code = unavailable",
+    "code = deadlineexceeded",
+    "context deadline exceeded",
+    "context canceled",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+    "unexpected eof",
+    "is shutting down",
+)
+"""What the daemon says when it ends, or when its containerd is away: it ended, restarts or hangs."""
+
+_NETWORK = ("http://", "https://", "dial tcp", "lookup ")
+"""What is in the daemon's word on a registry: containerd is asked through a socket of the file system."""
+
+API_TIMEOUT = 120.0
+"""Seconds a single call may be silent. A start on a crowded host takes seconds."""
+
+
+class Conflict(SandboxError):
+    """The daemon refused because something of this name or in this state exists."""
+
+
+class NotFound(SandboxError):
+    """The daemon does not know the object: image, network or execution."""
+
+
+def translate(error: Exception) -> BenchFlowError:
+    """What an exception of the library means to a caller of the sandbox plane."""
+    if isinstance(error, docker_errors.APIError):
+        return _translate_answer(error)
+    if isinstance(error, requests.ReadTimeout):
+        return DaemonUnavailableError(
+            f"the Docker daemon did not answer within {API_TIMEOUT:.0f} s",
+            remedy="look at the daemon's log and at the load of this host",
+        )
+    text = str(error)
+    if "Permission denied" in text or isinstance(error, PermissionError):
+        return SandboxUnavailableError(
+            "this user may not talk to the Docker daemon",
+            remedy="add the user to the group that owns the socket (`sudo usermod -aG docker $USER`, then log "
+            "in again), or run as root",
+        )
+    if isinstance(error, _CUT_OFF) or any(part in text for part in _NO_DAEMON):
+        return DaemonUnavailableError(
+            f"no Docker daemon answers: {_first_line(text)}",
+            remedy="install Docker and start it (`sudo systemctl start docker`, or `sudo dockerd`), or set "
+            "DOCKER_HOST to a running daemon",
+        )
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        # Of this host, where what the daemon sends is written.
+        return storage_error(error, "what the Docker daemon sends")
+    said = f"the Docker daemon cannot be used: {_first_line(text)}"
+    return SandboxBusyError(said) if is_busy(text) else SandboxError(said)
+
+
+_CUT_OFF = (
+    requests.ConnectionError,
+    requests.exceptions.ChunkedEncodingError,
+    urllib3.exceptions.HTTPError,
+    docker_errors.StreamParseError,
+    ConnectionError,
+)
+
+_NO_DAEMON = ("Connection refused", "No such file", "Connection aborted", "Error while fetching", "Max retries")
+
+
+def _translate_answer(error: docker_errors.APIError) -> BenchFlowError:
+    said = str(error.explanation or error)
+    status = error.status_code
+    low = said.lower()
+    if any(part in low for part in GONE):
+        return SandboxLostError(f"the container is gone: {said}")
+    if status == 404:
+        return NotFound(said)
+    if status == 409:
+        return Conflict(said)
+    if (passing := passing_error(said)) is not None:
+        return passing
+    if is_busy(said):
+        return SandboxBusyError(f"Docker: {said}", remedy="look at the daemon's log and at the load of this host")
+    return SandboxError(f"Docker: {said}")
+
+
+def is_busy(said: str) -> bool:
+    """Return whether what the daemon said of a failure means that the same may work in a moment."""
+    return any(part in said.lower() for part in (*BUSY, *AWAY))
+
+
+def passing_error(said: str) -> SandboxError | None:
+    """Return the error for what the daemon says of a failure that is not the command's; None for any other."""
+    low = said.lower()
+    if "no space left on device" in low or "disk quota exceeded" in low:
+        return SandboxBusyError(
+            f"Docker has no space left: {said}",
+            remedy="free space where Docker keeps its data (`docker system df`, `docker system prune`)",
+        )
+    if any(part in low for part in AWAY) and not any(part in low for part in _NETWORK):
+        return DaemonUnavailableError(
+            f"the Docker daemon's containerd does not answer: {said}", remedy="look at the logs of both"
+        )
+    return None
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "no reason given"
