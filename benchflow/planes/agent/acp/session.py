@@ -20,12 +20,12 @@ from typing import Any, Protocol
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.rollout import Question
 from benchflow.errors import ACPError, AgentExitError, AgentOutputError, AgentTimeoutError
+from benchflow.planes.agent.acp.attendance import Attendance
 from benchflow.planes.agent.acp.bounds import MAX_LINE, MAX_REQUESTS, MAX_SENT
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.wire import SLOW, Heard, Wire
-from benchflow.planes.sandbox.timeouts import FROZEN_SEC
 
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603
@@ -75,15 +75,14 @@ class Turn:
 
 @dataclass
 class _Exchange:
-    """One request and what is heard until its answer. lines: how many the sink was given. paused: seconds that a user
-    took to answer, or for which this process was frozen. serving: bytes of the agent's requests that are being served.
+    """One request and what is heard until its answer. lines: how many the sink was given. serving: bytes of the agent's
+    requests that are being served.
     """
 
     request: str
     take: Callable[[list[Line]], None]
     reading: Reading = field(default_factory=Reading)
     lines: int = 0
-    paused: float = 0.0
     answer: Message | None = None
     served: set[asyncio.Task[None]] = field(default_factory=set)
     serving: int = 0
@@ -162,7 +161,7 @@ class Session:
         request = exchange.request
         progress = self._wire.notes.noted(f"progress-{request}")
         if progress is not None and skip(progress["lines"]):
-            offset, exchange.lines, exchange.paused = progress["offset"], progress["lines"], progress["paused"]
+            offset, exchange.lines = progress["offset"], progress["lines"]
             exchange.reading.restore(progress["reading"])
         stop = await self._listen(exchange, offset, started, limits, quiet=self.patience.silence, session=session)
         if exchange.answer is None or (stop and "error" in exchange.answer):
@@ -203,17 +202,15 @@ class Session:
     ) -> Stop | None:
         """Hear the agent until it has answered and then been silent for `quiet` seconds, or a limit is reached."""
         before = self._wire.said
-        heard_at = noted_at = looked_at = time.monotonic()
+        heard_at = noted_at = time.monotonic()
+        attendance = Attendance(self._wire.notes, f"attended-{exchange.request}")
         stop = noted_stop(self._wire.notes, _stop_of(exchange.request))
         ended: str | None = None
         try:
             async for heard in self._wire.follow(offset):
                 now = time.monotonic()
-                if (frozen := now - looked_at) > FROZEN_SEC:
-                    # With the whole host, perhaps: the agent is not charged for it, nor taken for silent.
-                    exchange.paused += frozen
+                if attendance.look():
                     heard_at = now
-                looked_at = now
                 is_silent = heard is None
                 if heard is not None:
                     offset = heard.end
@@ -248,13 +245,16 @@ class Session:
                 if exchange.served:
                     # It waits for us.
                     heard_at = now
-                elapsed = now - started - exchange.paused
+                elapsed = now - started - attendance.missed_sec
                 stop = stop or self._limit_reached(exchange, limits, elapsed, now - heard_at)
                 if stop is not None and (session is None or now > (exchange.give_up_at or now)):
                     return stop
                 if stop is not None and session is not None and exchange.give_up_at is None:
                     exchange.give_up_at = now + self.patience.cancel
                     self._send_cancel(session)
+        except Unanswered:
+            attendance.leave()
+            raise
         finally:
             if exchange.answer is not None:
                 self._wire.position = offset
@@ -275,7 +275,7 @@ class Session:
         """
         if len(exchange.reading.tool_calls) > _MAX_NOTED_CALLS:
             return
-        progress = {"offset": offset, "lines": exchange.lines, "paused": exchange.paused}
+        progress = {"offset": offset, "lines": exchange.lines}
         self._wire.notes.keep(f"progress-{exchange.request}", progress | {"reading": exchange.reading.state()})
 
     async def _take(self, exchange: _Exchange, heard: Heard) -> None:
@@ -347,18 +347,10 @@ class Session:
         key = short_hash(question, 16)
         answered = self._wire.notes.noted(f"answered-{key}")
         if answered is None:
-            try:
-                result, error = await self._decide(question, method, params)
-            except Unanswered:
-                self._wire.notes.note(f"asked-{key}", {"at": time.monotonic()})
-                raise
+            result, error = await self._decide(question, method, params)
             # Before it is sent: whoever takes over must say the same of it.
-            answered = self._wire.notes.note(
-                f"answered-{key}", {"at": time.monotonic(), "result": result, "error": error}
-            )
+            answered = self._wire.notes.note(f"answered-{key}", {"result": result, "error": error})
         self._wire.send({"jsonrpc": "2.0", "id": request, "result": answered["result"]})
-        if asked := self._wire.notes.noted(f"asked-{key}"):
-            exchange.paused += answered["at"] - asked["at"]
         line: Line = {"type": kind.replace("request", "answer"), "result": answered["result"]}
         exchange.sink([line | ({"error": answered["error"]} if answered["error"] else {})])
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError, UnsupportedFeatureError
+from benchflow.planes.agent.acp.attendance import Attendance
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.notes import SessionFiles
@@ -26,7 +27,6 @@ from benchflow.planes.agent.acp.session import Line, Turn
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.acpx import NO_CHOICES, Choices
 from benchflow.planes.agent.acpx.stream import Stream, failure_of
-from benchflow.planes.sandbox.timeouts import FROZEN_SEC
 
 OPENING_TIMEOUT = 300.0
 """Seconds for a command that is no turn: the agent is started for it, and some take half a minute."""
@@ -190,7 +190,8 @@ class AcpxSession:
         """Hear the command until it has ended, or a limit is reached and it does not end for it."""
         before = wire.said
         offset = 0
-        heard_at = looked_at = time.monotonic()
+        heard_at = time.monotonic()
+        attendance = Attendance(wire.notes, "attended")
         over_at = give_up_at = None
         ended = False
         cancelling: asyncio.Task[None] | None = None
@@ -199,11 +200,8 @@ class AcpxSession:
         try:
             async for heard in wire.follow(0):
                 now = time.monotonic()
-                if (frozen := now - looked_at) > FROZEN_SEC:
-                    # With the whole host, perhaps: the agent is not charged for it, nor taken for silent.
-                    started += frozen
+                if attendance.look():
                     heard_at = now
-                looked_at = now
                 if heard is not None:
                     lines = stream.lines(heard)
                     if lines:
@@ -230,7 +228,11 @@ class AcpxSession:
                         last = wire.notes.note("end", {"to": offset})
                         return stop
                     continue
-                stop = stop or noted_stop(wire.notes, _STOP) or limits.reached(now - started, now - heard_at)
+                stop = (
+                    stop
+                    or noted_stop(wire.notes, _STOP)
+                    or limits.reached(now - started - attendance.missed_sec, now - heard_at)
+                )
                 if stop is not None:
                     note_stop(wire.notes, _STOP, stop)
                 if stop is not None and cancelling is None:
