@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import grp
+import json
 import os
 import pwd
 import stat
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from benchflow.contracts.options import CAPACITY_VARIABLE
 from benchflow.errors import ConfigError, HostFullError
@@ -175,6 +177,20 @@ def is_alive(pid: int, started: int | None) -> bool:
     return now is not None and (started is None or now == started)
 
 
+_RECORD_LENGTH = 1024
+"""Bytes of what a slot remembers, with blanks at its end."""
+
+
+class SlotOwner(NamedTuple):
+    """The workflow that a slot belongs to: the reaper frees the slot once it has ended."""
+
+    workflow: str
+    """Its id."""
+
+    run: str
+    """The id of its first run."""
+
+
 class Slots:
     """The capacity of this host, counted in sandboxes: one file each, shared by all its worker processes."""
 
@@ -184,26 +200,52 @@ class Slots:
         self.wait_sec = wait_sec
         self._freed = asyncio.Event()
 
-    def take(self, name: str, attempt: int = 1) -> bool:
-        """Take a slot for the sandbox `name`, or keep the one it has and has not lent. The slot remembers the newest
-        attempt.
+    def take(self, name: str, attempt: int = 1, owner: SlotOwner | None = None) -> bool:
+        """Take a slot for the sandbox `name`, or retain the one it has and has not lent. False if none is free.
+
+        The slot remembers its owner, and the newest attempt to fill it.
         """
-        with locked(self.directory.with_suffix(".lock")), storage_errors(self.directory):
+        with self._locked(), storage_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
             slot = self.directory / name
             counted = self._counted()
             if name not in counted and len(counted) >= self.limit:
                 return False
-            slot.write_text(str(max(attempt, self._attempt(slot))))
+            is_new = not slot.exists()
+            record: dict[str, Any] = {"attempt": max(attempt, self._attempt(slot))}
+            owner = owner or self.owner(name)
+            try:
+                _write_slot_record(slot, record | (owner._asdict() if owner is not None else {}))
+            except OSError:
+                if is_new:
+                    slot.unlink(missing_ok=True)
+                raise
             self._lent(name).unlink(missing_ok=True)
             return True
 
+    @contextmanager
+    def in_use(self, name: str) -> Iterator[None]:
+        """Hold a slot for as long as this process works in it: `free_unused` leaves it then.
+
+        The kernel lets go of it when the process dies.
+        """
+        with storage_errors(self.directory / name):
+            fd = os.open(self.directory / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(fd)
+
     def lend(self, name: str) -> None:
         """Let others have the slot of a sandbox in which nothing works until they are done."""
-        with locked(self.directory.with_suffix(".lock")), storage_errors(self.directory):
+        with self._locked():
             if (self.directory / name).exists():
                 self._lent(name).touch()
         self._freed.set()
+
+    def _locked(self) -> AbstractContextManager[None]:
+        return locked(self.directory.with_suffix(".lock"))
 
     def _lent(self, name: str) -> Path:
         return self.directory / f".{name}.lent"
@@ -211,10 +253,10 @@ class Slots:
     def _counted(self) -> list[str]:
         return [name for name in self.taken() if not self._lent(name).exists()]
 
-    async def wait(self, name: str, attempt: int = 1) -> None:
+    async def wait(self, name: str, attempt: int = 1, owner: SlotOwner | None = None) -> None:
         """Take a slot as soon as one is free. Raises `HostFullError` in the end, so that another host may try."""
         deadline = asyncio.get_running_loop().time() + self.wait_sec
-        while not self.take(name, attempt):
+        while not self.take(name, attempt, owner):
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 raise HostFullError(f"all {self.limit} sandbox slots of this host are taken", key=CAPACITY_VARIABLE)
@@ -229,19 +271,59 @@ class Slots:
         """Whether no later attempt has taken the slot over: the fence of an attempt that was given up as lost."""
         return self._attempt(self.directory / name) <= attempt
 
+    def owner(self, name: str) -> SlotOwner | None:
+        """Return the owner of a slot; None for a free one, and for one whose file does not tell."""
+        record = _slot_record(self.directory / name)
+        return SlotOwner(record["workflow"], record["run"]) if "run" in record else None
+
     @staticmethod
     def _attempt(slot: Path) -> int:
-        try:
-            return int(slot.read_text() or 0)
-        except FileNotFoundError:
-            return 0
+        return int(_slot_record(slot).get("attempt", 0))
 
     def free(self, name: str) -> None:
         (self.directory / name).unlink(missing_ok=True)
         self._lent(name).unlink(missing_ok=True)
         self._freed.set()
 
+    def free_unused(self, name: str) -> bool:
+        """Free a slot unless a living process works in it. Return whether it is free."""
+        with self._locked():
+            try:
+                fd = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return True
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.free(name)
+            except BlockingIOError:
+                return False
+            finally:
+                os.close(fd)
+            return True
+
     def taken(self) -> list[str]:
         if not self.directory.is_dir():
             return []
         return sorted(slot.name for slot in self.directory.iterdir() if not slot.name.startswith("."))
+
+
+def _write_slot_record(slot: Path, record: dict[str, Any]) -> None:
+    """Write what a slot remembers over what it did, in one piece: a full disk leaves the old record.
+
+    In place, since whoever works in the slot has a lock on this very file.
+    """
+    fd = os.open(slot, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(fd, json.dumps(record).ljust(_RECORD_LENGTH).encode(), 0)
+    finally:
+        os.close(fd)
+
+
+def _slot_record(slot: Path) -> dict[str, Any]:
+    """Return what the file of a slot says; nothing if it is not there, or was cut off by a full disk."""
+    try:
+        record = json.loads(slot.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    # Earlier versions wrote the number of the attempt alone.
+    return record if isinstance(record, dict) else {"attempt": record}

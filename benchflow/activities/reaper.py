@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import structlog
 from temporalio.client import WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.job_secrets import remove_secrets_of_ended_jobs
@@ -21,6 +21,7 @@ from benchflow.activities.sandboxes import release_sandbox
 from benchflow.activities.session_files import remove_sessions
 from benchflow.contracts.sandbox import OwnedSandbox
 from benchflow.errors import BenchFlowError, GatewayError
+from benchflow.executions import is_not_found
 from benchflow.planes.sandbox import get_provider, provider_names
 from benchflow.rounds import Failures
 
@@ -73,9 +74,9 @@ class Reaper:
                         log.info("removed a sandbox whose workflow is over", sandbox=sandbox.name)
                         living.discard(sandbox.name)
                         removed += 1
+        async with self._failures.item("slots", ITEM_SEC):
+            await self._free_slots(living, is_complete=complete)
         if complete:
-            async with self._failures.item("slots", ITEM_SEC):
-                await asyncio.to_thread(self._free_slots, living)
             async with self._failures.item("sessions", ITEM_SEC):
                 await asyncio.to_thread(self._remove_sessions, living)
         async with self._failures.item("models", ITEM_SEC):
@@ -84,13 +85,24 @@ class Reaper:
         await remove_secrets_of_ended_jobs(self.context)
         return removed
 
-    def _free_slots(self, living: set[str]) -> None:
-        """Free slots without a sandbox: that of a provision that runs now is young, or it died long ago."""
-        for name in self.context.slots.taken():
+    async def _free_slots(self, living: set[str], *, is_complete: bool) -> None:
+        """Free slots without a sandbox: at once if their workflow is over, else if they are abandoned.
+
+        Args:
+            living: Names of the sandboxes that there are.
+            is_complete: Whether every provider could be asked. If not, a slot is freed only because its workflow has
+                ended.
+        """
+        slots = self.context.slots
+        for name in await asyncio.to_thread(slots.taken):
             with suppress(FileNotFoundError):
-                changed = (self.context.slots.directory / name).stat().st_mtime
-                if self._is_abandoned(f"slot {name}", changed, name in living):
-                    self.context.slots.free(name)
+                changed = (slots.directory / name).stat().st_mtime
+                owner = slots.owner(name)
+                is_free = name not in living and owner is not None and await self._has_ended(*owner)
+                if not is_free and is_complete:
+                    is_free = self._is_abandoned(f"slot {name}", changed, name in living)
+                if is_free and await asyncio.to_thread(slots.free_unused, name):
+                    log.info("freed a slot that has no sandbox", slot=name)
 
     async def _forget_models(self) -> None:
         """A rollout that is over has no call to make; one that was terminated has not said so."""
@@ -158,7 +170,7 @@ class Reaper:
         try:
             description = await self.context.client.get_workflow_handle(workflow).describe()
         except RPCError as error:
-            if error.status != RPCStatusCode.NOT_FOUND:
+            if not is_not_found(error):
                 return False
             deadline = float(labels.get("benchflow.deadline") or 0)
             is_early = time.time() <= deadline + self.options.unknown_grace_sec

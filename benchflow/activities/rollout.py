@@ -46,6 +46,7 @@ from benchflow.contracts.rollout import Step
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import Healthcheck, Task, VerifierConfig
 from benchflow.errors import BenchFlowError, HostFullError, SandboxUnavailableError, UnsupportedFeatureError
+from benchflow.host import SlotOwner
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.reward.needs import check_scoring, scoring_sec
 from benchflow.planes.sandbox import get_provider
@@ -165,35 +166,39 @@ class RolloutActivities:
 
     @activity.defn(name=names.PROVISION)
     async def provision(self, request: ProvisionInput) -> SandboxRef:
-        spec, context = request.spec, self.context
-        name = sandbox_name(context.stack, request)
-        if not context.slots.take(name, activity.info().attempt):
+        slots, name = self.context.slots, sandbox_name(self.context.stack, request)
+        if not slots.take(name, activity.info().attempt, self._owner(request)):
             # Final: the workflow waits for a slot with the clock of its deadline standing still.
             failure = failure_of(HostFullError("all sandbox slots of this host are taken", key=CAPACITY_VARIABLE))
             raise ApplicationError(failure.message, failure, type=names.HOST_FULL, non_retryable=True)
+        with slots.in_use(name):
+            try:
+                return await self._provision(request, name)
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    await see_through(self._discard(request.spec, name))
+                raise
+            except Exception:
+                await self._discard(request.spec, name)
+                raise
+
+    async def _provision(self, request: ProvisionInput, name: str) -> SandboxRef:
+        spec, context = request.spec, self.context
         paths = await asyncio.to_thread(context.make_results_directory, spec)
         identity = {"run_id": request.run_id, "generation": request.generation}
         if not request.goes_on:
             await asyncio.to_thread(set_aside, paths, identity | spec.model_dump(mode="json"))
-        try:
-            task, _ = await context.task(spec.task)
-            with redacted_errors(redactor_for(context, spec, task)):
-                sandbox = await self._start(request, name, paths.build_log)
-                if request.checkpoint is None:
-                    await run_setup_commands(sandbox, task, command_env(context, spec, task), self._secrets(spec))
-                    await start_world(context, spec, task, sandbox.ref)
-                else:
-                    await asyncio.to_thread(note_checkpoint, context, sandbox)
-                    world = await world_of(context, spec, task, sandbox.ref)
-                    await prove(request.checkpoint, sandbox, world)
-                    await sandbox.control(CLEAR_LOGS)
-        except asyncio.CancelledError:
-            if is_cancelled():
-                await see_through(self._discard(spec, name))
-            raise
-        except Exception:
-            await self._discard(spec, name)
-            raise
+        task, _ = await context.task(spec.task)
+        with redacted_errors(redactor_for(context, spec, task)):
+            sandbox = await self._start(request, name, paths.build_log)
+            if request.checkpoint is None:
+                await run_setup_commands(sandbox, task, command_env(context, spec, task), self._secrets(spec))
+                await start_world(context, spec, task, sandbox.ref)
+            else:
+                await asyncio.to_thread(note_checkpoint, context, sandbox)
+                world = await world_of(context, spec, task, sandbox.ref)
+                await prove(request.checkpoint, sandbox, world)
+                await sandbox.control(CLEAR_LOGS)
         return sandbox.ref
 
     @activity.defn(name=names.WAIT_FOR_SLOT)
@@ -205,7 +210,7 @@ class RolloutActivities:
         """
         context, name = self.context, sandbox_name(self.context.stack, request)
         # Attempts are counted by what is done in the slot.
-        await context.slots.wait(name, attempt=0)
+        await context.slots.wait(name, attempt=0, owner=self._owner(request))
         return SandboxRef(
             provider=request.spec.run.sandbox,
             name=name,
@@ -236,12 +241,17 @@ class RolloutActivities:
         )
         return await enter(context, spec, request.run_id, await start_within(start, spec.run.sandbox_setup_timeout))
 
-    def _labels(self, request: ProvisionInput) -> dict[str, str]:
+    def _owner(self, request: ProvisionInput) -> SlotOwner:
+        """Return the workflow whose end frees the sandbox and its slot: of a shared one the job, else the rollout."""
         spec = request.spec
-        labels = sandbox_labels(self.context, spec, request.run_id, request.generation)
         if spec.job_run_id is not None:
-            labels |= {"benchflow.workflow": spec.job_id, "benchflow.run": spec.job_run_id}
-        return labels
+            return SlotOwner(spec.job_id, spec.job_run_id)
+        return SlotOwner(spec.id, request.run_id)
+
+    def _labels(self, request: ProvisionInput) -> dict[str, str]:
+        owner = self._owner(request)
+        labels = sandbox_labels(self.context, request.spec, request.run_id, request.generation)
+        return labels | {"benchflow.workflow": owner.workflow, "benchflow.run": owner.run}
 
     async def _discard(self, spec: RolloutSpec, name: str) -> None:
         """What a failed provision leaves must not outlive it; the reaper finds what this misses.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.theatre import Theatre
@@ -10,6 +11,7 @@ from temporalio.worker import Worker
 
 from benchflow.activities.job import JobActivities
 from benchflow.contracts.activities import HostQuery
+from benchflow.contracts.sandbox import SandboxRef
 from benchflow.temporal import connect
 from benchflow.testing.waiting import until
 from benchflow.worker import make_workers
@@ -31,6 +33,28 @@ async def test_a_sandbox_on_a_lost_host_is_provisioned_again(theatre: Theatre) -
     assert result.sandbox["provisions"] == 2
     assert len(result.warnings) == 1 and "was lost in connect; provisioned again" in result.warnings[0]
     assert sum(theatre.hall.turns.values()) == 1
+
+
+async def test_a_host_that_is_lost_between_its_slot_and_the_sandbox_costs_no_sandbox(theatre: Theatre) -> None:
+    def place(**values: Any) -> SandboxRef:
+        return SandboxRef(**values | {"queue": NOBODY})
+
+    # That of the slot; the provider makes the sandbox's.
+    theatre.patch.setattr("benchflow.activities.rollout.SandboxRef", place)
+    slots = theatre.context.slots
+    slots.limit, slots.wait_sec = 0, 0.1
+    job = await theatre.submit(retry={"max_retries": 0})
+
+    async def waits() -> bool:
+        return "EVENT_TYPE_ACTIVITY_TASK_FAILED" in await theatre.events(job, "/r/play/oracle/0")
+
+    await until(waits)
+    slots.limit = 1
+    (result,) = await theatre.results(job)
+    assert (result.status, result.error, result.warnings) == ("passed", None, [])
+    assert result.sandbox["provisions"] == 1
+    assert "EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT" in await theatre.events(job, "/r/play/oracle/0")
+    assert slots.taken() == [] and not theatre.hall.open
 
 
 async def test_three_lost_hosts_are_enough(theatre: Theatre) -> None:

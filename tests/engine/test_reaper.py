@@ -16,6 +16,7 @@ from benchflow.activities import reaper as reapers
 from benchflow.activities.kept import Kept, write_kept
 from benchflow.activities.reaper import Reaper
 from benchflow.contracts.options import WorkerOptions
+from benchflow.errors import DaemonUnavailableError, StoreAccessError
 from benchflow.planes import sandbox
 from benchflow.rounds import Failures
 
@@ -102,6 +103,40 @@ async def test_what_is_in_use_and_what_is_abandoned_are_told_apart_when_the_cloc
     os.utime(context.slots.directory / "again", (time.time() - 2 * step,) * 2)
     await reaper.reap()
     assert context.slots.taken() == ["again"]
+
+
+async def test_the_slots_of_ended_rollouts_are_freed_while_the_daemon_is_away_but_not_in_mid_provision(
+    theatre: Theatre, reaper: Reaper
+) -> None:
+    theatre.hall.held = True
+    job = await theatre.submit(repeats=3, concurrency=3)
+    rollouts = await theatre.in_turn(3)
+    slots = theatre.context.slots
+    of = {slots.owner(name).workflow: name for name in slots.taken()}  # type: ignore[union-attr]
+    assert sorted(of) == rollouts
+    ended, provisioning, running = rollouts
+    for rollout in (ended, provisioning):
+        await job.engine.client.get_workflow_handle(rollout).terminate()
+
+    async def no_daemon(stack_id: str) -> None:
+        raise DaemonUnavailableError("no Docker daemon answers")
+
+    theatre.patch.setattr(theatre.hall, "owned", no_daemon)
+    with slots.in_use(of[provisioning]):
+        assert await reaper.reap() == 0
+        assert slots.taken() == sorted([of[provisioning], of[running]])
+    await reaper.reap()
+    assert slots.taken() == [of[running]]
+
+
+async def test_a_provision_that_fails_before_it_has_a_sandbox_frees_its_slot(theatre: Theatre) -> None:
+    def refuse(*_: object) -> None:
+        raise StoreAccessError("cannot write")
+
+    theatre.patch.setattr("benchflow.activities.rollout.set_aside", refuse)
+    (result,) = await theatre.results(await theatre.submit(retry={"max_retries": 0}))
+    assert (result.status, result.error_category) == ("errored", "store")
+    assert theatre.context.slots.taken() == []
 
 
 def cut_off(record: Path) -> None:

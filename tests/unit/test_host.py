@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from benchflow.errors import ConfigError, HostFullError
-from benchflow.host import MAX_LINKS, Slots, make_state_private, require_own_place
+from benchflow.errors import ConfigError, DiskFullError, HostFullError
+from benchflow.host import MAX_LINKS, SlotOwner, Slots, make_state_private, require_own_place
 from benchflow.jobs.identity import check_jobs_dir
 from benchflow.paths import JobPaths, StatePaths
 
@@ -41,6 +42,50 @@ async def test_a_slot_that_was_lent_is_taken_again_when_there_is_room(tmp_path: 
     slots.free("child")
     assert slots.take("parent")
     assert not slots.take("child")
+
+
+def test_a_slot_in_which_a_process_works_is_not_freed(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots", 2, 60)
+    assert slots.take("a", owner=SlotOwner("workflow", "run"))
+    with Slots(tmp_path / "slots", 2, 60).in_use("a"):
+        # A later attempt takes it over while an earlier one works in it.
+        assert slots.take("a", 2)
+        assert not slots.free_unused("a")
+        assert slots.taken() == ["a"]
+    assert slots.owner("a") == SlotOwner("workflow", "run")
+    assert slots.is_current("a", 2) and not slots.is_current("a", 1)
+    assert slots.free_unused("a") and slots.free_unused("a")
+    assert slots.taken() == []
+
+
+def test_a_full_disk_leaves_what_a_slot_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots(tmp_path / "slots", 2, 60)
+    assert slots.take("a", 2, SlotOwner("workflow", "run"))
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        with pytest.raises(DiskFullError):
+            slots.take("a", 3)
+        with pytest.raises(DiskFullError):
+            slots.take("b")
+    # The attempt before the last is still known as such, and the slot's owner as its owner.
+    assert not slots.is_current("a", 1)
+    assert slots.owner("a") == SlotOwner("workflow", "run")
+    assert slots.taken() == ["a"]
+
+
+@pytest.mark.parametrize(("content", "current"), [("7", 7), ("", 0)])
+def test_a_slot_of_an_earlier_version_or_cut_off_by_a_full_disk_has_no_owner(
+    tmp_path: Path, content: str, current: int
+) -> None:
+    slots = Slots(tmp_path / "slots", 1, 60)
+    (tmp_path / "slots").mkdir()
+    (tmp_path / "slots" / "a").write_text(content)
+    assert slots.owner("a") is None
+    assert slots.is_current("a", current) and not slots.is_current("a", current - 1)
 
 
 async def test_a_host_that_stays_full_says_so_retryably(tmp_path: Path) -> None:
