@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import structlog
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
-from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+)
 from temporalio.service import RPCError, RPCStatusCode
 
 from benchflow import errors
@@ -19,22 +26,31 @@ from benchflow.contracts import names
 from benchflow.contracts.activities import ReportResult
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.rollout import RolloutOutcome
-from benchflow.errors import ServerUnavailableError
+from benchflow.errors import BenchFlowError, ServerUnavailableError
+
+log = structlog.get_logger("benchflow.executions")
 
 MAX_REASON = 300
 """Most characters of a failure that are shown in a line."""
+
+
+def is_not_found(error: RPCError) -> bool:
+    """Tell whether the server has answered that there is no such workflow, activity or run.
+
+    A server that has not loaded its namespaces yet says "not found" of all that it has; that does not count.
+    """
+    is_namespace = any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in error.grpc_status.details)
+    return error.status == RPCStatusCode.NOT_FOUND and not is_namespace
 
 
 def require_not_found(error: RPCError) -> None:
     """Return if the server has answered that there is no such workflow.
 
     Raises:
-        ServerUnavailableError: It has not: any other error, and a server that has not loaded its namespaces yet, which
-            says "not found" of all that it has.
+        ServerUnavailableError: It has not.
     """
-    is_namespace = any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in error.grpc_status.details)
-    if error.status != RPCStatusCode.NOT_FOUND or is_namespace:
-        raise ServerUnavailableError(error.message) from error
+    if not is_not_found(error):
+        raise ServerUnavailableError(f"the Temporal server does not answer: {error.message}") from error
 
 
 # --- what was reported ---------------------------------------------------------------------------------------
@@ -45,16 +61,37 @@ async def find_pack(client: Client, rollout: str) -> ArtifactRef | None:
 
     Raises:
         ServerUnavailableError: It could not be asked.
+        BenchFlowError: As `read_outcome`.
     """
     handle: WorkflowHandle[object, RolloutOutcome] = client.get_workflow_handle(rollout, result_type=RolloutOutcome)
     try:
-        status = (await handle.describe()).status
-        if status == WorkflowExecutionStatus.COMPLETED:
-            return (await handle.result()).pack
+        if (await handle.describe()).status == WorkflowExecutionStatus.COMPLETED:
+            outcome, why = await read_outcome(handle)
+            if outcome is not None:
+                return outcome.pack
+            log.warning("the outcome of a rollout can't be read; its report is looked for", id=rollout, error=why)
         return await _reported_pack(client, handle)
     except RPCError as error:
         require_not_found(error)
         return None
+
+
+async def read_outcome(handle: WorkflowHandle[Any, RolloutOutcome]) -> tuple[RolloutOutcome | None, str]:
+    """Return the outcome of a completed rollout; None, and why, if it can't be read, now or later.
+
+    Raises:
+        RPCError: The server could not be asked.
+        WorkflowFailureError: It has failed.
+        BenchFlowError: One that passes: its bulk is in a store that is away.
+    """
+    try:
+        return await handle.result(), ""
+    except (WorkflowFailureError, RPCError):
+        raise
+    except Exception as error:
+        if isinstance(error, BenchFlowError) and error.retryable:
+            raise
+        return None, f"{type(error).__name__}: {error}"[:MAX_REASON]
 
 
 async def _reported_pack(client: Client, handle: WorkflowHandle[object, RolloutOutcome]) -> ArtifactRef | None:
@@ -121,7 +158,7 @@ async def failing_task(client: Client, described: WorkflowExecutionDescription) 
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
             failure = event.workflow_task_failed_event_attributes.failure
             kind = getattr(errors, failure.application_failure_info.type, None)
-            may_pass = isinstance(kind, type) and issubclass(kind, errors.BenchFlowError) and kind.retryable
+            may_pass = isinstance(kind, type) and issubclass(kind, errors.BenchFlowError) and kind.is_outage
             since = pending.original_scheduled_time.ToNanoseconds() / 1e9
             return FailingTask(pending.attempt, since, _text(failure), may_pass)
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:

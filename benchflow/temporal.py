@@ -7,6 +7,7 @@ otherwise the embedded stack of the state directory is meant.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import GetClusterInfoRequest
 from temporalio.client import Client
-from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import HttpConnectProxyConfig, RPCError
 
 from benchflow.contracts import names
@@ -83,9 +84,12 @@ async def connect(target: Target) -> Client:
         if target.socket is not None:
             relay = f"unix:{socket_address(Path(target.socket))}"
             options["http_connect_proxy_config"] = HttpConnectProxyConfig(target_host=relay)
-            options["runtime"] = _relayed_runtime()
         return await Client.connect(
-            target.address, namespace=target.namespace, data_converter=make_converter(), **options
+            target.address,
+            namespace=target.namespace,
+            data_converter=make_converter(),
+            runtime=_quiet_runtime(),
+            **options,
         )
     except (RuntimeError, RPCError, OSError) as error:
         remedy = "bench stack start" if target.embedded else "check TEMPORAL_ADDRESS and that the server runs"
@@ -95,15 +99,19 @@ async def connect(target: Target) -> Client:
 
 
 @functools.cache
-def _relayed_runtime() -> Runtime:
-    """Return the SDK's runtime for clients of a relay, of which a process has one.
+def _quiet_runtime() -> Runtime:
+    """Return the SDK's runtime for all clients of a process.
 
-    The SDK's default runtime warns on stderr, at each connection by HTTP CONNECT, that it does without the balancing
-    over DNS that nobody asked for (temporalio 1.35).
+    The SDK's default runtime (temporalio 1.35) logs to stdout, where the output of commands belongs: its records go to
+    Python's logging instead. It warns of each request that it retries, which while a server is away are many a second,
+    and, at each connection by HTTP CONNECT, that it does without a balancing over DNS that nobody asked for.
     """
     usual = TelemetryFilter(core_level="WARN", other_level="ERROR").formatted()
-    logging = LoggingConfig(filter=f"{usual},temporal_sdk_bridge::client=ERROR")
-    return Runtime(telemetry=TelemetryConfig(logging=logging))
+    logging_config = LoggingConfig(
+        filter=f"{usual},temporalio_client::retry=OFF,temporal_sdk_bridge::client=ERROR",
+        forwarding=LogForwardingConfig(logger=logging.getLogger("temporalio.core")),
+    )
+    return Runtime(telemetry=TelemetryConfig(logging=logging_config))
 
 
 async def stack_id(client: Client) -> str:

@@ -21,9 +21,10 @@ from temporalio import activity
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from benchflow.activities.handover import NEXT_WORKER
+from benchflow.executions import is_not_found
 
 log = structlog.get_logger("benchflow.activities")
 
@@ -139,9 +140,11 @@ class OngoingWork:
             await asyncio.sleep(self._poll_sec)
         else:
             return
-        self._works.pop(key, None)
         work.task.cancel()
         await asyncio.wait([work.task])
+        # Not before: an attempt that comes now must not begin beside it.
+        if self._works.get(key) is work:
+            del self._works[key]
         if not work.task.cancelled() and (error := work.task.exception()) is not None:
             log.info("work that nobody waits for failed", activity=work.info.activity_type, error=str(error))
 
@@ -152,7 +155,7 @@ class OngoingWork:
         try:
             description = await handle.describe(rpc_timeout=RPC_TIMEOUT)
         except RPCError as error:
-            return "unknown" if error.status == RPCStatusCode.NOT_FOUND else "awaited"
+            return "unknown" if is_not_found(error) else "awaited"
         if description.status != WorkflowExecutionStatus.RUNNING:
             return "closed"
         for pending in description.raw_description.pending_activities:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from benchflow.errors import ServerUnavailableError
+from benchflow.executions import is_not_found, require_not_found
 from benchflow.host import is_alive, start_time
 from benchflow.rounds import Failures
 
@@ -70,13 +72,20 @@ class RunningActivities:
         """Say that this worker asks for work."""
         (self.directory / "ready").touch()
 
-    def add(self, token: bytes) -> Path:
+    @contextmanager
+    def record(self, token: bytes) -> Iterator[None]:
+        """Keep the record of a running activity for the block."""
         self._count += 1
         record = self.directory / f"{self._count}.token"
         partial = record.with_suffix(".new")
         partial.write_bytes(token)
         partial.replace(record)
-        return record
+        try:
+            yield
+        finally:
+            # One that can't be removed must not fail the activity: handing it over, the server says that it is over.
+            with suppress(OSError):
+                record.unlink()
 
     def of_the_dead(self) -> list[Path]:
         """The directories of worker processes that are gone."""
@@ -136,8 +145,7 @@ async def _pending_activities(handle: WorkflowHandle[Any, Any]) -> Sequence[Pend
     try:
         return (await handle.describe()).raw_description.pending_activities
     except RPCError as error:
-        if error.status != RPCStatusCode.NOT_FOUND:
-            raise
+        require_not_found(error)
         return ()
 
 
@@ -162,7 +170,7 @@ async def _fail(activity_: AsyncActivityHandle) -> int:
     try:
         await activity_.fail(ApplicationError("the worker died", type="WorkerDied", next_retry_delay=NEXT_WORKER))
     except RPCError as error:
-        if error.status != RPCStatusCode.NOT_FOUND:
+        if not is_not_found(error):
             raise
         return 0
     return 1

@@ -24,12 +24,15 @@ async def remove_secrets_of_ended_jobs(context: WorkerContext) -> None:
             if await _is_over(context, job, left_at):
                 await asyncio.to_thread(secrets.remove, context.paths, job)
                 log.info("removed the secrets of a job that is over", job=job)
-        except (ServerUnavailableError, OSError) as error:
+        except (ServerUnavailableError, RPCError, OSError) as error:
             log.warning("secrets stay for now", job=job, error=str(error))
 
 
 async def _is_over(context: WorkerContext, job: str, left_at: float) -> bool:
-    """Tell whether a job has ended since its secrets were left. A submit leaves them before it starts the job."""
+    """Tell whether a job, with all of its rollouts, has ended since its secrets were left.
+
+    A submit leaves them before it starts the job. The rollouts of a job that was terminated go on, and need them.
+    """
     is_old = time.time() - left_at > context.options.unknown_grace_sec
     try:
         description = await context.client.get_workflow_handle(job).describe()
@@ -39,4 +42,7 @@ async def _is_over(context: WorkerContext, job: str, left_at: float) -> bool:
     if description.status == WorkflowExecutionStatus.RUNNING:
         return False
     ended = description.close_time
-    return is_old or (ended is not None and ended.timestamp() > left_at)
+    if not is_old and (ended is None or ended.timestamp() <= left_at):
+        return False
+    running = f'WorkflowId STARTS_WITH "{job}/r/" AND ExecutionStatus = "Running"'
+    return (await context.client.count_workflows(running)).count == 0

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import structlog
 from temporalio.client import Client, WorkflowExecutionDescription
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from benchflow.activities.context import WorkerContext
+from benchflow.executions import require_not_found
 from benchflow.planes.sandbox import trees
 from benchflow.rounds import Failures
 from benchflow.store import BULK, DirectoryBackend
@@ -68,8 +69,7 @@ async def oldest_begin(client: Client) -> float:
             if first not in ("", workflow.run_id):
                 description = await _describe_first(client, workflow.id, first)
         except RPCError as error:
-            if error.status != RPCStatusCode.NOT_FOUND:
-                raise
+            require_not_found(error)
             return 0.0
         oldest = min(oldest, description.start_time.timestamp())
     return oldest

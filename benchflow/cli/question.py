@@ -191,6 +191,7 @@ async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] 
     from benchflow.contracts.job import RolloutProgress
     from benchflow.contracts.rollout import Answer
     from benchflow.errors import StackError, UsageError
+    from benchflow.executions import require_not_found
 
     engine = await engine_if_running()
     if engine is None:
@@ -206,6 +207,7 @@ async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] 
             _require_offered(question, given)
             await handle.signal(names.ANSWER, given)
     except RPCError as error:
+        require_not_found(error)
         raise UsageError(f"{chosen.label} does not run: {error.message}", key="ROLLOUT") from error
     return question
 
@@ -223,13 +225,14 @@ async def _go_back(chosen: Chosen, node: str) -> Restored:
 
 async def _look(chosen: Chosen) -> VerifyResult:
     """What a soft verification says."""
-    from temporalio.client import WorkflowUpdateFailedError
+    from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
     from temporalio.service import RPCError
 
     from benchflow.cli.job import engine_if_running
     from benchflow.contracts import names
     from benchflow.contracts.reward import VerifyResult
-    from benchflow.errors import StackError, UsageError, VerifierError
+    from benchflow.errors import ServerUnavailableError, StackError, UsageError, VerifierError
+    from benchflow.executions import require_not_found
 
     engine = await engine_if_running()
     if engine is None:
@@ -238,7 +241,10 @@ async def _look(chosen: Chosen) -> VerifyResult:
         handle = engine.client.get_workflow_handle(chosen.id)
         said: VerifyResult = await handle.execute_update(names.SOFT_VERIFY, result_type=VerifyResult)
     except RPCError as error:
+        require_not_found(error)
         raise UsageError(f"{chosen.label} does not run: {error.message}", key="ROLLOUT") from error
+    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+        raise ServerUnavailableError("the Temporal server has not answered in time", remedy="ask again") from error
     except WorkflowUpdateFailedError as error:
         told = getattr(error.cause, "message", str(error.cause))
         if getattr(error.cause, "type", "") == "NotWaiting":

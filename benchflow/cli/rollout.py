@@ -201,10 +201,11 @@ class Ending:
     async def ask(self) -> bool:
         """Whether the job is over, as far as that can be known. `problem` is set where its files are not here."""
         from temporalio.client import WorkflowExecutionStatus
-        from temporalio.service import RPCError, RPCStatusCode
+        from temporalio.service import RPCError
 
         from benchflow import stack
         from benchflow.cli.job import engine_if_running
+        from benchflow.executions import is_not_found
         from benchflow.paths import StatePaths
         from benchflow.temporal import cluster_target
 
@@ -220,17 +221,19 @@ class Ending:
             return found.status != WorkflowExecutionStatus.RUNNING
         except RPCError as error:
             self._engine = None
-            return error.status == RPCStatusCode.NOT_FOUND
+            return is_not_found(error)
 
     async def _look_elsewhere(self, client: Client) -> None:
         """A rollout that has been given a sandbox writes its files where that is."""
-        from temporalio.service import RPCError, RPCStatusCode
+        from temporalio.service import RPCError
+
+        from benchflow.executions import is_not_found
 
         handle = client.get_workflow_handle(self._chosen.id)
         try:
             progress = await handle.query(names.PROGRESS, result_type=RolloutProgress)
         except RPCError as error:
-            if error.status != RPCStatusCode.NOT_FOUND:
+            if not is_not_found(error):
                 raise
             return
         if progress.phase not in _BEFORE_A_SANDBOX and not self._chosen.paths.root.is_dir():

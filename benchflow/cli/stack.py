@@ -24,12 +24,13 @@ def start(as_json: Json = False) -> None:
     record = ensure()
     if as_json:
         return print_json(_facts(record, None))
-    _show(record, None, console())
+    _show(record, console())
 
 
 @app.command(cls=Command)
 def status(as_json: Json = False) -> None:
     """What the local stack is doing. Starts nothing."""
+    from benchflow.cli.report import show_place
     from benchflow.cli.screen import console, print_json
     from benchflow.cli.terminal import Text
     from benchflow.paths import StatePaths
@@ -51,7 +52,10 @@ def status(as_json: Json = False) -> None:
     workflows = command.run(_open_workflows(record))
     if as_json:
         return print_json(_facts(record, workflows))
-    _show(record, workflows, console())
+    screen = console()
+    _show(record, screen)
+    if record.state == "running":
+        show_place("open", "the server does not answer now" if workflows is None else f"{workflows} workflows", screen)
 
 
 @app.command(cls=Command)
@@ -121,7 +125,7 @@ def _facts(record: StackRecord, workflows: int | None) -> dict[str, Any]:
     }
 
 
-def _show(record: StackRecord, workflows: int | None, screen: Any) -> None:
+def _show(record: StackRecord, screen: Any) -> None:
     from benchflow.cli.report import show_place
     from benchflow.paths import StatePaths
 
@@ -136,5 +140,4 @@ def _show(record: StackRecord, workflows: int | None, screen: Any) -> None:
     show_place("Web UI", _ui(record), screen)
     show_place("reach", _reach(record), screen)
     show_place("restarts", restarts or "none", screen)
-    show_place("open", None if workflows is None else f"{workflows} workflows", screen)
     show_place("files", str(StatePaths.default().root), screen)

@@ -1,6 +1,7 @@
 """Jobs from the client's side: made from a configuration, submitted or attached to, watched, controlled."""
 
-from benchflow.jobs.client import Engine, Job, open_job, submit
+from benchflow.jobs.client import Job, open_job, submit
+from benchflow.jobs.engine import Engine
 from benchflow.jobs.identity import differences, pending_indices, spec_digest
 from benchflow.jobs.plan import JobPlan, plan_job
 

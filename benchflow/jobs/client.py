@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from benchflow import secrets, stack
 from benchflow.contracts import ids, names
@@ -36,6 +37,7 @@ from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import JobNotFoundError, ServerUnavailableError, StackError
 from benchflow.executions import find_pack, find_trouble, require_not_found
 from benchflow.host import host_id, locked, make_state_private
+from benchflow.jobs.engine import Engine
 from benchflow.jobs.identity import (
     check_jobs_dir,
     check_results,
@@ -55,60 +57,25 @@ from benchflow.sanitise import sanitised_markdown
 from benchflow.store import Store, check_reach
 from benchflow.stored_files import require_directory
 from benchflow.tasks import unpack
-from benchflow.temporal import Target, cluster_target, connect, stack_target
+from benchflow.temporal import cluster_target
 from benchflow.workflows.job_details import job_attributes
 from benchflow.workflows.options import SHARED_QUEUE
 
-LOST_SERVER_SEC = 300.0
-"""How long a watcher waits for a server that does not answer."""
+log = logging.getLogger("benchflow.jobs")
 
-ANSWERED_SEC = 60.0
-"""A request that fails after so long was answered before: the SDK gives up a server that is away much sooner."""
+WARN_AFTER_SEC = 30.0
+"""Seconds without an answer of the server after which a waiting client says so."""
 
+RETRY_SEC = 0.2
+"""Seconds before the first try to reach a server again; they double up to `MAX_RETRY_SEC`."""
+
+MAX_RETRY_SEC = 2.0
 LOOK_EVERY_SEC = 1.0
-RESTART_SEC = 10.0
-"""How long a client waits for the embedded server to be restarted."""
+JOB_TASK_TIMEOUT = timedelta(minutes=1)
+"""Limit of a workflow task of a job, which may name a thousand rollouts on a host that is busy with others."""
 
 SOON = timedelta(seconds=5)
 """How long a look at a workflow may take."""
-
-
-@dataclass
-class Engine:
-    """The Temporal server that jobs run on, as a client sees it."""
-
-    client: Client
-    target: Target
-    ui: str | None
-
-    @classmethod
-    async def open(cls) -> Engine:
-        """The cluster that the environment names, else the embedded stack, started if need be."""
-        target = cluster_target()
-        if target is not None:
-            return cls(await connect(target), target, os.environ.get("TEMPORAL_UI_URL"))
-        deadline = asyncio.get_running_loop().time() + RESTART_SEC
-        while True:
-            record = await asyncio.to_thread(stack.ensure)
-            target = stack_target(record)
-            try:
-                return cls(await connect(target), target, record.ui)
-            except ServerUnavailableError:
-                # It died just now, and its supervisor is starting it again.
-                if asyncio.get_running_loop().time() > deadline:
-                    raise
-                await asyncio.sleep(0.1)
-
-    @property
-    def has_login(self) -> bool:
-        """Whether the Web UI asks for a token, as that of an enclosed server does."""
-        return self.target.socket is not None
-
-    def ui_of(self, workflow_id: str) -> str | None:
-        """Where the Web UI shows a workflow."""
-        if self.ui is None:
-            return None
-        return f"{self.ui}/namespaces/{self.target.namespace}/workflows/{quote(workflow_id, safe='')}"
 
 
 @dataclass
@@ -132,36 +99,17 @@ class Job:
         return status == WorkflowExecutionStatus.RUNNING
 
     async def wait(self) -> None:
-        """Until the job is over, across restarts of the server. Its results are in `directory` then."""
-        deadline: float | None = None
-        loop = asyncio.get_running_loop()
+        """Wait until the job is over, however long the server is away, and lay out its results in `directory`."""
         while True:
-            asked_at = loop.time()
             try:
                 await self._result()
-                break
-            except WorkflowFailureError:
-                break
-            except RPCError as error:
-                if error.status == RPCStatusCode.NOT_FOUND:
-                    break
-                if deadline is None or loop.time() - asked_at > ANSWERED_SEC:
-                    deadline = loop.time() + LOST_SERVER_SEC
-                if loop.time() > deadline:
-                    raise ServerUnavailableError(
-                        f"the server has not answered for {LOST_SERVER_SEC:.0f} s: {error.message}",
-                        remedy=f"bench job watch {self.name}",
-                    ) from error
-                if self.engine.target.embedded:
-                    self._require_not_stopped()
-                    # A new supervisor may have had to choose another port.
-                    with contextlib.suppress(ServerUnavailableError):
-                        self.engine = await Engine.open()
-                await asyncio.sleep(0.2)
-        await self.fetch()
+                await self.fetch()
+                return
+            except StackError as error:
+                await self._wait_for_server(error)
 
     async def _result(self) -> None:
-        """Until the job's workflow is over; an embedded stack that is gone meanwhile is started again at once."""
+        """Wait for the end of the job's workflow. Start an embedded stack again that is gone meanwhile."""
         result = asyncio.ensure_future(self.handle.result())
         try:
             while not (await asyncio.wait([result], timeout=LOOK_EVERY_SEC))[0]:
@@ -169,8 +117,32 @@ class Job:
                     self._require_not_stopped()
                     await asyncio.to_thread(stack.ensure)
             result.result()
+        except RPCError as error:
+            require_not_found(error)
+        except WorkflowFailureError:
+            return
         finally:
             result.cancel()
+
+    async def _wait_for_server(self, error: StackError) -> None:
+        """Wait until the server answers again, and say so once if that takes long. error: how it was missed."""
+        missed_at, is_warned, pause = time.monotonic(), False, RETRY_SEC
+        while True:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_RETRY_SEC)
+            if self.engine.target.embedded:
+                self._require_not_stopped()
+            try:
+                if self.engine.target.embedded:
+                    # A new supervisor may have had to choose another port.
+                    self.engine = await Engine.open()
+                await _status(self.engine.client, self.id, SOON)
+                return
+            except StackError as newer:
+                error = newer
+            if not is_warned and time.monotonic() - missed_at > WARN_AFTER_SEC:
+                is_warned = True
+                log.warning("waiting for the server of job %s, which goes on: %s", self.name, error.message)
 
     def _require_not_stopped(self) -> None:
         """A stack that somebody stopped stays stopped; one whose supervisor died is started again."""
@@ -239,6 +211,8 @@ class Job:
             raise self._not_running(error) from error
 
     def _not_running(self, error: RPCError) -> JobNotFoundError:
+        """Return the error of a request to a job that is over. Raise `ServerUnavailableError` if the server is away."""
+        require_not_found(error)
         return JobNotFoundError(f"job {self.name!r} does not run: {error.message}", remedy="bench job list")
 
     def results(self) -> list[RolloutResult]:
@@ -264,7 +238,9 @@ class Job:
                 await asyncio.to_thread(_lay_out, pack, target)
             fetched += 1
         written = await self._write_lost()
-        if fetched or written or (written is not None and not self.directory.summary.exists()):
+        # A cluster's worker writes none here, and one that was fetched before may not have been summed up.
+        is_over = written is not None
+        if fetched or written or (is_over and not (self.engine.target.embedded and self.directory.summary.exists())):
             self.summarize()
         return fetched
 
@@ -386,6 +362,7 @@ async def _start(
             task_queue=SHARED_QUEUE,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            task_timeout=JOB_TASK_TIMEOUT,
             search_attributes=job_attributes(spec.name),
             static_summary=f"{len(spec.tasks)} tasks × {agents} × {spec.repeats}",
         )
@@ -395,13 +372,14 @@ async def _start(
         raise ServerUnavailableError(f"the job could not be started: {error.message}") from error
 
 
-async def _status(client: Client, workflow_id: str) -> WorkflowExecutionStatus | None:
+async def _status(
+    client: Client, workflow_id: str, rpc_timeout: timedelta | None = None
+) -> WorkflowExecutionStatus | None:
     try:
-        return (await client.get_workflow_handle(workflow_id).describe()).status
+        return (await client.get_workflow_handle(workflow_id).describe(rpc_timeout=rpc_timeout)).status
     except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            return None
-        raise ServerUnavailableError(error.message) from error
+        require_not_found(error)
+        return None
 
 
 async def open_job(name: str, jobs_dir: Path) -> Job:

@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from temporalio.client import WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from benchflow.contracts import names
 from benchflow.contracts.job import RolloutProgress
 from benchflow.contracts.rollout import Answer, UserQuestion
 from benchflow.errors import AskUserError
+from benchflow.executions import is_not_found
 from benchflow.jobs.client import SOON, Job
 
 Reply = Answer | str | Mapping[str, Any] | None
@@ -92,7 +93,7 @@ class _Watch:
             try:
                 return await handle.signal(names.ANSWER, answer)
             except RPCError as error:
-                if error.status == RPCStatusCode.NOT_FOUND:
+                if is_not_found(error):
                     return
                 await asyncio.sleep(LOOK_EVERY_SEC)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError
 
 from benchflow.contracts import ids, names
 from benchflow.contracts.activities import Restore, Restored
-from benchflow.errors import NotRestorableError
+from benchflow.errors import NotRestorableError, ServerUnavailableError
+from benchflow.executions import require_not_found
 
 
 async def put_back(client: Client, rollout: str, node: str) -> Restored:
@@ -23,7 +24,10 @@ async def put_back(client: Client, rollout: str, node: str) -> Restored:
         said: Restored = await handle.execute_update(names.RESTORE, Restore(node=node), result_type=Restored)
     except WorkflowUpdateFailedError as error:
         raise _not_restorable(rollout, node, getattr(error.cause, "message", str(error.cause))) from error
+    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+        raise ServerUnavailableError("the Temporal server has not answered in time", remedy="ask again") from error
     except RPCError as error:
+        require_not_found(error)
         whose = f"the child {chain}" if chain else "it"
         raise _not_restorable(rollout, node, f"{whose} does not run, and what was kept is gone with it") from error
     return said

@@ -55,9 +55,10 @@ def progress() -> JobProgress:
     )
 
 
-def draw(width: int) -> list[str]:
+def draw(width: int, troubles: dict[str, str] | None = None) -> list[str]:
     board = Board(SimpleNamespace(id=JOB, spec=spec()), width, 24)  # type: ignore[arg-type]
     heard = progress()
+    board.troubles.of_rollouts = troubles or {}
     board.hear(heard, {heard.open[0]: RolloutProgress(phase="provision", since=NOW - 7)})
     screen = Console(width=width, height=24, highlight=False)
     with screen.capture() as captured:
@@ -85,3 +86,12 @@ def test_rollouts_are_labelled_by_task_agent_and_repeat() -> None:
     for repeat in (0, 9, 10, 99, 100, 119):
         assert labels.of(rollout(LONG, repeat=repeat)) == (f"{LONG} #{repeat}", AGENT)
     assert Labels(JOB, spec()).of(rollout("short", "oracle")) == ("short", "oracle")
+
+
+def test_what_is_retried_and_what_is_stuck_is_shown_with_its_attempt_and_its_reason() -> None:
+    retried = "execute, attempt 7: DaemonUnavailableError: no Docker daemon answers\n" + "more of it\n" * 99
+    stuck = "workflow task, attempt 12, for 90 s: KeyError: 'broken'"
+    lines = draw(160, {rollout(LONG): retried, rollout(LONG, "oracle"): stuck})
+    assert len(lines) == 5 and max(map(len, lines)) <= 160
+    assert "execute, attempt 7: DaemonUnavailableError: no " in lines[1]
+    assert stuck in lines[2]
