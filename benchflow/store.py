@@ -20,13 +20,7 @@ from typing import IO, Any, Protocol
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.failures import storage_error
 from benchflow.disk_writes import sync_directory
-from benchflow.errors import (
-    BenchFlowError,
-    ConfigError,
-    CorruptArtifactError,
-    MissingArtifactError,
-    StoreError,
-)
+from benchflow.errors import BenchFlowError, ConfigError, CorruptArtifactError, MissingArtifactError, StoreError
 from benchflow.paths import StatePaths
 
 STORE_VARIABLE = "BENCHFLOW_STORE"
@@ -65,11 +59,11 @@ def make_private_directory(path: Path, *, durable: bool = False) -> None:
             each.mkdir(mode=0o700, exist_ok=True)
 
 
-def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Write a file so that a reader, and a crash at any moment, sees all of it or none.
+def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True, replaces: bool = True) -> bool:
+    """Write a file so that a reader, and a crash at any moment, sees all of it or none. Return whether it was written.
 
     mode: of the file, whatever the umask is. durable: wait until it would survive a power cut; without, it is one that
-    can be made again.
+    can be made again. replaces: whether it takes the place of one that came meanwhile.
     """
     with storage_errors(path):
         make_private_directory(path.parent, durable=durable)
@@ -81,12 +75,17 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
                     file.flush()
                     os.fsync(file.fileno())
             Path(name).chmod(mode)
-            Path(name).replace(path)
+            if replaces:
+                Path(name).replace(path)
+            else:
+                path.hardlink_to(name)
             if durable:
                 sync_directory(path.parent)
-        except BaseException:
+            return True
+        except FileExistsError:
+            return False
+        finally:
             Path(name).unlink(missing_ok=True)
-            raise
 
 
 class Backend(Protocol):

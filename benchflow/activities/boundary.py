@@ -21,6 +21,7 @@ from benchflow.activities.handover import RunningActivities
 from benchflow.contracts.base import MAX_MESSAGE_BYTES, Model
 from benchflow.contracts.failures import failure_of, typed_error
 from benchflow.contracts.options import WorkerOptions
+from benchflow.contracts.rollout import Failure
 from benchflow.errors import BenchFlowError, PayloadTooLargeError, ServerUnavailableError
 
 log = structlog.get_logger("benchflow.activities")
@@ -38,6 +39,9 @@ _PASSING = frozenset(
     }
 )
 """Answers of a server that is away, restarts, or has too much to do."""
+
+MAX_RETRIED_TEXT = 800
+"""Bytes of the message of a failure that is retried, which the server has twice: as such, and with its details."""
 
 
 class BoundaryInterceptor(Interceptor):
@@ -62,19 +66,19 @@ class _Boundary(ActivityInboundInterceptor):
         self.options = options
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        record = self.records.add(activity.info().task_token)
         failures = _failures_before()
-        try:
-            async with _heartbeat(self._heartbeat_every(), failures):
-                result = await self.work.attempt(lambda: self.next.execute_activity(input))
-            _check_size(result)
-            return result
-        except ApplicationError:
-            raise
-        except Exception as error:
-            raise self._as_application_error(error, failures) from error
-        finally:
-            record.unlink(missing_ok=True)
+        with self.records.record(activity.info().task_token):
+            try:
+                async with _heartbeat(self._heartbeat_every(), failures):
+                    result = await self.work.attempt(lambda: self.next.execute_activity(input))
+                _check_size(result)
+                return result
+            except ApplicationError:
+                raise
+            except Exception as error:
+                sent = self._as_application_error(error, failures)
+                # The causes of one that is retried are in the log: with their tracebacks no server keeps them.
+                raise sent from (error if sent.non_retryable else None)
 
     def _heartbeat_every(self) -> float:
         """Return the seconds between heartbeats: the worker's option, but three within the timeout that the job set."""
@@ -104,7 +108,21 @@ class _Boundary(ActivityInboundInterceptor):
             log.error("unexpected failure", activity=name, attempt=attempt, exc_info=error if failures == 1 else None)
         elif not is_final:
             log.info("an activity will be tried again", activity=name, attempt=attempt, error=known.message)
+        if not is_final:
+            failure = _short(failure)
         return ApplicationError(failure.message, failure, type=failure.type, non_retryable=is_final)
+
+
+def _short(failure: Failure) -> Failure:
+    """Return a failure of a size that the server keeps while its activity is retried: in place of a larger one it shows
+    nothing but that it was too large (`limit.mutableStateActivityFailureSize.error`, 4 KiB with the traceback).
+    """
+
+    def cut(text: str) -> str:
+        return text.encode()[:MAX_RETRIED_TEXT].decode(errors="ignore")
+
+    remedy = cut(failure.remedy)[:200] if failure.remedy else None
+    return failure.model_copy(update={"message": cut(failure.message), "remedy": remedy, "log_tail": None})
 
 
 def _failures_before() -> int:

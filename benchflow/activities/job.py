@@ -32,7 +32,7 @@ from benchflow.contracts.activities import (
 from benchflow.contracts.job import JobSpec, RolloutSpec
 from benchflow.contracts.rollout import RolloutOutcome
 from benchflow.errors import SandboxUnavailableError
-from benchflow.executions import failing_task, require_not_found
+from benchflow.executions import failing_task, read_outcome, require_not_found
 from benchflow.paths import JobPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.lost import lost_spec, write_missing
@@ -85,7 +85,7 @@ class JobActivities:
             run_id = description.raw_description.workflow_execution_info.first_run_id
             status = _STATES.get(description.status, "running") if description.status else "running"
             if status == "completed":
-                outcome = await handle.result()
+                outcome, reason = await read_outcome(handle)
             if status == "running":
                 failing = await failing_task(self.context.client, description)
                 if failing is not None and failing.is_stuck(asked.stuck_attempts, asked.stuck_after_sec):

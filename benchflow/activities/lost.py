@@ -16,6 +16,7 @@ from benchflow.activities.report import ReportActivities, collected
 from benchflow.contracts import names
 from benchflow.contracts.activities import LostInput, LostOutcomes, ReportInput
 from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.failures import typed_error
 from benchflow.contracts.job import JobSpec, Origin, RolloutSpec
 from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
@@ -23,7 +24,16 @@ from benchflow.errors import BenchFlowError
 from benchflow.executions import find_pack, require_not_found
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import trees
-from benchflow.results.lost import begin_row, find_result, is_of, lost_paths, lost_spec, outcome_of, write_missing
+from benchflow.results.lost import (
+    begin_row,
+    find_result,
+    is_of,
+    lost_paths,
+    lost_spec,
+    outcome_of,
+    require_result,
+    write_missing,
+)
 from benchflow.results.summary import read_spec
 from benchflow.store import storage_errors
 from benchflow.stored_files import read_stored
@@ -58,7 +68,7 @@ class LostActivities:
 
     @activity.defn(name=names.REPORT_LOST)
     async def report_lost(self, given: LostInput) -> LostOutcomes:
-        """Write the rows of lost rollouts. One that has reported keeps what it reported."""
+        """Write the rows of lost rollouts. A result that the rollout wrote itself is never replaced."""
         spec = await read_job_spec(self.context, given.spec, given.origin)
         return LostOutcomes(outcomes=[await self._outcome(given, spec, lost) for lost in given.rollouts])
 
@@ -88,8 +98,7 @@ class LostActivities:
                 await asyncio.to_thread(
                     write_missing, given.origin, given.job_id, given.job_name, lost, given.failure, spec
                 )
-        written = await asyncio.to_thread(find_result, paths, rollout, lost)
-        assert written is not None
+        written = await asyncio.to_thread(require_result, paths, rollout, lost)
         return outcome_of(written, lost.index).model_copy(update={"directory": str(paths.root)})
 
     async def _terminate(self, rollout: str, run_id: str) -> None:
@@ -128,10 +137,11 @@ class LostActivities:
             started_at=datetime.now(UTC).timestamp(),
         )
         try:
-            await self.report.write(report, paths)
+            await self.report.write(report, paths, is_lost=True)
             return True
         except Exception as error:
-            if isinstance(error, BenchFlowError) and error.retryable:
+            known = typed_error(error)
+            if isinstance(known, BenchFlowError) and known.retryable:
                 raise
             log.warning("a lost rollout has a row only", rollout=spec.id, error=str(error))
             # Nobody can tell any more whether there are secrets in it.

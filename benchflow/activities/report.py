@@ -174,8 +174,11 @@ class ReportActivities:
         except FileNotFoundError:
             return ["the world was never started"]
 
-    async def write(self, report: ReportInput, paths: RolloutPaths) -> ReportResult:
-        """Write the result, its row and, where the job was submitted on another host, the pack."""
+    async def write(self, report: ReportInput, paths: RolloutPaths, *, is_lost: bool = False) -> ReportResult:
+        """Write the result, its row and, where the job was submitted on another host, the pack.
+
+        is_lost: the rollout has not reported. What it writes after all stays.
+        """
         spec = report.spec
         for chain, results in report.packs.items():
             await self._have_child(spec, chain, results)
@@ -191,7 +194,8 @@ class ReportActivities:
             tree = with_events(report.tree, tree)
         result = self._result(report, paths, leaves=len(tree.leaves), nodes=len(tree.nodes))
         prompts = await self._prompts(report)
-        await asyncio.to_thread(write_rollout, paths, result, tree, prompts)
+        if not await asyncio.to_thread(write_rollout, paths, result, tree, prompts, is_lost=is_lost):
+            return ReportResult(directory=str(paths.root))
         if spec.branch is not None:
             # Its parent tells of it, and the row is the root's.
             portable = spec.run.branch is not None and spec.run.branch.portable

@@ -243,10 +243,11 @@ class RolloutSpec(Model):
     def run_timeout(self) -> timedelta:
         """Return how long its workflow may run: a backstop, longer than a rollout takes that ends by itself.
 
-        Its report is tried twice: in the sandbox, and without it, and one of these once more after an outage.
+        Its report is tried in the sandbox, and without it, each of these once more after an outage; checkpoints are
+        released on their hosts, and elsewhere where these are lost; the sandbox is removed.
         """
         limits = self.options
-        ending = 3 * limits.report_total_sec + limits.teardown_total_sec
+        ending = 4 * limits.report_total_sec + 3 * limits.teardown_total_sec
         return timedelta(seconds=self.run.deadline_sec + ending + limits.max_wait_sec)
 
 
@@ -328,7 +329,7 @@ class JobInput(Model):
     """Timing of the job's workflows, frozen at submit."""
 
     to_cancel: list[str] = []
-    """Workflow ids of rollouts whose cancellation was asked for and not sent yet."""
+    """Workflow ids of rollouts whose cancellation was asked for, of those that have not started as well."""
 
     lost: list[LostGroup] = []
     """Counted as errored, but without a row where the job was submitted."""

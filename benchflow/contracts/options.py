@@ -167,10 +167,10 @@ class WorkflowOptions(_FromEnvironment):
     """Sandboxes that a rollout may have because of lost hosts, the first included."""
 
     report_total_sec: Seconds = 900.0
-    """Seconds that writing a result is tried for (a disk may be full) before the rollout ends without its files."""
+    """Seconds that writing a result is tried for (a disk may be full) before the rollout ends errored."""
 
     teardown_total_sec: Seconds = 600.0
-    """Seconds that a teardown is tried for before it is left to the reaper."""
+    """Seconds that a teardown, or a release of checkpoints, is tried for before it is left to the reaper."""
 
     closing_sec: SecondsOrNone = 5.0
     """Seconds that a job waits, at its end, for rollouts that have reported to close."""

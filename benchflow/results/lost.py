@@ -11,7 +11,7 @@ from benchflow.contracts import ids
 from benchflow.contracts.job import JobSpec, Origin, RolloutSpec
 from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.rollout import Failure, RolloutOutcome, RolloutResult
-from benchflow.errors import ResultFileError
+from benchflow.errors import ResultFileError, StoreError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.write import append_row, put_aside, write_json, write_rollout
 from benchflow.stored_files import read_stored, require_directory
@@ -31,6 +31,18 @@ def find_result(paths: RolloutPaths, workflow_id: str, lost: LostRollout) -> Rol
     except (FileNotFoundError, NotADirectoryError, ValueError, ResultFileError):
         return None
     return result if is_of(result, workflow_id, lost) else None
+
+
+def require_result(paths: RolloutPaths, workflow_id: str, lost: LostRollout) -> RolloutResult:
+    """Return the result that was written in the moment in which its row as a lost one was to be.
+
+    Raises:
+        StoreError: It is of another attempt, which the next try puts aside.
+    """
+    found = find_result(paths, workflow_id, lost)
+    if found is None:
+        raise StoreError("another attempt has written its result just now", file=str(paths.result))
+    return found
 
 
 def is_of(result: RolloutResult, workflow_id: str, lost: LostRollout) -> bool:
@@ -123,6 +135,7 @@ def write_missing(
         tree={"nodes": 1, "leaves": 1},
         directory=str(paths.root),
     )
-    write_rollout(paths, result, build_tree(rollout, [], [], []), [])
+    if not write_rollout(paths, result, build_tree(rollout, [], [], []), [], is_lost=True):
+        return require_result(paths, rollout, lost)
     append_row(JobPaths(Path(origin.job_dir)), result)
     return result

@@ -63,9 +63,22 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_rollout(
-    paths: RolloutPaths, result: RolloutResult, tree: RolloutTree, prompts: Sequence[dict[str, Any]]
-) -> None:
-    """Lay out a rollout's files; `result.json` last, because its presence says that the rollout is done."""
+    paths: RolloutPaths,
+    result: RolloutResult,
+    tree: RolloutTree,
+    prompts: Sequence[dict[str, Any]],
+    *,
+    is_lost: bool = False,
+) -> bool:
+    """Lay out a rollout's files; `result.json` last, because its presence says that the rollout is done.
+
+    Args:
+        is_lost: Whether its job knows the result, and the rollout has not told it. It never replaces one that the
+            rollout writes after all, at whichever moment.
+
+    Returns:
+        Whether the result was written.
+    """
     for directory in (paths.agent, paths.verifier, paths.artifacts, paths.trainer, paths.trajectory.parent):
         with storage_errors(directory):
             directory.mkdir(parents=True, exist_ok=True)
@@ -76,7 +89,8 @@ def write_rollout(
     write_json(paths.tree, tree.model_dump(mode="json"))
     with storage_errors(paths.rewards):
         paths.rewards.touch()
-    write_atomic(paths.result, result.model_dump_json(indent=2, exclude={"trajectory"}).encode() + b"\n")
+    content = result.model_dump_json(indent=2, exclude={"trajectory"}).encode() + b"\n"
+    return write_atomic(paths.result, content, replaces=not is_lost)
 
 
 def write_rewards(paths: RolloutPaths, step: int, events: Sequence[RewardEvent]) -> None:

@@ -56,6 +56,9 @@ class Backlog:
         self.named: deque[RolloutSpec] = deque()
         self.retries = list(retries)
 
+    def __len__(self) -> int:
+        return self.n_unstarted + len(self.retries)
+
     @property
     def n_unstarted(self) -> int:
         """Rollouts that had no attempt yet, and those that are named."""
@@ -90,6 +93,14 @@ class Backlog:
         count = sum(end - first for first, end in pending)
         self.pending.drop(count)
         return len(due) + count, [*pending, *((one.index, one.index + 1) for one in due if one.attempt == 1)]
+
+    def drop_attempted(self, now: float) -> int:
+        """Remove the retries of rollouts that had an attempt, and return how many: that attempt's row is theirs."""
+        self.unname(now)
+        number, never = self.drop(self.retries, [])
+        for first, end in never:
+            self.pending.put_back(first, end)
+        return number - len(never)
 
     def _drop_retries(self, indices: set[int]) -> None:
         self.retries = [retry for retry in self.retries if retry.index not in indices]

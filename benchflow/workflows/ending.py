@@ -24,7 +24,6 @@ class ReportWriter:
 
     def __init__(self) -> None:
         self._collecting: workflow.ActivityHandle[Any] | None = None
-        self._has_run_out = False
 
     def stop_collecting(self) -> None:
         """End the collecting of what is in the sandbox. What there is by then is written."""
@@ -51,6 +50,7 @@ class ReportWriter:
 
     async def _execute(self, name: str, report: ReportInput, limits: dict[str, Any]) -> ReportResult:
         """Execute an activity that writes the result, once more where it ran out of time: in an outage, perhaps."""
+        has_run_out = False
         while True:
             writing = workflow.start_activity(name, report, result_type=ReportResult, **limits)
             if name == names.REPORT:
@@ -59,9 +59,9 @@ class ReportWriter:
                 written: ReportResult = await writing
                 return written
             except ActivityError as error:
-                if self._has_run_out or not isinstance(error.cause, ActivityTimeout):
+                if has_run_out or not isinstance(error.cause, ActivityTimeout):
                     raise
-                self._has_run_out = True
+                has_run_out = True
 
 
 async def tear_down(spec: RolloutSpec, sandbox: SandboxRef | None) -> None:

@@ -34,18 +34,29 @@ async def on_host(
     limit: float | None = None,
     summary: str | None = None,
     *,
+    total: float | None = None,
     before: Callable[[], None] = lambda: None,
 ) -> Any:
-    """What an activity on the host of `queue` returns, a `result`. limit: seconds of one attempt, as in `options`.
+    """Run an activity on the host of `queue` and return its result.
 
-    before: called whenever it is about to be scheduled. Raises `HostLost` when nobody takes it and the host is silent.
+    Args:
+        queue: The task queue of the host.
+        name: The activity's name.
+        arg: Its argument.
+        result: The type of its result.
+        limit: Seconds of one attempt, as in `options`.
+        summary: What the Web UI shows beside its name.
+        total: Seconds of all attempts, as in `options`.
+        before: Called whenever it is about to be scheduled.
+
+    Raises:
+        HostLost: Nobody takes it, and the host is silent.
     """
     while True:
         before()
         try:
-            return await result_of(
-                workflow.start_activity(name, arg, result_type=result, summary=summary, **options.on_host(queue, limit))
-            )
+            limits = options.on_host(queue, limit, total_sec=total)
+            return await result_of(workflow.start_activity(name, arg, result_type=result, summary=summary, **limits))
         except ActivityError as error:
             cause = error.cause
             waited = isinstance(cause, ActivityTimeout) and cause.type == TimeoutType.SCHEDULE_TO_START

@@ -281,12 +281,16 @@ class InSandbox:
             work = work.model_copy(update={"answers": [*work.answers, answer]})
 
     async def _answer_to(self, question: Question) -> Answer:
+        # The turn may have come to its question although it was cancelled: then nobody ends this wait.
+        self._check_stop()
         self.question = question
         self._tell()
-        with waiting("an answer"):
-            await workflow.wait_condition(lambda: self._answers.has(question) and not self.looks)
-        self.question = None
-        self._tell()
+        try:
+            with waiting("an answer"):
+                await workflow.wait_condition(lambda: self._answers.has(question) and not self.looks)
+        finally:
+            self.question = None
+            self._tell()
         return self._answers.to(question)
 
     async def look(self) -> VerifyResult:
@@ -348,6 +352,8 @@ class InSandbox:
 
     async def _branch(self, checkpoint: Checkpoint, children: tuple[ChildSpec, ...]) -> bool:
         """Have children go on from here; whether this rollout then goes on, here or where one of them has ended."""
+        # The checkpoint may have been taken although it was cancelled.
+        self._check_stop()
         if self._phases.phase != "branch":
             self._begin("branch")
         if self.branches.keeps(checkpoint.steps_done, branches=True) and not self._keeps(checkpoint.node):
@@ -357,11 +363,11 @@ class InSandbox:
         try:
             value = await self.branches.grow(checkpoint, children, self.steps, self._tell)
         finally:
+            self.branches.go_on()
             # What it is about to write is older than what is written from now on. It may end well although cancelled.
             grown.set()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
-            self.branches.go_on()
         if self.branches.goes_on_itself:
             await self._resume(checkpoint)
             return True
@@ -401,10 +407,7 @@ class InSandbox:
             except HostLost:
                 # What is done next on that host will tell.
                 return
-            await workflow.wait_condition(lambda known=ended: grown.is_set() or self._has_grown(known))  # type: ignore[misc]
-
-    def _has_grown(self, known: int) -> bool:
-        return len(self.branches.outcomes) > known
+            await workflow.wait_condition(lambda n=ended: grown.is_set() or len(self.branches.outcomes) > n)  # type: ignore[misc]
 
     async def _write_tree(self) -> None:
         tree = self.branches.tree(chain_nodes(self.branches, self.steps, self.kept))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from temporalio import workflow
@@ -21,11 +22,7 @@ from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
-    from benchflow.contracts.activities import (
-        Batch,
-        BatchInput,
-        FinishJob,
-    )
+    from benchflow.contracts.activities import Batch, BatchInput, FinishJob
     from benchflow.contracts.job import (
         CancelRollout,
         JobInput,
@@ -43,7 +40,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.cancellation import cancel_workflows, to_the_end
     from benchflow.workflows.failures import failure_from
     from benchflow.workflows.job_details import job_details
-    from benchflow.workflows.operator import rollout_attributes, rollout_summary
+    from benchflow.workflows.operator import rollout_attributes, rollout_summary, show
     from benchflow.workflows.patience import Patience
     from benchflow.workflows.sweep import ANY_ATTEMPT, Sweep, is_of
 
@@ -63,7 +60,8 @@ class JobWorkflow:
         self._concurrency = job.concurrency
         self._paused = job.paused
         self._cancelled = job.cancelled
-        self._to_cancel: list[str] = list(job.to_cancel)
+        self._to_cancel = dict.fromkeys(job.to_cancel)
+        self._cancel_sent: set[tuple[int, int]] = set()  # index and attempt
         self._given_up = False
         self._recent: deque[RolloutOutcome] = deque(maxlen=RECENT)
         self._wake = 0
@@ -72,7 +70,7 @@ class JobWorkflow:
         self._naming = Patience(self.options.start_total_sec, lambda: self._cancelled)
         self._driving = Patience(self.options.start_total_sec, lambda: self._cancelled)
         self._finishing = Patience(self.options.report_total_sec)
-        self._sweep = Sweep(job, self._open, on_done=self.rollout_done, on_lost=self._hear_lost)
+        self._sweep = Sweep(job, self._open, on_done=self.rollout_done, on_lost=self._take)
 
     @workflow.run
     async def run(self, job: JobInput) -> JobOutcome:
@@ -96,10 +94,13 @@ class JobWorkflow:
 
     @workflow.signal(name=names.ROLLOUT_DONE)
     def rollout_done(self, outcome: RolloutOutcome) -> None:
-        """Idempotent: what is not open, or is another attempt, was heard before."""
+        """Take the outcome of an open rollout. Another one, or another attempt's, was heard before."""
         known = self._open.get(outcome.index)
-        if known is None or not is_of(outcome, known):
-            return
+        if known is not None and is_of(outcome, known):
+            self._take(outcome, LostRollout(index=known.index, attempt=known.attempt, run_id=known.run_id))
+
+    def _take(self, outcome: RolloutOutcome, lost: LostRollout) -> None:
+        """Count the outcome of an open rollout, or schedule its retry. lost: names its row, if it has no result."""
         del self._open[outcome.index]
         self._wake += 1
         wait = self._retry_wait(outcome)
@@ -107,6 +108,9 @@ class JobWorkflow:
             not_before = workflow.time() + wait
             self._backlog.retries.append(Retry(index=outcome.index, attempt=outcome.attempt + 1, not_before=not_before))
             return
+        if outcome.directory is None and outcome.pack is None:
+            failure = outcome.error or Failure(type="ReportError", category="internal", message="there is no result")
+            self._lost = merged(self._lost, LostGroup(failure=failure, rollouts=[lost]))
         self._counts = self._counts.plus(outcome)
         self._recent.append(outcome)
         self._show()
@@ -128,7 +132,9 @@ class JobWorkflow:
 
     @workflow.signal(name=names.CANCEL_ROLLOUT)
     def cancel_rollout(self, wanted: CancelRollout) -> None:
-        self._to_cancel.append(wanted.id)
+        """Cancel a rollout that runs, or as soon as it does. It is not run again."""
+        if len(self._to_cancel) < self._job.total:
+            self._to_cancel[wanted.id] = None
         self._wake += 1
 
     @workflow.query(name=names.PROGRESS)
@@ -140,7 +146,7 @@ class JobWorkflow:
             counts=self._counts,
             open_count=len(self._open),
             open=[rollout.id for rollout in self._open.values()][:50],
-            waiting=self._backlog.n_unstarted + len(self._backlog.retries),
+            waiting=len(self._backlog),
             concurrency=self._concurrency,
             paused=self._paused,
             cancelled=self._cancelled,
@@ -160,10 +166,15 @@ class JobWorkflow:
                 workflow.logger.exception("the job's window failed")
                 if before != (self._counts, len(self._open), self._backlog.n_unstarted):
                     self._driving.reset()
-                if not await self._driving.wait("window", error) and not self._cancelled:
-                    return self._give_up(failure_from(error, "plan"))
+                if await self._driving.wait("window", error):
+                    continue
+                if self._starts_nothing:
+                    # The end waits for what is open.
+                    return
+                self._give_up(failure_from(error, "plan"))
 
     async def _drive(self) -> None:
+        """Start rollouts and cancel them, and continue as new in time, however long those that are open take."""
         while self._is_unfinished():
             seen = self._wake
             await self._cancel_named()
@@ -175,11 +186,15 @@ class JobWorkflow:
             if self._must_continue_as_new():
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 workflow.continue_as_new(self._carry())
-            if self._is_unfinished():
+            if self._is_unfinished() and not self._to_be_cancelled():
                 await self._wait(seen)
 
+    @property
+    def _starts_nothing(self) -> bool:
+        return self._cancelled or self._given_up
+
     def _is_unfinished(self) -> bool:
-        return not self._cancelled and bool(self._open or self._backlog.retries or self._backlog.n_unstarted)
+        return bool(self._open) or (not self._starts_nothing and len(self._backlog) > 0)
 
     def _room(self) -> int:
         """How many rollouts may be started now."""
@@ -187,16 +202,14 @@ class JobWorkflow:
         return window - len(self._open)
 
     def _has_room(self) -> bool:
-        return self._is_unfinished() and not self._paused and self._room() > 0
+        return len(self._backlog) > 0 and not self._starts_nothing and not self._paused and self._room() > 0
 
     async def _wait(self, seen: int) -> None:
-        """Until something happened, or the next retry is due."""
+        """Wait until something happens, the next retry is due, or the sweeps have made the history long."""
         due = min((retry.not_before for retry in self._backlog.retries), default=None)
         timeout = max(0.01, due - workflow.time()) if due is not None and self._has_room() else None
-        try:
-            await workflow.wait_condition(lambda: self._wake != seen, timeout=timeout)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            await workflow.wait_condition(lambda: self._wake != seen or self._must_continue_as_new(), timeout=timeout)
 
     async def _name_next(self) -> None:
         """Name rollouts that may start now, if none is: retries that are due, before new ones."""
@@ -299,7 +312,7 @@ class JobWorkflow:
         """Seconds until this rollout is run again; None when its outcome stands."""
         failure = outcome.error or outcome.verifier_error
         config = self._job.retry
-        if outcome.status != "errored" or failure is None or self._cancelled or self._given_up:
+        if outcome.status != "errored" or failure is None or self._starts_nothing or outcome.id in self._to_cancel:
             return None
         if failure.category not in config.categories or outcome.attempt > config.max_retries:
             return None
@@ -343,7 +356,7 @@ class JobWorkflow:
                 "paused": self._paused,
                 "concurrency": self._concurrency,
                 "cancelled": self._cancelled,
-                "to_cancel": self._to_cancel,
+                "to_cancel": list(self._to_cancel),
             }
         )
 
@@ -352,30 +365,22 @@ class JobWorkflow:
     async def _end(self) -> None:
         """Wait for what is open, and sum up. What raises is logged: the job ends, and `bench results` sums up again."""
         try:
-            await self._settle()
+            if self._is_unfinished() and not self._starts_nothing:
+                self._give_up(Failure(type="JobError", category="internal", message="the job's workflow has a defect"))
+            while self._open:
+                # Only after a defect of the window: otherwise nothing is open here.
+                await self._cancel_named()
+                await workflow.wait_condition(lambda seen=self._wake: self._wake != seen)  # type: ignore[misc]
         except Exception:
             workflow.logger.exception("not every rollout was waited for")
+        if self._cancelled:
+            self._counts = self._counts.plus_errored(self._backlog.drop_attempted(workflow.time()))
         self._sweeping.cancel()
         try:
             # A task, so that the sweep's timer is cancelled before: the order that recorded histories have.
             await asyncio.create_task(self._finish())
         except Exception as error:
             workflow.logger.error("the summary could not be written: %s", error)
-
-    async def _settle(self) -> None:
-        """Wait until each open rollout has reported; the sweep hears of those that can't. Cancelled, cancel them."""
-        if not self._cancelled:
-            self._give_up(Failure(type="JobError", category="internal", message="the job's workflow has a defect"))
-            await workflow.wait_condition(lambda: not self._open or self._cancelled)
-        if self._cancelled:
-            self._backlog.unname(workflow.time())
-            number, never = self._backlog.drop(self._backlog.retries, [])
-            # The others have a row: that of their last attempt.
-            self._counts = self._counts.plus_errored(number - len(never))
-            for first, end in never:
-                self._backlog.pending.put_back(first, end)
-            await cancel_workflows([rollout.id for rollout in self._open.values()], self.options.start_batch)
-            await workflow.wait_condition(lambda: not self._open)
 
     async def _finish(self) -> None:
         job = self._job
@@ -388,33 +393,25 @@ class JobWorkflow:
             total=job.total,
             lost=self._lost,
         )
-        await self._finishing.execute(names.FINISH_JOB, finish)
+        await self._finishing.execute(names.FINISH_JOB, finish, limit_sec=self.options.report_total_sec)
         if self._children:
             # The last ones have reported and are about to close. An event of theirs that arrives while the job
             # completes would make its last workflow task fail and run again.
             await workflow.wait(list(self._children), timeout=self.options.closing_sec)
 
-    # --- cancel, and the lost ----------------------------------------------------------------------------
+    # --- cancel ------------------------------------------------------------------------------------------
+
+    def _to_be_cancelled(self) -> list[OpenRollout]:
+        """Return the running rollouts, or all of a cancelled job, whose cancellation was asked for and not sent."""
+        started = [rollout for rollout in self._open.values() if rollout.since is not None]
+        unsent = [rollout for rollout in started if (rollout.index, rollout.attempt) not in self._cancel_sent]
+        return [rollout for rollout in unsent if self._cancelled or rollout.id in self._to_cancel]
 
     async def _cancel_named(self) -> None:
-        """Cancel the rollouts whose cancellation was asked for. More may be asked for meanwhile."""
-        while self._to_cancel:
-            asked = list(self._to_cancel)
-            await cancel_workflows(asked, self.options.start_batch)
-            del self._to_cancel[: len(asked)]
-
-    def _hear_lost(self, rollout: OpenRollout, outcome: RolloutOutcome, lost: LostRollout) -> None:
-        """Take the outcome of a rollout that can't report, unless it has reported meanwhile."""
-        if not self._sweep.is_open(rollout):
-            return
-        has_row = outcome.directory is not None or outcome.pack is not None
-        if not has_row and outcome.error is not None and self._retry_wait(outcome) is None:
-            self._lost = merged(self._lost, LostGroup(failure=outcome.error, rollouts=[lost]))
-        self.rollout_done(outcome)
+        """Send the cancellations that were requested, and those that are requested meanwhile."""
+        while asked := self._to_be_cancelled():
+            self._cancel_sent |= {(rollout.index, rollout.attempt) for rollout in asked}
+            await cancel_workflows([rollout.id for rollout in asked], self.options.start_batch)
 
     def _show(self) -> None:
-        """Show an operator where the job is. It is no reason to fail for."""
-        try:
-            workflow.set_current_details(job_details(self._job, self._counts, len(self._open), self._recent))
-        except Exception:
-            workflow.logger.exception("the job can't be shown")
+        show(lambda: job_details(self._job, self._counts, len(self._open), self._recent))

@@ -51,16 +51,16 @@ async def release(
         by_queue.setdefault(checkpoint.queue, []).append(checkpoint)
     for queue, those in by_queue.items():
         name, work = names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=those)
+        total = options.current().teardown_total_sec
         try:
             try:
                 if queue not in lost:
-                    await on_host(queue, name, work, None, before=before)
+                    await on_host(queue, name, work, None, total=total, before=before)
                     continue
             except HostLost:
                 workflow.logger.warning("checkpoints on a lost host are left to its reaper: %s", queue)
             if any(checkpoint.is_portable for checkpoint in those):
                 before()
-                total = options.current().teardown_total_sec
                 await workflow.execute_activity(name, work, **options.shared(total_sec=total))
         except ActivityError as error:
             if is_cancelled_exception(error):

@@ -5,9 +5,10 @@ Names, questions and errors are of task sets and agents: `sanitised_markdown` le
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributePair
 
 from benchflow.contracts import names
@@ -69,6 +70,14 @@ def rollout_details(
         lines += ["", f"error: `{error.category}` {shown(error.message)}"]
     lines += [""] + [f"- {name}: {seconds:.2f} s" for name, seconds in timing.items()]
     return "\n".join(lines)
+
+
+def show(details: Callable[[], str]) -> None:
+    """Show the running workflow's details in the Web UI. It goes on where they can't be shown."""
+    try:
+        workflow.set_current_details(details())
+    except Exception:
+        workflow.logger.exception("the workflow's details can't be shown")
 
 
 def _world(world: ReadyWorld) -> str:

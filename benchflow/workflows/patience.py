@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.workflows import options
@@ -62,16 +63,29 @@ class Patience:
             return True
         return False
 
-    async def execute(self, name: str, arg: Any, result: Any = None) -> Any:
-        """Execute an activity that any host may run. Raises its last error once the time is over."""
-        limits = options.shared()
+    async def execute(self, name: str, arg: Any, result: Any = None, *, limit_sec: float | None = None) -> Any:
+        """Execute an activity that any host may run, with attempts of `limit_sec` seconds as in `options.shared`.
+
+        Raises its error once the time is over, and at once one that no further try can pass.
+        """
+        limits = options.shared(limit_sec)
         limits["retry_policy"] = replace(limits["retry_policy"], maximum_attempts=ATTEMPTS)
         while True:
             try:
                 found = await workflow.execute_activity(name, arg, result_type=result, **limits)
             except Exception as error:
-                if not await self.wait(name, error):
+                if _is_final(error) or not await self.wait(name, error):
                     raise
             else:
                 self.reset()
                 return found
+
+
+def _is_final(error: Exception) -> bool:
+    """Tell whether an activity has failed with an error that a further try would meet again.
+
+    One that may pass is not, also where the worker has ended its attempts.
+    """
+    cause = error.cause if isinstance(error, ActivityError) else None
+    is_ended = isinstance(cause, ApplicationError) and cause.non_retryable
+    return is_ended and not failure_from(error, "plan").retryable

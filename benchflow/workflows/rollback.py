@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.checkpoint import Checkpoint
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.rollout import Rollback, Usage, total
+    from benchflow.workflows.cancellation import to_the_end
     from benchflow.workflows.ending import tear_down
     from benchflow.workflows.hosts import HostLost, on_host
     from benchflow.workflows.in_sandbox import InSandbox
@@ -75,7 +76,8 @@ class Rollbacks:
                 )
             except HostLost:
                 workflow.logger.warning("what is undone stays on the lost host %s", here.sandbox.host_id)
-            await tear_down(self._spec, here.sandbox)
+            # Cancelled now, the rollout has no other sandbox to remove.
+            await to_the_end(tear_down(self._spec, here.sandbox))
         used += [undone.used] if undone is not None and undone.used is not None else []
         back.branches.undone += used
         directory = undone.directory if undone is not None else None

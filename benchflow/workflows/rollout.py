@@ -195,9 +195,8 @@ class RolloutWorkflow:
 
     @workflow.query(name=names.PROGRESS)
     def progress(self) -> RolloutProgress:
-        since = self._phases.since.timestamp()
+        since, chain = self._phases.since.timestamp(), self._spec.chain
         detail, question = self._phase_detail(), self._here.question
-        chain = self._spec.chain
         return RolloutProgress(phase=self._phases.phase, detail=detail, since=since, chain=chain, question=question)
 
     @workflow.signal(name=names.ANSWER)
@@ -288,9 +287,12 @@ class RolloutWorkflow:
             started_at=started.timestamp(),
             generations=self._provisions,
         )
-        report = await self._report(least)
+        report, unwritten = await self._report(least)
         # What raises from now on leaves no trace in the result: it is written.
-        error = self._error
+        error = self._error or unwritten
+        if unwritten is not None and rewards is not None:
+            # A score counts with the result that shows where it came from.
+            status, rewards, error, here.branches.value = "errored", None, unwritten, None
         with self._continuing():
             await workflow.wait_condition(workflow.all_handlers_finished)
         with self._continuing():
@@ -353,15 +355,13 @@ class RolloutWorkflow:
         own = self._here.steps[branches.begun :]
         return sum(outcome.turn.n_tool_calls for outcome in own) + branches.n_tool_calls
 
-    async def _report(self, least: ReportInput) -> ReportResult:
-        """Write all that is known. Where that can't be put together or sent, write the least that a row needs."""
+    async def _report(self, least: ReportInput) -> tuple[ReportResult, Failure | None]:
+        """Write all that is known, or the least that a row needs where that can't be sent. As `ReportWriter.write`."""
         for is_complete in (True, True, False):
             with self._continuing():
                 report = self._complete(least) if is_complete else least.model_copy(update={"error": self._error})
-                written, failure = await self._writer.write(report)
-                self._error = self._error or failure
-                return written
-        return ReportResult()
+                return await self._writer.write(report)
+        return ReportResult(), self._error
 
     def _complete(self, report: ReportInput) -> ReportInput:
         """Add all that is known of the rollout to its report."""

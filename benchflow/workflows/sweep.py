@@ -34,7 +34,7 @@ class Sweep:
         open_: Mapping[int, OpenRollout],
         *,
         on_done: Callable[[RolloutOutcome], None],
-        on_lost: Callable[[OpenRollout, RolloutOutcome, LostRollout], None],
+        on_lost: Callable[[RolloutOutcome, LostRollout], None],
     ) -> None:
         """Prepare the sweep.
 
@@ -42,7 +42,7 @@ class Sweep:
             job: The job.
             open_: Its open rollouts by index, as they change.
             on_done: Called with the outcome of a rollout whose signal has not come.
-            on_lost: Called with the outcome that a rollout without one was given.
+            on_lost: Called with the outcome that a rollout without one was given, if it has not reported meanwhile.
         """
         self._job = job
         self._options = job.options
@@ -129,7 +129,7 @@ class Sweep:
         attempt = max(1, rollout.attempt)
         try:
             found: LostOutcomes = await Patience(self._options.report_total_sec).execute(
-                names.REPORT_LOST, given, LostOutcomes
+                names.REPORT_LOST, given, LostOutcomes, limit_sec=self._options.report_total_sec
             )
             outcome = found.outcomes[0]
         except Exception as error:
@@ -137,4 +137,5 @@ class Sweep:
             outcome = RolloutOutcome(
                 id=rollout.id, index=rollout.index, attempt=attempt, status="errored", error=failure
             )
-        self._on_lost(rollout, outcome, lost)
+        if self.is_open(rollout):
+            self._on_lost(outcome, lost)

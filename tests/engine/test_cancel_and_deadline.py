@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import Any
 
 import pytest
+from support.asked import ask, question
+from support.hall import _Seat
 from support.theatre import Theatre
+from temporalio.service import RPCError
 
 from benchflow.activities import report
+from benchflow.activities.turns import TurnActivities
+from benchflow.contracts import names
+from benchflow.contracts.activities import StepInput
+from benchflow.contracts.rollout import Answer, TurnResult
+from benchflow.contracts.sandbox import ImageRef
+from benchflow.jobs import Job
 from benchflow.testing.waiting import until
 
 
@@ -34,6 +45,74 @@ async def test_a_cancelled_rollout_goes_no_further_than_the_activity_that_it_is_
     assert not theatre.hall.turns
     assert not theatre.hall.open
     assert "connect" not in result.timing
+
+
+class Deaf:
+    """Work that ends well once it is let go of, although it was cancelled meanwhile."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+        self._may_end = asyncio.Event()
+
+    async def work(self) -> None:
+        self.has_begun.set()
+        while not self._may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._may_end.wait()
+
+    async def cancel(self, theatre: Theatre, job: Job) -> None:
+        """Let go of the work once it has heard of the cancellation of its rollout."""
+        await self.has_begun.wait()
+        await job.cancel()
+
+        async def is_asked() -> bool:
+            return "EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED" in await theatre.events(job, "/r/play/oracle/0")
+
+        await until(is_asked)
+        self._may_end.set()
+
+
+async def test_nobody_is_waited_for_whom_an_agent_asks_as_its_rollout_is_cancelled(theatre: Theatre) -> None:
+    deaf = Deaf()
+    ask(theatre, [question("q", "yes")])
+    asking = TurnActivities._act
+
+    async def act(activities: TurnActivities, work: StepInput, *rest: Any) -> TurnResult:
+        await deaf.work()
+        return await asking(activities, work, *rest)
+
+    theatre.patch.setattr(TurnActivities, "_act", act)
+    job = await theatre.submit()
+    await deaf.cancel(theatre, job)
+    try:
+        async with asyncio.timeout(20):
+            (result,) = await theatre.results(job)
+    finally:
+        # One that waits after all goes on.
+        with contextlib.suppress(RPCError):
+            rollout = job.engine.client.get_workflow_handle(job.id + "/r/play/oracle/0")
+            await rollout.signal(names.ANSWER, Answer(question="q", option="yes"))
+    assert (result.status, result.rewards) == ("cancelled", None)
+    assert not theatre.hall.open
+
+
+async def test_no_child_begins_at_a_checkpoint_that_is_taken_as_its_rollout_is_cancelled(theatre: Theatre) -> None:
+    deaf = Deaf()
+    snapshot = _Seat.snapshot
+
+    async def take(seat: _Seat, name: str) -> ImageRef:
+        await deaf.work()
+        return await snapshot(seat, name)
+
+    theatre.patch.setattr(_Seat, "snapshot", take)
+    branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}}
+    job = await theatre.submit(theatre.stepped(2), branch=branch)
+    await deaf.cancel(theatre, job)
+    (result,) = await theatre.results(job)
+    assert (result.status, result.rewards) == ("cancelled", None)
+    events = await theatre.events(job, "/r/play/oracle/0")
+    assert "EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED" not in events
+    assert not theatre.hall.open
 
 
 async def test_a_rollout_that_reaches_its_deadline_is_an_error_and_measures_nothing(theatre: Theatre) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,10 +16,13 @@ from support.theatre import Theatre
 
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.errors import ConfigError
+from benchflow.errors import ConfigError, GatewayUnavailableError
+from benchflow.gateway.client import GatewayClient
+from benchflow.gateway.process import stop_gateway
 from benchflow.host import host_id
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.paths import StatePaths
+from benchflow.testing.waiting import until
 
 StartHost = Callable[..., StatePaths]
 
@@ -118,6 +122,26 @@ async def test_the_workers_environment_is_the_only_source_of_secrets(
     assert error is not None
     assert (error.type, error.category, error.phase) == ("MissingSecretError", "secret", "plan")
     assert "BF_ONLY_HERE" in error.message and "worker" in error.message
+
+
+@pytest.mark.long
+async def test_a_worker_starts_the_gateway_of_its_host_again(start_host: StartHost) -> None:
+    paths = start_host("here")
+    paths.gateway.rollouts.mkdir(parents=True)
+    (paths.gateway.rollouts / "one.json").write_text("{}")
+
+    async def pid_of_another(pid: int | None) -> int | None:
+        try:
+            found = (await GatewayClient(paths, patience=0.0).ping()).pid
+        except GatewayUnavailableError:
+            return None
+        return found if found != pid else None
+
+    first = await until(lambda: pid_of_another(None))
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    assert await until(lambda: pid_of_another(first))
+    await stop_gateway(paths)
 
 
 async def test_a_store_that_only_the_submitter_sees_is_refused(

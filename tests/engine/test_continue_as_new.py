@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from support.theatre import Theatre
 
@@ -73,6 +75,30 @@ async def test_signals_are_heard_and_settings_kept_across_runs(theatre: Theatre)
     assert {r.workflow_id for r in results if r.status != "passed"} == {victim}
     assert set(theatre.hall.turns.values()) == {1}
     assert theatre.hall.most_open == 3
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["running", "cancelled"])
+async def test_the_history_of_a_job_in_which_nothing_happens_is_bounded(theatre: Theatre, is_cancelled: bool) -> None:
+    # Sweeps alone fill the history, while a sandbox takes its time to start, whether the job is cancelled or not.
+    theatre.options(history_limit=30, sweep_every_sec=0.05, sweep_after_sec=0.05)
+    started = theatre.hall.stubborn_start = asyncio.Event()
+    job = await theatre.submit()
+
+    async def is_starting() -> bool:
+        return theatre.hall.starting == 1
+
+    await until(is_starting)
+    if is_cancelled:
+        await job.cancel()
+
+    async def continued() -> bool:
+        return len(await runs_of(theatre, job.id)) > 1
+
+    await until(continued)
+    started.set()
+    (result,) = await theatre.results(job)
+    assert result.status == ("cancelled" if is_cancelled else "passed")
+    assert max(await runs_of(theatre, job.id)) < 30 + 30
 
 
 @pytest.mark.long

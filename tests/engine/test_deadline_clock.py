@@ -1,31 +1,108 @@
-"""The clock of a rollout's deadline counts work: a rollout may wait for a slot longer than its deadline."""
+"""The clock of a rollout's deadline counts work: a rollout may wait longer than its deadline."""
 
 from __future__ import annotations
 
 import asyncio
 
+from support.asked import ask, question
 from support.theatre import Theatre
+from temporalio.client import WorkflowHandle
 
+from benchflow.contracts import names
+from benchflow.contracts.ids import short_hash
+from benchflow.contracts.job import RolloutProgress
+from benchflow.contracts.rollout import Answer
+from benchflow.jobs import Job
 from benchflow.testing.waiting import until
+from benchflow.workflows.waiting import MAX_ANSWERS
+
+DEADLINE_SEC = 2.0
+
+
+async def has_passed() -> None:
+    """Wait until a rollout has waited for longer than its deadline: only time shows that it does not pass."""
+    await asyncio.sleep(DEADLINE_SEC + 0.3)
+
+
+def rollout_of(job: Job, chain: str = "") -> WorkflowHandle[object, object]:
+    return job.engine.client.get_workflow_handle(job.id + "/r/play/oracle/0" + chain)
 
 
 async def test_waiting_for_a_slot_is_not_working(theatre: Theatre) -> None:
     slots = theatre.context.slots
     slots.limit, slots.wait_sec = 1, 0.1
     assert slots.take("another")
-    job = await theatre.submit(deadline_sec=3)
+    job = await theatre.submit(deadline_sec=DEADLINE_SEC)
 
     async def waits() -> bool:
         return "EVENT_TYPE_ACTIVITY_TASK_FAILED" in await theatre.events(job, "/r/play/oracle/0")
 
     await until(waits)
-    # Longer than the deadline: only time shows that it does not pass.
-    await asyncio.sleep(3.5)
+    await has_passed()
     slots.free("another")
     (result,) = await theatre.results(job)
     assert (result.status, result.error) == ("passed", None)
-    assert result.timing["wait"] > 3
+    assert result.timing["wait"] > DEADLINE_SEC
     assert slots.taken() == []
+
+
+async def asks(job: Job, chain: str = "") -> str | None:
+    """Return the question for whose answer the rollout waits."""
+    progress = await rollout_of(job, chain).query(names.PROGRESS, result_type=RolloutProgress)
+    return progress.question.id if progress.question is not None else None
+
+
+async def test_waiting_for_a_person_is_not_working(theatre: Theatre) -> None:
+    ask(theatre, [question("q", "yes")])
+    job = await theatre.submit(deadline_sec=DEADLINE_SEC)
+    await until(lambda: theatre.events(job, "/r/play/oracle/0"))
+    await until(lambda: asks(job))
+    await has_passed()
+    await rollout_of(job).signal(names.ANSWER, Answer(question="q", option="yes"))
+    (result,) = await theatre.results(job)
+    assert (result.status, result.error) == ("passed", None)
+    assert result.timing["wait"] > DEADLINE_SEC
+
+
+async def test_answers_that_cannot_be_one_are_counted_and_ignored(theatre: Theatre) -> None:
+    ask(theatre, [question("q", "yes"), question("late", "yes")])
+    job = await theatre.submit()
+    await until(lambda: theatre.events(job, "/r/play/oracle/0"))
+    await until(lambda: asks(job))
+    rollout = rollout_of(job)
+    await rollout.signal(names.ANSWER, Answer(question="q", option="no"))
+    for number in range(MAX_ANSWERS + 3):
+        await rollout.signal(names.ANSWER, Answer(question=f"never-{number}", option="yes"))
+    await rollout.signal(names.ANSWER, Answer(question="late", option="yes"))
+    await rollout.signal(names.ANSWER, Answer(question="q", option="yes"))
+
+    async def asks_late() -> bool:
+        return await asks(job) == "late"
+
+    # It was answered before, when there was no place for it.
+    await until(asks_late)
+    await rollout.signal(names.ANSWER, Answer(question="late", option="yes"))
+    (result,) = await theatre.results(job)
+    assert (result.status, result.error) == ("passed", None)
+    (warning,) = result.warnings
+    assert warning.startswith("ignored answers: 5;")
+
+
+async def test_waiting_for_children_is_not_working(theatre: Theatre) -> None:
+    """They have deadlines of their own, which stand still while they wait for a person."""
+    ask(theatre, [question("q", "yes")], step=1)
+    branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}}
+    job = await theatre.submit(theatre.stepped(2), branch=branch, deadline_sec=DEADLINE_SEC)
+    chains = [f"/b/{short_hash(f'n1.{number}', 16)}" for number in range(2)]
+    for chain in chains:
+        await until(lambda chain=chain: theatre.events(job, f"/r/play/oracle/0{chain}"))  # type: ignore[misc]
+        await until(lambda chain=chain: asks(job, chain))  # type: ignore[misc]
+    await has_passed()
+    for chain in chains:
+        await rollout_of(job, chain).signal(names.ANSWER, Answer(question="q", option="yes"))
+    (result,) = await theatre.results(job)
+    assert (result.status, result.error, result.reward) == ("passed", None, 1.0)
+    assert result.timing["wait"] > DEADLINE_SEC
 
 
 async def test_a_cancelled_rollout_leaves_no_slot_for_which_it_waited(theatre: Theatre) -> None:

@@ -88,6 +88,23 @@ async def test_a_server_that_does_not_answer_an_activity_is_an_outage(theatre: T
     assert (raised.value.type, raised.value.non_retryable) == ("ServerUnavailableError", False)
 
 
+async def test_the_server_shows_why_an_activity_is_retried_however_much_there_is_to_say(theatre: Theatre) -> None:
+    theatre.options(retry_initial_sec=0.02, retry_max_sec=0.05)
+    wordy = errors.DaemonUnavailableError("é" * 50_000, remedy="mend it" * 5000, log_tail="line\n" * 5000)
+    wordy.__cause__ = RuntimeError("why" * 50_000)
+    theatre.hall.faults["play"] = [wordy] * 1000
+    job = await theatre.submit()
+
+    async def trouble() -> str | None:
+        return await job.trouble(job.spec.rollout_id(job.id, 0))
+
+    shown = await until(trouble)
+    theatre.hall.faults["play"] = []
+    assert "DaemonUnavailableError: éé" in shown
+    (result,) = await theatre.results(job)
+    assert (result.status, result.error) == ("passed", None)
+
+
 async def test_a_reward_of_the_steps_before_an_error_of_the_engine_does_not_count(theatre: Theatre) -> None:
     theatre.hall.held = True
     job = await theatre.submit(theatre.stepped(2), retry={"max_retries": 0})

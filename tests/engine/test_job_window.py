@@ -72,6 +72,20 @@ async def test_one_rollout_is_cancelled_and_the_others_are_not(theatre: Theatre)
     assert not theatre.hall.open
 
 
+async def test_a_rollout_that_waits_is_cancelled_once_it_runs(theatre: Theatre) -> None:
+    theatre.hall.held = True
+    job = await theatre.submit(repeats=3, concurrency=1)
+    (first,) = await theatre.in_turn(1)
+    last = job.spec.rollout_id(job.id, 2)
+    await job.cancel_rollout(last)
+    await job.cancel_rollout("of another job")
+    theatre.hall.release_all()
+    results = {result.workflow_id: result.status for result in await theatre.results(job)}
+    assert len(results) == 3
+    assert results.pop(last) == "cancelled"
+    assert set(results.values()) == {"passed"} and first in results
+
+
 async def test_a_cancelled_job_tears_down_what_is_open_and_starts_nothing_more(theatre: Theatre) -> None:
     theatre.hall.held = True
     job = await theatre.submit(repeats=5, concurrency=2)

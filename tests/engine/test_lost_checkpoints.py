@@ -24,7 +24,7 @@ OTHER = "benchflow-host-other"
 @pytest.fixture(autouse=True)
 def impatient(theatre: Theatre) -> None:
     # A worker that lives waits for work, and is given it soon: nobody has to ask when it was last heard of.
-    theatre.options(host_silent_sec=4, host_start_timeout_sec=8)
+    theatre.options(host_silent_sec=4, host_start_timeout_sec=1, heartbeat_timeout_sec=3)
 
 
 @contextlib.asynccontextmanager
@@ -69,8 +69,7 @@ async def test_a_rollout_goes_on_from_its_last_portable_checkpoint(theatre: Thea
     assert theatre.hall.images == {}
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("portable", [True, False])
+@pytest.mark.parametrize("portable", [True, pytest.param(False, marks=pytest.mark.long)])
 async def test_children_whose_host_is_lost_are_run_elsewhere_if_others_have_their_checkpoint(
     theatre: Theatre, portable: bool
 ) -> None:

@@ -5,23 +5,31 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.theatre import Theatre
 from temporalio import workflow
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.worker import Worker
 
 from benchflow import secrets
+from benchflow.activities.job import JobActivities
 from benchflow.activities.job_secrets import remove_secrets_of_ended_jobs
 from benchflow.activities.lost import LostActivities
+from benchflow.activities.reaper import Reaper
 from benchflow.activities.report import ReportActivities
-from benchflow.contracts.activities import LostInput
+from benchflow.contracts.activities import LostInput, OpenRollouts
 from benchflow.contracts.job import OpenRollout, Origin, RolloutSpec
 from benchflow.contracts.lost import LostRollout
+from benchflow.contracts.options import WorkerOptions
 from benchflow.contracts.rollout import Failure, RolloutOutcome
+from benchflow.contracts.sandbox import OwnedSandbox
+from benchflow.errors import ServerUnavailableError
 from benchflow.jobs import Job
+from benchflow.results import lost as lost_results
 from benchflow.store import Store
 from benchflow.testing.waiting import until
 
@@ -46,6 +54,47 @@ async def test_a_lost_row_never_replaces_a_score(theatre: Theatre) -> None:
     assert (outcome.status, outcome.rewards, outcome.error) == ("passed", {"reward": 1.0}, None)
     assert job.results() == [result]
     assert len(job.directory.results.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("way", ["with its trajectory", "with a row only"])
+async def test_a_report_that_comes_while_the_lost_row_is_written_stays(theatre: Theatre, way: str) -> None:
+    job = await theatre.submit()
+    (result,) = await theatre.results(job)
+    assert result.run_id is not None and result.directory is not None
+    file = Path(result.directory) / "result.json"
+    late = file.read_bytes()
+    file.unlink()
+    begin = lost_results.begin_row
+
+    def report_late(*given: Any) -> None:
+        begin(*given)
+        file.write_bytes(late)
+
+    theatre.patch.setattr("benchflow.activities.lost.begin_row", report_late)
+    theatre.patch.setattr(lost_results, "begin_row", report_late)
+    report = ReportActivities(theatre.context)
+    if way == "with a row only":
+
+        async def fail(*_: Any, **__: Any) -> None:
+            file.unlink()
+            raise ValueError("unreadable")
+
+        theatre.patch.setattr(report, "write", fail)
+    given = await lost_input(theatre, job, LostRollout(index=0, attempt=1, run_id=result.run_id))
+    (outcome,) = (await LostActivities(theatre.context, report).report_lost(given)).outcomes
+    assert (outcome.status, outcome.rewards, outcome.error) == ("passed", {"reward": 1.0}, None)
+    assert file.read_bytes() == late
+    assert len(job.directory.results.read_text().splitlines()) == 1
+
+
+async def test_a_namespace_that_is_not_loaded_yet_has_forgotten_no_rollout(theatre: Theatre) -> None:
+    client = Client(theatre.context.client.service_client, namespace="not-there")
+    context = replace(theatre.context, client=client, options=WorkerOptions(unknown_grace_sec=0))
+    with pytest.raises(ServerUnavailableError):
+        await JobActivities(context).rollout_states(OpenRollouts(ids=["any"]))
+    labels = {"benchflow.workflow": "any", "benchflow.run": "any", "benchflow.deadline": "0"}
+    reaper = Reaper(context)
+    assert not await reaper._is_over(OwnedSandbox(name="any", handle="any", labels=labels))
 
 
 async def test_the_result_of_an_earlier_run_is_put_aside_for_a_lost_row(theatre: Theatre) -> None:
@@ -117,8 +166,16 @@ async def test_the_secrets_of_a_terminated_job_are_removed(theatre: Theatre) -> 
     await remove_secrets_of_ended_jobs(theatre.context)
     assert [name for name, _ in secrets.left(paths)] == [job.id]
     await job.handle.terminate()
+    # Its rollout goes on, with them.
     await remove_secrets_of_ended_jobs(theatre.context)
-    assert list(secrets.left(paths)) == []
+    assert [name for name, _ in secrets.left(paths)] == [job.id]
+    theatre.hall.release_all()
+
+    async def are_removed() -> bool:
+        await remove_secrets_of_ended_jobs(theatre.context)
+        return list(secrets.left(paths)) == []
+
+    await until(are_removed)
     # Left anew, for a submit that starts the job again in a moment.
     secrets.leave(paths, job.id, set(), {"KEY": "value-of-it"})
     (file,) = paths.secrets.iterdir()

@@ -16,11 +16,13 @@ from benchflow.worker import make_workers
 APART = "benchflow-host-apart"
 
 
-async def test_a_partition_ends_no_turn_but_one_that_is_cancelled_meanwhile(theatre: Theatre) -> None:
+async def test_a_partition_ends_no_work_but_what_is_cancelled_meanwhile(theatre: Theatre) -> None:
     """Longer than the SDK waits before it cancels by itself what it can't report: heartbeat timeout + 5 s."""
-    theatre.hall.held = True
+    hall = theatre.hall
+    hall.held = hall.holds_verifiers = True
     theatre.options(heartbeat_timeout_sec=1)
-    theatre.hall.elsewhere = {"play": [APART], "stay": [APART]}
+    hall.elsewhere = {"play": [APART], "stay": [APART], "verified": [APART], "grown": [APART] * 3}
+    growing = {"branch": {"policy": {"kind": "after_steps", "steps": [1], "n": 2}}, "job_name": "tree"}
     async with Relay.to(theatre.target.address) as relay:
         target = replace(theatre.target, address=f"127.0.0.1:{relay.port}")
         client = await connect(target)
@@ -29,26 +31,39 @@ async def test_a_partition_ends_no_turn_but_one_that_is_cancelled_meanwhile(thea
         records.open()
         work = OngoingWork(client, records.identity, poll_sec=0.1)
         async with make_workers(context, records, work)[1]:
-            job = await theatre.submit(theatre.task("play"), theatre.task("stay"))
-            rollouts = await theatre.in_turn(2)
+            job = await theatre.submit(*map(theatre.task, ("play", "stay", "verified")))
+            tree = await theatre.submit(theatre.stepped(2, name="grown"), **growing)
+            hall.release(*(name for name in await theatre.in_turn(4) if not {"play", "stay"} & {*name.split("/")}))
+
+            async def are_verified() -> bool:
+                return sum(hall.verified.values()) == 2
+
+            await until(are_verified)
+            hall.release(next(name for name in hall.in_turn if "/grown/" in name))
+            # Two turns, those of two children, and a verifier.
+            rollouts = await theatre.in_turn(5)
             relay.cut()
 
             async def attempts_are_over() -> bool:
-                return work.unattended == 2 or theatre.hall.in_turn != rollouts
+                return work.unattended == 5 or hall.in_turn != rollouts
 
             await until(attempts_are_over)
-            assert theatre.hall.in_turn == rollouts
+            assert hall.in_turn == rollouts
             await job.cancel_rollout(next(rollout for rollout in rollouts if "/stay/" in rollout))
             relay.mend()
 
             async def is_ended() -> bool:
-                return len(theatre.hall.in_turn) == 1
+                return len(hall.in_turn) == 4
 
             await until(is_ended)
-            theatre.hall.release()
+            hall.release_all()
             results = {result.task_name: result for result in await theatre.results(job)}
+            (grown,) = await theatre.results(tree)
         await work.close()
-    assert (results["play"].status, results["play"].reward, results["play"].error) == ("passed", 1.0, None)
-    assert (results["stay"].status, results["stay"].rewards) == ("cancelled", None)
-    assert {*theatre.hall.turns.values()} == {1}
-    assert not theatre.hall.open
+    cancelled = results.pop("stay")
+    assert (cancelled.status, cancelled.rewards) == ("cancelled", None)
+    assert [*results] == ["play", "verified"]
+    for result in [*results.values(), grown]:
+        assert (result.status, result.reward, result.error) == ("passed", 1.0, None)
+    assert {*hall.turns.values()} == {*hall.verified.values()} == {1}
+    assert not hall.open

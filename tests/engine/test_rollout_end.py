@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from support.theatre import Theatre
 
+from benchflow.activities.report import ReportActivities
+from benchflow.contracts.activities import ReportInput, ReportResult
 from benchflow.contracts.rollout import RolloutTree, StepOutcome
+from benchflow.errors import DaemonUnavailableError, TaskError
+from benchflow.paths import RolloutPaths
 
 
 async def test_an_error_of_the_engine_in_the_report_leaves_a_row_with_the_measured_reward(
@@ -37,4 +43,41 @@ async def test_an_error_of_the_engine_in_the_work_is_reported_and_torn_down(
     assert (result.status, result.rewards) == ("errored", None)
     assert result.error is not None
     assert (result.error.type, result.error.category) == ("AssertionError", "internal")
+    assert not theatre.hall.open
+
+
+@pytest.mark.parametrize("reward", [b"1.0", b"0.5"])
+async def test_a_rollout_whose_result_cannot_be_written_is_errored(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch, reward: bytes
+) -> None:
+    """On its sandbox's host, and on any other one: a score must have a result that shows where it came from."""
+
+    async def refuse(activities: ReportActivities, report: ReportInput, paths: RolloutPaths) -> ReportResult:
+        raise TaskError("it cannot be written")
+
+    monkeypatch.setattr(ReportActivities, "write", refuse)
+    theatre.hall.reward = reward
+    job = await theatre.submit(retry={"max_retries": 0})
+    await job.wait()
+    outcome = await job.engine.client.get_workflow_handle(job.id + "/r/play/oracle/0").result()
+    assert (outcome["status"], outcome["rewards"]) == ("errored", None)
+    assert (outcome["error"]["type"], outcome["error"]["phase"]) == ("TaskError", "report")
+    assert not theatre.hall.open
+
+
+async def test_checkpoints_that_cannot_be_released_keep_no_rollout_open(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as the daemon of their host is away, which is no limit of attempts."""
+
+    async def away(prefix: str) -> None:
+        raise DaemonUnavailableError("no Docker daemon answers")
+
+    theatre.options(teardown_total_sec=1)
+    monkeypatch.setattr(theatre.hall, "remove_snapshots", away)
+    branch = {"policy": {"kind": "none"}, "checkpoint": "per_turn"}
+    job = await theatre.submit(theatre.stepped(2), branch=branch)
+    async with asyncio.timeout(20):
+        (result,) = await theatre.results(job)
+    assert (result.status, result.reward, result.error) == ("passed", 1.0, None)
     assert not theatre.hall.open

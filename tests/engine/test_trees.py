@@ -18,6 +18,7 @@ from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import ConfigError
 from benchflow.paths import RolloutPaths
 from benchflow.trajectories.values import tree_grpo
+from benchflow.workflows.branching import MAX_STARTS
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +65,14 @@ async def test_children_go_on_from_one_state_and_its_value_is_their_mean(theatre
     assert {len(drawn) for drawn in left} == {3} and len({drawn[0] for drawn in left}) == 1
     assert len({drawn[1] for drawn in left}) == len({drawn[2] for drawn in left}) == 3
     assert [drawn[2] for drawn in left] == [leaf["rewards"]["reward"] for leaf in leaves]
+
+
+@pytest.mark.long
+async def test_more_children_than_are_started_at_once_all_end(theatre: Theatre) -> None:
+    result = await grown(theatre, {"kind": "after_steps", "steps": [1], "n": MAX_STARTS + 6}, steps=2, max_children=100)
+    nodes = nodes_of(result)
+    assert (nodes["n1"]["n"], nodes["n1"]["failed"], nodes["n1"]["pending"]) == (MAX_STARTS + 6, {}, [])
+    assert len(nodes) == 2 + MAX_STARTS + 6
 
 
 async def test_children_branch_again(theatre: Theatre) -> None:
