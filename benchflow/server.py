@@ -13,11 +13,14 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import structlog
 
 import benchflow.enclosure
 from benchflow.contracts import names
@@ -29,6 +32,8 @@ from benchflow.stack import START_TIMEOUT_SEC, Process, StackRecord, wanted_sync
 
 if TYPE_CHECKING:
     from temporalio.client import Client
+
+log = structlog.get_logger("benchflow.supervisor")
 
 ENCLOSED_UI_PORT = 8233
 """The Web UI's port in a namespace where nothing else listens."""
@@ -102,13 +107,40 @@ async def start_server(paths: StatePaths, record: StackRecord) -> Server:
     program += [paths.server_socket.name, str(record.port), paths.ui_socket.name, str(ENCLOSED_UI_PORT)]
     process = await spawn([*program, *_command(paths, record, ENCLOSED_UI_PORT)], log, env, reports=True)
     assert process.stdout is not None
-    report = json.loads(await process.stdout.readline() or "{}")
+    try:
+        async with asyncio.timeout(START_TIMEOUT_SEC / 2):
+            report = json.loads(await process.stdout.readline() or "{}")
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        tail = read_tail(log)
+        raise FailedStartError("the enclosure of the Temporal server does not answer", log_tail=tail) from None
     if "refused" in report:
         await process.wait()
         raise NamespaceRefusedError(f"the kernel refuses it a network namespace ({report['refused']})")
     if "server" not in report:
         raise _start_failure("the enclosure of the Temporal server", await process.wait(), log)
     return Server(process, Process.of(report["server"]), log)
+
+
+def remove_unfinished_database(database: Path) -> None:
+    """Remove a database that a server was killed in the middle of making: no server starts on it.
+
+    A server makes its tables one by one, and its namespaces last: a database without any holds nothing.
+    """
+    if not database.exists():
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(database, timeout=1)) as opened:
+            has_table = opened.execute("SELECT 1 FROM sqlite_master WHERE name = 'namespaces'").fetchone()
+            if has_table and opened.execute("SELECT 1 FROM namespaces LIMIT 1").fetchone():
+                return
+    except sqlite3.Error as error:
+        log.warning("the database can't be read", error=str(error))
+        return
+    log.warning("removing a database that was not made to its end")
+    for suffix in ("-wal", "-shm", "-journal", ""):
+        database.with_name(f"{database.name}{suffix}").unlink(missing_ok=True)
 
 
 def _command(paths: StatePaths, record: StackRecord, ui_port: int) -> list[str]:

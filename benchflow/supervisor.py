@@ -18,7 +18,14 @@ import time
 import structlog
 
 from benchflow.errors import GatewayError, StackError, StoreError
-from benchflow.gateway.process import START_SEC, STOP_SEC, ensure_gateway, has_rollouts, is_running, stop_gateway
+from benchflow.gateway.process import (
+    GATEWAY_ROUND_SEC,
+    LOOK_AT_GATEWAY_SEC,
+    ensure_gateway,
+    has_rollouts,
+    is_running,
+    stop_gateway,
+)
 from benchflow.host import make_state_private, start_time, try_lock
 from benchflow.idle import IdleWatch
 from benchflow.log import configure_logging
@@ -30,6 +37,7 @@ from benchflow.server import (
     InterruptedStartError,
     NamespaceRefusedError,
     Server,
+    remove_unfinished_database,
     start_server,
     wait_until_ready,
 )
@@ -57,9 +65,6 @@ from benchflow.store import write_atomic
 # allocator keeps what it once had. The environment wins.
 FLAT_WORKER = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 
-LOOK_AT_GATEWAY_SEC = 0.5
-GATEWAY_ROUND_SEC = START_SEC + STOP_SEC + 30
-"""Seconds after which a look at the gateway hangs: it may stop an outdated one and start another."""
 IDLE_ROUND_SEC = 60.0
 """Seconds after which asking the server for open work hangs."""
 MAX_FIRST_STARTS = 3
@@ -163,6 +168,7 @@ class Supervisor:
             # A port of its own may have been taken between its choice and its use, by anybody on loopback and by its
             # own connections in a namespace: the dev server panics then, with status 2.
             self._failed_starts += 1
+            remove_unfinished_database(self.paths.database)
             return self._failed_starts < MAX_FIRST_STARTS
         return isinstance(error, InterruptedStartError)
 

@@ -41,6 +41,7 @@ from benchflow.activities.scoring import ScoringActivities
 from benchflow.activities.turns import TurnActivities
 from benchflow.contracts.options import WorkerOptions
 from benchflow.errors import BenchFlowError, ConfigError, ServerUnavailableError
+from benchflow.gateway.process import GATEWAY_ROUND_SEC, LOOK_AT_GATEWAY_SEC, ensure_gateway, has_rollouts, is_running
 from benchflow.host import Slots, host_id, make_state_private
 from benchflow.log import configure_logging
 from benchflow.paths import PRIVATE_UMASK, StatePaths
@@ -155,6 +156,8 @@ async def serve(target: Target, options: WorkerOptions) -> None:
     work = OngoingWork(client, records.identity, options.heartbeat_every_sec)
     reaping = repeat("reaper", Reaper(context).reap, every_sec=options.reap_every_sec, limit_sec=REAP_ROUND_SEC)
     background = [asyncio.create_task(reaping), asyncio.create_task(_remove_leftovers_forever(context))]
+    if not target.embedded:
+        background.append(asyncio.create_task(_keep_gateway_forever(paths)))
     try:
         async with contextlib.AsyncExitStack() as running:
             for worker in make_workers(context, records, work):
@@ -176,6 +179,17 @@ async def _remove_leftovers_forever(context: WorkerContext) -> None:
     every_sec = context.options.leftovers_every_sec
     await asyncio.sleep(min(60.0, every_sec))
     await repeat("leftovers", Leftovers(context).remove, every_sec=every_sec, limit_sec=REAP_ROUND_SEC)
+
+
+async def _keep_gateway_forever(paths: StatePaths) -> None:
+    """Start the gateway again when it has ended, as a stack's supervisor does where there is one."""
+
+    async def look() -> None:
+        if has_rollouts(paths) and not is_running(paths):
+            log.warning("the model gateway does not run")
+            await ensure_gateway(paths)
+
+    await repeat("gateway", look, every_sec=LOOK_AT_GATEWAY_SEC, limit_sec=GATEWAY_ROUND_SEC)
 
 
 async def _hand_over_forever(client: Client, records: RunningActivities, options: WorkerOptions) -> None:

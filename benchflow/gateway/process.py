@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 START_SEC = 120.0
 STOP_SEC = 60.0
+
+LOOK_AT_GATEWAY_SEC = 0.5
+"""Seconds between checks that the gateway runs, by the supervisor or by a worker of a cluster."""
+
+GATEWAY_ROUND_SEC = START_SEC + STOP_SEC + 30
+"""Seconds after which such a check hangs: it may stop an outdated gateway and start another."""
+
 _LOOK_EVERY = 0.02
 
 # Memory that stays level over many calls: without these the allocator keeps what it once had. The environment wins.

@@ -201,6 +201,9 @@ class Rollouts:
             try:
                 self._add(self._read(Kept.model_validate_json(file.read_bytes())))
             except (ValidationError, BenchFlowError) as error:
+                if isinstance(error, BenchFlowError) and error.is_outage:
+                    # Another start finds it, when there is space again: its agent would be refused until then.
+                    raise
                 # One rollout's trouble must not keep the others from their models.
                 log.error("a rollout is not known any more", file=str(file), error=str(error))
 

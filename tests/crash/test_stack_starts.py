@@ -7,16 +7,19 @@ import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from support.options import set_options
 from support.running import job_config
 from support.task_writer import write_task
 
 from benchflow import server, stack, supervisor
+from benchflow.contracts.options import WorkflowOptions
 from benchflow.errors import PortTakenError
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import StatePaths
@@ -113,6 +116,17 @@ async def test_a_port_that_was_asked_for_and_is_taken_as_the_server_starts_is_an
     assert caught.value.key == stack.PORT_VARIABLE
 
 
+async def test_a_database_that_its_server_was_killed_in_the_middle_of_making_is_made_anew(
+    state_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = StatePaths(state_root)
+    # The first table that it makes; it ends with "no such table: namespaces" when it is started on that.
+    with contextlib.closing(sqlite3.connect(paths.database)) as unfinished:
+        unfinished.execute("CREATE TABLE schema_version (version_partition INT)")
+    async with supervised(paths, monkeypatch, start_server) as made:
+        await connect(stack_target(made.record))
+
+
 async def test_a_server_that_freezes_while_it_starts_is_replaced(
     state_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +193,11 @@ async def test_a_stack_whose_disk_is_full_comes_back_when_there_is_space(small_d
         await asyncio.to_thread(stack.stop, paths)
 
 
-async def test_what_dies_while_the_supervisor_is_frozen_is_back_when_it_wakes(state_root: Path, tmp_path: Path) -> None:
+async def test_what_dies_while_the_supervisor_is_frozen_is_back_when_it_wakes(
+    state_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What the server had given away as it died, and nobody got, is given again when its heartbeats stay out.
+    set_options(monkeypatch, WorkflowOptions(heartbeat_timeout_sec=10))
     paths = StatePaths(state_root)
     config = job_config([write_task(tmp_path)], tmp_path / "jobs", sandbox="noop", repeats=24, concurrency=2)
     job = await submit(plan_job(config))
