@@ -103,10 +103,11 @@ def agents_problem() -> str | None:
 
 PACKAGES = "benchflow-test/packages"
 
-LANES = {"crash": 0, "provider": 1, "engine": 2, "system": 3, "unit": 4}
+LANES = {"crash": 0, "provider": 0, "engine": 1, "system": 2, "unit": 3}
 """The directories of tests, in the order in which a run of all of them begins with their files: those that mostly wait
 for processes first, so that no process of the run is left alone with one of them in the end; system late, because its
-jobs run in the background from the start."""
+jobs run in the background from the start. The files of crash, which wait most, are spread over those of provider, so
+that while one process of the run waits, the others compute."""
 
 RERUN = frozenset({"crash", "provider", "system", "agents"})
 """Markers of tests that depend on what else the machine does: one that fails is run once more, from the start."""
@@ -131,7 +132,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(lane)
         if RERUN & {marker.name for marker in item.iter_markers()}:
             item.add_marker(pytest.mark.flaky(reruns=reruns))
-    items.sort(key=lambda item: LANES[item.path.relative_to(Path(__file__).parent).parts[0]])
+    places = _places(list(dict.fromkeys(item.path for item in items)))
+    items.sort(key=lambda item: places[item.path])
+
+
+def _places(files: list[Path]) -> dict[Path, tuple[int, float]]:
+    """Return by file where it comes in a run: the place of its lane, and how far it is in it, from 0 to 1."""
+    lanes: dict[str, list[Path]] = {}
+    for file in files:
+        lanes.setdefault(file.relative_to(Path(__file__).parent).parts[0], []).append(file)
+    return {file: (LANES[lane], at / len(found)) for lane, found in lanes.items() for at, file in enumerate(found)}
 
 
 @pytest.hookimpl(tryfirst=True)

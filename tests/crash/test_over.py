@@ -4,17 +4,16 @@ on this machine, goes on.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from support.counted_task import SOLVED, write_counted_tasks
-from support.embedded import EmbeddedStack
+from support.embedded import EmbeddedStack, engine_of
 from support.local_world import free_subnet
 from support.options import set_options
 from support.scored import (
@@ -30,14 +29,6 @@ from support.worlds import Seen, everywhere
 from benchflow.contracts.options import WorkerOptions
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.testing.waiting import until
-
-
-@contextlib.contextmanager
-def engine_of(stack: EmbeddedStack) -> Iterator[None]:
-    """Submit to this stack, and wait for its jobs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BENCHFLOW_STATE_DIR", str(stack.paths.root))
-        yield
 
 
 @pytest_asyncio.fixture

@@ -1,4 +1,7 @@
-"""A tree whose host is lost as it grows: another one, with sandboxes of its own, takes over from what is portable."""
+"""A tree whose host is lost as it grows: another one, with sandboxes of its own, takes over from what is portable.
+
+The shorter test of it is in engine/test_lost_checkpoints.py.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from support.hosts import Host, cluster_server
 from support.local_world import free_subnet
 from support.options import set_options
 from support.second_daemon import second_daemon
-from support.worlds import seldom_on_docker
+from support.worlds import everywhere
 
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.options import WorkflowOptions
@@ -52,8 +55,9 @@ async def hosts(
         yield made[0], made[1]
 
 
-@seldom_on_docker
-@pytest.mark.parametrize("divided", [[1], pytest.param([0, 1], marks=pytest.mark.long)], ids=["once", "twice"])
+@pytest.mark.long
+@everywhere
+@pytest.mark.parametrize("divided", [[1], [0, 1]], ids=["once", "twice"])
 async def test_another_host_takes_a_tree_over(
     hosts: tuple[Host, Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, divided: list[int]
 ) -> None:

@@ -6,11 +6,12 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+import pytest
 from support.counted_task import enough
 from support.worlds import Seen, make_world
 
@@ -128,3 +129,11 @@ class EmbeddedStack:
         await until(others_are_there, every=0.1)
         if "worker" in roles:
             await self.worker(other_than=struck)
+
+
+@contextmanager
+def engine_of(stack: EmbeddedStack) -> Iterator[None]:
+    """Submit to this stack, and wait for its jobs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCHFLOW_STATE_DIR", str(stack.paths.root))
+        yield

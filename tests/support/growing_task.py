@@ -43,7 +43,7 @@ def write_growing_task(root: Path, steps: int, held: Collection[int] = ()) -> Pa
     (task / "instruction.md").write_text("Grow.\n")
     for number, name in enumerate(names):
         place = task / "steps" / name
-        takes = f"until [ -e {enough(step(number))} ]; do sleep 0.1; done" if number in held else "sleep 0.5"
+        takes = f"until [ -e {enough(step(number))} ]; do sleep 0.2; done" if number in held else "sleep 0.5"
         for file, text in (
             ("instruction.md", f"Do {name}.\n"),
             ("solution/solve.sh", SOLVE.format(name=name, step=step(number), takes=takes)),

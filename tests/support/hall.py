@@ -20,7 +20,9 @@ from benchflow.testing.noop_sandbox import REWARD_FILE, NoopProvider, NoopSandbo
 
 
 class Hall(NoopProvider):
-    """held: turns wait until they are released. faults: per task, what its turns raise, one after another.
+    """held: turns wait until they are released; holds_verifiers: verifiers do, too.
+
+    faults: per task, what its turns raise, one after another.
 
     stubborn_start: while it is set to an event, sandboxes come up once that is set, whoever cancels meanwhile.
     elsewhere: per task, or rollout by its workflow's id, the queues that its sandboxes are said to be on, one after
@@ -29,13 +31,14 @@ class Hall(NoopProvider):
     images: the fences of the snapshots that were taken or unpacked, by their names.
     reward: what verifiers write. drawn: what the turns in each sandbox have left there, one number each, with those
     that the state had which it began from; with `draws` the last of them is the reward. turns: how often each rollout
-    had one; most_open: sandboxes at a time.
+    had one; verified: how often its verifier was started; most_open: sandboxes at a time.
     """
 
     name = "hall"
 
     def __init__(self) -> None:
         self.held = False
+        self.holds_verifiers = False
         self.faults: dict[str, list[Exception]] = {}
         self.elsewhere: dict[str, list[str]] = {}
         self.reward = b"1.0"
@@ -46,6 +49,7 @@ class Hall(NoopProvider):
         self.holds_artifacts = False
         self.collecting = 0
         self.turns: Counter[str] = Counter()
+        self.verified: Counter[str] = Counter()
         self.order: list[str] = []
         self.open: set[str] = set()
         self.most_open = 0
@@ -57,7 +61,7 @@ class Hall(NoopProvider):
 
     @property
     def in_turn(self) -> list[str]:
-        """The rollouts whose agent works now, by workflow id."""
+        """The rollouts whose agent, or held verifier, works now, by workflow id."""
         return sorted(rollout for rollout, event in self._released.items() if not event.is_set())
 
     def release(self, *rollouts: str) -> None:
@@ -66,8 +70,8 @@ class Hall(NoopProvider):
             self._released[rollout].set()
 
     def release_all(self) -> None:
-        """Let every turn end, also those to come."""
-        self.held = False
+        """Let every turn and verifier end, also those to come."""
+        self.held = self.holds_verifiers = False
         self.release(*self.in_turn)
 
     def capabilities(self) -> Capabilities:
@@ -133,13 +137,21 @@ class Hall(NoopProvider):
         self.turns[rollout] += 1
         self.order.append(rollout)
         if self.held:
-            event = self._released[rollout] = asyncio.Event()
-            try:
-                await event.wait()
-            finally:
-                event.set()
+            await self._hold(rollout)
         if faults := self.faults.get(labels["benchflow.task"]):
             raise faults.pop(0)
+
+    async def verify(self, rollout: str) -> None:
+        self.verified[rollout] += 1
+        if self.holds_verifiers:
+            await self._hold(rollout)
+
+    async def _hold(self, rollout: str) -> None:
+        event = self._released[rollout] = asyncio.Event()
+        try:
+            await event.wait()
+        finally:
+            event.set()
 
 
 async def _despite_cancellation(event: asyncio.Event) -> None:
@@ -169,6 +181,8 @@ class _Seat(NoopSandbox):
         if key.startswith("turn-"):
             await self._hall.turn(self._labels)
             self._hall.drawn[self.ref.name] += (random.randrange(1, 2**16) / 2**16,)
+        if key.startswith("verify-"):
+            await self._hall.verify(self._labels["benchflow.workflow"])
         return await super().exec_once(key, cmd, **options)
 
     async def read_file(self, path: str) -> bytes:

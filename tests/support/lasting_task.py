@@ -41,7 +41,7 @@ _ROUNDS = "rounds"
 # Calls that offer none are taken for an agent's own, such as for a title.
 _TOOL = {"type": "function", "function": {"name": "run", "parameters": {"type": "object", "properties": {}}}}
 _PAUSE = f"[ -e {enough(LAST_ROUNDS)} ] || sleep {EVERY_SEC:g}"
-_BEGIN = f"touch {PART}; until [ -e {enough(PART)} ]; do sleep 0.05; done"
+_BEGIN = f"touch {PART}; until [ -e {enough(PART)} ]; do sleep 0.2; done"
 _LASTS = f"{_BEGIN}; n=0; while [ $n -lt %d ]; do echo $n $(date +%%s.%%N) >> %s; {_PAUSE}; n=$((n + 1)); done\n"
 _TEST = f"""#!/bin/sh
 %scp /app/{_ROUNDS} /logs/verifier/acted

@@ -212,6 +212,8 @@ def raising_workflows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             "JobWorkflow": importlib.import_module(f"{PACKAGE}.job").JobWorkflow,
             "RolloutWorkflow": importlib.import_module(f"{PACKAGE}.rollout").RolloutWorkflow,
         }
+        # So that it is seen within a moment that somebody is waited for.
+        importlib.import_module(f"{PACKAGE}.deadline").SLICE_SEC = 0.5  # type: ignore[attr-defined]
     for name, workflow_class in made.items():
         monkeypatch.setattr(f"benchflow.worker.{name}", workflow_class)
     monkeypatch.setattr("benchflow.worker.workflow_runner", UnsandboxedWorkflowRunner)

@@ -1,4 +1,4 @@
-"""A TCP relay between a client and a server that can be cut: bytes are held back then, and nobody is told."""
+"""A TCP relay between a client and a server that can be cut, so that nobody is told, or closed, so that all are."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ class Relay:
         self._server = (host, port)
         self._is_whole = asyncio.Event()
         self._is_whole.set()
+        self._is_open = True
+        self._clients: set[asyncio.StreamWriter] = set()
         self.port = 0
 
     @classmethod
@@ -33,10 +35,23 @@ class Relay:
     def mend(self) -> None:
         self._is_whole.set()
 
+    def close(self) -> None:
+        """Break all connections off, and each new one at once, as the port of a server that is gone does."""
+        self._is_open = False
+        for client in self._clients:
+            client.transport.abort()
+
+    def reopen(self) -> None:
+        self._is_open = True
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
+        if not self._is_open:
+            return writer.transport.abort()
+        self._clients.add(writer)
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
             theirs, ours = await asyncio.open_connection(*self._server)
             await asyncio.gather(self._forward(reader, ours), self._forward(theirs, writer))
+        self._clients.discard(writer)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):

@@ -423,7 +423,7 @@ async def test_what_follows_the_answers_is_the_agents_time_again(module_jobs: Pa
     seen = await answer_late(await submit_tasks([task], tmp_path / "jobs", **options), "late")
     assert seen.recorded() == ["sure", "not-now"]
     assert seen.error.category == "agent_timeout"
-    assert seen.result.timing["execute"] > 2 * LIMIT_SEC
+    assert min(seen.result.timing["wait"], seen.result.timing["execute"]) > LIMIT_SEC
 
 
 async def answer_late(job: Job, task: str) -> Seen:

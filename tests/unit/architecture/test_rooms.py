@@ -82,7 +82,7 @@ ALLOWED: dict[str, set[str]] = {
         *("stack", "store"),
     },
     "worker": {
-        *("activities", "contracts", "errors", "host", "log", "paths", "planes", "rounds", "stack", "store"),
+        *("activities", "contracts", "errors", "gateway", "host", "log", "paths", "planes", "rounds", "stack", "store"),
         *("temporal", "workflows"),
     },
     "jobs": {

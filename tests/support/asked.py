@@ -1,0 +1,31 @@
+"""Questions of an agent that a test makes up, in turns of the engine's own agent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from support.theatre import Theatre
+
+from benchflow.activities.turns import TurnActivities
+from benchflow.contracts.activities import StepInput
+from benchflow.contracts.rollout import Option, Question, TurnResult
+
+
+def question(name: str, *options: str) -> Question:
+    """Return a question with options of these ids."""
+    shown = [Option(id=option, name=option, kind="allow_once") for option in options]
+    return Question(id=name, kind="permission", text=f"{name}?", options=shown)
+
+
+def ask(theatre: Theatre, questions: Sequence[Question], *, step: int | None = None) -> None:
+    """Have the agent of every rollout ask these, one after another, at the beginning of a step, or of each."""
+    act = TurnActivities._act
+
+    async def asking(activities: TurnActivities, work: StepInput, *rest: Any) -> TurnResult:
+        answered = len(work.answers)
+        if answered < len(questions) and step in (None, work.step.index):
+            return TurnResult(stop_reason="paused", question=questions[answered])
+        return await act(activities, work, *rest)
+
+    theatre.patch.setattr(TurnActivities, "_act", asking)

@@ -1,0 +1,277 @@
+"""What rollouts do while one of their awaits raises: together these scenarios come by every await."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from support.asked import ask, question
+from support.made_up_sessions import hold_sessions
+from support.raising import PASSED, RAISED
+from support.theatre import Theatre
+from temporalio import activity
+from temporalio.client import WorkflowHandle, WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.service import RPCError
+
+from benchflow.contracts import ids, names
+from benchflow.contracts.activities import Restore
+from benchflow.contracts.job import RolloutProgress
+from benchflow.contracts.rollout import Answer
+from benchflow.errors import UnsupportedFeatureError
+from benchflow.paths import StatePaths
+from benchflow.temporal import connect
+from benchflow.worker import make_workers
+
+Handle = WorkflowHandle[Any, Any]
+Act = Callable[[Theatre, list[Handle]], Awaitable[None]]
+NOBODY = "benchflow-host-nobody"
+OTHER = "benchflow-host-other"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a rollout does while one of its awaits raises."""
+
+    n_steps: int = 0
+    """Of its task; 0 for one without."""
+    branch: dict[str, Any] | None = None
+    config: str = ""
+    """Of its task, where that has no steps."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """More of the job's configuration."""
+    prepare: Callable[[Theatre, list[str]], None] = lambda theatre, rollouts: None
+    """Called with the ids of the rollouts before they start."""
+    act: Act | None = None
+    """What somebody does to the rollouts while they run."""
+    status: str = "passed"
+    """How it ends if nothing raises."""
+    categories: frozenset[str] = frozenset({"internal", "execute"})
+    """The failures with which it may end."""
+    n_measured: int = 1
+    """Steps of which the reward is made; 0 where it is made of children's, or where there is none."""
+    has_lost_host: bool = False
+    """Whether sandboxes are on a host that is gone, where they stay."""
+
+    def task(self, theatre: Theatre) -> Path:
+        if not self.n_steps:
+            return theatre.task("play-ready" if self.config else "play", self.config)
+        path = theatre.root / "tasks" / f"play-{self.n_steps}"
+        return path if path.exists() else theatre.stepped(self.n_steps, name=path.name)
+
+
+# --- what rollouts meet --------------------------------------------------------------------------------------
+
+
+def fill(theatre: Theatre, rollouts: list[str]) -> None:
+    theatre.context.slots.limit = 0
+
+
+IGNORED: set[str] = set()
+"""Rollouts that have their wait for a slot go on although it was cancelled."""
+
+
+def fill_for_the_deaf(theatre: Theatre, rollouts: list[str]) -> None:
+    fill(theatre, rollouts)
+    IGNORED.clear()
+    wait = theatre.context.slots.wait
+
+    async def ignoring(name: str, *, attempt: int) -> None:
+        while True:
+            try:
+                return await wait(name, attempt=attempt)
+            except asyncio.CancelledError:
+                IGNORED.add(activity.info().workflow_id or "")
+
+    theatre.patch.setattr(theatre.context.slots, "wait", ignoring)
+
+
+def lose_first(theatre: Theatre, rollouts: list[str]) -> None:
+    theatre.hall.elsewhere = {rollout: [NOBODY] for rollout in rollouts}
+
+
+def lose_later(theatre: Theatre, rollouts: list[str]) -> None:
+    theatre.hall.elsewhere = {rollout: [OTHER] for rollout in rollouts}
+    ask_later(theatre, rollouts)
+
+
+def refuse(theatre: Theatre, rollouts: list[str]) -> None:
+    async def start(*given: Any, **options: Any) -> NoReturn:
+        raise UnsupportedFeatureError("there are no sandboxes", key="sandbox", remedy="none")
+
+    theatre.patch.setattr(theatre.hall, "start", start)
+
+
+def hold(theatre: Theatre, rollouts: list[str]) -> None:
+    theatre.hall.held = True
+
+
+def ask_once(theatre: Theatre, rollouts: list[str]) -> None:
+    ask(theatre, [question("q", "yes")])
+
+
+def ask_later(theatre: Theatre, rollouts: list[str]) -> None:
+    ask(theatre, [question("q", "yes", "no")], step=1)
+
+
+def drive_sessions(theatre: Theatre, rollouts: list[str]) -> None:
+    hold_sessions(theatre, "replay")
+
+
+def load_sessions(theatre: Theatre, rollouts: list[str]) -> None:
+    hold_sessions(theatre, "load")
+
+
+# --- what somebody does to them ------------------------------------------------------------------------------
+
+
+def each(act: Callable[[Handle], Awaitable[None]]) -> Act:
+    """Return what does something to each rollout."""
+
+    async def acts(theatre: Theatre, rollouts: list[Handle]) -> None:
+        await asyncio.gather(*map(act, rollouts))
+
+    return acts
+
+
+async def all_at(site: str, rollouts: list[Handle]) -> None:
+    """Wait until all rollouts have come to an await, or have raised before."""
+    while not all(one.id in RAISED or site in PASSED.get(one.id, {}) for one in rollouts):
+        await asyncio.sleep(0.05)
+
+
+async def free_slots(theatre: Theatre, rollouts: list[Handle]) -> None:
+    """Free the slots of the host once all rollouts wait for one."""
+    await all_at("hosts:wait_for_slot:0", rollouts)
+    theatre.context.slots.limit = 1000
+
+
+async def cancel_as_slots_are_freed(theatre: Theatre, rollouts: list[Handle]) -> None:
+    await all_at("hosts:wait_for_slot:0", rollouts)
+    await asyncio.gather(*(rollout.cancel() for rollout in rollouts if rollout.id not in RAISED))
+    while not all(one.id in RAISED or one.id in IGNORED for one in rollouts):
+        await asyncio.sleep(0.05)
+    theatre.context.slots.limit = 1000
+
+
+async def lose_host(theatre: Theatre, rollouts: list[Handle]) -> None:
+    """Have a host on which all rollouts begin, and lose it while their agents ask."""
+    client = await connect(theatre.target)
+    paths = StatePaths(theatre.root / "other")
+    context = replace(theatre.context, queue=OTHER, host_id="other", paths=paths, client=client)
+    async with make_workers(context, theatre.records, theatre.ongoing_work())[1]:
+        await all_at("in_sandbox:_answer_to:0", rollouts)
+    await asyncio.gather(*map(answer, rollouts))
+
+
+async def asked(rollout: Handle) -> None:
+    """Wait until the agent of a rollout waits for an answer."""
+    while True:
+        with contextlib.suppress(RPCError, WorkflowQueryFailedError):
+            progress = await rollout.query(names.PROGRESS, result_type=RolloutProgress)
+            if progress.question is not None:
+                return
+        await asyncio.sleep(0.05)
+
+
+async def answer(rollout: Handle) -> None:
+    await asked(rollout)
+    with contextlib.suppress(RPCError):
+        await rollout.signal(names.ANSWER, Answer(question="q", option="yes"))
+
+
+async def answer_late(rollout: Handle) -> None:
+    """Answer once the clock of the deadline has seen that somebody is waited for."""
+    while "deadline:wait_for:0" not in PASSED.get(rollout.id, {}):
+        await asyncio.sleep(0.05)
+    await answer(rollout)
+
+
+async def look(rollout: Handle) -> None:
+    await asked(rollout)
+    with contextlib.suppress(WorkflowUpdateFailedError, RPCError):
+        await rollout.execute_update(names.SOFT_VERIFY)
+    await answer(rollout)
+
+
+async def restore(rollout: Handle) -> None:
+    await asked(rollout)
+    with contextlib.suppress(WorkflowUpdateFailedError, RPCError):
+        await rollout.execute_update(names.RESTORE, Restore(node="n1"))
+    await answer(rollout)
+
+
+async def cancel(rollout: Handle) -> None:
+    await asked(rollout)
+    await rollout.cancel()
+
+
+async def children_ask(rollout: Handle) -> None:
+    """Wait until both children of a rollout ask, or have raised before; or it has, which may have lost it a child."""
+    children = [ids.child_id(rollout.id, f"n1.{number}") for number in range(2)]
+
+    def is_there(child: str) -> bool:
+        return child in RAISED or "in_sandbox:_answer_to:0" in PASSED.get(child, {})
+
+    while rollout.id not in RAISED and not all(map(is_there, children)):
+        await asyncio.sleep(0.05)
+
+
+async def cancel_with_children(rollout: Handle) -> None:
+    await children_ask(rollout)
+    await rollout.cancel()
+
+
+KEPT = {"checkpoint": "per_turn", "portable": True}
+AFTER_ONE = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}}
+
+SCENARIOS = {
+    "linear": Scenario(),
+    "steps": Scenario(2, n_measured=2),
+    "ready": Scenario(config='[environment.healthcheck]\ncommand = "true"\n'),
+    "refused": Scenario(
+        prepare=refuse, status="errored", categories=frozenset({"internal", "unsupported"}), n_measured=0
+    ),
+    "slot": Scenario(prepare=fill, act=free_slots),
+    "lost": Scenario(prepare=lose_first, has_lost_host=True),
+    "slot-cancelled": Scenario(
+        prepare=fill_for_the_deaf, act=cancel_as_slots_are_freed, status="cancelled", n_measured=0
+    ),
+    "lost-later": Scenario(
+        2, {"policy": {"kind": "none"}} | KEPT, prepare=lose_later, act=lose_host, n_measured=2, has_lost_host=True
+    ),
+    "keep": Scenario(2, {"policy": {"kind": "none"}} | KEPT, n_measured=2),
+    "tree": Scenario(2, AFTER_ONE | KEPT, n_measured=0),
+    "driven": Scenario(2, AFTER_ONE, prepare=drive_sessions, n_measured=0),
+    "loaded": Scenario(2, AFTER_ONE, prepare=load_sessions, n_measured=0),
+    "adopt": Scenario(3, AFTER_ONE | {"horizon": 1, "then": "best"}, n_measured=0),
+    "itself": Scenario(2, AFTER_ONE | {"then": "itself"}, n_measured=2),
+    "grown": Scenario(2, {"policy": {"kind": "tree_grpo", "m": 1, "n": 1, "l": 1, "k": 2}}, n_measured=0),
+    "own": Scenario(
+        3,
+        {
+            "policy": {"kind": "custom", "policy": "own_branching:WherePoor", "options": {"below": 2}},
+            "aggregate": "statistics:fmean",
+            "max_depth": 1,
+        },
+        n_measured=0,
+    ),
+    "children-answer": Scenario(2, {"policy": {"kind": "ask_user"}}, prepare=ask_later, n_measured=0),
+    "person": Scenario(prepare=ask_once, act=each(answer_late)),
+    "look": Scenario(prepare=ask_once, act=each(look)),
+    "restore": Scenario(2, {"policy": {"kind": "none"}} | KEPT, prepare=ask_later, act=each(restore), n_measured=2),
+    "cancel": Scenario(prepare=ask_once, act=each(cancel), status="cancelled", n_measured=0),
+    "cancel-tree": Scenario(
+        2, AFTER_ONE | KEPT, prepare=ask_later, act=each(cancel_with_children), status="cancelled", n_measured=0
+    ),
+    "deadline": Scenario(
+        options={"deadline_sec": 4},
+        prepare=hold,
+        status="errored",
+        categories=frozenset({"internal", "deadline"}),
+        n_measured=0,
+    ),
+}
