@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from pathlib import Path
 
-from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio import activity
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
@@ -100,7 +100,7 @@ class JobActivities:
 
     @activity.defn(name=names.HOST_STATUS)
     async def host_status(self, query: HostQuery) -> HostStatus:
-        """When the workers of a host's queue last asked for work."""
+        """Return when the workers of a host's queue last asked for work."""
         response = await self.context.client.workflow_service.describe_task_queue(
             DescribeTaskQueueRequest(
                 namespace=self.context.client.namespace,
@@ -109,10 +109,8 @@ class JobActivities:
             ),
             retry=True,
         )
-        now = Timestamp()
-        now.GetCurrentTime()
-        polls = [now.ToSeconds() - poller.last_access_time.ToSeconds() for poller in response.pollers]
-        return HostStatus(last_poll_sec=float(min(polls)) if polls else None)
+        last = max((poller.last_access_time.ToNanoseconds() / 1e9 for poller in response.pollers), default=None)
+        return HostStatus(last_poll_sec=time.time() - last if last is not None else None, last_poll=last)
 
     @activity.defn(name=names.FINISH_JOB)
     async def finish_job(self, finish: FinishJob) -> None:

@@ -352,9 +352,13 @@ class HostQuery(Model):
 
 
 class HostStatus(Model):
-    """last_poll_sec: seconds since a worker of the host asked for work; None when none is known."""
+    """When a worker of a host last asked for work; both are None when the server knows of none."""
 
     last_poll_sec: float | None
+    """Seconds since then, by the clock of the host that asks, which may differ from the server's."""
+
+    last_poll: float | None = None
+    """The server's time of it, in seconds since the epoch."""
 
 
 class LostInput(Model):

@@ -147,16 +147,22 @@ async def _lives(queue: str) -> bool:
     """Return whether a host asks for work.
 
     After an outage of the server, which knows only the polls since its start, or of the network, every host seems to
-    be silent at first. So a silent one is asked for again when it had the time to poll.
+    be silent at first; where the clock of whoever asks is ahead of the server's, always. So a silent one is asked for
+    again when it had the time to poll, and lives if it has polled meanwhile, whatever the clocks say.
     """
     silent_sec = options.current().host_silent_sec
-    recovery_sec = min(silent_sec, options.current().host_start_timeout_sec)
-    for is_last in (False, True):
-        status = await workflow.execute_activity(
-            names.HOST_STATUS, HostQuery(queue=queue), result_type=HostStatus, **options.shared()
-        )
-        if status.last_poll_sec is not None and status.last_poll_sec < silent_sec:
-            return True
-        if not is_last:
-            await workflow.sleep(recovery_sec)
-    return False
+    first = await _status_of(queue)
+    if first.last_poll_sec is not None and first.last_poll_sec < silent_sec:
+        return True
+    await workflow.sleep(min(silent_sec, options.current().host_start_timeout_sec))
+    second = await _status_of(queue)
+    if second.last_poll is None or second.last_poll_sec is None:
+        return False
+    return second.last_poll_sec < silent_sec or second.last_poll != first.last_poll
+
+
+async def _status_of(queue: str) -> HostStatus:
+    status: HostStatus = await workflow.execute_activity(
+        names.HOST_STATUS, HostQuery(queue=queue), result_type=HostStatus, **options.shared()
+    )
+    return status

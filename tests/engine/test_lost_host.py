@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -82,6 +83,32 @@ async def test_a_host_that_is_only_busy_is_waited_for(theatre: Theatre) -> None:
     async with await busy_host(theatre):
         (result,) = await theatre.results(job)
     assert (result.status, result.sandbox["provisions"], result.warnings) == ("passed", 1, [])
+
+
+@pytest.mark.long
+async def test_a_host_is_not_lost_to_a_clock_that_is_ahead_of_the_servers(theatre: Theatre) -> None:
+    theatre.options(host_start_timeout_sec=4)
+    async with await busy_host(theatre):
+        await until(lambda: asked_for_work(theatre))
+    theatre.patch.setattr("benchflow.activities.job.time", AheadClock())
+    theatre.hall.elsewhere["play"] = [BUSY]
+    job = await theatre.submit()
+
+    async def was_silent_once() -> bool:
+        events = await theatre.events(job, "/r/play/oracle/0")
+        return events.count("EVENT_TYPE_TIMER_STARTED") > 1 and "EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT" in events
+
+    await until(was_silent_once)
+    async with await busy_host(theatre):
+        (result,) = await theatre.results(job)
+    assert (result.status, result.sandbox["provisions"], result.warnings) == ("passed", 1, [])
+
+
+class AheadClock:
+    """The clock of a host that is an hour ahead of the server's."""
+
+    def time(self) -> float:
+        return time.time() + 3600
 
 
 async def busy_host(theatre: Theatre) -> Worker:
