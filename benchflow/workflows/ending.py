@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, FailureError
+from temporalio.exceptions import ActivityError, FailureError, RetryState
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
@@ -59,7 +59,9 @@ class ReportWriter:
                 written: ReportResult = await writing
                 return written
             except ActivityError as error:
-                if has_run_out or not isinstance(error.cause, ActivityTimeout):
+                # The server ends an activity with its last error, too, where the next attempt would come too late.
+                is_out_of_time = isinstance(error.cause, ActivityTimeout) or error.retry_state == RetryState.TIMEOUT
+                if has_run_out or not is_out_of_time:
                     raise
                 has_run_out = True
 

@@ -16,7 +16,8 @@ from support.theatre import Theatre
 
 from benchflow.activities.lost import LostActivities
 from benchflow.activities.report import ReportActivities
-from benchflow.contracts.activities import LostInput
+from benchflow.contracts import names
+from benchflow.contracts.activities import LostInput, ReportResult
 from benchflow.contracts.job import Origin
 from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.rollout import Failure
@@ -66,6 +67,24 @@ async def test_a_report_waits_for_space_and_has_one_whole_row(disk: Path, theatr
     assert [(one.status, one.reward, one.error, one.attempt) for one in results] == [("passed", 1.0, None, 1)] * 2
     rows = [json.loads(line) for line in job.directory.results.read_text().splitlines()]
     assert sorted(row["workflow_id"] for row in rows) == rollouts
+
+
+async def test_a_report_whose_next_attempt_would_be_too_late_is_tried_once_more(theatre: Theatre) -> None:
+    """The server ends it with its last error then, and not with a timeout."""
+    theatre.options(retry_initial_sec=5, report_total_sec=4)
+    errors, write = [DiskFullError("the disk of the results is full")], ReportActivities.write
+
+    async def write_once_there_is_space(*args: Any, **options: Any) -> ReportResult:
+        if errors:
+            raise errors.pop()
+        return await write(*args, **options)
+
+    theatre.patch.setattr(ReportActivities, "write", write_once_there_is_space)
+    job = await theatre.submit()
+    (result,) = await theatre.results(job)
+    assert (result.status, result.reward, result.error) == ("passed", 1.0, None)
+    reports = [name for name in await theatre.activities(f"{job.id}/r/play/oracle/0") if name.startswith("report")]
+    assert reports == [names.REPORT, names.REPORT]
 
 
 @pytest.mark.parametrize("way", ["on the disk of the results", "beside it"])

@@ -111,6 +111,12 @@ class Theatre:
                 raise
             return []
 
+    async def activities(self, rollout: str) -> list[str]:
+        """The names of the activities that the history of a rollout has, in their order."""
+        events = self.context.client.get_workflow_handle(rollout).fetch_history_events()
+        found = [event.activity_task_scheduled_event_attributes.activity_type.name async for event in events]
+        return [name for name in found if name]
+
     async def results(self, job: Job) -> list[RolloutResult]:
         await job.wait()
         return job.results()
