@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import own_branching
-from support.raising import PASSED, PLANNED, RAISED, Raise, is_started_before, raising_workflows, sites
+from support.raising import PASSED, PLANNED, RAISED, RETURNED, Raise, is_started_before, raising_workflows, sites
 from support.raising_scenarios import SCENARIOS, Scenario
 from support.theatre import Theatre
 from temporalio.client import WorkflowExecutionStatus
@@ -41,7 +41,6 @@ STARTED = {"rollout:_work_in_time:1", "cancellation:result_of:0"}
 
 @pytest.fixture
 def raising(raising_workflows: None, theatre: Theatre) -> Theatre:
-    theatre.options(host_start_timeout_sec=0.5, host_silent_sec=0.5)
     theatre.context.slots.limit = 1000
     theatre.patch.setattr("benchflow.activities.reaper.provider_names", lambda: ["hall"])
     theatre.patch.syspath_prepend(Path(own_branching.__file__).parent)
@@ -91,7 +90,8 @@ async def run(theatre: Theatre, name: str) -> set[tuple[str, str]]:
     for case, below in cases.items():
         if not is_started_before(case[1]) and case[1] not in STARTED:
             planned.append((below, Raise(case[1], "before")))
-        planned.append((below, Raise(case[1], "after")))
+        if case[1] in RETURNED.get(plain + below, {}):
+            planned.append((below, Raise(case[1], "after")))
     job, rollouts = await finished(theatre, name, scenario, task, planned)
     # A child that its parent has lost sight of is cancelled once that is over.
     lost = {rollout + below for rollout, (below, _) in zip(rollouts, planned, strict=True) if loses(rollout + below)}
@@ -139,6 +139,8 @@ async def finished(
         {rollout + below: raise_ for rollout, (below, raise_) in zip(rollouts, planned, strict=True) if raise_}
     )
     scenario.prepare(theatre, rollouts)
+    if scenario.has_lost_host:
+        theatre.options(host_start_timeout_sec=0.5, host_silent_sec=0.5)
     job = await theatre.submit(
         task,
         repeats=len(planned),

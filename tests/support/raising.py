@@ -42,6 +42,8 @@ PLANNED: dict[str, Raise] = {}
 """By workflow id."""
 PASSED: dict[str, dict[str, None]] = {}
 """By workflow id: the awaits that the workflow came by, in the order of the first passes."""
+RETURNED: dict[str, dict[str, None]] = {}
+"""By workflow id: those of them that have returned something, and did not raise by themselves."""
 RAISED: dict[str, tuple[str, int]] = {}
 """By workflow id: the phase of the rollout in which its await raised, and how many of its steps were measured."""
 
@@ -145,8 +147,7 @@ class _entering:
 
 def _raise_if_planned(site: str, when: str) -> None:
     name = workflow.info().workflow_id
-    if when == "before":
-        PASSED.setdefault(name, {})[site] = None
+    (PASSED if when == "before" else RETURNED).setdefault(name, {})[site] = None
     planned, instance = PLANNED.get(name), workflow.instance()
     if planned is None or (planned.site, planned.when) != (site, when):
         return
@@ -218,5 +219,5 @@ def raising_workflows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(f"benchflow.worker.{name}", workflow_class)
     monkeypatch.setattr("benchflow.worker.workflow_runner", UnsandboxedWorkflowRunner)
     yield
-    for record in (PLANNED, PASSED, RAISED):
+    for record in (PLANNED, PASSED, RETURNED, RAISED):
         record.clear()
