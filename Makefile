@@ -3,9 +3,10 @@
 #
 #   make demo       score the quickstart tasks on the embedded stack
 #   make test       the suite; one of its lanes: test-unit, test-engine, test-provider, test-system, test-crash
-#   make test-all   the suite with all variants, the mutants, and a machine where nothing is installed
+#   make test-all   the suite with all variants, the mutants, and the demo on machines where nothing is installed
+#   make fresh-machine  the demo and the suite on such machines, half an hour and more
 #   make test-times the suite, and where its time goes (TESTS=tests/unit: of a part)
-#   make soak NAME=random_kills  one of the long ones
+#   make soak NAME=outage_mixture  one of those that take longer still
 #   make lint       ruff: rules and format          make types   mypy, strict
 #   make clean      remove .venv, caches and build output
 #
@@ -13,7 +14,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: test-unit test-engine test-provider test-system test-crash
-.PHONY: help demo test test-all test-times soak lint types clean sandboxes testable
+.PHONY: help demo test test-all fresh-machine test-times soak lint types clean sandboxes testable
 
 # Each of the thousands of Python programs that a run starts would compile its modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,7 +27,7 @@ READY = .venv/.ready
 LINTED = benchflow tests tools tools/fresh-machine $(wildcard benchmarks/perf)
 
 help:
-	@sed -n '4,10s/^# *//p' Makefile
+	@sed -n '4,12s/^# *//p' Makefile
 
 $(READY): pyproject.toml
 	@command -v "$(PYTHON)" >/dev/null 2>&1 || { \
@@ -67,6 +68,9 @@ test-unit test-engine test-provider test-system test-crash: test-%: testable
 test-all: testable
 	$(PYTEST) -m 'not soak'
 	.venv/bin/python tools/mutants
+	tools/fresh-machine --command 'make demo'
+
+fresh-machine:
 	tools/fresh-machine
 
 soak: testable
