@@ -118,6 +118,8 @@ def _schedules_report(event: HistoryEvent) -> bool:
 class FailingTask(NamedTuple):
     """A workflow task that fails, and is tried again for as long as it does."""
 
+    workflow_id: str
+
     attempts: int
     since: float
     """Seconds since the epoch."""
@@ -138,7 +140,22 @@ class FailingTask(NamedTuple):
         return not self.may_pass and self.attempts >= attempts and self.age_sec >= after_sec
 
 
-async def failing_task(client: Client, described: WorkflowExecutionDescription) -> FailingTask | None:
+async def failing_tasks(client: Client, described: WorkflowExecutionDescription) -> list[FailingTask]:
+    """Return the workflow tasks that a running workflow, and its children and theirs, fail at."""
+    own = await _failing_task(client, described)
+    found = [own] if own is not None else []
+    for child in described.raw_description.pending_children:
+        try:
+            below = await client.get_workflow_handle(child.workflow_id).describe()
+        except RPCError as error:
+            require_not_found(error)
+            continue
+        if below.status == WorkflowExecutionStatus.RUNNING:
+            found += await failing_tasks(client, below)
+    return found
+
+
+async def _failing_task(client: Client, described: WorkflowExecutionDescription) -> FailingTask | None:
     """Return the workflow task that a workflow fails at; None if none fails.
 
     A task that timed out counts as none: its workers died, or none is there. That is no fault of the workflow.
@@ -160,10 +177,19 @@ async def failing_task(client: Client, described: WorkflowExecutionDescription) 
             kind = getattr(errors, failure.application_failure_info.type, None)
             may_pass = isinstance(kind, type) and issubclass(kind, errors.BenchFlowError) and kind.is_outage
             since = pending.original_scheduled_time.ToNanoseconds() / 1e9
-            return FailingTask(pending.attempt, since, _text(failure), may_pass)
+            return FailingTask(described.id, pending.attempt, since, _text(failure), may_pass)
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
             return None
     return None
+
+
+async def end_stuck(client: Client, workflow_id: str, first_run_id: str | None = None) -> None:
+    """Terminate a workflow whose tasks fail for ever, unless it has ended."""
+    handle = client.get_workflow_handle(workflow_id, first_execution_run_id=first_run_id)
+    try:
+        await handle.terminate("its workflow tasks fail again and again")
+    except RPCError as error:
+        require_not_found(error)
 
 
 async def find_trouble(client: Client, workflow_id: str) -> str | None:
@@ -176,12 +202,14 @@ async def find_trouble(client: Client, workflow_id: str) -> str | None:
         described = await client.get_workflow_handle(workflow_id).describe()
         if described.status != WorkflowExecutionStatus.RUNNING:
             return None
-        failing = await failing_task(client, described)
+        failing = await failing_tasks(client, described)
     except RPCError as error:
         require_not_found(error)
         return None
-    if failing is not None:
-        return f"workflow task, attempt {failing.attempts}, for {failing.age_sec:.0f} s: {failing.reason}"
+    if failing:
+        first = failing[0]
+        whose = "" if first.workflow_id == workflow_id else " of a child"
+        return f"workflow task{whose}, attempt {first.attempts}, for {first.age_sec:.0f} s: {first.reason}"
     for activity in described.raw_description.pending_activities:
         if activity.attempt > 1 and activity.HasField("last_failure"):
             return f"{activity.activity_type.name}, attempt {activity.attempt}: {_text(activity.last_failure)}"

@@ -140,9 +140,11 @@ class CheckpointActivities:
 
     @activity.defn(name=names.RELEASE_CHECKPOINT)
     async def release(self, work: ReleaseInput) -> None:
-        """Let go of checkpoints of this host; and let the model of a sandbox's agent be called that goes on."""
+        """Release checkpoints of this host, the slot of a sandbox that waits, or calls of one that resumes."""
         for checkpoint in work.checkpoints:
             await remove_kept(self.context.paths.checkpoints / f"{checkpoint.id}.json", self.context.store)
+        if work.waiting is not None:
+            self.context.slots.lend(work.waiting.name)
         if work.resumed is not None:
             await self._call_again(work.resumed.spec, work.resumed.sandbox, work.resumed.session)
 

@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import structlog
 from temporalio import activity
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
@@ -32,11 +33,13 @@ from benchflow.contracts.activities import (
 from benchflow.contracts.job import JobSpec, RolloutSpec
 from benchflow.contracts.rollout import RolloutOutcome
 from benchflow.errors import SandboxUnavailableError
-from benchflow.executions import failing_task, read_outcome, require_not_found
+from benchflow.executions import end_stuck, failing_tasks, read_outcome, require_not_found
 from benchflow.paths import JobPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.lost import lost_spec, write_missing
 from benchflow.results.summary import write_summary
+
+log = structlog.get_logger("benchflow.activities")
 
 BATCH_BYTES = 48 * 1024
 """Of rollouts that are named at once; a payload takes a third more."""
@@ -87,9 +90,16 @@ class JobActivities:
             if status == "completed":
                 outcome, reason = await read_outcome(handle)
             if status == "running":
-                failing = await failing_task(self.context.client, description)
-                if failing is not None and failing.is_stuck(asked.stuck_attempts, asked.stuck_after_sec):
-                    status, reason = "stuck", f"a workflow task failed {failing.attempts - 1} times: {failing.reason}"
+                for failing in await failing_tasks(self.context.client, description):
+                    if not failing.is_stuck(asked.stuck_attempts, asked.stuck_after_sec):
+                        continue
+                    why = f"a workflow task failed {failing.attempts - 1} times: {failing.reason}"
+                    if failing.workflow_id == workflow_id:
+                        status, reason = "stuck", why
+                    else:
+                        # Its parent, which waits for it, goes on with a child that failed.
+                        log.error("ending a child that is stuck", id=failing.workflow_id, reason=why)
+                        await end_stuck(self.context.client, failing.workflow_id)
         except WorkflowFailureError:
             status = "failed"
         except RPCError as error:

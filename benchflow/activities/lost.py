@@ -9,7 +9,6 @@ from pathlib import Path
 
 import structlog
 from temporalio import activity
-from temporalio.service import RPCError
 
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.report import ReportActivities, collected
@@ -21,7 +20,7 @@ from benchflow.contracts.job import JobSpec, Origin, RolloutSpec
 from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
 from benchflow.errors import BenchFlowError
-from benchflow.executions import find_pack, require_not_found
+from benchflow.executions import end_stuck, find_pack
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import trees
 from benchflow.results.lost import (
@@ -75,7 +74,7 @@ class LostActivities:
     async def _outcome(self, given: LostInput, job: JobSpec | None, lost: LostRollout) -> RolloutOutcome:
         spec = lost_spec(job, given.job_id, given.origin, lost, run_id=given.run_id) if job is not None else None
         if given.is_stuck and spec is not None:
-            await self._terminate(spec.id, lost.run_id)
+            await end_stuck(self.context.client, spec.id, lost.run_id or None)
         rollout, paths = lost_paths(given.origin, given.job_id, lost.index, spec)
         is_origin = self.context.is_origin(given.origin)
         with storage_errors(paths.root):
@@ -100,13 +99,6 @@ class LostActivities:
                 )
         written = await asyncio.to_thread(require_result, paths, rollout, lost)
         return outcome_of(written, lost.index).model_copy(update={"directory": str(paths.root)})
-
-    async def _terminate(self, rollout: str, run_id: str) -> None:
-        handle = self.context.client.get_workflow_handle(rollout, first_execution_run_id=run_id or None)
-        try:
-            await handle.terminate("its workflow tasks fail again and again")
-        except RPCError as error:
-            require_not_found(error)
 
     async def _delivered(self, rollout: str, lost: LostRollout) -> RolloutOutcome | None:
         """Return the outcome of a rollout whose report lies in the store; None if it left none."""

@@ -172,12 +172,14 @@ class Resumed(SandboxInput):
 
 
 class ReleaseInput(Model):
-    """Checkpoints that nobody needs any more, on one host. resumed: the sandbox there that has waited for its children,
-    and goes on.
-    """
+    """Checkpoints that nobody needs any more, on one host."""
 
     checkpoints: list[Checkpoint]
     resumed: Resumed | None = None
+    """The sandbox there that has waited for its children, and is used again."""
+
+    waiting: SandboxRef | None = None
+    """A sandbox there that is about to wait for its children: others may have its slot meanwhile."""
 
 
 class UndoInput(Model):

@@ -206,6 +206,10 @@ class JobSpec(Model):
         )
 
 
+MAX_RUN_SEC = 50 * 365 * 86400.0
+"""Longest run timeout: a backstop, not a limit."""
+
+
 class RolloutSpec(Model):
     """One rollout of a job. id: its workflow id. name: its directory's name.
 
@@ -244,11 +248,21 @@ class RolloutSpec(Model):
         """Return how long its workflow may run: a backstop, longer than a rollout takes that ends by itself.
 
         Its report is tried in the sandbox, and without it, each of these once more after an outage; checkpoints are
-        released on their hosts, and elsewhere where these are lost; the sandbox is removed.
+        released on their hosts, and elsewhere where these are lost; the sandbox is removed. Of one that branches, all
+        children may run one after another, each for as long; those of a child are fewer, so that it ends before its
+        parent does.
         """
         limits = self.options
         ending = 4 * limits.report_total_sec + 3 * limits.teardown_total_sec
-        return timedelta(seconds=self.run.deadline_sec + ending + limits.max_wait_sec)
+        alone = self.run.deadline_sec + ending + limits.max_wait_sec
+        return timedelta(seconds=min(alone * (1 + self._max_descendants), MAX_RUN_SEC))
+
+    @property
+    def _max_descendants(self) -> int:
+        """Return how many rollouts may begin below this one."""
+        if self.branch is not None:
+            return self.branch.budget
+        return self.run.branch.max_children if self.run.branch is not None else 0
 
 
 # --- what the job workflow exchanges ---------------------------------------------------------------------

@@ -66,6 +66,11 @@ def _unscored(verify: VerifyResult | None) -> Failure | None:
     return Failure(type="RewardFuncError", category="reward_func", message=message, phase="verify")
 
 
+def first_failure(steps: Sequence[StepOutcome]) -> Failure | None:
+    """Return how an agent failed first in these steps; None if it has not."""
+    return next((step.turn.failure for step in steps if step.turn.failure is not None), None)
+
+
 def leads_on(outcome: StepOutcome) -> bool:
     """Return whether the step after this one may be run."""
     step = outcome.step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from pydantic import ValidationError
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, TerminatedError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 from benchflow.contracts.failures import failure_of
@@ -23,4 +23,9 @@ def failure_from(error: BaseException, phase: Phase) -> Failure:
     if isinstance(cause, ActivityTimeout):
         kind = cause.type.name.lower().replace("_", "-") if cause.type is not None else "activity"
         return Failure(type="ActivityTimeout", category="stack", message=f"{kind} timeout", phase=phase, retryable=True)
+    if isinstance(cause, ChildWorkflowError) and isinstance(cause.cause, TerminatedError):
+        message = "its workflow was terminated"
+        return Failure(
+            type="RolloutTerminatedError", category="terminated", message=message, phase=phase, retryable=True
+        )
     return failure_of(cause, phase)

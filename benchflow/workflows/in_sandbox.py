@@ -32,16 +32,8 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionBegin
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.reward import VerifyResult
-    from benchflow.contracts.rewards import leads_on
-    from benchflow.contracts.rollout import (
-        AgentSession,
-        Answer,
-        Failure,
-        Question,
-        Step,
-        StepOutcome,
-        TurnResult,
-    )
+    from benchflow.contracts.rewards import first_failure, leads_on
+    from benchflow.contracts.rollout import AgentSession, Answer, Failure, Question, Step, StepOutcome, TurnResult
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.trajectories.growth import asked_in
     from benchflow.workflows.branching import Branches, chain_nodes
@@ -101,7 +93,7 @@ class InSandbox:
         self._talks.all += back.sessions
         self.later = list(back.later)
         self.warnings: list[str] = []
-        self.error: Failure | None = None
+        self.error: Failure | None = first_failure(self.steps[self.branches.begun :])
 
     async def run(self, generation: int) -> None:
         """Provision, and run what steps are left. Raises `HostLost`, and what activities raise."""
@@ -275,6 +267,9 @@ class InSandbox:
                 children := await self.branches.due(self.steps, len(self._plan.steps), turn.question)
             ):
                 self.branches.asked = asked_in(self.branches.chain, len(self.steps))
+                # Its checkpoint is from before the turn, which needed the slot.
+                waiting_here = ReleaseInput(checkpoints=[], waiting=self.sandbox)
+                await self.on_host(names.RELEASE_CHECKPOINT, waiting_here, None)
                 await self._branch(before, children)
                 return None
             answer = own_answer(self._spec, step, turn.question, work.answers) or await self._answer_to(turn.question)
@@ -393,6 +388,7 @@ class InSandbox:
         """Be where a child has ended: its steps are this rollout's, and its world, if more is to be done."""
         self.branches.adopt(child)
         self.steps += child.steps
+        self.error = self.error or first_failure(child.steps)
         if child.checkpoint is None:
             return
         self._talks.go_on_with(child.checkpoint.session)

@@ -5,20 +5,29 @@ What a turn leaves in a sandbox of the hall is a number that nobody else draws: 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.asked import ask, question
 from support.theatre import Theatre
+from temporalio import workflow
 
 import benchflow as bf
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.activities.turns import TurnActivities
+from benchflow.contracts import ids
+from benchflow.contracts.activities import StepInput
+from benchflow.contracts.rollout import Failure, RolloutResult, TurnResult
 from benchflow.errors import ConfigError
 from benchflow.paths import RolloutPaths
+from benchflow.testing.waiting import until
 from benchflow.trajectories.values import tree_grpo
 from benchflow.workflows.branching import MAX_STARTS
+from benchflow.workflows.cancellation import to_the_end
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +94,59 @@ async def test_children_branch_again(theatre: Theatre) -> None:
     for name in ("n0.0/n1", "n0.1/n1"):
         below = [leaf["rewards"]["reward"] for leaf in leaves if leaf["id"].startswith(name)]
         assert nodes[name]["value"] == pytest.approx(statistics.fmean(below))
+
+
+async def test_children_who_answer_for_themselves_have_their_parents_slot(theatre: Theatre) -> None:
+    """Every slot of a host would be held by a parent whose children wait for one."""
+    theatre.context.slots.limit = 1
+    ask(theatre, [question("q", "yes", "no")], step=1)
+    result = await grown(theatre, {"kind": "ask_user"})
+    assert len(nodes_of(result)) == 1 + 1 + 1 + 2 * 2
+    assert theatre.context.slots.taken() == []
+
+
+async def test_a_child_whose_workflow_task_fails_again_and_again_is_ended_and_the_others_count(
+    theatre: Theatre,
+) -> None:
+    theatre.patch.setenv("BENCHFLOW_WORKFLOW_STUCK_ATTEMPTS", "2")
+    theatre.options(stuck_after_sec=0, sweep_every_sec=0.3, sweep_after_sec=0)
+
+    async def broken(work: Any, on_cancel: Callable[[], None] = lambda: None) -> Any:
+        if not workflow.info().workflow_id.endswith(ids.child_id("", "n1.0")):
+            return await to_the_end(work, on_cancel)
+        if asyncio.iscoroutine(work):
+            work.close()
+        raise KeyError("broken")
+
+    # Both of a rollout's tries to end go through it.
+    theatre.patch.setattr("benchflow.workflows.cancellation.to_the_end", broken)
+    policy = {"kind": "after_steps", "steps": [1], "n": 2}
+    job = await theatre.submit(theatre.stepped(2, final=True), branch={"policy": policy})
+    trouble = await until(lambda: job.trouble(job.spec.rollout_id(job.id, 0)), seconds=20)
+    (result,) = await theatre.results(job)
+    assert "workflow task of a child" in str(trouble) and "broken" in str(trouble)
+    assert (result.status, result.error) == ("failed", None)
+    nodes = nodes_of(result)
+    assert result.reward == pytest.approx(nodes["n1.1/n2"]["rewards"]["reward"]) == nodes["n1"]["value"]
+    assert {chain: failure["category"] for chain, failure in nodes["n1"]["failed"].items()} == {"n1.0": "terminated"}
+
+
+async def test_a_trajectory_that_an_agents_failure_has_cut_short_says_so_wherever_it_was_run(theatre: Theatre) -> None:
+    """In a child, from which its parent continues."""
+    act = TurnActivities._act
+
+    async def failing(activities: TurnActivities, work: StepInput, *rest: Any) -> TurnResult:
+        turn = await act(activities, work, *rest)
+        if work.step.index != 1:
+            return turn
+        failure = Failure(type="AgentTimeoutError", category="agent_timeout", message="it did not answer")
+        return turn.model_copy(update={"stop_reason": "timeout", "failure": failure})
+
+    theatre.patch.setattr(TurnActivities, "_act", failing)
+    branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}, "then": "best"}
+    (result,) = await theatre.results(await theatre.submit(theatre.stepped(2), branch=branch))
+    assert result.error is not None
+    assert (result.error.category, result.is_truncated) == ("agent_timeout", True)
 
 
 async def test_a_parent_goes_on_from_the_best_of_its_children(theatre: Theatre) -> None:
