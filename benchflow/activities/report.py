@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import structlog
 from temporalio import activity
 
 from benchflow.activities.agents import redactor_for
@@ -28,7 +29,7 @@ from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import TRUNCATING, RolloutResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec
-from benchflow.errors import SandboxError, SandboxLostError, TaskError, UnsafePathError
+from benchflow.errors import BenchFlowError, SandboxError, SandboxLostError, TaskError, UnsafePathError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import get_provider, trees
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -39,6 +40,8 @@ from benchflow.store import storage_errors
 from benchflow.tasks import prompt_of, unpack, write_pack
 from benchflow.trajectories.journal import read_heads, read_journal
 from benchflow.trajectories.tree import build_tree, with_events
+
+log = structlog.get_logger("benchflow.activities")
 
 COLLECT_SEC = 600.0
 """For collecting what a rollout has left: several artifacts of the largest size that is allowed."""
@@ -180,11 +183,18 @@ class ReportActivities:
         is_lost: the rollout has not reported. What it writes after all stays.
         """
         spec = report.spec
+        notes: list[str] = []
         for chain, results in report.packs.items():
-            await self._have_child(spec, chain, results)
+            try:
+                await self._have_child(spec, chain, results)
+            except BenchFlowError as error:
+                if error.retryable:
+                    raise
+                # The reward is in the tree, which the parent was given.
+                notes.append(f"the results of the child {chain} are missing: {error.message}")
         await end_rooms(spec.run.sandbox, paths.root)
         # A verifier may print what the agent has written.
-        notes = await asyncio.to_thread(_clean, await self._redactor(report.spec), collected(paths))
+        notes += await asyncio.to_thread(_clean, await self._redactor(report.spec), collected(paths))
         report = report.model_copy(update={"warnings": report.warnings + notes})
         events = await asyncio.to_thread(read_heads, paths.trajectory)
         rewards = await asyncio.to_thread(read_journal, paths.rewards)
@@ -204,7 +214,13 @@ class ReportActivities:
             job = JobPaths(Path(spec.origin.job_dir))
             await asyncio.to_thread(append_row, job, result)
             if spec.run.mode is not None:
-                await asyncio.to_thread(append_rows, job, spec.run.mode, result)
+                try:
+                    await asyncio.to_thread(append_rows, job, spec.run.mode, result)
+                except BenchFlowError as error:
+                    if error.retryable:
+                        raise
+                    # The result is written, and the job's end writes these rows anew.
+                    log.warning("rows of the job's mode are missing for now", id=spec.id, error=error.message)
             return ReportResult(directory=str(paths.root))
         return ReportResult(pack=await self._packed(paths))
 

@@ -40,6 +40,16 @@ class LostGroup(Model):
         yield from (LostRollout(index=index) for first, end in self.unstarted for index in range(first, end))
 
 
+def without(groups: Sequence[LostGroup], index: int) -> list[LostGroup]:
+    """Return the groups without the started rollout of this index: a later attempt of it has ended."""
+    found = []
+    for group in groups:
+        rollouts = [rollout for rollout in group.rollouts if rollout.index != index]
+        if rollouts or group.unstarted:
+            found.append(group.model_copy(update={"rollouts": rollouts}))
+    return found
+
+
 def merged(groups: Sequence[LostGroup], group: LostGroup) -> list[LostGroup]:
     """Return the groups with one more: thousands of rollouts that are lost for one reason carry it once."""
     failure = group.failure.model_copy(update={"message": group.failure.message[:MAX_LOST_MESSAGE], "log_tail": None})

@@ -207,4 +207,8 @@ def _there(rollout: RolloutPaths, files: Sequence[Path]) -> list[str]:
 
 
 def _is_truncated(child: RolloutPaths) -> bool | None:
-    return read_model(RolloutResult, child.result).is_truncated if child.result.is_file() else None
+    """Return whether an agent's failure has cut a child's trajectory short; None if its result can't be read."""
+    try:
+        return read_model(RolloutResult, child.result).is_truncated if child.result.is_file() else None
+    except ResultFileError:
+        return None

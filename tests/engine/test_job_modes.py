@@ -53,6 +53,12 @@ async def test_a_group_is_a_line_that_a_trainer_reads_without_its_tree_and_one_t
     await again.wait()
     same, anew = lines(root / "groups.jsonl")
     assert same == first
+    # A result that can't be read is no reason for no summary.
+    unreadable = next((root / first["directory"]).glob("children/*/result.json"))
+    unreadable.write_text("{")
+    again.summarize()
+    same, anew = lines(root / "groups.jsonl")
+    assert [leaf["is_truncated"] for leaf in same["leaves"]].count(None) == 1
     assert anew["n"] == 2 and not {*returns} & {leaf["returns"] for leaf in anew["leaves"]}
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from support.theatre import Theatre
@@ -27,7 +27,7 @@ from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.options import WorkerOptions
 from benchflow.contracts.rollout import Failure, RolloutOutcome
 from benchflow.contracts.sandbox import OwnedSandbox
-from benchflow.errors import ServerUnavailableError
+from benchflow.errors import ServerUnavailableError, TaskError
 from benchflow.jobs import Job
 from benchflow.results import lost as lost_results
 from benchflow.store import Store
@@ -106,6 +106,28 @@ async def test_the_result_of_an_earlier_run_is_put_aside_for_a_lost_row(theatre:
     assert (outcome.status, outcome.error) == ("errored", GONE)
     kept = json.loads((Path(str(result.directory)) / "attempts" / "1" / "result.json").read_text())
     assert kept["rewards"] == {"reward": 1.0}
+
+
+async def test_a_rollout_without_a_result_has_a_row_although_its_retry_is_cancelled(theatre: Theatre) -> None:
+    async def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise TaskError("it cannot be written")
+
+    theatre.patch.setattr(ReportActivities, "write", refuse)
+    retry = {"max_retries": 1, "min_wait_sec": 3600, "max_wait_sec": 3600, "categories": [TaskError.category]}
+    job = await theatre.submit(retry=retry)
+
+    async def waits_for_its_retry() -> bool:
+        progress = await job.progress()
+        has_run = theatre.hall.turns.total() == 1
+        return has_run and progress is not None and (progress.open_count, progress.waiting) == (0, 1)
+
+    await until(waits_for_its_retry)
+    await job.cancel()
+    await job.wait()
+    (row,) = [json.loads(row) for row in job.directory.results.read_text().splitlines()]
+    assert (row["status"], row["reward"], row["attempt"]) == ("errored", None, 1)
+    assert row["error"]["message"] == "it cannot be written"
+    assert json.loads(job.directory.summary.read_text())["finished"] == 1
 
 
 async def test_a_job_whose_specification_is_corrupt_ends_with_a_row_for_each_rollout(theatre: Theatre) -> None:
