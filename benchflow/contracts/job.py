@@ -342,6 +342,9 @@ class JobInput(Model):
     options: WorkflowOptions = WorkflowOptions()
     """Timing of the job's workflows, frozen at submit."""
 
+    given_up: bool = False
+    """Whether it starts nothing more, since rollouts can't be started."""
+
     to_cancel: list[str] = []
     """Workflow ids of rollouts whose cancellation was asked for, of those that have not started as well."""
 

@@ -88,7 +88,7 @@ def check_jobs_dir(paths: JobPaths, given: Path) -> None:
 def claim(paths: JobPaths, spec: JobSpec) -> None:
     """Make the directory this job's, or find that it is already. Raises `JobConflictError` when it is another's."""
     with storage_errors(paths.root):
-        make_private_directory(paths.root)
+        make_private_directory(paths.root, durable=True)
     if paths.config.exists():
         changed = differences(read_spec(paths), spec)
         if changed:

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchflow.contracts.reward import RewardEvent, VerifyResult
 from benchflow.contracts.rollout import RolloutResult, RolloutTree
-from benchflow.disk_writes import append_all, end_of_lines
+from benchflow.disk_writes import append_all, end_of_lines, sync_directory
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.trees import value_of, value_row
 from benchflow.store import storage_errors, write_atomic
@@ -90,7 +90,12 @@ def write_rollout(
     with storage_errors(paths.rewards):
         paths.rewards.touch()
     content = result.model_dump_json(indent=2, exclude={"trajectory"}).encode() + b"\n"
-    return write_atomic(paths.result, content, replaces=not is_lost)
+    if not write_atomic(paths.result, content, replaces=not is_lost):
+        return False
+    with storage_errors(paths.root):
+        # The directory was made in the beginning, and its name may be nowhere but in memory.
+        sync_directory(paths.root.parent)
+    return True
 
 
 def write_rewards(paths: RolloutPaths, step: int, events: Sequence[RewardEvent]) -> None:

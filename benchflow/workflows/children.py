@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ChildWorkflowError, is_cancelled_exception
+from temporalio.exceptions import ChildWorkflowError, WorkflowAlreadyStartedError, is_cancelled_exception
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
@@ -18,6 +19,9 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.trajectories.growth import child_chain
     from benchflow.workflows.deadline import waiting
     from benchflow.workflows.failures import failure_from
+
+EARLIER_RUN_SEC = 1.0
+"""Seconds between tries to start a child whose workflow of an earlier run has not ended yet."""
 
 
 def origin_of(
@@ -69,16 +73,7 @@ async def run_child(parent: RolloutSpec, origin: BranchOrigin, starts: asyncio.S
         # It has a deadline of its own.
         with waiting("children"):
             async with starts:
-                child = await workflow.start_child_workflow(
-                    names.ROLLOUT_WORKFLOW,
-                    spec,
-                    id=spec.id,
-                    result_type=ChildOutcome,
-                    parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
-                    cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-                    run_timeout=spec.run_timeout,
-                    static_summary=f"{spec.name} {origin.chain}",
-                )
+                child = await _start(spec, origin)
             outcome: ChildOutcome = await child
             return outcome
     except Exception as error:
@@ -87,6 +82,28 @@ async def run_child(parent: RolloutSpec, origin: BranchOrigin, starts: asyncio.S
         if not isinstance(error, ChildWorkflowError):
             workflow.logger.exception("a child failed by a fault of the engine")
         return ChildOutcome(chain=origin.chain, number=origin.number, failure=failure_from(error, "execute"))
+
+
+async def _start(spec: RolloutSpec, origin: BranchOrigin) -> workflow.ChildWorkflowHandle[Any, ChildOutcome]:
+    """Start a child. One of an earlier run of its tree, which is about to be over, is waited for."""
+    give_up_at = workflow.time() + spec.options.report_total_sec
+    while True:
+        try:
+            return await workflow.start_child_workflow(
+                names.ROLLOUT_WORKFLOW,
+                spec,
+                id=spec.id,
+                result_type=ChildOutcome,
+                parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+                cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+                run_timeout=spec.run_timeout,
+                static_summary=f"{spec.name} {origin.chain}",
+            )
+        except WorkflowAlreadyStartedError:
+            # It was cancelled when its parent ended: it reports, and is torn down.
+            if workflow.time() > give_up_at:
+                raise
+            await workflow.sleep(EARLIER_RUN_SEC)
 
 
 def failed(outcomes: Sequence[ChildOutcome]) -> Failure:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
@@ -105,27 +105,31 @@ async def wait_for_slot(queue: str | None, wanted: ProvisionInput, before: Calla
 
 async def _provision(queue: str | None, wanted: ProvisionInput, limit: float, before: Callable[[], None]) -> SandboxRef:
     """Provision a sandbox on the host of `queue`, or on any. Where its slots are taken, wait for one first."""
-    target = queue
+    place: SandboxRef | None = None
     while True:
         try:
-            return await _run(target, names.PROVISION, wanted, limit, before)
+            return await _run(place.queue if place is not None else queue, names.PROVISION, wanted, limit, before)
         except HostLost:
-            if target == queue:
+            if place is None:
                 raise
             # Lost between its slot and the sandbox: any host will do again.
-            target = queue
+            place = None
             continue
+        except asyncio.CancelledError:
+            await _give_back(place, wanted)
+            raise
         except ActivityError as error:
+            if is_cancelled_exception(error):
+                await _give_back(place, wanted)
             if not isinstance(error.cause, ApplicationError) or error.cause.type != names.HOST_FULL:
                 raise
         place = await wait_for_slot(queue, wanted, before)
-        try:
-            before()
-        except asyncio.CancelledError:
-            # Nothing else knows of the slot.
-            await to_the_end(tear_down(wanted.spec, place))
-            raise
-        target = place.queue
+
+
+async def _give_back(place: SandboxRef | None, wanted: ProvisionInput) -> None:
+    """Free a slot whose sandbox was cancelled, perhaps before a worker began with it: nothing else knows of it."""
+    if place is not None:
+        await to_the_end(tear_down(wanted.spec, place))
 
 
 async def _run(

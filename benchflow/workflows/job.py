@@ -62,7 +62,7 @@ class JobWorkflow:
         self._cancelled = job.cancelled
         self._to_cancel = dict.fromkeys(job.to_cancel)
         self._cancel_sent: set[tuple[int, int]] = set()  # index and attempt
-        self._given_up = False
+        self._given_up = job.given_up
         self._recent: deque[RolloutOutcome] = deque(maxlen=RECENT)
         self._wake = 0
         self._failed_starts: dict[int, tuple[float, int]] = {}  # time of the first failure, number
@@ -108,6 +108,7 @@ class JobWorkflow:
             not_before = workflow.time() + wait
             self._backlog.retries.append(Retry(index=outcome.index, attempt=outcome.attempt + 1, not_before=not_before))
             return
+        self._to_cancel.pop(outcome.id, None)
         if outcome.directory is None and outcome.pack is None:
             failure = outcome.error or Failure(type="ReportError", category="internal", message="there is no result")
             self._lost = merged(self._lost, LostGroup(failure=failure, rollouts=[lost]))
@@ -356,6 +357,7 @@ class JobWorkflow:
                 "paused": self._paused,
                 "concurrency": self._concurrency,
                 "cancelled": self._cancelled,
+                "given_up": self._given_up,
                 "to_cancel": list(self._to_cancel),
             }
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 
 import pytest
 from support.theatre import Theatre
@@ -63,6 +65,24 @@ async def test_a_rollout_whose_result_cannot_be_written_is_errored(
     assert (outcome["status"], outcome["rewards"]) == ("errored", None)
     assert (outcome["error"]["type"], outcome["error"]["phase"]) == ("TaskError", "report")
     assert not theatre.hall.open
+
+
+async def test_a_result_lies_in_directories_whose_names_survive_a_power_cut(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    job = await theatre.submit()
+    (result,) = await theatre.results(job)
+    rollout = Path(str(result.directory))
+    assert synced[synced.index(rollout) + 1] == rollout.parent
+    assert job.directory.root.parent in synced
 
 
 async def test_checkpoints_that_cannot_be_released_keep_no_rollout_open(

@@ -131,6 +131,28 @@ async def test_a_child_whose_workflow_task_fails_again_and_again_is_ended_and_th
     assert {chain: failure["category"] for chain, failure in nodes["n1"]["failed"].items()} == {"n1.0": "terminated"}
 
 
+async def test_a_child_of_an_earlier_run_that_has_not_ended_is_waited_for(theatre: Theatre) -> None:
+    theatre.hall.held = True
+    policy = {"kind": "after_steps", "steps": [1], "n": 2}
+    job = await theatre.submit(theatre.stepped(2, final=True), branch={"policy": policy})
+    root = job.spec.rollout_id(job.id, 0)
+    await theatre.in_turn(1)
+    client = theatre.context.client
+    earlier = await client.start_workflow("any", id=ids.child_id(root, "n1.0"), task_queue="benchflow-nobody")
+    theatre.hall.release_all()
+
+    async def has_met_it() -> bool:
+        return "EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_FAILED" in await theatre.events(
+            job, root.removeprefix(job.id)
+        )
+
+    await until(has_met_it)
+    await earlier.terminate()
+    (result,) = await theatre.results(job)
+    node = nodes_of(result)["n1"]
+    assert (node["n"], node["failed"]) == (2, {})
+
+
 async def test_a_trajectory_that_an_agents_failure_has_cut_short_says_so_wherever_it_was_run(theatre: Theatre) -> None:
     """In a child, from which its parent continues."""
     act = TurnActivities._act
