@@ -115,21 +115,14 @@ async def _provision(queue: str | None, wanted: ProvisionInput, limit: float, be
             # Lost between its slot and the sandbox: any host will do again.
             place = None
             continue
-        except asyncio.CancelledError:
-            await _give_back(place, wanted)
-            raise
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                await _give_back(place, wanted)
-            if not isinstance(error.cause, ApplicationError) or error.cause.type != names.HOST_FULL:
+        except (asyncio.CancelledError, ActivityError) as error:
+            if place is not None and is_cancelled_exception(error):
+                # Perhaps before a worker began with it: nothing else knows of the slot.
+                await to_the_end(tear_down(wanted.spec, place))
+            cause = error.cause if isinstance(error, ActivityError) else None
+            if not isinstance(cause, ApplicationError) or cause.type != names.HOST_FULL:
                 raise
         place = await wait_for_slot(queue, wanted, before)
-
-
-async def _give_back(place: SandboxRef | None, wanted: ProvisionInput) -> None:
-    """Free a slot whose sandbox was cancelled, perhaps before a worker began with it: nothing else knows of it."""
-    if place is not None:
-        await to_the_end(tear_down(wanted.spec, place))
 
 
 async def _run(

@@ -79,10 +79,10 @@ def fill_for_the_deaf(theatre: Theatre, rollouts: list[str]) -> None:
     IGNORED.clear()
     wait = theatre.context.slots.wait
 
-    async def ignoring(name: str, *, attempt: int) -> None:
+    async def ignoring(*args: Any, **options: Any) -> None:
         while True:
             try:
-                return await wait(name, attempt=attempt)
+                return await wait(*args, **options)
             except asyncio.CancelledError:
                 IGNORED.add(activity.info().workflow_id or "")
 
