@@ -20,12 +20,12 @@ from typing import Any, Protocol
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.rollout import Question
 from benchflow.errors import ACPError, AgentExitError, AgentOutputError, AgentTimeoutError
-from benchflow.planes.agent.acp.attendance import Attendance
 from benchflow.planes.agent.acp.bounds import MAX_LINE, MAX_REQUESTS, MAX_SENT
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.wire import SLOW, Heard, Wire
+from benchflow.planes.sandbox.timeouts import Attendance
 
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603
@@ -203,7 +203,7 @@ class Session:
         """Hear the agent until it has answered and then been silent for `quiet` seconds, or a limit is reached."""
         before = self._wire.said
         heard_at = noted_at = time.monotonic()
-        attendance = Attendance(self._wire.notes, f"attended-{exchange.request}")
+        attendance = Attendance(self._wire.notes.file(f"attended-{exchange.request}"))
         stop = noted_stop(self._wire.notes, _stop_of(exchange.request))
         ended: str | None = None
         try:

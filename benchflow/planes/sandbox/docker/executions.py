@@ -38,7 +38,7 @@ from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
 from benchflow.planes.sandbox.docker.translation import NotFound, passing_error
 from benchflow.planes.sandbox.outcome import NOT_STARTED, TIMED_OUT, WATCH_EVERY
 from benchflow.planes.sandbox.records import file_lock, write_record
-from benchflow.planes.sandbox.timeouts import awake_timeout
+from benchflow.planes.sandbox.timeouts import Attendance, awake_timeout
 
 KILL_PATIENCE = 60.0
 """Seconds for a killed command to be gone: a process that waits for the disk does so first."""
@@ -120,9 +120,8 @@ class Executions:
         async with file_lock(file.with_suffix(".lock")):
             record, stream = await self._started(file, room, command)
         if "return_code" not in record:
-            left = None if timeout is None else record["started_at"] + timeout - time.monotonic()
             try:
-                async with awake_timeout(left):
+                async with awake_timeout(timeout, Attendance(_attended(file), record["started_at"])):
                     record = self._settled(file, record | await self._end_of(file, record, stream, room))
             except TimeoutError:
                 code = await self._endings.ended_unseen(record, room)
@@ -220,6 +219,7 @@ class Executions:
                 return record, None
             # A process died between recording and starting: time counts from now.
             record["started_at"] = time.monotonic()
+            _attended(file).unlink(missing_ok=True)
             if record.pop("refused", False) or not await self._endings.is_known(record["exec_id"]):
                 # Such an execution can't be started any more, and was not.
                 record["exec_id"] = await self._create(command, _wrapped(command, room), record["nonce"])
@@ -354,6 +354,11 @@ def record_name(key: str) -> str:
     """What the record of a key is called."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", key)[-60:]
     return f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+
+
+def _attended(record: Path) -> Path:
+    """Where it is noted for how long somebody waits for the command of a record."""
+    return record.with_suffix(".attended")
 
 
 def _wrapped(command: Command, room: str) -> list[str]:

@@ -14,7 +14,6 @@ import json
 import os
 import re
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from benchflow.planes.sandbox.local.helper.kernel import punch_hole
 from benchflow.planes.sandbox.local.helper.process import open_process
 from benchflow.planes.sandbox.outcome import KILLED, LEFT_OUT, OUTPUT_CAP, OUTPUT_ON_DISK, TIMED_OUT, WATCH_EVERY
 from benchflow.planes.sandbox.records import file_lock
-from benchflow.planes.sandbox.timeouts import awake_timeout
+from benchflow.planes.sandbox.timeouts import Attendance, awake_timeout
 
 _PIECE = 64 * 1024
 _PAGE = 4096
@@ -100,9 +99,8 @@ class Executions:
         async with file_lock(room.with_suffix(".lock")):
             await self._ensure_started(room, leaf, command)
         mark = _read_json(room / STARTED)
-        left = None if timeout is None else mark["at"] + timeout - time.monotonic()
         try:
-            async with awake_timeout(left):
+            async with awake_timeout(timeout, Attendance(room / "attended", mark["at"])):
                 await self._ended(room, leaf, mark)
         except TimeoutError:
             # Written before the kill: whoever sees the end of the command finds here why it ended.
