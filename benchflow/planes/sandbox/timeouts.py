@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from benchflow.store import storage_errors
 LOOK_EVERY_SEC = 2.0
 FROZEN_SEC = 10.0
 """Seconds between two looks that say that nobody attended between them. Fewer may be due to load."""
+
+_SLOW_ROUND_SEC = 1.0
 
 
 class Attendance:
@@ -91,8 +93,26 @@ class Attendance:
         self._noted_at = self._seen
 
 
+class AwakeDeadline:
+    """The end of a number of seconds, for a loop that asks after each of its rounds whether they are over."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self._seen = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Return whether the time since the last call was the last that was left.
+
+        More than `FROZEN_SEC` count as one second: this process was frozen, or is so slow that one more round is due.
+        """
+        now = time.monotonic()
+        gap, self._seen = now - self._seen, now
+        self._left -= gap if gap <= FROZEN_SEC else _SLOW_ROUND_SEC
+        return self._left <= 0
+
+
 @asynccontextmanager
-async def awake_timeout(seconds: float | None, attendance: Attendance | None = None) -> AsyncIterator[None]:
+async def awake_timeout(seconds: float | None, attendance: Attendance | None = None) -> AsyncIterator[asyncio.Timeout]:
     """Limit a block as `asyncio.timeout` does, by seconds that are attended.
 
     What ended while the process was frozen has ended in time: there is a moment left in which it is noticed.
@@ -101,13 +121,13 @@ async def awake_timeout(seconds: float | None, attendance: Attendance | None = N
         seconds: The limit; None for none.
         attendance: Of what began earlier, or is to be waited for by others later. By default it begins now.
     """
-    if seconds is None and attendance is None:
-        yield
-        return
     async with asyncio.timeout(None) as limit:
+        if seconds is None and attendance is None:
+            yield limit
+            return
         ticking = asyncio.ensure_future(_expire(limit, seconds, attendance or Attendance()))
         try:
-            yield
+            yield limit
         finally:
             ticking.cancel()
 
@@ -123,6 +143,30 @@ async def awake_sleep(seconds: float | None, attendance: Attendance | None = Non
         if left <= 0:
             return
         await asyncio.sleep(min(left, LOOK_EVERY_SEC))
+
+
+@asynccontextmanager
+async def awake_clock() -> AsyncIterator[Callable[[], float]]:
+    """Yield a function that returns for how many seconds this process has run since."""
+    attendance = Attendance()
+    looking = asyncio.ensure_future(awake_sleep(None, attendance))
+
+    def clock() -> float:
+        attendance.look()
+        return attendance.attended_sec
+
+    try:
+        yield clock
+    finally:
+        looking.cancel()
+
+
+async def awake_wait(task: asyncio.Future[Any], seconds: float) -> bool:
+    """Wait for a task for so many seconds in which this process runs. Return whether it is done."""
+    with contextlib.suppress(TimeoutError):
+        async with awake_timeout(seconds):
+            await asyncio.wait([task])
+    return task.done()
 
 
 async def _expire(limit: asyncio.Timeout, seconds: float | None, attendance: Attendance) -> None:

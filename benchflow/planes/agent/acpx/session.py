@@ -26,7 +26,7 @@ from benchflow.planes.agent.acp.session import Line, Turn
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.acpx import NO_CHOICES, Choices
 from benchflow.planes.agent.acpx.stream import Stream, failure_of
-from benchflow.planes.sandbox.timeouts import Attendance
+from benchflow.planes.sandbox.timeouts import Attendance, awake_timeout
 
 OPENING_TIMEOUT = 300.0
 """Seconds for a command that is no turn: the agent is started for it, and some take half a minute."""
@@ -265,7 +265,7 @@ class AcpxSession:
         wire, process = self._held(name)
         await self._start(process, *flags, *words)
         try:
-            async with asyncio.timeout(OPENING_TIMEOUT):
+            async with awake_timeout(OPENING_TIMEOUT):
                 said = await process.during(_document(wire))
         except TimeoutError as error:
             raise AgentTimeoutError(

@@ -16,6 +16,7 @@ from benchflow.planes.sandbox.docker.processes import Processes
 from benchflow.planes.sandbox.docker.shell import RootShell
 from benchflow.planes.sandbox.docker.translation import NotFound
 from benchflow.planes.sandbox.outcome import KILLED
+from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 NOTICE_SEC = 5.0
 """Seconds that the daemon has to note the end of a command of which no process is left."""
@@ -128,12 +129,12 @@ class Endings:
             DaemonUnavailableError: It does not answer yet, so that nobody can tell.
         """
         await self._engine.require_answer()
-        give_up = time.monotonic() + 2 * NOTICE_SEC
+        giving_up = AwakeDeadline(2 * NOTICE_SEC)
         while True:
             code, _ = await self.state(record, room)
             if code is None and record["nonce"] in self._unnoticed:
                 code = await self.missed(record, room)
-            if code is not None or record["nonce"] not in self._unnoticed or time.monotonic() > give_up:
+            if code is not None or record["nonce"] not in self._unnoticed or giving_up.is_over():
                 return code
             await asyncio.sleep(0.2)
 

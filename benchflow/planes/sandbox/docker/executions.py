@@ -38,7 +38,7 @@ from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
 from benchflow.planes.sandbox.docker.translation import NotFound, passing_error
 from benchflow.planes.sandbox.outcome import NOT_STARTED, TIMED_OUT, WATCH_EVERY
 from benchflow.planes.sandbox.records import file_lock, write_record
-from benchflow.planes.sandbox.timeouts import Attendance, awake_timeout
+from benchflow.planes.sandbox.timeouts import Attendance, AwakeDeadline, awake_timeout
 
 KILL_PATIENCE = 60.0
 """Seconds for a killed command to be gone: a process that waits for the disk does so first."""
@@ -322,7 +322,7 @@ class Executions:
         """Kill an execution with all it started, also one that is just coming up."""
         if starting is not None:
             (await starting).close()
-        began = time.monotonic()
+        began, giving_up = time.monotonic(), AwakeDeadline(KILL_PATIENCE)
         while True:
             await self._processes.kill_marked(nonce)
             try:
@@ -334,7 +334,7 @@ class Executions:
             if state["Pid"] and time.monotonic() - began > NOTICE_SEC:
                 # None of its processes is left, whatever the daemon has missed.
                 return
-            if time.monotonic() - began > KILL_PATIENCE:
+            if giving_up.is_over():
                 raise SandboxError("a command could not be killed")
             await asyncio.sleep(0.02)
 

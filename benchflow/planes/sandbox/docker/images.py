@@ -34,6 +34,7 @@ from benchflow.planes.sandbox.context import Context, read_context
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
 from benchflow.planes.sandbox.docker.translation import NotFound, is_busy
 from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.timeouts import awake_timeout, awake_wait
 from benchflow.planes.sandbox.transcript import Transcript
 
 REPOSITORY = "benchflow/task"
@@ -212,14 +213,14 @@ class Images:
 
         work = asyncio.ensure_future(self._engine.follow(read))
         try:
-            done, _ = await asyncio.wait([work], timeout=timeout)
+            is_done = await awake_wait(work, timeout)
         finally:
             if not work.done():
                 hang_up.set()
                 for response in begun:
                     _hang_up(response)
                 work.add_done_callback(lambda task: task.cancelled() or task.exception())
-        if not done:
+        if not is_done:
             await self._engine.require_answer()
             raise TimeoutError
         work.result()
@@ -255,7 +256,7 @@ class Images:
         )
         assert process.stdout is not None
         try:
-            async with asyncio.timeout(timeout):
+            async with awake_timeout(timeout):
                 while piece := await process.stdout.read(64 * 1024):
                     transcript.write(piece.decode(errors="replace"))
                 code = await process.wait()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from support.freezes import FROZEN_SEC, freeze, notice_soon
 
 from benchflow.planes.sandbox import timeouts
-from benchflow.planes.sandbox.timeouts import Attendance
+from benchflow.planes.sandbox.timeouts import Attendance, AwakeDeadline, awake_clock
 
 
 class Clock:
@@ -107,3 +109,26 @@ def test_what_another_worker_attends_to_while_one_is_frozen_is_charged_once(reco
     attend(second, clock, 20)
     assert first.look()
     assert first.attended_sec == second.attended_sec == 24
+
+
+def test_a_deadline_does_not_come_in_a_freeze_and_comes_all_the_same(clock: Clock) -> None:
+    deadline = AwakeDeadline(60)
+    clock.now += 9
+    assert not deadline.is_over()
+    clock.now += 3600
+    assert not deadline.is_over()
+    # Also for a loop whose every round takes as long as a freeze.
+    for _ in range(50):
+        clock.now += 11
+        over = deadline.is_over()
+    assert over
+
+
+async def test_a_clock_stands_still_while_this_process_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    notice_soon(monkeypatch)
+    async with awake_clock() as clock:
+        freeze(2 * FROZEN_SEC)
+        assert clock() < FROZEN_SEC
+        # A long wait is none.
+        await asyncio.sleep(2 * FROZEN_SEC)
+        assert clock() >= FROZEN_SEC
