@@ -6,8 +6,11 @@ import asyncio
 import json
 
 import pytest
+from support.relay import Relay
 
-from benchflow.errors import SandboxLostError
+from benchflow.errors import DaemonUnavailableError, SandboxLostError
+from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.docker import engine as engines
 from benchflow.planes.sandbox.docker.output import Output
 from benchflow.planes.sandbox.docker.records import container_records
 from benchflow.planes.sandbox.outcome import OUTPUT_ON_DISK
@@ -48,6 +51,25 @@ async def test_a_container_that_dies_under_a_command_is_lost(sandbox, daemon):
         await sandbox.exec(["true"])
     with pytest.raises(SandboxLostError):
         await sandbox.read_file("/etc/passwd")
+
+
+async def test_what_could_not_be_ended_for_want_of_an_answer_is_ended_before_the_next_command(sandbox, monkeypatch):
+    """Whoever tries the same again does so beside nothing."""
+    monkeypatch.setattr(engines, "ANSWER_SEC", 0.2)
+    length = nap()
+    async with Relay.to("/var/run/docker.sock") as relay:
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{relay.port}")
+        provider = DockerProvider()
+        same = await provider.attach(sandbox.ref)
+        task = asyncio.create_task(same.exec(["sleep", length], timeout=2.0))
+        await asleep(sandbox, length)
+        relay.cut()
+        with pytest.raises(DaemonUnavailableError):
+            await task
+        relay.mend()
+        assert (await same.exec(["true"])).return_code == 0
+        assert await napping(sandbox, length) == []
+        await provider.close()
 
 
 async def test_what_was_recorded_but_not_started_is_started(sandbox, monkeypatch):

@@ -75,15 +75,23 @@ class Executions:
         self._output = Output(shell)
         self._endings = Endings(engine, shell, processes, container)
         self._background: set[asyncio.Task[None]] = set()
-        # Marks of commands that `run` could not see to their end.
-        self._abandoned: list[str] = []
+        # Marks of commands that `run` could not see to their end: their container may outlive the daemon. Whoever tries
+        # again is not to find them at work.
+        self._abandoned: set[str] = set()
 
     async def run(self, command: Command, timeout: float | None) -> SandboxExecResult:
         """Run to the end. Cancelling kills what was started."""
-        while self._abandoned:
-            await self._processes.kill_marked(self._abandoned[-1])
-            self._abandoned.pop()
+        for abandoned in tuple(self._abandoned):
+            await self._processes.kill_marked(abandoned)
+            self._abandoned.discard(abandoned)
         nonce = secrets.token_hex(8)
+        try:
+            return await self._run(command, nonce, timeout)
+        except DaemonUnavailableError:
+            self._abandoned.add(nonce)
+            raise
+
+    async def _run(self, command: Command, nonce: str, timeout: float | None) -> SandboxExecResult:
         room = f"{ROOM}/exec/{nonce}"
         await self._make_room(room, command.user)
         exec_id = await self._create(command, _wrapped(command, room), nonce)
@@ -103,11 +111,7 @@ class Executions:
             await self._end(exec_id, nonce, starting)
             return await self._output.collect(room, TIMED_OUT, timed_out=True, remove=True)
         except asyncio.CancelledError:
-            self._later(self._end(exec_id, nonce, starting))
-            raise
-        except DaemonUnavailableError:
-            # Its container may outlive the daemon. Whoever tries again is not to find it at work.
-            self._abandoned.append(nonce)
+            self._later(self._end_cancelled(exec_id, nonce, starting))
             raise
         if said:
             return SandboxExecResult(return_code=NOT_STARTED, stderr=said)
@@ -337,6 +341,13 @@ class Executions:
             if giving_up.is_over():
                 raise SandboxError("a command could not be killed")
             await asyncio.sleep(0.02)
+
+    async def _end_cancelled(self, exec_id: str, nonce: str, starting: asyncio.Future[Stream]) -> None:
+        try:
+            await self._end(exec_id, nonce, starting)
+        except DaemonUnavailableError:
+            self._abandoned.add(nonce)
+            raise
 
     # --- places --------------------------------------------------------------------------------------
 
