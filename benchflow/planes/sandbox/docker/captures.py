@@ -38,7 +38,7 @@ from benchflow.planes.sandbox.docker.launch import ROOM
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.processes import PROGRAMS
 from benchflow.planes.sandbox.docker.records import capturing
-from benchflow.planes.sandbox.docker.translation import Conflict, NotFound
+from benchflow.planes.sandbox.docker.translation import Conflict, NotFound, space_error
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
@@ -197,10 +197,7 @@ class Captures:
         if error is None:
             return True
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise SandboxError(
-                f"there is no space left for a copy of what the sandbox has changed: {error.strerror}",
-                remedy="free space where Docker keeps its data (`docker system df`, `docker system prune`)",
-            ) from error
+            raise space_error(f"for a copy of what the sandbox has changed: {error.strerror}") from error
         log.warning("snapshots are left to the daemon from now on, since its files cannot be copied here: %s", error)
         self._has_files = False
         await self._remove(part)

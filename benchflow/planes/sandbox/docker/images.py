@@ -26,13 +26,14 @@ from benchflow.errors import (
     RegistryUnavailableError,
     SandboxBusyError,
     SandboxError,
+    SandboxSpaceError,
     SandboxUnavailableError,
 )
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.bases import resolve
 from benchflow.planes.sandbox.context import Context, read_context
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
-from benchflow.planes.sandbox.docker.translation import NotFound, is_busy
+from benchflow.planes.sandbox.docker.translation import FULL, NotFound, is_busy, space_error
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.timeouts import awake_timeout, awake_wait
 from benchflow.planes.sandbox.transcript import Transcript
@@ -122,7 +123,7 @@ class Images:
                 transcript,
                 config.timeout_sec,
             )
-        except SandboxUnavailableError:
+        except (SandboxUnavailableError, SandboxSpaceError):
             raise
         except (SandboxError, TimeoutError) as error:
             reason = (
@@ -224,10 +225,12 @@ class Images:
             await self._engine.require_answer()
             raise TimeoutError
         work.result()
+        # A command of the Dockerfile is quoted in what is said of its failure.
+        if "returned a non-zero code" in transcript.error:
+            raise SandboxError(transcript.error)
         if transcript.error:
-            # A command of the Dockerfile is quoted in what is said of its failure.
-            passes = is_busy(transcript.error) and "returned a non-zero code" not in transcript.error
-            raise (SandboxBusyError if passes else SandboxError)(transcript.error)
+            _raise_if_full(transcript.error)
+            raise (SandboxBusyError if is_busy(transcript.error) else SandboxError)(transcript.error)
 
     async def _by_program(
         self,
@@ -268,6 +271,9 @@ class Images:
         if code and any(part in transcript.tail for part in _NO_DAEMON):
             raise DaemonUnavailableError("the Docker daemon went away during a build", log_tail=transcript.tail)
         if code:
+            failure = next((line for line in reversed(transcript.tail.splitlines()) if line.startswith("ERROR: ")), "")
+            if "did not complete successfully" not in failure:
+                _raise_if_full(failure)
             raise _build_error(context, f"docker build ended with exit status {code}", transcript)
 
 
@@ -302,6 +308,11 @@ async def _answer(program: str, *arguments: str) -> tuple[int, str]:
     )
     said, _ = await process.communicate()
     return process.returncode or 0, said.decode(errors="replace")
+
+
+def _raise_if_full(said: str) -> None:
+    if any(part in said.lower() for part in FULL):
+        raise space_error(said)
 
 
 def _build_error(context: Context, reason: str, transcript: Transcript) -> SandboxError:
