@@ -33,7 +33,7 @@ from benchflow.paths import state_dir
 from benchflow.planes.sandbox.bases import resolve
 from benchflow.planes.sandbox.context import Context, read_context
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
-from benchflow.planes.sandbox.docker.translation import FULL, NotFound, is_busy, space_error
+from benchflow.planes.sandbox.docker.translation import NotFound, is_busy, raise_if_full
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.timeouts import awake_timeout, awake_wait
 from benchflow.planes.sandbox.transcript import Transcript
@@ -229,7 +229,7 @@ class Images:
         if "returned a non-zero code" in transcript.error:
             raise SandboxError(transcript.error)
         if transcript.error:
-            _raise_if_full(transcript.error)
+            raise_if_full(transcript.error)
             raise (SandboxBusyError if is_busy(transcript.error) else SandboxError)(transcript.error)
 
     async def _by_program(
@@ -273,7 +273,7 @@ class Images:
         if code:
             failure = next((line for line in reversed(transcript.tail.splitlines()) if line.startswith("ERROR: ")), "")
             if "did not complete successfully" not in failure:
-                _raise_if_full(failure)
+                raise_if_full(failure)
             raise _build_error(context, f"docker build ended with exit status {code}", transcript)
 
 
@@ -308,11 +308,6 @@ async def _answer(program: str, *arguments: str) -> tuple[int, str]:
     )
     said, _ = await process.communicate()
     return process.returncode or 0, said.decode(errors="replace")
-
-
-def _raise_if_full(said: str) -> None:
-    if any(part in said.lower() for part in FULL):
-        raise space_error(said)
 
 
 def _build_error(context: Context, reason: str, transcript: Transcript) -> SandboxError:

@@ -149,6 +149,12 @@ def space_error(said: str) -> SandboxSpaceError:
     )
 
 
+def raise_if_full(said: str) -> None:
+    """Raise `SandboxSpaceError` if this is what is said when a disk of the daemon's is full."""
+    if any(part in said.lower() for part in FULL):
+        raise space_error(said)
+
+
 def passing_error(said: str) -> SandboxError | None:
     """Return the error for what the daemon says of a failure that is not the command's; None for any other."""
     low = said.lower()
