@@ -27,7 +27,7 @@ from typing import Any
 
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult
 from benchflow.errors import DaemonUnavailableError, SandboxError, SandboxLostError
-from benchflow.planes.sandbox.docker.endings import BEGUN, NOTICE_SEC, Endings
+from benchflow.planes.sandbox.docker.endings import BEGUN, NOTICE_SEC, STATUS_WIDTH, Endings
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.launch import ROOM
 from benchflow.planes.sandbox.docker.output import Output
@@ -35,7 +35,7 @@ from benchflow.planes.sandbox.docker.processes import MARKER, Processes
 from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.shell import MARK_AGENT, RootShell
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
-from benchflow.planes.sandbox.docker.translation import NotFound, passing_error
+from benchflow.planes.sandbox.docker.translation import FULL, NotFound, passing_error
 from benchflow.planes.sandbox.outcome import NOT_STARTED, TIMED_OUT, WATCH_EVERY
 from benchflow.planes.sandbox.records import file_lock, write_record
 from benchflow.planes.sandbox.timeouts import Attendance, AwakeDeadline, awake_timeout
@@ -46,8 +46,8 @@ KILL_PATIENCE = 60.0
 # $1: directory; the rest: the command. The wrapper's output stays the daemon's stream and carries nothing, not even
 # the shell's remark that its child was killed: what arrives there is the daemon's reason not to start.
 _WRAPPER = (
-    'exec 2>/dev/null; {mark}d=$1; shift; echo {begun} >"$d/exit"; '
-    '(exec "$@") </dev/null >>"$d/out" 2>>"$d/err"; c=$?; echo $c >"$d/exit"; exit $c'
+    'exec 2>/dev/null; {mark}d=$1; shift; printf "%-{width}s\\n" {begun} 1<>"$d/exit"; '
+    '(exec "$@") </dev/null >>"$d/out" 2>>"$d/err"; c=$?; printf "%-{width}s\\n" $c 1<>"$d/exit"; exit $c'
 )
 _STREAMED = f'{MARK_AGENT}exec "$@"'
 
@@ -238,11 +238,16 @@ class Executions:
     async def _make_room(self, room: str, user: str) -> None:
         """A directory with output files that the command's user may write, and nothing else there."""
         give = "" if user == "0" else f" && chown -- {shlex.quote(user)} out err exit"
+        blank = " " * STATUS_WIDTH
+        # Not every shell tells that it could not write.
         answer = await self._shell.run(
-            f"mkdir -p {room} && chmod 0711 {ROOM} {ROOM}/exec {room} && cd {room} "
-            f"&& : >>out && : >>err && : >>exit && chmod 0600 out err exit{give}"
+            f"mkdir -p {room} && chmod 0711 {ROOM} {ROOM}/exec {room} && cd {room} && : >>out && : >>err || exit\n"
+            f"echo '{blank}' >exit; [ \"$(cat exit)\" = '{blank}' ] || {{ echo '{FULL[0]}' >&2; exit 1; }}\n"
+            f"chmod 0600 out err exit{give}"
         )
         if answer.code:
+            if (passing := passing_error(answer.complaint)) is not None:
+                raise passing
             raise SandboxError(
                 f"the user {user!r} cannot run commands: {answer.complaint}",
                 key="user",
@@ -373,5 +378,5 @@ def _attended(record: Path) -> Path:
 
 
 def _wrapped(command: Command, room: str) -> list[str]:
-    wrapper = _WRAPPER.format(mark="" if command.world else MARK_AGENT, begun=BEGUN)
+    wrapper = _WRAPPER.format(mark="" if command.world else MARK_AGENT, begun=BEGUN, width=STATUS_WIDTH)
     return ["/bin/sh", "-c", wrapper, "benchflow-exec", room]
