@@ -224,9 +224,15 @@ class DaemonUnavailableError(SandboxUnavailableError):
 
 
 class SandboxBusyError(SandboxError):
-    """The host or the provider's daemon could not do what was asked at this moment: short of memory, space or ports."""
+    """The host or the provider's daemon could not do what was asked at this moment: short of memory or ports."""
 
     retryable = True
+
+
+class SandboxSpaceError(SandboxBusyError):
+    """No space is left where the provider's daemon keeps images and sandboxes."""
+
+    is_outage = True
 
 
 class SandboxStartError(SandboxError):

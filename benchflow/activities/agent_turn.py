@@ -31,6 +31,7 @@ from benchflow.planes.agent.acp.session import Line, Turn, Unanswered
 from benchflow.planes.agent.acp.talk import AcpTalk
 from benchflow.planes.agent.acpx.session import AcpxSession
 from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.secrets import Redactor
 from benchflow.trajectories.journal import NodeWriter
 from benchflow.trajectories.tree import node_id
@@ -190,7 +191,7 @@ class AgentTurn:
                 self._reading = Reading()
                 # What a flood has left in the journal would take minutes to be heard.
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(PATIENCE.cancel + 2.0):
+                    async with awake_timeout(PATIENCE.cancel + 2.0):
                         await self._listen(talk, writer)
             finally:
                 await talk.close()

@@ -9,7 +9,6 @@ worker stops, in which case the next one continues from what is on disk.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from temporalio.service import RPCError
 
 from benchflow.activities.handover import NEXT_WORKER
 from benchflow.executions import is_not_found
+from benchflow.planes.sandbox.timeouts import awake_sleep
 
 log = structlog.get_logger("benchflow.activities")
 
@@ -37,11 +37,11 @@ _Key = tuple[str, str]
 class _Work:
     """The work of one activity.
 
-    limit: time by the monotonic clock at which the newest attempt's start-to-close timeout ends.
+    limit: done when this process has run for as long as the newest attempt may take from start to close.
     """
 
     info: activity.Info
-    limit: float
+    limit: asyncio.Task[None]
     task: asyncio.Task[Any] = field(init=False)
     is_cancelled: bool = False
     attempts: int = 0
@@ -82,12 +82,15 @@ class OngoingWork:
         """Make the running attempt of an activity: start its work, or join that of an earlier attempt."""
         info = activity.info()
         key = (info.workflow_run_id or "", info.activity_id)
+        limit_sec = info.start_to_close_timeout.total_seconds() if info.start_to_close_timeout else None
+        limit = asyncio.create_task(awake_sleep(limit_sec))
         work = self._works.get(key)
         if work is None:
-            work = self._works[key] = _Work(info, 0.0)
+            work = self._works[key] = _Work(info, limit)
             work.task = asyncio.create_task(_run(work, run))
-        limit = info.start_to_close_timeout
-        work.info, work.limit = info, time.monotonic() + (limit.total_seconds() if limit else float("inf"))
+        else:
+            work.limit.cancel()
+            work.info, work.limit = info, limit
         work.attempts += 1
         try:
             return await self._result(work)
@@ -95,6 +98,7 @@ class OngoingWork:
             work.attempts -= 1
             if work.task.done():
                 self._works.pop(key, None)
+                work.limit.cancel()
             elif not work.attempts and (work.watch is None or work.watch.done()):
                 work.watch = asyncio.create_task(self._watch(key, work))
 
@@ -110,7 +114,7 @@ class OngoingWork:
                     continue
                 if details is not None and details.cancel_requested:
                     work.is_cancelled = True
-                elif not (details is not None and details.worker_shutdown) and time.monotonic() < work.limit:
+                elif not (details is not None and details.worker_shutdown) and not work.limit.done():
                     raise ApplicationError(
                         "the server lost contact with this attempt; the next one joins its work",
                         type="AttemptLost",
@@ -135,7 +139,7 @@ class OngoingWork:
                 case "unknown" if work.task.done():
                     # An attempt that comes after all finds on disk what it needs.
                     break
-            if time.monotonic() >= work.limit:
+            if work.limit.done():
                 break
             await asyncio.sleep(self._poll_sec)
         else:
@@ -145,6 +149,7 @@ class OngoingWork:
         # Not before: an attempt that comes now must not begin beside it.
         if self._works.get(key) is work:
             del self._works[key]
+            work.limit.cancel()
         if not work.task.cancelled() and (error := work.task.exception()) is not None:
             log.info("work that nobody waits for failed", activity=work.info.activity_type, error=str(error))
 
@@ -168,7 +173,7 @@ class OngoingWork:
     async def close(self) -> None:
         """Interrupt all work that is left: the next worker continues it."""
         works = self._works.values()
-        tasks = [work.task for work in works] + [work.watch for work in works if work.watch is not None]
+        tasks = [task for work in works for task in (work.task, work.limit, work.watch) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

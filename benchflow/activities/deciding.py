@@ -18,6 +18,7 @@ from benchflow.contracts import names
 from benchflow.contracts.activities import Aggregated, AggregateInput, DecideInput, Decision
 from benchflow.errors import ConfigError
 from benchflow.planes.agent.child import check_child
+from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.trajectories.values import aggregated
 
 T = TypeVar("T")
@@ -68,7 +69,8 @@ async def asked(ask: Callable[[], T], name: str, key: str, patience: float = PAT
     # A pool's threads are shared, and are waited for when the process ends.
     threading.Thread(target=run, name=f"own {name}", daemon=True).start()
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(answer), patience)
+        async with awake_timeout(patience):
+            return await asyncio.wrap_future(answer)
     except TimeoutError as error:
         raise ConfigError(
             f"has not answered for {patience:g} s", file=name, key=key, remedy="let it be quick: a tree waits for it"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchflow.contracts.ids import short_hash
@@ -11,6 +11,7 @@ from benchflow.contracts.rollout import Step
 from benchflow.contracts.sandbox import ImageConfig, Sandbox
 from benchflow.contracts.task import Healthcheck, Task
 from benchflow.errors import ReadinessError, SetupCommandError
+from benchflow.planes.sandbox.timeouts import awake_clock
 from benchflow.secrets import Secrets
 from benchflow.store import file_digest
 from benchflow.tasks import digest_tree
@@ -112,7 +113,13 @@ async def check_health(sandbox: Sandbox, check: Healthcheck, env: dict[str, str]
     As in Docker, failures within the start period do not count. Unlike there, the first try is made at once, and it
     does not count either.
     """
-    started = time.monotonic()
+    async with awake_clock() as clock:
+        await _check_until_healthy(sandbox, check, env, clock)
+
+
+async def _check_until_healthy(
+    sandbox: Sandbox, check: Healthcheck, env: dict[str, str], clock: Callable[[], float]
+) -> None:
     failures = -1
     while True:
         result = await sandbox.exec(
@@ -120,7 +127,7 @@ async def check_health(sandbox: Sandbox, check: Healthcheck, env: dict[str, str]
         )
         if result.return_code == 0 and not result.timed_out:
             return
-        starting = time.monotonic() - started < check.start_period_sec
+        starting = clock() < check.start_period_sec
         failures += 0 if starting else 1
         if failures >= check.retries:
             how = "timed out" if result.timed_out else f"exit status {result.return_code}"

@@ -192,7 +192,7 @@ class Sandbox(Protocol):
         """Run a command at most once under `key`, however many processes call this, before or after a crash.
 
         The first call starts it, every other attaches to the same execution and gets the same result.
-        `timeout` counts from the start of the execution.
+        `timeout` counts from the start of the execution, without the time in which no caller waits or all are frozen.
         """
         ...
 

@@ -33,7 +33,7 @@ with workflow.unsafe.imports_passed_through():
         RolloutSpec,
         SetConcurrency,
     )
-    from benchflow.contracts.lost import LostGroup, LostRollout, merged
+    from benchflow.contracts.lost import LostGroup, LostRollout, merged, without
     from benchflow.contracts.rollout import Failure, RolloutOutcome
     from benchflow.workflows import options
     from benchflow.workflows.backlog import Backlog
@@ -103,15 +103,17 @@ class JobWorkflow:
         """Count the outcome of an open rollout, or schedule its retry. lost: names its row, if it has no result."""
         del self._open[outcome.index]
         self._wake += 1
+        self._lost = without(self._lost, outcome.index)
+        if outcome.directory is None and outcome.pack is None:
+            # Also of one that is run again: its retry may never start.
+            failure = outcome.error or Failure(type="ReportError", category="internal", message="there is no result")
+            self._lost = merged(self._lost, LostGroup(failure=failure, rollouts=[lost]))
         wait = self._retry_wait(outcome)
         if wait is not None:
             not_before = workflow.time() + wait
             self._backlog.retries.append(Retry(index=outcome.index, attempt=outcome.attempt + 1, not_before=not_before))
             return
         self._to_cancel.pop(outcome.id, None)
-        if outcome.directory is None and outcome.pack is None:
-            failure = outcome.error or Failure(type="ReportError", category="internal", message="there is no result")
-            self._lost = merged(self._lost, LostGroup(failure=failure, rollouts=[lost]))
         self._counts = self._counts.plus(outcome)
         self._recent.append(outcome)
         self._show()

@@ -103,13 +103,14 @@ def full_disk(database: Path) -> Iterator[None]:
         busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         assert not busy
     try:
-        _fill(filler)
+        fill(filler)
         yield
     finally:
         filler.unlink()
 
 
-def _fill(file: Path) -> None:
+def fill(file: Path) -> None:
+    """Give a new file all that is left of its disk."""
     piece = 1 << 20
     size = 0
     with file.open("wb") as filler:

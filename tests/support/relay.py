@@ -1,4 +1,4 @@
-"""A TCP relay between a client and a server that can be cut, so that nobody is told, or closed, so that all are."""
+"""A relay between a client and a server that can be cut, so that nobody is told, or closed, so that all are."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 class Relay:
     """Forwards connections to a server. Cut, it keeps them open and holds back every byte, as a broken network does."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._server = (host, port)
+    def __init__(self, address: str) -> None:
+        self._address = address
         self._is_whole = asyncio.Event()
         self._is_whole.set()
         self._is_open = True
@@ -21,9 +21,8 @@ class Relay:
     @classmethod
     @contextlib.asynccontextmanager
     async def to(cls, address: str) -> AsyncIterator[Relay]:
-        """Relay to `host:port` for the time of the block."""
-        host, _, port = address.rpartition(":")
-        relay = cls(host, int(port))
+        """Relay to `host:port`, or to the socket at a path, from a TCP port for the time of the block."""
+        relay = cls(address)
         async with await asyncio.start_server(relay._serve, "127.0.0.1", 0) as server:
             relay.port = server.sockets[0].getsockname()[1]
             yield relay
@@ -49,9 +48,15 @@ class Relay:
             return writer.transport.abort()
         self._clients.add(writer)
         with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-            theirs, ours = await asyncio.open_connection(*self._server)
+            theirs, ours = await self._connect()
             await asyncio.gather(self._forward(reader, ours), self._forward(theirs, writer))
         self._clients.discard(writer)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._address.startswith("/"):
+            return await asyncio.open_unix_connection(self._address)
+        host, _, port = self._address.rpartition(":")
+        return await asyncio.open_connection(host, int(port))
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):

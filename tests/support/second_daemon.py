@@ -31,9 +31,15 @@ class SecondDaemon:
     Args:
         root: Directory of all that it keeps, which is short: sockets have short paths.
         keeps_containers: Whether containers run on while it is away ("live restore").
+        disk_bytes: Size of a disk of its own for its data; 0 for none.
     """
 
-    def __init__(self, root: Path, *, keeps_containers: bool = False) -> None:
+    def __init__(self, root: Path, *, keeps_containers: bool = False, disk_bytes: int = 0) -> None:
+        self.data = root / "data"
+        if disk_bytes:
+            self.data.mkdir()
+            options = f"size={disk_bytes},mode=0710"
+            subprocess.run(["mount", "-t", "tmpfs", "-o", options, "benchflow-test", str(self.data)], check=True)
         self.address = f"unix://{root}/sock"
         self._root = root
         self._options = ["--live-restore"] if keeps_containers else []
@@ -112,13 +118,17 @@ class SecondDaemon:
             if self._namespaces is not None:
                 self._namespaces.kill()
                 await self._namespaces.wait()
+            if self.data.is_mount():
+                unmounting = await asyncio.create_subprocess_exec("umount", "-l", str(self.data))
+                assert await unmounting.wait() == 0
             shutil.rmtree(self._root)
 
 
 @contextlib.asynccontextmanager
-async def fragile_daemon(*, keeps_containers: bool = False) -> AsyncIterator[SecondDaemon]:
+async def fragile_daemon(*, keeps_containers: bool = False, disk_bytes: int = 0) -> AsyncIterator[SecondDaemon]:
     """Yield a daemon that knows nothing but the base image. Afterwards nothing is left of it."""
-    daemon = SecondDaemon(Path(tempfile.mkdtemp(prefix="bf-docker-", dir="/tmp")), keeps_containers=keeps_containers)
+    root = Path(tempfile.mkdtemp(prefix="bf-docker-", dir="/tmp"))
+    daemon = SecondDaemon(root, keeps_containers=keeps_containers, disk_bytes=disk_bytes)
     try:
         await daemon.start()
         await daemon.load(BASE_IMAGE)

@@ -6,11 +6,10 @@ what the image holds, only on the workspace.
 
 from __future__ import annotations
 
-import asyncio
-
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxError, SandboxSetupTimeoutError
+from benchflow.planes.sandbox.timeouts import awake_timeout
 
 AGENT_USER = "agent"
 AGENT_UID = 61000
@@ -56,10 +55,8 @@ async def prepare_account(sandbox: Sandbox, record: AgentRecord, wanted: str | i
         remedy="raise sandbox_setup_timeout, or make the workspace smaller",
     )
     try:
-        result = await asyncio.wait_for(
-            sandbox.control(script, str(user), str(AGENT_UID), sandbox.ref.workdir, timeout=timeout),
-            timeout + 10,
-        )
+        async with awake_timeout(timeout + 10):
+            result = await sandbox.control(script, str(user), str(AGENT_UID), sandbox.ref.workdir, timeout=timeout)
     except TimeoutError as error:
         raise late from error
     if result.timed_out:

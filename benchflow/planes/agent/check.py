@@ -29,6 +29,7 @@ from benchflow.paths import StatePaths
 from benchflow.planes.agent.acp.bounds import MAX_LINE
 from benchflow.planes.agent.settings import settings_for
 from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
+from benchflow.planes.sandbox.timeouts import awake_timeout
 
 _PASSED_ON = ("PATH", "LANG", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE")
@@ -132,8 +133,8 @@ async def _ask(record: AgentRecord, toolbox: Toolbox | None, home: Path, timeout
     argv = toolbox.argv(record, at=root) if toolbox else record.launch
     errors = home / ".stderr"
     try:
-        async with _started(argv, workspace, env, errors) as process:
-            return await asyncio.wait_for(_initialize(process, record), timeout)
+        async with _started(argv, workspace, env, errors) as process, awake_timeout(timeout):
+            return await _initialize(process, record)
     except TimeoutError as error:
         raise AgentTimeoutError(
             f"agent {record.name!r} did not answer initialize within {timeout:g} s", log_tail=_tail(errors)
@@ -177,7 +178,8 @@ async def _started(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _GRACE)
+            async with awake_timeout(_GRACE):
+                await process.wait()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()

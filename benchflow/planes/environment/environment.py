@@ -31,6 +31,7 @@ from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.readiness import targets_of, wait_until_healthy
 from benchflow.planes.environment.services import Services
 from benchflow.planes.environment.state import SqliteStore, read_state
+from benchflow.planes.sandbox.timeouts import awake_clock
 
 ENTRYPOINT = "entrypoint"
 """What logs and errors call the image's entrypoint, where services have their names."""
@@ -106,7 +107,7 @@ class ManifestEnvironment:
 
     async def readiness(self) -> ReadyWorld:
         """Return when all probes are healthy. Raises `ReadinessError` at the deadline, `ServiceDiedError` at once."""
-        async with self._explaining_loss():
+        async with self._explaining_loss(), awake_clock() as clock:
             statuses = await self._statuses()
             probes = await wait_until_healthy(
                 self._place.keeper,
@@ -115,6 +116,7 @@ class ManifestEnvironment:
                 exits=() if self._manifest.owns_lifecycle else await (await self._services()).exit_files(),
                 look=self._look_while_starting,
                 logs=self.logs,
+                clock=clock,
             )
             age = await self._age()
             return ReadyWorld(

@@ -5,7 +5,6 @@ What serves the probes is watched meanwhile, so that a world that has ended is n
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,7 +58,7 @@ async def wait_until_healthy(
     exits: Sequence[str],
     look: Callable[[], Awaitable[None]],
     logs: Callable[[], Awaitable[Mapping[str, str]]],
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float],
 ) -> tuple[ProbeAnswer, ...]:
     """The answer of each target, once all are healthy.
 

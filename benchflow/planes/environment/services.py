@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +19,7 @@ from benchflow.errors import NoServiceError, PortInUseError, ServiceDiedError, W
 from benchflow.planes.environment import incarnation
 from benchflow.planes.environment.incarnation import Fate, Incarnation
 from benchflow.planes.sandbox.background import start_once
+from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.sh").read_text()
 
@@ -132,12 +132,12 @@ class Services:
 
     async def _decided(self, said: SandboxExecResult | None) -> Incarnation:
         """The incarnation, when each service was started or left out. said: how its supervisor ended, if it has."""
-        deadline, pause = time.monotonic() + self._probe_sec + PROBE_SEC, _FIRST_LOOK
+        giving_up, pause = AwakeDeadline(self._probe_sec + PROBE_SEC), _FIRST_LOOK
         while True:
             seen = await self._look()
             if seen.supervised is not None and not any(fate.state == "waiting" for fate in seen.fates):
                 return seen
-            if said is not None or seen.supervised is False or time.monotonic() > deadline:
+            if said is not None or seen.supervised is False or giving_up.is_over():
                 raise WorldError(
                     "the services' supervisor ended" if said or seen.supervised is False else "the services hang",
                     remedy="the image needs /bin/sh and the usual small commands (coreutils or busybox)",
@@ -235,8 +235,8 @@ class Services:
     async def _end(self, seen: Incarnation) -> None:
         """Written down before it begins and after it is done, so that whoever comes after a crash can finish it."""
         told = await incarnation.tell_to_end(self._sandbox, seen.number)
-        deadline, pause = time.monotonic() + self._grace_sec, _FIRST_LOOK
-        while await incarnation.any_left(self._sandbox, told) and time.monotonic() < deadline:
+        grace, pause = AwakeDeadline(self._grace_sec), _FIRST_LOOK
+        while await incarnation.any_left(self._sandbox, told) and not grace.is_over():
             await asyncio.sleep(pause)
             pause = min(pause * 1.3, _LONGEST_LOOK)
         await self._sandbox.kill_once(seen.key(seen.number))
@@ -249,11 +249,11 @@ class Services:
 
     async def _settled(self) -> Incarnation:
         """How they fare; one that has just ended may need a moment until its exit status is written."""
-        deadline = time.monotonic() + _REAPED_SEC
+        reaping = AwakeDeadline(_REAPED_SEC)
         while True:
             seen = await self._look()
             lost = any(fate.state == "lost" for fate in seen.fates)
-            if not lost or not seen.supervised or time.monotonic() > deadline:
+            if not lost or not seen.supervised or reaping.is_over():
                 return seen
             await asyncio.sleep(_FIRST_LOOK)
 

@@ -6,7 +6,6 @@ was seen. The first thing that fails ends the trial; the sandbox is removed in a
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,6 +26,7 @@ from benchflow.planes.environment.outfit import fit_out_world
 from benchflow.planes.environment.rollback import Rollback, Timed, answers_of
 from benchflow.planes.environment.writing import Post, Writer
 from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.timeouts import awake_timeout
 
 Outcome = Literal["holds", "fails", "not declared", "not tried"]
 
@@ -201,7 +201,8 @@ class _Trial:
     async def _start_sandbox(self) -> Sandbox:
         start = self._setting.provider.start(self._spec, host_id="", queue="", secrets=self._setting.secrets)
         try:
-            sandbox = await asyncio.wait_for(start, START_SEC)
+            async with awake_timeout(START_SEC):
+                sandbox = await start
         except TimeoutError as error:
             raise SandboxStartError(
                 f"the sandbox did not start within {START_SEC:g} s", remedy="see what keeps this host busy"

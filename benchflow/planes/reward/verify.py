@@ -6,7 +6,6 @@ runs it, a reward kit is a Python program. `soft` does the same while the agent 
 
 from __future__ import annotations
 
-import asyncio
 import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from benchflow.planes.reward.script import parse_rewards
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
 from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room
 from benchflow.planes.reward.strict import read_tail
+from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.store import storage_errors, write_atomic
 
 OUTPUT = f"{LOGS}/test-stdout.txt"
@@ -304,7 +304,7 @@ class ScriptVerifier:
             with ConfinedDirectory(logs) as directory:
                 for old in {"reward.txt", "reward.json", *declared.values()}:
                     directory.remove_tree(old)
-            async with asyncio.timeout(FETCH_TIMEOUT):
+            async with awake_timeout(FETCH_TIMEOUT):
                 # What it was shown is kept elsewhere.
                 await sandbox.download(LOGS, logs, exclude=[EVIDENCE.removeprefix(f"{LOGS}/")])
                 for path, name in declared.items():

@@ -13,8 +13,10 @@ from benchflow.testing.sandbox_conformance import others
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, awake, leave, nap, napping
 from benchflow.testing.waiting import until
 
-LATE = (1.0, 10.0, 60.0)
-"""Seconds after which somebody comes late: more, where a busy machine did not get far enough in fewer."""
+LATE = (1.0, 3.0, 8.0)
+"""Seconds after which somebody comes late: more, where a busy machine did not get far enough in fewer. After 10 s in
+which nobody has waited, a provider may take the callers for frozen, and not count that time.
+"""
 
 
 class Once:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
+from support.outages import fill
+from support.relay import Relay
 
-from benchflow.errors import SandboxLostError
+from benchflow.errors import DaemonUnavailableError, SandboxError, SandboxLostError, SandboxSpaceError
+from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.docker import engine as engines
+from benchflow.planes.sandbox.docker.launch import ROOM
 from benchflow.planes.sandbox.docker.output import Output
+from benchflow.planes.sandbox.docker.processes import MARKER
 from benchflow.planes.sandbox.docker.records import container_records
 from benchflow.planes.sandbox.outcome import OUTPUT_ON_DISK
 from benchflow.testing.sandbox_conformance import others
@@ -50,6 +57,25 @@ async def test_a_container_that_dies_under_a_command_is_lost(sandbox, daemon):
         await sandbox.read_file("/etc/passwd")
 
 
+async def test_what_could_not_be_ended_for_want_of_an_answer_is_ended_before_the_next_command(sandbox, monkeypatch):
+    """Whoever tries the same again does so beside nothing."""
+    monkeypatch.setattr(engines, "ANSWER_SEC", 0.2)
+    length = nap()
+    async with Relay.to("/var/run/docker.sock") as relay:
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{relay.port}")
+        provider = DockerProvider()
+        same = await provider.attach(sandbox.ref)
+        task = asyncio.create_task(same.exec(["sleep", length], timeout=2.0))
+        await asleep(sandbox, length)
+        relay.cut()
+        with pytest.raises(DaemonUnavailableError):
+            await task
+        relay.mend()
+        assert (await same.exec(["true"])).return_code == 0
+        assert await napping(sandbox, length) == []
+        await provider.close()
+
+
 async def test_what_was_recorded_but_not_started_is_started(sandbox, monkeypatch):
     async def die(container, exec_id):
         raise KeyboardInterrupt
@@ -82,6 +108,61 @@ async def test_an_execution_that_the_daemon_forgot_is_known_by_its_files(provide
     # With the sandbox, its records go.
     await provider.remove(sandbox.ref.name)
     assert not container_records(sandbox.ref.handle).exists()
+
+
+@pytest.fixture
+async def rooms(sandbox, daemon):
+    """The directory of the commands' rooms, seen from the host, on a small disk of its own."""
+    await sandbox.exec(["true"])
+    pid = daemon.containers.get(sandbox.ref.handle).attrs["State"]["Pid"]
+    mount = ("mount", "-t", "tmpfs", "-o", "size=64k,mode=0711", "benchflow-test", f"{ROOM}/exec")
+    process = await asyncio.create_subprocess_exec("nsenter", f"--target={pid}", "--mount", *mount)
+    assert await process.wait() == 0
+    return Path(f"/proc/{pid}/root{ROOM}/exec")
+
+
+async def end_where_the_daemon_forgets_it(sandbox, before) -> None:
+    """Have a command that counts end when `before` was called and nobody waits, and be known by its files alone."""
+    command = ["sh", "-c", "echo ran >>/count; until [ -e /go ]; do sleep 0.05; done; echo over >/over; exit 7"]
+    waiting = asyncio.create_task(sandbox.exec_once("work", command))
+    await until(lambda: count(sandbox))
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    before()
+    await sandbox.write_file("/go", "")
+
+    async def is_over() -> bool:
+        listed = await sandbox.control(f"test -e /over && ! grep -lz {MARKER}= /proc/[0-9]*/environ")
+        return listed.return_code == 0
+
+    await until(is_over)
+    record = next(container_records(sandbox.ref.handle).glob("work-*.json"))
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"exec_id": "0" * 64}))
+
+
+async def test_the_exit_status_of_a_command_fits_on_a_disk_that_was_filled_meanwhile(sandbox, rooms):
+    await end_where_the_daemon_forgets_it(sandbox, lambda: fill(rooms / "filler"))
+    assert (await sandbox.exec_once("work", COUNTED)).return_code == 7
+    assert await count(sandbox) == 1
+
+
+async def test_a_command_whose_exit_status_was_made_away_with_is_not_run_again(sandbox, rooms):
+    await end_where_the_daemon_forgets_it(sandbox, lambda: None)
+    (status,) = rooms.glob("work-*/exit")
+    status.write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(SandboxError, match="end was not seen"):
+            await sandbox.exec_once("work", COUNTED)
+    assert await count(sandbox) == 1
+
+
+async def test_a_command_whose_exit_status_would_not_fit_is_run_when_there_is_space(sandbox, rooms):
+    fill(rooms / "filler")
+    with pytest.raises(SandboxSpaceError):
+        await sandbox.exec_once("work", COUNTED)
+    (rooms / "filler").unlink()
+    assert (await sandbox.exec_once("work", COUNTED)).return_code == 7
+    assert await count(sandbox) == 1
 
 
 async def test_output_beyond_the_limit_on_disk_loses_its_middle(sandbox):

@@ -7,10 +7,11 @@ import os
 import time
 import uuid
 
+import docker
 import pytest
 
 from benchflow.contracts.sandbox import ImageRef
-from benchflow.errors import SandboxLostError, SandboxStartError
+from benchflow.errors import SandboxError, SandboxLostError, SandboxStartError
 from benchflow.testing.sandbox_conformance.fixtures import PATIENCE
 from benchflow.testing.waiting import until
 
@@ -64,6 +65,26 @@ async def test_a_paused_sandbox_goes_on(start, daemon, name):
     first = await start(name=name)
     daemon.containers.get(first.ref.handle).pause()
     assert (await (await start(name=name)).exec(["true"])).return_code == 0
+
+
+async def test_a_sandbox_that_was_there_outlives_a_start_that_fails(start, daemon, name):
+    """All rollouts of a persistent job start the one that they share."""
+    shared = await start(name=name)
+    await shared.write_file("/shared", "state of the world")
+    await shared.write_file("/file", "")
+    with pytest.raises(SandboxError):
+        await start(name=name, workdir="/file/below")
+    assert daemon.containers.get(name).id == shared.ref.handle
+    again = await start(name=name)
+    assert again.ref.handle == shared.ref.handle
+    assert await again.read_file("/shared") == b"state of the world"
+
+
+async def test_what_a_start_has_made_goes_when_it_fails(start, daemon, name):
+    with pytest.raises(SandboxError):
+        await start(name=name, workdir="/etc/passwd/below")
+    with pytest.raises(docker.errors.NotFound):
+        daemon.containers.get(name)
 
 
 async def test_removing_takes_volumes_along(provider, start, daemon, image_from, stack):

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from support.outages import fill
 from support.second_daemon import SecondDaemon, fragile_daemon
 
 from benchflow.contracts.sandbox import ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
-from benchflow.errors import DaemonUnavailableError, SandboxError, SandboxLostError
+from benchflow.errors import DaemonUnavailableError, SandboxError, SandboxLostError, SandboxSpaceError
 from benchflow.planes.sandbox.docker import DockerProvider
 from benchflow.planes.sandbox.docker import engine as engines
 from benchflow.planes.sandbox.docker.sandbox import DockerSandbox
@@ -62,14 +63,17 @@ async def daemon(
 @pytest_asyncio.fixture
 async def sandbox(daemon: SecondDaemon, base_image: str) -> AsyncIterator[DockerSandbox]:
     provider = DockerProvider()
-    spec = SandboxSpec(
+    yield await provider.start(spec_of(base_image), host_id="host", queue="queue")
+    await provider.close()
+
+
+def spec_of(image: str) -> SandboxSpec:
+    return SandboxSpec(
         name=NAME,
-        image=ImageRef(reference=base_image),
+        image=ImageRef(reference=image),
         labels={"benchflow.stack": "outages"},
         network_mode="no-network",
     )
-    yield await provider.start(spec, host_id="host", queue="queue")
-    await provider.close()
 
 
 async def tried(sandbox: DockerSandbox, **options: Any) -> SandboxExecResult:
@@ -187,3 +191,28 @@ async def test_what_containerd_does_not_start_is_started_when_it_is_back(
     await begun(sandbox)
     await let_go(sandbox)
     await require_once(sandbox, await asyncio.wait_for(work, 60))
+
+
+@pytest.mark.docker
+@pytest.mark.long
+async def test_a_full_disk_of_the_daemon_costs_neither_a_capture_nor_a_command(
+    state: Path, base_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fragile_daemon(disk_bytes=600 << 20) as daemon:
+        monkeypatch.setenv("DOCKER_HOST", daemon.address)
+        provider = DockerProvider()
+        sandbox = await provider.start(spec_of(base_image), host_id="host", queue="queue")
+        await sandbox.exec(["sh", "-c", "head -c 4000000 /dev/urandom >/changed"])
+        filler = daemon.data / "filler"
+        fill(filler)
+        with pytest.raises(SandboxSpaceError):
+            await sandbox.exec_once("counted", COUNTED)
+        with pytest.raises(SandboxSpaceError):
+            await provider.snapshot(sandbox.ref, "full")
+        filler.unlink()
+        assert (await provider.snapshot(sandbox.ref, "full")).built
+        work = asyncio.create_task(sandbox.exec_once("counted", COUNTED))
+        await begun(sandbox)
+        await let_go(sandbox)
+        await require_once(sandbox, await asyncio.wait_for(work, 60))
+        await provider.close()

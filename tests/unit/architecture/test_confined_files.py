@@ -87,6 +87,7 @@ HOST: dict[str, str] = {
     "planes/sandbox/local/records.py": _STATE,
     "planes/sandbox/local/trial.py": "the host's own files",
     "planes/sandbox/records.py": _STATE,
+    "planes/sandbox/timeouts.py": _STATE,
     "planes/sandbox/scratch.py": _STATE,
     "planes/sandbox/transcript.py": _STATE,
     "planes/sandbox/trees.py": "a tree in which nothing runs meanwhile: taken entry by entry, by lstat, into a new one",

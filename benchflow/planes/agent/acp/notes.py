@@ -53,7 +53,7 @@ class Notes:
 
     def note(self, name: str, content: Message) -> Message:
         """Write a note unless it exists, and return what it holds: of several writers the first one counts."""
-        place = self.directory / f"{name}.json"
+        place = self.file(name)
         part = self.directory / f".{name}.{os.getpid()}"
         with storage_errors(place):
             part.write_text(json.dumps(content))
@@ -69,12 +69,16 @@ class Notes:
         part = self.directory / f".{name}.{os.getpid()}"
         with storage_errors(part):
             part.write_text(json.dumps(content))
-            part.replace(self.directory / f"{name}.json")
+            part.replace(self.file(name))
+
+    def file(self, name: str) -> Path:
+        """Return the file of the note of a name."""
+        return self.directory / f"{name}.json"
 
     def noted(self, name: str) -> Message | None:
         """Return the note of a name, None if there is none."""
         try:
-            content: Message = json.loads((self.directory / f"{name}.json").read_text())
+            content: Message = json.loads(self.file(name).read_text())
         except FileNotFoundError:
             return None
         return content

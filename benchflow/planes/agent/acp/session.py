@@ -17,16 +17,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from benchflow.contracts.failures import typed_error
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.rollout import Question
-from benchflow.errors import ACPError, AgentExitError, AgentOutputError, AgentTimeoutError, BenchFlowError
-from benchflow.planes.agent.acp.attendance import Attendance
+from benchflow.errors import ACPError, AgentExitError, AgentOutputError, AgentTimeoutError
 from benchflow.planes.agent.acp.bounds import MAX_LINE, MAX_REQUESTS, MAX_SENT
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.wire import SLOW, Heard, Wire
+from benchflow.planes.sandbox.timeouts import Attendance
 
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603
@@ -77,7 +76,7 @@ class Turn:
 @dataclass
 class _Exchange:
     """One request and what is heard until its answer. lines: how many the sink was given. serving: bytes of the agent's
-    requests that are being served. failure: why one of them has no answer.
+    requests that are being served.
     """
 
     request: str
@@ -87,7 +86,6 @@ class _Exchange:
     answer: Message | None = None
     served: set[asyncio.Task[None]] = field(default_factory=set)
     serving: int = 0
-    failure: BaseException | None = None
     answered_at: float | None = None
     give_up_at: float | None = None
 
@@ -205,14 +203,11 @@ class Session:
         """Hear the agent until it has answered and then been silent for `quiet` seconds, or a limit is reached."""
         before = self._wire.said
         heard_at = noted_at = time.monotonic()
-        attendance = Attendance(self._wire.notes, f"attended-{exchange.request}")
+        attendance = Attendance(self._wire.notes.file(f"attended-{exchange.request}"))
         stop = noted_stop(self._wire.notes, _stop_of(exchange.request))
         ended: str | None = None
         try:
             async for heard in self._wire.follow(offset):
-                if exchange.failure is not None:
-                    # The agent waits for an answer: whoever takes over reads its request again.
-                    raise exchange.failure
                 now = time.monotonic()
                 if attendance.look():
                     heard_at = now
@@ -225,7 +220,7 @@ class Session:
                     # While somebody was asked, the agent could not but wait.
                     heard_at = time.monotonic()
                     is_due = now - noted_at > self.patience.progress_every
-                    if session is not None and is_due and not exchange.served and exchange.failure is None:
+                    if session is not None and is_due and not exchange.served:
                         self._note_progress(exchange, offset)
                         noted_at = now
                     if offset <= before:
@@ -338,8 +333,6 @@ class Session:
         def end(task: asyncio.Task[None]) -> None:
             exchange.served.discard(task)
             exchange.serving -= size
-            if not task.cancelled():
-                exchange.failure = exchange.failure or task.exception()
 
         exchange.serving += size
         task = asyncio.ensure_future(self._serve(message["id"], method, params))
@@ -373,16 +366,14 @@ class Session:
             return result, f"{type(problem).__name__}: {problem}"
 
     async def _serve(self, request: Any, method: str, params: Message) -> None:
-        """Carry out a request of the agent's and send the answer. Raises what passes: it is no answer to an agent."""
         answer: Message = {"jsonrpc": "2.0", "id": request}
         try:
             answer["result"] = await self._host.serve(request, method, params)
         except Refused as refusal:
             answer["error"] = {"code": refusal.code, "message": refusal.message}
+        except asyncio.CancelledError:
+            raise
         except Exception as problem:
-            error = typed_error(problem)
-            if isinstance(error, BenchFlowError) and (error.is_outage or error.retryable):
-                raise error from problem
             answer["error"] = {"code": INTERNAL_ERROR, "message": f"{type(problem).__name__}: {problem}"}
         with suppress(FileNotFoundError):
             self._wire.send(answer)

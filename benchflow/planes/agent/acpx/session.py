@@ -18,7 +18,6 @@ from typing import Any, Literal
 from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError, UnsupportedFeatureError
-from benchflow.planes.agent.acp.attendance import Attendance
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.notes import SessionFiles
@@ -27,6 +26,7 @@ from benchflow.planes.agent.acp.session import Line, Turn
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.acpx import NO_CHOICES, Choices
 from benchflow.planes.agent.acpx.stream import Stream, failure_of
+from benchflow.planes.sandbox.timeouts import Attendance, awake_timeout
 
 OPENING_TIMEOUT = 300.0
 """Seconds for a command that is no turn: the agent is started for it, and some take half a minute."""
@@ -191,7 +191,7 @@ class AcpxSession:
         before = wire.said
         offset = 0
         heard_at = time.monotonic()
-        attendance = Attendance(wire.notes, "attended")
+        attendance = Attendance(wire.notes.file("attended"))
         over_at = give_up_at = None
         ended = False
         cancelling: asyncio.Task[None] | None = None
@@ -265,7 +265,7 @@ class AcpxSession:
         wire, process = self._held(name)
         await self._start(process, *flags, *words)
         try:
-            async with asyncio.timeout(OPENING_TIMEOUT):
+            async with awake_timeout(OPENING_TIMEOUT):
                 said = await process.during(_document(wire))
         except TimeoutError as error:
             raise AgentTimeoutError(

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchflow.errors import AgentDownloadError, AgentInstallError, AgentSpaceError
+from benchflow.planes.sandbox.timeouts import awake_timeout
 
 # The parent's death kills it, also when the parent was killed before it could be told so.
 _DIES_WITH_US = """
@@ -52,7 +53,8 @@ async def run_step(
             start_new_session=True,
         )
     try:
-        status = await asyncio.wait_for(process.wait(), timeout)
+        async with awake_timeout(timeout):
+            status = await process.wait()
     except TimeoutError as error:
         raise AgentDownloadError(
             f"{what} did not end within {timeout:g} s",

@@ -20,6 +20,7 @@ from benchflow.errors import JudgeError, JudgeUnavailableError
 from benchflow.planes.reward.judge.answers import AttemptFailed, NotAVerdict, Said, read_verdicts
 from benchflow.planes.reward.judge.models import JudgeModel, credential_of, judge_model, missing_library
 from benchflow.planes.reward.judge.transcripts import Transcripts, digest_of
+from benchflow.planes.sandbox.timeouts import awake_timeout
 
 if TYPE_CHECKING:
     from benchflow.planes.reward.judge.endpoint import Conversation, Endpoint
@@ -162,7 +163,7 @@ class _Asking:
         async with self.room.place(self.settings.concurrency):
             start = time.monotonic()
             try:
-                async with asyncio.timeout(limit):
+                async with awake_timeout(limit):
                     said = await endpoint.request(conversation, limit)
                 self.answers.append(said)
                 record |= {"text": said.text, "calls": [list(call) for call in said.calls]}

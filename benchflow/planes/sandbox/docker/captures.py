@@ -38,8 +38,9 @@ from benchflow.planes.sandbox.docker.launch import ROOM
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.processes import PROGRAMS
 from benchflow.planes.sandbox.docker.records import capturing
-from benchflow.planes.sandbox.docker.translation import Conflict, NotFound
+from benchflow.planes.sandbox.docker.translation import Conflict, NotFound, space_error
 from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 T = TypeVar("T")
 
@@ -196,10 +197,7 @@ class Captures:
         if error is None:
             return True
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise SandboxError(
-                f"there is no space left for a copy of what the sandbox has changed: {error.strerror}",
-                remedy="free space where Docker keeps its data (`docker system df`, `docker system prune`)",
-            ) from error
+            raise space_error(f"for a copy of what the sandbox has changed: {error.strerror}") from error
         log.warning("snapshots are left to the daemon from now on, since its files cannot be copied here: %s", error)
         self._has_files = False
         await self._remove(part)
@@ -266,9 +264,9 @@ def _paused(client: RecordingClient, container: str) -> Iterator[None]:
 
 def _pause(client: RecordingClient, container: str) -> None:
     """Stop all that runs in a container. Left to do so by itself, the daemon copies also when it didn't succeed."""
-    deadline = time.monotonic() + _PATIENCE
+    giving_up = AwakeDeadline(_PATIENCE)
     while True:
-        _await_entries(client, container, deadline)
+        _await_entries(client, container, giving_up)
         try:
             client.pause(container)
             return
@@ -278,18 +276,18 @@ def _pause(client: RecordingClient, container: str) -> None:
                 # By somebody who has died at it: nobody else may be at it now.
                 return
             # On a busy machine the processes don't come to stand in the little time that they are given.
-            if "freeze" not in said or time.monotonic() > deadline:
+            if "freeze" not in said or giving_up.is_over():
                 raise
             time.sleep(_LOOK_EVERY)
 
 
-def _await_entries(client: RecordingClient, container: str, deadline: float) -> None:
+def _await_entries(client: RecordingClient, container: str, giving_up: AwakeDeadline) -> None:
     """Wait for commands that are coming up: paused on its way in, one would keep the container paused for ever.
 
     No other may begin meanwhile. The daemon answers when it has begun to start a command, and knows its pid at the end.
     """
     entering = list(client.inspect_container(container)["ExecIDs"] or ())
-    while entering and time.monotonic() < deadline:
+    while entering and not giving_up.is_over():
         entering = [each for each in entering if _is_entering(client, each)]
         if entering:
             time.sleep(_LOOK_EVERY)

@@ -12,6 +12,7 @@ from typing import Any
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.archives import entry
 from benchflow.planes.sandbox.docker.engine import RecordingClient
+from benchflow.planes.sandbox.docker.translation import raise_if_full
 from benchflow.planes.sandbox.docker.uppers import EmptyLayer, comment, copied_numbers
 
 
@@ -53,6 +54,7 @@ def describe(
     said = list(client.load_image(_packed(members)))  # type: ignore[no-untyped-call]
     wrong = [line["error"] for line in said if "error" in line]
     if wrong:
+        raise_if_full(str(wrong[0]))
         raise SandboxError(
             f"the daemon does not describe an image anew over layers that it has: {wrong[0]}",
             key="snapshot",

@@ -16,12 +16,18 @@ from benchflow.planes.sandbox.docker.processes import Processes
 from benchflow.planes.sandbox.docker.shell import RootShell
 from benchflow.planes.sandbox.docker.translation import NotFound
 from benchflow.planes.sandbox.outcome import KILLED
+from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 NOTICE_SEC = 5.0
 """Seconds that the daemon has to note the end of a command of which no process is left."""
 
 BEGUN = "begun"
 """In the file of the exit status, until there is one."""
+
+STATUS_WIDTH = len(BEGUN)
+"""Characters of the line in that file, which is written when the room is made, and blank before the command begins.
+Overwritten in place, it needs no more of a disk that may be full by then.
+"""
 
 
 class Endings:
@@ -97,7 +103,7 @@ class Endings:
         To be asked from time to time while it runs, but not where an answer may not wait: processes of the sandbox can
         hold up the shell.
         """
-        said = await self._said_at_exit(room)
+        said = (await self._said_at_exit(room)).strip()
         if not said.isdigit():
             return None
         since = self._unnoticed.setdefault(record["nonce"], time.monotonic())
@@ -106,18 +112,21 @@ class Endings:
         return int(said)
 
     async def _said_at_exit(self, room: str) -> str:
-        """What the wrapper of a command has left: its exit status, `BEGUN`, or nothing before it began."""
+        """The line that the wrapper of a command has left: its exit status, `BEGUN`, or blanks before it began.
+
+        Empty where the container's root has made away with it: nobody can tell.
+        """
         answer = await self._shell.run(f"cat {room}/exit")
-        return answer.out.decode(errors="replace").strip()
+        return answer.out.decode(errors="replace")
 
     async def _state_without_daemon(self, record: dict[str, Any], room: str) -> tuple[int | None, bool]:
         """The same where the daemon has forgotten, as it does some minutes after the end, or did not start it."""
         # Asked in this order, since it may end between the two questions.
         running = await self._processes.any_marked(record["nonce"], record["user"])
         said = await self._said_at_exit(room)
-        if said.isdigit():
+        if said.strip().isdigit():
             return int(said), True
-        if running or not said:
+        if running or (said and not said.strip()):
             return None, running
         raise SandboxError("a command's end was not seen: its processes are gone and left no exit status")
 
@@ -128,12 +137,12 @@ class Endings:
             DaemonUnavailableError: It does not answer yet, so that nobody can tell.
         """
         await self._engine.require_answer()
-        give_up = time.monotonic() + 2 * NOTICE_SEC
+        giving_up = AwakeDeadline(2 * NOTICE_SEC)
         while True:
             code, _ = await self.state(record, room)
             if code is None and record["nonce"] in self._unnoticed:
                 code = await self.missed(record, room)
-            if code is not None or record["nonce"] not in self._unnoticed or time.monotonic() > give_up:
+            if code is not None or record["nonce"] not in self._unnoticed or giving_up.is_over():
                 return code
             await asyncio.sleep(0.2)
 

@@ -33,6 +33,7 @@ from benchflow.planes.sandbox.cancellation import run_stoppable
 from benchflow.planes.sandbox.docker.host_processes import has_stopped_entry, kill_all
 from benchflow.planes.sandbox.docker.stream import Stream
 from benchflow.planes.sandbox.docker.translation import API_TIMEOUT, Conflict, NotFound, translate
+from benchflow.planes.sandbox.timeouts import AwakeDeadline, awake_wait
 
 T = TypeVar("T")
 
@@ -195,7 +196,7 @@ class Engine:
 
     async def _watch(self, container: str, exec_id: str, entry: _Entry) -> None:
         """Return once an execution has started, or ended. Kill the container when a process in it holds that up."""
-        started, pause = time.monotonic(), 0.002
+        started, entering, pause = time.monotonic(), AwakeDeadline(ENTRY_SEC), 0.002
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ENTRY_CHECK_SEC):
@@ -209,16 +210,18 @@ class Engine:
             # The daemon sets the first when it begins to start it, the other when it has.
             if state["Pid"] or state["ExitCode"] is not None:
                 return
-            age = time.monotonic() - started
+            is_over = entering.is_over()
             if not state["Running"]:
                 # The daemon was not asked to start it yet; whoever was about to may have been cancelled.
-                if age > ENTRY_SEC:
+                if is_over:
                     return
                 continue
             is_stopped = (
-                age > ENTRY_CHECK_SEC and self.is_local and await asyncio.to_thread(has_stopped_entry, container)
+                time.monotonic() - started > ENTRY_CHECK_SEC
+                and self.is_local
+                and await asyncio.to_thread(has_stopped_entry, container)
             )
-            if is_stopped or age > ENTRY_SEC:
+            if is_stopped or is_over:
                 entry.is_refused = True
                 await self.kill(container)
                 raise SandboxError(
@@ -240,7 +243,7 @@ class Engine:
         pool = self._pool("docker-kill", THREADS)
         killing = loop.run_in_executor(pool, self._ask, lambda client: client.kill(container))
         killing.add_done_callback(lambda done: done.cancelled() or done.exception())
-        if not (await asyncio.wait([killing], timeout=KILL_SEC))[0]:
+        if not await awake_wait(killing, KILL_SEC):
             if self.is_local:
                 # The list of containers is answered without their locks.
                 every = {"name": f"^/{container}$"}
@@ -250,7 +253,7 @@ class Engine:
                 # Control groups have ids in their names; a part of another group's name may be like this one's.
                 for full_id in [row["Id"] for row in rows] or [container] * bool(_ID.fullmatch(container)):
                     await asyncio.to_thread(kill_all, full_id)
-            if not (await asyncio.wait([killing], timeout=UNLOCK_SEC))[0]:
+            if not await awake_wait(killing, UNLOCK_SEC):
                 await self.require_answer()
                 raise SandboxUnavailableError(
                     f"the Docker daemon did not kill the container {container} within {KILL_SEC + UNLOCK_SEC:g} s",

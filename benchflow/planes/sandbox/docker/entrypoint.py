@@ -25,6 +25,7 @@ from benchflow.planes.sandbox.docker.launch import NO_SHELL, no_image
 from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL, IDLE
 from benchflow.planes.sandbox.docker.shell import RootShell
 from benchflow.planes.sandbox.docker.translation import NotFound
+from benchflow.planes.sandbox.timeouts import awake_timeout
 
 KEY = "benchflow/entrypoint"
 LOG_BYTES = 64 * 1024
@@ -108,7 +109,7 @@ async def tell(engine: Engine, shell: RootShell, container: str, told: Mapping[s
     nonce = secrets.token_hex(8)
     lines = ["", f"begin {nonce}", *(f"|{line}" for line in script.split("\n")), f"end {nonce}", ""]
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with awake_timeout(_PATIENCE):
             while not await _began(shell, 0.0):
                 if config["OpenStdin"]:
                     await engine.call(lambda client: _send(client, container, "\n".join(lines)))

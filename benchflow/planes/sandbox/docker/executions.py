@@ -27,7 +27,7 @@ from typing import Any
 
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult
 from benchflow.errors import DaemonUnavailableError, SandboxError, SandboxLostError
-from benchflow.planes.sandbox.docker.endings import BEGUN, NOTICE_SEC, Endings
+from benchflow.planes.sandbox.docker.endings import BEGUN, NOTICE_SEC, STATUS_WIDTH, Endings
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.launch import ROOM
 from benchflow.planes.sandbox.docker.output import Output
@@ -35,10 +35,10 @@ from benchflow.planes.sandbox.docker.processes import MARKER, Processes
 from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.shell import MARK_AGENT, RootShell
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
-from benchflow.planes.sandbox.docker.translation import NotFound, passing_error
+from benchflow.planes.sandbox.docker.translation import FULL, NotFound, passing_error
 from benchflow.planes.sandbox.outcome import NOT_STARTED, TIMED_OUT, WATCH_EVERY
 from benchflow.planes.sandbox.records import file_lock, write_record
-from benchflow.planes.sandbox.timeouts import awake_timeout
+from benchflow.planes.sandbox.timeouts import Attendance, AwakeDeadline, awake_timeout
 
 KILL_PATIENCE = 60.0
 """Seconds for a killed command to be gone: a process that waits for the disk does so first."""
@@ -46,8 +46,8 @@ KILL_PATIENCE = 60.0
 # $1: directory; the rest: the command. The wrapper's output stays the daemon's stream and carries nothing, not even
 # the shell's remark that its child was killed: what arrives there is the daemon's reason not to start.
 _WRAPPER = (
-    'exec 2>/dev/null; {mark}d=$1; shift; echo {begun} >"$d/exit"; '
-    '(exec "$@") </dev/null >>"$d/out" 2>>"$d/err"; c=$?; echo $c >"$d/exit"; exit $c'
+    'exec 2>/dev/null; {mark}d=$1; shift; printf "%-{width}s\\n" {begun} 1<>"$d/exit"; '
+    '(exec "$@") </dev/null >>"$d/out" 2>>"$d/err"; c=$?; printf "%-{width}s\\n" $c 1<>"$d/exit"; exit $c'
 )
 _STREAMED = f'{MARK_AGENT}exec "$@"'
 
@@ -75,15 +75,23 @@ class Executions:
         self._output = Output(shell)
         self._endings = Endings(engine, shell, processes, container)
         self._background: set[asyncio.Task[None]] = set()
-        # Marks of commands that `run` could not see to their end.
-        self._abandoned: list[str] = []
+        # Marks of commands that `run` could not see to their end: their container may outlive the daemon. Whoever tries
+        # again is not to find them at work.
+        self._abandoned: set[str] = set()
 
     async def run(self, command: Command, timeout: float | None) -> SandboxExecResult:
         """Run to the end. Cancelling kills what was started."""
-        while self._abandoned:
-            await self._processes.kill_marked(self._abandoned[-1])
-            self._abandoned.pop()
+        for abandoned in tuple(self._abandoned):
+            await self._processes.kill_marked(abandoned)
+            self._abandoned.discard(abandoned)
         nonce = secrets.token_hex(8)
+        try:
+            return await self._run(command, nonce, timeout)
+        except DaemonUnavailableError:
+            self._abandoned.add(nonce)
+            raise
+
+    async def _run(self, command: Command, nonce: str, timeout: float | None) -> SandboxExecResult:
         room = f"{ROOM}/exec/{nonce}"
         await self._make_room(room, command.user)
         exec_id = await self._create(command, _wrapped(command, room), nonce)
@@ -103,11 +111,7 @@ class Executions:
             await self._end(exec_id, nonce, starting)
             return await self._output.collect(room, TIMED_OUT, timed_out=True, remove=True)
         except asyncio.CancelledError:
-            self._later(self._end(exec_id, nonce, starting))
-            raise
-        except DaemonUnavailableError:
-            # Its container may outlive the daemon. Whoever tries again is not to find it at work.
-            self._abandoned.append(nonce)
+            self._later(self._end_cancelled(exec_id, nonce, starting))
             raise
         if said:
             return SandboxExecResult(return_code=NOT_STARTED, stderr=said)
@@ -120,9 +124,8 @@ class Executions:
         async with file_lock(file.with_suffix(".lock")):
             record, stream = await self._started(file, room, command)
         if "return_code" not in record:
-            left = None if timeout is None else record["started_at"] + timeout - time.monotonic()
             try:
-                async with awake_timeout(left):
+                async with awake_timeout(timeout, Attendance(_attended(file), record["started_at"])):
                     record = self._settled(file, record | await self._end_of(file, record, stream, room))
             except TimeoutError:
                 code = await self._endings.ended_unseen(record, room)
@@ -220,6 +223,7 @@ class Executions:
                 return record, None
             # A process died between recording and starting: time counts from now.
             record["started_at"] = time.monotonic()
+            _attended(file).unlink(missing_ok=True)
             if record.pop("refused", False) or not await self._endings.is_known(record["exec_id"]):
                 # Such an execution can't be started any more, and was not.
                 record["exec_id"] = await self._create(command, _wrapped(command, room), record["nonce"])
@@ -234,11 +238,16 @@ class Executions:
     async def _make_room(self, room: str, user: str) -> None:
         """A directory with output files that the command's user may write, and nothing else there."""
         give = "" if user == "0" else f" && chown -- {shlex.quote(user)} out err exit"
+        blank = " " * STATUS_WIDTH
+        # Not every shell tells that it could not write.
         answer = await self._shell.run(
-            f"mkdir -p {room} && chmod 0711 {ROOM} {ROOM}/exec {room} && cd {room} "
-            f"&& : >>out && : >>err && : >>exit && chmod 0600 out err exit{give}"
+            f"mkdir -p {room} && chmod 0711 {ROOM} {ROOM}/exec {room} && cd {room} && : >>out && : >>err || exit\n"
+            f"echo '{blank}' >exit; [ \"$(cat exit)\" = '{blank}' ] || {{ echo '{FULL[0]}' >&2; exit 1; }}\n"
+            f"chmod 0600 out err exit{give}"
         )
         if answer.code:
+            if (passing := passing_error(answer.complaint)) is not None:
+                raise passing
             raise SandboxError(
                 f"the user {user!r} cannot run commands: {answer.complaint}",
                 key="user",
@@ -322,7 +331,7 @@ class Executions:
         """Kill an execution with all it started, also one that is just coming up."""
         if starting is not None:
             (await starting).close()
-        began = time.monotonic()
+        began, giving_up = time.monotonic(), AwakeDeadline(KILL_PATIENCE)
         while True:
             await self._processes.kill_marked(nonce)
             try:
@@ -334,9 +343,16 @@ class Executions:
             if state["Pid"] and time.monotonic() - began > NOTICE_SEC:
                 # None of its processes is left, whatever the daemon has missed.
                 return
-            if time.monotonic() - began > KILL_PATIENCE:
+            if giving_up.is_over():
                 raise SandboxError("a command could not be killed")
             await asyncio.sleep(0.02)
+
+    async def _end_cancelled(self, exec_id: str, nonce: str, starting: asyncio.Future[Stream]) -> None:
+        try:
+            await self._end(exec_id, nonce, starting)
+        except DaemonUnavailableError:
+            self._abandoned.add(nonce)
+            raise
 
     # --- places --------------------------------------------------------------------------------------
 
@@ -356,6 +372,11 @@ def record_name(key: str) -> str:
     return f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 
+def _attended(record: Path) -> Path:
+    """Where it is noted for how long somebody waits for the command of a record."""
+    return record.with_suffix(".attended")
+
+
 def _wrapped(command: Command, room: str) -> list[str]:
-    wrapper = _WRAPPER.format(mark="" if command.world else MARK_AGENT, begun=BEGUN)
+    wrapper = _WRAPPER.format(mark="" if command.world else MARK_AGENT, begun=BEGUN, width=STATUS_WIDTH)
     return ["/bin/sh", "-c", wrapper, "benchflow-exec", room]

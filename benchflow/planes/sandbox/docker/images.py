@@ -26,14 +26,16 @@ from benchflow.errors import (
     RegistryUnavailableError,
     SandboxBusyError,
     SandboxError,
+    SandboxSpaceError,
     SandboxUnavailableError,
 )
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.bases import resolve
 from benchflow.planes.sandbox.context import Context, read_context
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
-from benchflow.planes.sandbox.docker.translation import NotFound, is_busy
+from benchflow.planes.sandbox.docker.translation import NotFound, is_busy, raise_if_full
 from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.timeouts import awake_timeout, awake_wait
 from benchflow.planes.sandbox.transcript import Transcript
 
 REPOSITORY = "benchflow/task"
@@ -121,7 +123,7 @@ class Images:
                 transcript,
                 config.timeout_sec,
             )
-        except SandboxUnavailableError:
+        except (SandboxUnavailableError, SandboxSpaceError):
             raise
         except (SandboxError, TimeoutError) as error:
             reason = (
@@ -212,21 +214,23 @@ class Images:
 
         work = asyncio.ensure_future(self._engine.follow(read))
         try:
-            done, _ = await asyncio.wait([work], timeout=timeout)
+            is_done = await awake_wait(work, timeout)
         finally:
             if not work.done():
                 hang_up.set()
                 for response in begun:
                     _hang_up(response)
                 work.add_done_callback(lambda task: task.cancelled() or task.exception())
-        if not done:
+        if not is_done:
             await self._engine.require_answer()
             raise TimeoutError
         work.result()
+        # A command of the Dockerfile is quoted in what is said of its failure.
+        if "returned a non-zero code" in transcript.error:
+            raise SandboxError(transcript.error)
         if transcript.error:
-            # A command of the Dockerfile is quoted in what is said of its failure.
-            passes = is_busy(transcript.error) and "returned a non-zero code" not in transcript.error
-            raise (SandboxBusyError if passes else SandboxError)(transcript.error)
+            raise_if_full(transcript.error)
+            raise (SandboxBusyError if is_busy(transcript.error) else SandboxError)(transcript.error)
 
     async def _by_program(
         self,
@@ -255,7 +259,7 @@ class Images:
         )
         assert process.stdout is not None
         try:
-            async with asyncio.timeout(timeout):
+            async with awake_timeout(timeout):
                 while piece := await process.stdout.read(64 * 1024):
                     transcript.write(piece.decode(errors="replace"))
                 code = await process.wait()
@@ -267,6 +271,9 @@ class Images:
         if code and any(part in transcript.tail for part in _NO_DAEMON):
             raise DaemonUnavailableError("the Docker daemon went away during a build", log_tail=transcript.tail)
         if code:
+            failure = next((line for line in reversed(transcript.tail.splitlines()) if line.startswith("ERROR: ")), "")
+            if "did not complete successfully" not in failure:
+                raise_if_full(failure)
             raise _build_error(context, f"docker build ended with exit status {code}", transcript)
 
 

@@ -23,7 +23,7 @@ from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.images import Images
 from benchflow.planes.sandbox.docker.launch import no_image
 from benchflow.planes.sandbox.docker.layers import CHUNK, Layers, archived, missing_layer, split
-from benchflow.planes.sandbox.docker.translation import NotFound
+from benchflow.planes.sandbox.docker.translation import NotFound, raise_if_full
 from benchflow.planes.sandbox.docker.uppers import archive, copied_layers, known_digest
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.scratch import scratch
@@ -189,4 +189,6 @@ class Packs:
         said = await self._engine.follow(
             lambda client: list(client.load_image(archived(description, reference, len(pack.layers), files)))  # type: ignore[no-untyped-call]
         )
-        return " ".join(str(line["error"]) for line in said if "error" in line)
+        wrong = " ".join(str(line["error"]) for line in said if "error" in line)
+        raise_if_full(wrong)
+        return wrong

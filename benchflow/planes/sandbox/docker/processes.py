@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from benchflow.planes.sandbox.docker.shell import MARK_AGENT, RootShell
 from benchflow.planes.sandbox.docker.stream import STDOUT
 from benchflow.planes.sandbox.docker.translation import NotFound
 from benchflow.planes.sandbox.records import write_record
+from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 MARKER = "BENCHFLOW_EXEC"
 
@@ -146,7 +146,7 @@ class Hunt:
         self._whom = whom
         self._most_rounds, self._dying_sec = rounds, dying_sec
         self._rounds = self._idle = 0
-        self._give_up = 0.0
+        self._giving_up = AwakeDeadline(dying_sec)
 
     async def meet(self, found: set[tuple[int, int]]) -> int:
         """Note whom a round has found. Returns for how many rounds nobody was new; after the second, each pauses first.
@@ -156,12 +156,12 @@ class Hunt:
         if not found <= self.met:
             self.met |= found
             self._rounds += 1
-            self._idle, self._give_up = 0, time.monotonic() + self._dying_sec
+            self._idle, self._giving_up = 0, AwakeDeadline(self._dying_sec)
             if self._rounds == self._most_rounds:
                 raise self._error("multiplies faster than it can be killed")
             return 0
         self._idle += 1
-        if time.monotonic() > self._give_up:
+        if self._giving_up.is_over():
             left = " ".join(str(pid) for pid, _ in sorted(found)[:10])
             raise self._error(f"does not end (pids: {left})")
         if self._idle > 1:
@@ -264,7 +264,12 @@ class Processes:
             victims = {pid for pid in closure(table, seeds, spared) if table[pid].state != "Z"}
             if not victims:
                 return
-            idle = await hunt.meet({table[pid].identity for pid in victims})
+            try:
+                idle = await hunt.meet({table[pid].identity for pid in victims})
+            except SandboxError:
+                # They are stopped: none is to be left so.
+                await self._shell.run(_signal("KILL", victims))
+                raise
             first = "" if idle > 1 else _signal("KILL" if idle else "STOP", victims)
 
     async def kill_world(self) -> None:

@@ -136,6 +136,9 @@ class DockerProvider:
                 if spec.runs_entrypoint:
                     await self._begin(spec, connection, told)
             except SandboxError as error:
+                # One that ran already may be in use: the rollouts of a persistent job share theirs.
+                if found and found["State"]["Running"]:
+                    raise
                 wrong = await launch.start_error(self._engine, container, error, spec.entrypoint)
                 await self._remove(container)
                 raise wrong from error

@@ -21,6 +21,7 @@ from benchflow.planes.sandbox.docker.outside import read_original, read_outside,
 from benchflow.planes.sandbox.docker.processes import Processes
 from benchflow.planes.sandbox.docker.records import BASELINE, container_records
 from benchflow.planes.sandbox.docker.shell import RootShell
+from benchflow.planes.sandbox.docker.translation import raise_if_full
 from benchflow.planes.sandbox.outcome import TIMED_OUT
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
@@ -57,6 +58,7 @@ class Connection:
         find = f"w={shlex.quote(chosen)}" if chosen else "if [ -d /app ]; then w=/app; else w=/root; fi"
         answer = await self.shell.run(f'{_PREPARE}{find}\nmkdir -p -- "$w" && printf %s "$w"')
         if answer.code:
+            raise_if_full(answer.complaint)
             raise SandboxError(f"the sandbox cannot be prepared: {answer.complaint}")
         return answer.out.decode()
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import re
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
 from benchflow.planes.sandbox.docker.translation import passing_error
+from benchflow.planes.sandbox.timeouts import AwakeDeadline, awake_timeout
 
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -94,7 +94,7 @@ class RootShell:
             if sink:
                 sink(data)
 
-        give_up_at = time.monotonic() + CROWDED_SEC
+        giving_up = AwakeDeadline(CROWDED_SEC)
         async with self._turn:
             while True:
                 fresh = self._stream is None
@@ -102,7 +102,7 @@ class RootShell:
                     return await self._converse(script, count if sink else None, timeout)
                 except _Broken as broken:
                     # Nobody enters a container that is being removed, nor one that is full; which it is, shows soon.
-                    crowded = any(word in str(broken) for word in ("fork", "setns")) and time.monotonic() < give_up_at
+                    crowded = any(word in str(broken) for word in ("fork", "setns")) and not giving_up.is_over()
                     # What a sink has taken cannot be taken back, so there is no second try.
                     await self._explain(broken, fresh and not crowded)
                     if given:
@@ -129,7 +129,7 @@ class RootShell:
         text = f"(\n{script}\n) </dev/null\nbf=$?; printf '\\n{marker} %d\\n' $bf; printf '\\n{marker}\\n' >&2\n"
         finished = False
         try:
-            async with asyncio.timeout(timeout):
+            async with awake_timeout(timeout):
                 if self._stream is None:
                     self._stream = await self._open()
                 try:

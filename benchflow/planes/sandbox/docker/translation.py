@@ -15,6 +15,7 @@ from benchflow.errors import (
     SandboxBusyError,
     SandboxError,
     SandboxLostError,
+    SandboxSpaceError,
     SandboxUnavailableError,
 )
 
@@ -28,9 +29,11 @@ GONE = (
     "process not running",
 )
 
+FULL = ("no space left on device", "disk quota exceeded")
+"""What the daemon says when a disk is full."""
+
 BUSY = (
-    "no space left on device",
-    "disk quota exceeded",
+    *FULL,
     "cannot allocate memory",
     "resource temporarily unavailable",
     "too many open files",
@@ -138,14 +141,25 @@ def is_busy(said: str) -> bool:
     return any(part in said.lower() for part in (*BUSY, *AWAY))
 
 
+def space_error(said: str) -> SandboxSpaceError:
+    """Return the error for a disk of the daemon's that is full. said: by the daemon, or the operating system."""
+    return SandboxSpaceError(
+        f"Docker has no space left: {said}",
+        remedy="free space where Docker keeps its data (`docker system df`, `docker system prune`)",
+    )
+
+
+def raise_if_full(said: str) -> None:
+    """Raise `SandboxSpaceError` if this is what is said when a disk of the daemon's is full."""
+    if any(part in said.lower() for part in FULL):
+        raise space_error(said)
+
+
 def passing_error(said: str) -> SandboxError | None:
     """Return the error for what the daemon says of a failure that is not the command's; None for any other."""
     low = said.lower()
-    if "no space left on device" in low or "disk quota exceeded" in low:
-        return SandboxBusyError(
-            f"Docker has no space left: {said}",
-            remedy="free space where Docker keeps its data (`docker system df`, `docker system prune`)",
-        )
+    if any(part in low for part in FULL):
+        return space_error(said)
     if any(part in low for part in AWAY) and not any(part in low for part in _NETWORK):
         return DaemonUnavailableError(
             f"the Docker daemon's containerd does not answer: {said}", remedy="look at the logs of both"

@@ -21,6 +21,7 @@ from pathlib import Path
 from benchflow.errors import SandboxError, SandboxUnavailableError
 from benchflow.planes.sandbox.local.limits import MEANING, Limits, apply, settings_v1, settings_v2
 from benchflow.planes.sandbox.local.store.mounts import Mount, mounts
+from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 TOP = "benchflow"
 """The directory of all groups in each hierarchy."""
@@ -237,16 +238,16 @@ class Cgroup:
 
     def remove(self) -> None:
         """Thaw it, kill what runs in it, and remove it, everywhere. Missing is success."""
-        deadline = time.monotonic() + END_SEC
+        giving_up = AwakeDeadline(END_SEC)
         while True:
             self.thaw()
             self.kill()
             self._kill_older()
-            self.wait_empty(max(deadline - time.monotonic(), 0.0))
+            self.wait_empty()
             left = [directory for directory in [self._v2, *self._v1] if not _remove_tree(directory)]
             if not left:
                 return
-            if time.monotonic() > deadline:
+            if giving_up.is_over():
                 raise SandboxError(f"control group {left[0]} stays in use")
             # Something joined in between, or the kernel has not yet taken away what ended.
             time.sleep(0.005)
@@ -364,17 +365,16 @@ _REMOVAL_SLICE = 0.1
 
 def _wait(directory: Path, key: str, value: str, timeout: float) -> None:
     """Until a line of `cgroup.events` says so. Raises `TimeoutError`, or `FileNotFoundError` for a group gone."""
-    deadline = time.monotonic() + timeout
+    giving_up = AwakeDeadline(timeout)
     fd = os.open(directory / "cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
     try:
         poll = select.poll()
         poll.register(fd, select.POLLPRI)
         while f"{key} {value}" not in _events(fd):
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if giving_up.is_over():
                 raise TimeoutError(f"not `{key} {value}` within {timeout:g} seconds")
             # The kernel wakes every reader when a line changes after it was read; not when the group is removed.
-            poll.poll(min(left, _REMOVAL_SLICE) * 1000)
+            poll.poll(min(timeout, _REMOVAL_SLICE) * 1000)
     finally:
         os.close(fd)
 

@@ -14,12 +14,12 @@ import json
 import os
 import re
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchflow.contracts.failures import storage_error
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.local.cgroups import Cgroup
@@ -29,10 +29,13 @@ from benchflow.planes.sandbox.local.helper.kernel import punch_hole
 from benchflow.planes.sandbox.local.helper.process import open_process
 from benchflow.planes.sandbox.outcome import KILLED, LEFT_OUT, OUTPUT_CAP, OUTPUT_ON_DISK, TIMED_OUT, WATCH_EVERY
 from benchflow.planes.sandbox.records import file_lock
-from benchflow.planes.sandbox.timeouts import awake_timeout
+from benchflow.planes.sandbox.timeouts import Attendance, awake_timeout
+from benchflow.store import storage_errors
 
 _PIECE = 64 * 1024
 _PAGE = 4096
+_BLANK = b"   \n"
+"""As long as an exit status is at most."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,8 @@ class Executions:
         async with file_lock(room.with_suffix(".lock")):
             await self._ensure_started(room, leaf, command)
         mark = _read_json(room / STARTED)
-        left = None if timeout is None else mark["at"] + timeout - time.monotonic()
         try:
-            async with awake_timeout(left):
+            async with awake_timeout(timeout, Attendance(room / "attended", mark["at"])):
                 await self._ended(room, leaf, mark)
         except TimeoutError:
             # Written before the kill: whoever sees the end of the command finds here why it ended.
@@ -218,11 +220,15 @@ class Executions:
         """Start the command unless it was. The lock is held."""
         while not (room / STARTED).exists():
             await asyncio.to_thread(room.mkdir, parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
             (room / "err").touch(0o600)
             err = "out" if command.together else "err"
-            fds = [os.open(room / name, flags, 0o600) for name in ("out", err, "exit")]
+            fds = [os.open(room / name, flags | os.O_APPEND, 0o600) for name in ("out", err)]
+            fds.append(os.open(room / "exit", flags, 0o600))
             try:
+                with storage_errors(room / "exit"):
+                    # In place of it the exit status is written, also where the disk is full by then.
+                    os.pwrite(fds[-1], _BLANK, 0)
                 await self._start(leaf, command, fds, room)
             except HelperDied:
                 # Whether it had begun is written down; if not, there is nothing to be undone.
@@ -346,6 +352,8 @@ def _settle(room: Path, end: dict[str, Any]) -> None:
         part.unlink()
     except FileNotFoundError as error:
         raise SandboxLostError("the sandbox was removed during a command") from error
+    except OSError as error:
+        raise storage_error(error, str(part)) from error
 
 
 def _result(code: int, out: int, err: int, timed_out: bool) -> SandboxExecResult:

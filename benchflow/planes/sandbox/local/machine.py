@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 from pathlib import Path
 from typing import Any
 
+from benchflow.contracts.failures import typed_error
 from benchflow.contracts.sandbox import ImageRef, SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError
 from benchflow.paths import state_dir
@@ -138,6 +139,8 @@ class Machine:
                     ) from error
             except OSError as error:
                 await asyncio.to_thread(self._take_down, spec.name)
+                if (typed := typed_error(error)) is not error:
+                    raise typed from error
                 raise SandboxStartError(
                     f"the sandbox cannot be started: {error.strerror or error}",
                     remedy="see `--sandbox docker` for machines on which this cannot be done",

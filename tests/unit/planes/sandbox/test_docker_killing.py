@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from support.freezes import FROZEN_SEC, freeze, notice_soon
 
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.docker.engine import Engine
@@ -104,6 +105,20 @@ async def test_who_multiplies_is_given_up_on(table, made, kill):
     table.look = lambda: table.rows.update({max(table.rows) + 1: Row(marked=True)})
     with pytest.raises(SandboxError, match="multiplies faster"):
         await (killing.kill_unknown(False) if kill == "kill_unknown" else killing.kill_marked("nonce"))
+    # None of them is left stopped for ever.
+    stopped = {pid for sent in table.sent if "-STOP" in sent for pid in sent.split()[2:]}
+    killed = {pid for sent in table.sent if "-KILL" in sent for pid in sent.split()[2:]}
+    assert stopped <= killed
+
+
+@pytest.mark.parametrize("kill", ["kill_unknown", "kill_marked"])
+async def test_who_dies_slowly_while_all_are_frozen_is_waited_for(table, made, kill, monkeypatch):
+    notice_soon(monkeypatch)
+    killing = made(dying_sec=3 * FROZEN_SEC)
+    table.rows[20] = Row(marked=True, dies_after=3)
+    table.look = lambda: freeze(4 * FROZEN_SEC) if table.rows[20].killed and table.rows[20].dies_after == 3 else None
+    await (killing.kill_unknown(False) if kill == "kill_unknown" else killing.kill_marked("nonce"))
+    assert 20 not in table.rows
 
 
 async def test_a_child_that_drops_all_it_is_known_by_is_known_by_its_stopped_parent(table, killing):

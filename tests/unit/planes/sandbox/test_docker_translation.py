@@ -15,6 +15,7 @@ from benchflow.errors import (
     SandboxBusyError,
     SandboxError,
     SandboxLostError,
+    SandboxSpaceError,
 )
 from benchflow.planes.sandbox.docker.translation import passing_error, translate
 
@@ -34,6 +35,14 @@ def test_a_containerd_that_is_away_is_an_outage_however_it_is_told(said: str) ->
     response = requests.Response()
     response.status_code = 500
     assert type(translate(docker_errors.APIError("failed", response, said))) is DaemonUnavailableError
+
+
+@pytest.mark.parametrize("said", ["write /var/lib/docker/it: no space left on device", "Disk quota exceeded"])
+def test_a_full_disk_of_the_daemon_is_an_outage(said: str) -> None:
+    response = requests.Response()
+    response.status_code = 500
+    for error in (passing_error(said), translate(docker_errors.APIError("failed", response, said))):
+        assert type(error) is SandboxSpaceError and error.is_outage and error.retryable
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from benchflow.planes.sandbox.local.build.copies import Copy
 from benchflow.planes.sandbox.local.build.dockerfile import PROXY_ARGS, read_recipe
 from benchflow.planes.sandbox.local.build.recipe import Base, LayerConfig, MakeDirectory, Recipe, Run, Step
 from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.planes.sandbox.transcript import Transcript
 
 T = TypeVar("T")
@@ -155,9 +156,8 @@ class _Build:
         self._step: Step | None = None
 
     async def run(self) -> ImageRef:
-        timer = asyncio.timeout(self._config.timeout_sec)
         try:
-            async with timer:
+            async with awake_timeout(self._config.timeout_sec) as timer:
                 return await self._carry_out(await self._reading(self._layer_keys))
         except TimeoutError as error:
             if not timer.expired():

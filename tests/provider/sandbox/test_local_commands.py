@@ -1,0 +1,57 @@
+"""Commands in a local sandbox whose records are on a disk that fills up."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.outages import fill
+from support.verified_sandboxes import InLocal
+
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.errors import DiskFullError
+from benchflow.testing.sandbox_conformance.once import Once
+
+
+@pytest.mark.local
+class TestOnASmallDisk(InLocal):
+    @pytest.fixture
+    def records(self, own: Sandbox, state_directory: Path) -> Iterator[Path]:
+        """The directory of the records of the sandbox's commands, on a small disk of its own."""
+        directory = next(state_directory.glob(f"local/**/sandboxes/{own.ref.name}/spec.json")).parent
+        records = directory / "exec"
+        records.mkdir(exist_ok=True)
+        options = "size=64k,mode=0700"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "benchflow-test", str(records)], check=True)
+        yield records
+        subprocess.run(["umount", "-l", str(records)], check=True)
+
+    async def test_the_end_of_a_command_is_seen_although_the_disk_was_filled_meanwhile(
+        self, own: Sandbox, records: Path
+    ) -> None:
+        once = Once(own, "/root")
+        go = f"{once.file}.go"
+        command = once.of(f"until [ -e {go} ]; do sleep 0.05; done; exit 7")
+        waiting = asyncio.create_task(own.exec_once(once.key, command))
+        await once.runs()
+        fill(records / "filler")
+        await own.write_file(go, "")
+        with pytest.raises(DiskFullError):
+            await waiting
+        (records / "filler").unlink()
+        assert (await own.exec_once(once.key, command)).return_code == 7
+        assert await once.count() == 1
+
+    async def test_a_command_whose_exit_status_would_not_fit_is_run_when_there_is_space(
+        self, own: Sandbox, records: Path
+    ) -> None:
+        once = Once(own, "/root")
+        fill(records / "filler")
+        with pytest.raises(DiskFullError):
+            await own.exec_once(once.key, once.command)
+        (records / "filler").unlink()
+        assert (await own.exec_once(once.key, once.command)).return_code == 7
+        assert await once.count() == 1
