@@ -172,8 +172,7 @@ class JobWorkflow:
                 if await self._driving.wait("window", error):
                     continue
                 if self._starts_nothing:
-                    # The end waits for what is open.
-                    return
+                    return  # The end waits for what is open.
                 self._give_up(failure_from(error, "plan"))
 
     async def _drive(self) -> None:
@@ -304,8 +303,8 @@ class JobWorkflow:
         now = workflow.time()
         since, failures = self._failed_starts.get(spec.index, (now, 0))
         self._failed_starts[spec.index] = (since, failures + 1)
-        wait = max(0.1, self._job.retry.wait(failures + 1))
-        retry = Retry(index=spec.index, attempt=spec.attempt, not_before=now + wait)
+        not_before = now + max(0.1, self._job.retry.wait(failures + 1))
+        retry = Retry(index=spec.index, attempt=spec.attempt, not_before=not_before)
         if failures > 0 and now - since >= self.options.start_total_sec:
             self._lose(failure_from(error, "plan"), [retry], [])
         else:
