@@ -17,13 +17,14 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import docker
 import pytest
-from support import run
+from pytest_timeout import Settings
+from support import limits, run
 from support.paths import BENCHMARKS
 
 from benchflow.contracts.agent import NODE_VERSION
@@ -132,6 +133,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(lane)
         if RERUN & {marker.name for marker in item.iter_markers()}:
             item.add_marker(pytest.mark.flaky(reruns=reruns))
+        limits.limit(item)
     places = _places(list(dict.fromkeys(item.path for item in items)))
     items.sort(key=lambda item: places[item.path])
 
@@ -142,6 +144,18 @@ def _places(files: list[Path]) -> dict[Path, tuple[int, float]]:
     for file in files:
         lanes.setdefault(file.relative_to(Path(__file__).parent).parts[0], []).append(file)
     return {file: (LANES[lane], at / len(found)) for lane, found in lanes.items() for at, file in enumerate(found)}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> Generator[None, object, object]:
+    result = yield
+    limits.show_stacks_at_end(item, settings)
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    limits.set_again(item)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -187,7 +201,9 @@ PROBLEMS = {"docker": docker_problem, "snapshots": snapshots_problem, "local": l
 """By marker, and by the last word of the variable that makes a skip a failure."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    limits.set_again(item)
     for marker, find_problem in PROBLEMS.items():
         problem = find_problem() if item.get_closest_marker(marker) is not None else None
         if problem is None:
