@@ -107,8 +107,8 @@ PACKAGES = "benchflow-test/packages"
 LANES = {"crash": 0, "provider": 0, "engine": 1, "system": 2, "unit": 3}
 """The directories of tests, in the order in which a run of all of them begins with their files: those that mostly wait
 for processes first, so that no process of the run is left alone with one of them in the end; system late, because its
-jobs run in the background from the start. The files of crash, which wait most, are spread over those of provider, so
-that while one process of the run waits, the others compute."""
+jobs run in the background from the start. The files of crash, and of each directory of provider, are spread over both
+lanes, so that while one process of the run waits, the others compute, and do not want the same daemon, or toolbox."""
 
 RERUN = frozenset({"crash", "provider", "system", "agents"})
 """Markers of tests that depend on what else the machine does: one that fails is run once more, from the start."""
@@ -140,10 +140,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _places(files: list[Path]) -> dict[Path, tuple[int, float]]:
     """Return by file where it comes in a run: the place of its lane, and how far it is in it, from 0 to 1."""
-    lanes: dict[str, list[Path]] = {}
+    groups: dict[tuple[str, ...], list[Path]] = {}
     for file in files:
-        lanes.setdefault(file.relative_to(Path(__file__).parent).parts[0], []).append(file)
-    return {file: (LANES[lane], at / len(found)) for lane, found in lanes.items() for at, file in enumerate(found)}
+        lane, *below = file.relative_to(Path(__file__).parent).parts[:-1]
+        groups.setdefault((lane, *below) if lane == "provider" else (lane,), []).append(file)
+    return {
+        file: (LANES[lane], at / len(found)) for (lane, *_), found in groups.items() for at, file in enumerate(found)
+    }
 
 
 @pytest.hookimpl(wrapper=True)
