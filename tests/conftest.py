@@ -17,13 +17,14 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import docker
 import pytest
-from support import run
+from pytest_timeout import Settings
+from support import limits, run
 from support.paths import BENCHMARKS
 
 from benchflow.contracts.agent import NODE_VERSION
@@ -106,8 +107,8 @@ PACKAGES = "benchflow-test/packages"
 LANES = {"crash": 0, "provider": 0, "engine": 1, "system": 2, "unit": 3}
 """The directories of tests, in the order in which a run of all of them begins with their files: those that mostly wait
 for processes first, so that no process of the run is left alone with one of them in the end; system late, because its
-jobs run in the background from the start. The files of crash, which wait most, are spread over those of provider, so
-that while one process of the run waits, the others compute."""
+jobs run in the background from the start. The files of crash, and of each directory of provider, are spread over both
+lanes, so that while one process of the run waits, the others compute, and do not want the same daemon, or toolbox."""
 
 RERUN = frozenset({"crash", "provider", "system", "agents"})
 """Markers of tests that depend on what else the machine does: one that fails is run once more, from the start."""
@@ -132,16 +133,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(lane)
         if RERUN & {marker.name for marker in item.iter_markers()}:
             item.add_marker(pytest.mark.flaky(reruns=reruns))
+        limits.limit(item)
     places = _places(list(dict.fromkeys(item.path for item in items)))
     items.sort(key=lambda item: places[item.path])
 
 
 def _places(files: list[Path]) -> dict[Path, tuple[int, float]]:
     """Return by file where it comes in a run: the place of its lane, and how far it is in it, from 0 to 1."""
-    lanes: dict[str, list[Path]] = {}
+    groups: dict[tuple[str, ...], list[Path]] = {}
     for file in files:
-        lanes.setdefault(file.relative_to(Path(__file__).parent).parts[0], []).append(file)
-    return {file: (LANES[lane], at / len(found)) for lane, found in lanes.items() for at, file in enumerate(found)}
+        lane, *below = file.relative_to(Path(__file__).parent).parts[:-1]
+        groups.setdefault((lane, *below) if lane == "provider" else (lane,), []).append(file)
+    return {
+        file: (LANES[lane], at / len(found)) for (lane, *_), found in groups.items() for at, file in enumerate(found)
+    }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> Generator[None, object, object]:
+    result = yield
+    limits.show_stacks_at_end(item, settings)
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    limits.set_again(item)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -187,7 +204,9 @@ PROBLEMS = {"docker": docker_problem, "snapshots": snapshots_problem, "local": l
 """By marker, and by the last word of the variable that makes a skip a failure."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    limits.set_again(item)
     for marker, find_problem in PROBLEMS.items():
         problem = find_problem() if item.get_closest_marker(marker) is not None else None
         if problem is None:

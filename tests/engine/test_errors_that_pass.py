@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.relay import Relay
 from support.theatre import Theatre
 from temporalio.exceptions import ApplicationError
-from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
+from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from benchflow import errors
@@ -18,7 +19,7 @@ from benchflow.activities.boundary import BoundaryInterceptor
 from benchflow.activities.job import JobActivities
 from benchflow.contracts.activities import HostQuery, HostStatus
 from benchflow.contracts.options import WorkerOptions
-from benchflow.server import temporal_binary
+from benchflow.temporal import connect
 from benchflow.testing.waiting import until
 
 
@@ -71,9 +72,9 @@ async def test_attempts_are_counted_however_long_they_take_and_outages_are_not(t
 
 async def test_a_server_that_does_not_answer_an_activity_is_an_outage(theatre: Theatre) -> None:
     """For example when the job asks after a host, which it does just when the network is in trouble."""
-    server = await WorkflowEnvironment.start_local(dev_server_existing_path=temporal_binary())
-    client = server.client
-    await server.shutdown()
+    async with Relay.to(theatre.target.address) as relay:
+        client = await connect(replace(theatre.target, address=f"127.0.0.1:{relay.port}"))
+        relay.close()
     asking = JobActivities(replace(theatre.context, client=client))
 
     class Asking(ActivityInboundInterceptor):

@@ -114,7 +114,9 @@ async def test_an_odd_name_is_refused_with_one_that_would_do(theatre: Theatre, n
     assert (await theatre.submit(job_name=proposal)).name == proposal
 
 
-@pytest.mark.parametrize("name", ["a", "v1.2_final-3", "x" * 80])
+@pytest.mark.parametrize(
+    "name", [pytest.param("a", marks=pytest.mark.long), pytest.param("v1.2_final-3", marks=pytest.mark.long), "x" * 80]
+)
 async def test_an_allowed_name_is_the_directorys_and_the_workflows(theatre: Theatre, name: str) -> None:
     job = await theatre.submit(job_name=name)
     (result,) = await theatre.results(job)

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -225,7 +226,10 @@ async def test_a_rollout_whose_workflow_task_fails_again_and_again_is_ended(
     rollout = job.spec.rollout_id(job.id, 0)
     spec = job.spec.rollout(job.id, Origin(host_id=theatre.context.host_id, job_dir=str(job.directory.root)), 0)
     async with Worker(theatre.context.client, task_queue="benchflow-broken", workflows=[BrokenRollout]):
-        await theatre.context.client.start_workflow("RolloutWorkflow", spec, id=rollout, task_queue="benchflow-broken")
+        # From the second attempt on, an SDK tells the server nothing of a failed task, which waits for its timeout.
+        await theatre.context.client.start_workflow(
+            "RolloutWorkflow", spec, id=rollout, task_queue="benchflow-broken", task_timeout=timedelta(seconds=1)
+        )
         trouble = await until(lambda: job.trouble(rollout))
         again = await theatre.submit(again=("passed",))
         (result,) = await theatre.results(again)

@@ -66,6 +66,7 @@ async def test_the_category_of_the_error_decides_whether_it_is_worth_another_att
     assert result.status == ("errored" if turns == 1 else "passed")
 
 
+@pytest.mark.long
 async def test_a_fault_of_the_engine_is_named_as_such(theatre: Theatre) -> None:
     theatre.hall.faults["play"] = [RuntimeError("a bug") for _ in range(3)]
     (result,) = await theatre.results(await theatre.submit())

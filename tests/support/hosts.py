@@ -30,6 +30,7 @@ async def cluster_server() -> AsyncIterator[str]:
     port = free_port()
     command = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
+    command += ["--dynamic-config-value", 'history.timerProcessorMaxTimeShift="10ms"']
     command += [f"--search-attribute={name}=Keyword" for name in names.KEYWORD_ATTRIBUTES]
     command += [f"--search-attribute={name}=Double" for name in names.DOUBLE_ATTRIBUTES]
     quiet = subprocess.DEVNULL

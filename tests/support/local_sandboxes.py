@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider, SandboxRef
+from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider, SandboxRef, SandboxSpec
 from benchflow.planes.sandbox.local.images import BARE
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures, elsewhere, make_provider
+from benchflow.testing.sandbox_conformance.fixtures import STACK_LABEL, Fixtures, elsewhere, make_provider, remove_all
 
 LOCAL = "benchflow.planes.sandbox.local.provider:LocalProvider"
 AGENT = 61000
@@ -34,6 +37,36 @@ class Economical(Fixtures):
     @classmethod
     def kept_open(cls, shared_ref: SandboxRef) -> None:
         """Have a sandbox all the time: without, each test would mount the store and take it away again."""
+
+
+@contextmanager
+def mounted_store(state: Path) -> Iterator[Path]:
+    """Keep a sandbox in a state directory: without one, each test would mount the store, and unmount it."""
+    stack = uuid.uuid4().hex
+    spec = SandboxSpec(
+        name=f"benchflow-test-{stack[:12]}",
+        image=ImageRef(reference=BARE),
+        labels={STACK_LABEL: stack},
+        network_mode="no-network",
+    )
+
+    async def begin() -> None:
+        provider = make_provider(LOCAL)
+        await provider.start(spec, host_id="host", queue="queue")
+        await provider.close()
+
+    async def end() -> None:
+        provider = make_provider(LOCAL)
+        await remove_all(provider, stack)
+        await provider.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCHFLOW_STATE_DIR", str(state))
+        elsewhere(begin)
+    yield state
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCHFLOW_STATE_DIR", str(state))
+        elsewhere(end)
 
 
 class OverTheHost(Economical):

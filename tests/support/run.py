@@ -60,6 +60,8 @@ def start_server() -> dict[str, object]:
     port = free_port()
     command = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
+    # By default, a timer of less than a second, or a retry's, takes a second: hosts' clocks may differ so much.
+    command += ["--dynamic-config-value", 'history.timerProcessorMaxTimeShift="10ms"']
     for name in (*(f"gw{number}" for number in range(PROCESSES)), UNUSED):
         command += ["--namespace", name]
     command += [f"--search-attribute={name}=Keyword" for name in names.KEYWORD_ATTRIBUTES]

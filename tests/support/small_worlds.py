@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from support.local_sandboxes import Economical
 
 from benchflow.contracts.environment import Manifest, Service
 from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
@@ -143,7 +144,7 @@ class OnDocker:
     base_image = os.environ.get("BENCHFLOW_TEST_IMAGE", "debian:bookworm-slim")
 
 
-class OnLocal:
+class OnLocal(Economical):
     """Over the bare host, of which nothing may be left: no mount, no loop device."""
 
     provider_path = "benchflow.planes.sandbox.local.provider:LocalProvider"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest_asyncio.fixture
-async def room(kind: str, state: Path, tmp_path: Path, runtime: Toolbox, base_image: str) -> AsyncIterator[Room]:
+async def room(
+    kind: str, use_state: Callable[[str], None], tmp_path: Path, runtime: Toolbox, base_image: str
+) -> AsyncIterator[Room]:
+    use_state(kind)
     async with room_in(kind, tmp_path / "agent", runtime, base_image) as made:
         yield made
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import pytest_asyncio
@@ -13,9 +12,12 @@ from benchflow.planes.agent.toolbox import Toolbox
 
 
 @pytest_asyncio.fixture
-async def room(request: pytest.FixtureRequest, runtime: Toolbox, base_image: str, state: Path) -> AsyncIterator[Room]:
+async def room(
+    request: pytest.FixtureRequest, runtime: Toolbox, base_image: str, use_state: Callable[[str], None]
+) -> AsyncIterator[Room]:
     """A sandbox of the kind, and with the helper, that the test's parameter names."""
     where, kind = request.param
+    use_state(where)
     async with room_in(where, kind, runtime, base_image) as made:
         yield made
 

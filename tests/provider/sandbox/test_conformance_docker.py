@@ -71,6 +71,8 @@ class TestDocker(SandboxConformance, WorldReadiness):
             *("test_one_provider_serves_one_event_loop_after_another", "test_closing_a_provider_ends_no_sandbox"),
             "test_a_sandbox_that_is_full_of_processes_goes_all_the_same",
             "test_processes_that_multiply_are_all_killed_and_services_live",
+            # Shown by the caller whose execution is found again, and at more moments by local sandboxes.
+            "test_a_caller_may_be_killed_at_any_moment[5]",
             # Shown by the caller that is killed, and by starts at the same moment.
             "test_a_process_that_starts_one_may_be_killed_at_any_moment[3]",
             "test_callers_and_processes_at_the_same_moment_share_one_build",

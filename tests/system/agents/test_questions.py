@@ -101,6 +101,9 @@ NOTES_TEST = "cp /app/notes /logs/verifier/notes && echo 1 > /logs/verifier/rewa
 LIMIT_SEC = 8.0
 PATIENT = [{"ask": f"{nth}?", "options": OPTIONS, "record": RECORD} for nth in ("first", "second")]
 
+SELDOM = ("unheard", "looked-at-aside", "patient")
+"""The tasks that only `long` tests need."""
+
 Asking = Callable[..., Awaitable[Job]]
 """The job of a task, by the name of the task, and of others that its test needs."""
 
@@ -138,10 +141,10 @@ class Submitted:
         self.jobs: dict[str, tuple[str, Path]] = {}
         self._all: list[tuple[str, Path]] = []
 
-    async def submit(self, root: Path, only: Sequence[str] = ()) -> None:
-        """Submit all tasks, or some again."""
+    async def submit(self, root: Path, only: Sequence[str] = (), without: Sequence[str] = ()) -> None:
+        """Submit all tasks but those in `without`, or some again."""
         for name, (tasks, options) in write_jobs(root).items():
-            wanted = [task for task in tasks if not only or task.name in only]
+            wanted = [task for task in tasks if task.name not in without and (not only or task.name in only)]
             if wanted:
                 await submit_tasks(wanted, root / "jobs", job_name=name, permissions="ask", **options)
                 self.jobs |= {task.name: (name, root / "jobs") for task in wanted}
@@ -165,10 +168,14 @@ class Submitted:
 
 
 @pytest.fixture(scope="module")
-def submitted(module_jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submitted]:
+def submitted(
+    request: pytest.FixtureRequest, module_jobs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Submitted]:
     """Submit all jobs at once, so that their agents ask at the same time."""
     submitted = Submitted()
-    asyncio.run(submitted.submit(tmp_path_factory.mktemp("asking")))
+    items = [item for item in request.session.items if item.path == request.path]
+    is_long = any(item.get_closest_marker("long") is not None for item in items)
+    asyncio.run(submitted.submit(tmp_path_factory.mktemp("asking"), without=() if is_long else SELDOM))
     yield submitted
     asyncio.run(submitted.end())
 
@@ -288,6 +295,7 @@ async def test_a_question_that_makes_no_sense_is_answered_by_nobody(asking: Aski
     assert seen.result.rewards == {"reward": 1.0}
 
 
+@pytest.mark.long
 @pytest.mark.local
 async def test_a_rollout_that_waits_can_be_cancelled(asking: Asking) -> None:
     job = await asking("unheard")
@@ -405,6 +413,7 @@ async def test_an_agent_that_waits_for_an_answer_asks_again_in_the_world_as_it_w
     assert_nothing_is_left(seen)
 
 
+@pytest.mark.long
 @pytest.mark.local
 async def test_the_time_that_a_user_takes_is_not_the_agents(asking: Asking) -> None:
     job = await asking("patient")
