@@ -363,6 +363,12 @@ class TornCheckpointError(CheckpointError):
     """The layers of a checkpoint are not of one moment."""
 
 
+class CallsUnderWayError(CheckpointError):
+    """A call of the agent's model is still under way: its endpoint, or the disk of its record, may be in trouble."""
+
+    retryable = True
+
+
 class AgentError(BenchFlowError):
     """The agent plane."""
 

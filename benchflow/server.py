@@ -152,7 +152,7 @@ def _command(paths: StatePaths, record: StackRecord, ui_port: int) -> list[str]:
     # last ones, and leaves the database whole. `full` waits for the disk at each commit.
     command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", f"synchronous={wanted_synchronous()}"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
-    # By default a timer may fire up to a second late, so that servers with clocks of their own agree: here is one server.
+    # By default a timer may fire a second late, so that servers with clocks of their own agree: here is only one.
     command += ["--dynamic-config-value", 'history.timerProcessorMaxTimeShift="10ms"']
     for name in names.KEYWORD_ATTRIBUTES:
         command += ["--search-attribute", f"{name}=Keyword"]

@@ -25,7 +25,7 @@ from benchflow.contracts.gateway import (
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import ModelAccess, Step, Usage
 from benchflow.contracts.sandbox import Mount, Sandbox
-from benchflow.errors import BenchFlowError, TornCheckpointError, UnknownRolloutError, UnsupportedFeatureError
+from benchflow.errors import BenchFlowError, CallsUnderWayError, UnknownRolloutError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.notes import Notes
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import endpoint_of
@@ -189,11 +189,14 @@ class Model:
         await self._client().release(self._spec.id)
 
     async def requests(self) -> int:
-        """How many lines of requests the record has, with nothing under way and nothing let through any more."""
+        """Return how many lines of requests the record has, with nothing under way and nothing let through any more.
+
+        Raises `CallsUnderWayError`. The gateway asks an endpoint again for minutes, longer than one attempt waits.
+        """
         client = self._client()
         await client.hold(self._spec.id)
         if not await client.until_quiet(self._spec.id, timeout=QUIET_SEC):
-            raise TornCheckpointError(
+            raise CallsUnderWayError(
                 f"a call of the agent's model was still under way after {QUIET_SEC:g} s",
                 remedy="branch where the agent has ended its turn",
             )

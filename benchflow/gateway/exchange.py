@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import aiohttp
 import structlog
@@ -38,6 +38,9 @@ from benchflow.trajectories.journal import timestamp
 ERROR_LIMIT = 16 * 1024 * 1024
 """Bytes of an error's body, about."""
 
+RECORD_RETRY_SEC = 0.5
+"""Seconds between two attempts to write to a record whose disk is full or away."""
+
 _ENCODINGS = ("Transfer-Encoding", "Content-Encoding")
 
 _STATUS = {"stalled": 504, "missing_secret": 401, "unreadable": 400, "unpriced": 400}
@@ -46,6 +49,7 @@ _STATUS = {"stalled": 504, "missing_secret": 401, "unreadable": 400, "unpriced":
 log = structlog.get_logger("benchflow.gateway")
 
 Key = tuple[str, str]
+T = TypeVar("T")
 
 
 class Exchange:
@@ -75,7 +79,7 @@ class Exchange:
         self._upstream_first_byte: float | None = None
         self._source = "live"
         self._counted = False
-        self._stopped = False
+        self._stopped = self._is_ending = False
         self._is_held = False
         self._work: asyncio.Task[web.StreamResponse] | None = None
         self._attended = contextlib.ExitStack()
@@ -101,17 +105,17 @@ class Exchange:
 
         Its body is read when nothing but memory for it is to be waited for: what waits holds none.
         """
-        self._is_held = True
-        await self._rollout.admitted()
-        self._is_held = False
+        with self._held():
+            await self._rollout.admitted()
         with self._attended:
             self._attended.enter_context(self._rollout.under_way())
             async with self._rollout.slot():
                 try:
-                    is_full = self._rollout.record.size() >= self._rollout.registration.record_limit_bytes
+                    with self._held():
+                        size = await self._on_disk(self._rollout.record.size)
                 except StoreError as error:
                     return self._refused(503, CallError(kind="not_recorded", message=f"no record: {error.message}"))
-                if is_full:
+                if size >= self._rollout.registration.record_limit_bytes:
                     # Nothing is written any more, this refusal neither: agents could fill the disk.
                     self._rollout.failure = "the record of model calls is full"
                     full = CallError(kind="record_full", message="the rollout's record of model calls is full")
@@ -150,8 +154,18 @@ class Exchange:
         if self._is_held:
             self._cut_off()
 
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """Count as held back: nobody but the agent knows of the call yet."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+
     async def end(self) -> None:
-        """Cut it off, and wait until it is recorded."""
+        """Cut it off, and wait until it is recorded, unless it can't be."""
+        self._is_ending = True
         self._cut_off()
         if self._work is not None:
             await asyncio.wait([self._work])
@@ -200,11 +214,16 @@ class Exchange:
         # Of a call that a limit forbids, an agent may make any number, with bodies of any size.
         is_forbidden = refusal is not None and refusal.kind in ("budget_exhausted", "too_many", "unpriced")
         try:
-            self._append(head, body_member(None if is_forbidden else self._taken.read, is_json=self._taken.is_json))
+            with self._held():
+                member = body_member(None if is_forbidden else self._taken.read, is_json=self._taken.is_json)
+                await self._append(head, member)
         except StoreError as error:
             failed = CallError(kind="not_recorded", message=f"the call cannot be recorded: {error.message}")
             return self._refused(503, failed)
         self._rollout.requested()
+        if refusal is None and not isinstance(replayed, Recorded):
+            # Others may have reached the limit while the disk was waited for.
+            refusal = self._refusal_by_limit()
         try:
             if refusal is not None:
                 return self._refused(_STATUS.get(refusal.kind, self._shape.refused), refusal)
@@ -278,9 +297,7 @@ class Exchange:
         if registration.credentials and self._key is None:
             names = " or ".join(registration.credentials)
             return CallError(kind="missing_secret", message=f"{names} is not set where the gateway runs")
-        if self._passed.counts_as == "token_count":
-            return self._refused_count()
-        if registration.limits.cost_usd is not None:
+        if self._passed.counts_as != "token_count" and registration.limits.cost_usd is not None:
             # It ends no rollout: the agent may ask another model.
             unpriced = self._unpriced()
             if unpriced is not None:
@@ -288,6 +305,12 @@ class Exchange:
                 named = repr(unpriced[:100]) if unpriced else "a model that the request does not name"
                 message = f"the rollout's cost is limited, and the price of {named} is not known"
                 return CallError(kind="unpriced", message=message)
+        return self._refusal_by_limit()
+
+    def _refusal_by_limit(self) -> CallError | None:
+        """Return why the rollout may make no further call of this kind; None when it may."""
+        if self._passed.counts_as == "token_count":
+            return self._refused_count()
         limit = self._rollout.meter.admit()
         if limit is not None:
             return CallError(kind="budget_exhausted", message=f"the rollout's limit is reached: {limit}")
@@ -472,9 +495,14 @@ class Exchange:
             self._answer.error = CallError(kind="client_closed", message="the agent closed the connection")
 
     async def _finish(self, capacity: Capacity) -> None:
-        """Count what was used, and record the answer."""
+        """Count what was used, and record the answer: whoever waits for the call waits for that as well."""
         read = await capacity.parse(len(self._answer.body) + len(self._unheard), self._read_answer)
-        self._conclude(bytes(self._answer.body), read)
+        body = bytes(self._answer.body)
+        head = self._conclude(read)
+        try:
+            await self._append(head, response_member(body, compressed=bool(self._answer.encoding)))
+        except StoreError as error:
+            log.error("an answer is not recorded", rollout=self._rollout.registration.id, error=str(error))
 
     def _read_answer(self) -> ReadAnswer:
         """Return what the endpoint has said so far, to the agent or to nobody."""
@@ -482,7 +510,8 @@ class Exchange:
         body, content_type = bytes(answer.body + self._unheard), answer.headers.get("content-type", self._content_type)
         return read_answer(body, answer.delivered, answer.encoding, content_type, self._dialect)
 
-    def _conclude(self, body: bytes, read: ReadAnswer) -> None:
+    def _conclude(self, read: ReadAnswer) -> dict[str, Any]:
+        """Count what was used, and return the head of the answer's line."""
         answer, answered = self._answer, read.answered
         if self._has_left:
             answer.error = CallError(kind="client_closed", message="the agent closed the connection")
@@ -502,7 +531,7 @@ class Exchange:
             answer.error = CallError(kind="incomplete", message="the answer has no end that its dialect knows")
         # The line tells of the answer that the agent has got, but for its usage.
         recorded = read.heard if self._unheard else answered
-        head = {
+        return {
             "type": "response",
             "id": self._id,
             "ts": timestamp(),
@@ -516,10 +545,6 @@ class Exchange:
             "retries": [retry.model_dump() for retry in self._attempts.retries],
             "timing": answer.timing(self._upstream_first_byte).model_dump(),
         }
-        try:
-            self._append(head, response_member(body, compressed=bool(answer.encoding)))
-        except StoreError as error:
-            log.error("an answer is not recorded", rollout=self._rollout.registration.id, error=str(error))
 
     def _estimated(self, told: CallUsage | None, spoken: int) -> CallUsage | None:
         """Return the usage of a call whose endpoint has not told all: at least a guess, if a model may have read it."""
@@ -543,9 +568,20 @@ class Exchange:
             cost = max(cost, prices.cost(answering, usage) or 0.0)
         return usage.model_copy(update={"cost_usd": cost})
 
-    def _append(self, head: Mapping[str, Any], last: str) -> None:
-        try:
-            self._rollout.record.append(self._redact.line(line(head, last)))
-        except StoreError as error:
-            self._rollout.failure = str(error)
-            raise
+    async def _append(self, head: Mapping[str, Any], last: str) -> None:
+        text = self._redact.line(line(head, last))
+        await self._on_disk(lambda: self._rollout.record.append(text))
+
+    async def _on_disk(self, work: Callable[[], T]) -> T:
+        """Return the result of work on the record, done again for as long as its disk is full or away.
+
+        Raises `StoreError` for trouble that does not pass, and when the rollout or the gateway ends meanwhile.
+        """
+        while True:
+            try:
+                return work()
+            except StoreError as error:
+                if not error.is_outage or self._is_ending or self._rollout.is_over:
+                    self._rollout.failure = str(error)
+                    raise
+            await asyncio.sleep(RECORD_RETRY_SEC)

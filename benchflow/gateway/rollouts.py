@@ -69,7 +69,8 @@ class Rollout:
         self._changed = asyncio.Event()
         self._quiet_since = time.monotonic()
         self._left_calls: set[Callable[[], None]] = set()
-        self._is_over = False
+        self.is_over = False
+        """Whether the rollout was forgotten: nobody reads its record any more."""
 
     @property
     def held(self) -> bool:
@@ -104,9 +105,9 @@ class Rollout:
 
     def read_on(self, cut_off: Callable[[], None]) -> bool:
         """Return whether the rest of a call may be read whose agent has left. cut_off: ends that; later, at the end."""
-        if not self._is_over:
+        if not self.is_over:
             self._left_calls.add(cut_off)
-        return not self._is_over
+        return not self.is_over
 
     def note_read(self, cut_off: Callable[[], None]) -> None:
         """Forget a call whose rest was read."""
@@ -114,7 +115,7 @@ class Rollout:
 
     def end(self) -> None:
         """Cut off the calls that no agent waits for."""
-        self._is_over = True
+        self.is_over = True
         for cut_off in list(self._left_calls):
             cut_off()
 

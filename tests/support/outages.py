@@ -80,16 +80,23 @@ async def last(seconds: float) -> None:
 
 
 @contextmanager
-def small_disk(database: Path, mount_point: Path) -> Iterator[None]:
-    """Have a database, of a server that was not started yet, on a small filesystem of its own."""
+def tmpfs(mount_point: Path, size: int) -> Iterator[None]:
+    """Have a filesystem of so many bytes at a directory, which is made."""
     mount_point.mkdir(parents=True)
-    options = f"size={DISK_BYTES},mode=0700"
+    options = f"size={size},mode=0700"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "benchflow-test", str(mount_point)], check=True)
     try:
-        database.symlink_to(mount_point / database.name)
         yield
     finally:
         subprocess.run(["umount", "-l", str(mount_point)], check=True)
+
+
+@contextmanager
+def small_disk(database: Path, mount_point: Path) -> Iterator[None]:
+    """Have a database, of a server that was not started yet, on a small filesystem of its own."""
+    with tmpfs(mount_point, DISK_BYTES):
+        database.symlink_to(mount_point / database.name)
+        yield
 
 
 @contextmanager
@@ -97,13 +104,21 @@ def full_disk(database: Path) -> Iterator[None]:
     """Leave no byte for a database that `small_disk` has placed."""
     real = database.resolve()
     assert real != database
-    filler = real.parent / "filler"
     with closing(sqlite3.connect(real, timeout=60, isolation_level=None)) as connection:
         # What the log of writes has room for would be written in spite of a full disk.
         busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         assert not busy
+    with filled(real.parent):
+        yield
+
+
+@contextmanager
+def filled(directory: Path, *, but_for: int = 0) -> Iterator[None]:
+    """Leave no space on the filesystem of a directory, or so many bytes."""
+    filler = directory / "filler"
     try:
         fill(filler)
+        os.truncate(filler, filler.stat().st_size - but_for)
         yield
     finally:
         filler.unlink()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from support.acp_room import (
+    CWD,
     KINDS,
     LOG,
     PATIENT,
@@ -21,7 +24,8 @@ from support.acp_room import (
     room_in,
 )
 
-from benchflow.errors import AgentExitError
+from benchflow.errors import AgentExitError, DaemonUnavailableError, StoreError
+from benchflow.planes.agent.acp.client import Client
 from benchflow.planes.agent.acp.limits import Limits, Patience
 from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
@@ -262,6 +266,62 @@ async def test_a_turn_survives_those_who_drive_it(room: Room, kind: str, tmp_pat
     await again.prompt()
     own = ("seq", "ts", "node", "role")
     assert [{key: line[key] for key in line if key not in own} for line in written] == again.lines
+
+
+HASTY = Patience(last_log=0, cancel=0)
+
+
+class AwayOnce(Client):
+    """Carries out the first request, and loses its answer with the daemon."""
+
+    has_failed = False
+
+    async def serve(self, request: Any, method: str, params: Message) -> Message:
+        answer = await super().serve(request, method, params)
+        if not self.has_failed:
+            self.has_failed = True
+            raise DaemonUnavailableError("away")
+        return answer
+
+
+@LOCALLY
+async def test_an_agents_request_is_served_again_after_an_outage_and_its_command_runs_once(room: Room) -> None:
+    opened = await room.open({"client_run": "echo ran >>count", "record": "record"})
+    away = AwayOnce(room.sandbox, user=USER, cwd=CWD)
+    agent = DemoSession(room, room.session(away, HASTY), opened.id)
+    with pytest.raises(DaemonUnavailableError):
+        await agent.prompt(Limits(idle=5))
+    again = DemoSession(room, room.session(), agent.id)
+    assert (await again.prompt()).stop_reason == "end_turn"
+    assert (await room.recorded())[0]["exit"] == {"exitCode": 0, "signal": None}
+    assert await room.sandbox.read_file(f"{CWD}/count") == b"ran\n"
+    answers = [message["id"] for message in await room.received() if "method" not in message]
+    assert len(answers) == len(set(answers))
+
+
+class Reader(Client):
+    """Has a large file, without a command of the sandbox."""
+
+    async def serve(self, request: Any, method: str, params: Message) -> Message:
+        return {"content": "x" * 262_144}
+
+
+@LOCALLY
+async def test_an_answer_that_the_disk_does_not_take_is_sent_when_there_is_space(room: Room) -> None:
+    opened = await room.open({"client_read": "large", "record": "record"})
+    reader = Reader(room.sandbox, user=USER, cwd=CWD)
+    # Notes are small enough, so that nothing else tells of the disk.
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, limits[1]))
+    try:
+        with pytest.raises(StoreError):
+            await DemoSession(room, room.session(reader, HASTY), opened.id).prompt(Limits(idle=2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    again = DemoSession(room, room.session(reader), opened.id)
+    assert (await again.prompt()).stop_reason == "end_turn"
+    assert await room.recorded() == [{"content": "x" * 262_144}]
+    assert [message["id"] for message in await room.received() if "method" not in message] == [0]
 
 
 @LOCALLY

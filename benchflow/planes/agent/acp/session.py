@@ -17,9 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from benchflow.contracts.failures import typed_error
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.rollout import Question
-from benchflow.errors import ACPError, AgentExitError, AgentOutputError, AgentTimeoutError
+from benchflow.errors import ACPError, AgentExitError, AgentOutputError, AgentTimeoutError, BenchFlowError
 from benchflow.planes.agent.acp.bounds import MAX_LINE, MAX_REQUESTS, MAX_SENT
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
@@ -76,7 +77,7 @@ class Turn:
 @dataclass
 class _Exchange:
     """One request and what is heard until its answer. lines: how many the sink was given. serving: bytes of the agent's
-    requests that are being served.
+    requests that are being served. failure: why one of them has no answer.
     """
 
     request: str
@@ -86,6 +87,7 @@ class _Exchange:
     answer: Message | None = None
     served: set[asyncio.Task[None]] = field(default_factory=set)
     serving: int = 0
+    failure: BaseException | None = None
     answered_at: float | None = None
     give_up_at: float | None = None
 
@@ -208,6 +210,9 @@ class Session:
         ended: str | None = None
         try:
             async for heard in self._wire.follow(offset):
+                if exchange.failure is not None:
+                    # The agent waits for an answer: whoever takes over reads its request again.
+                    raise exchange.failure
                 now = time.monotonic()
                 if attendance.look():
                     heard_at = now
@@ -220,7 +225,7 @@ class Session:
                     # While somebody was asked, the agent could not but wait.
                     heard_at = time.monotonic()
                     is_due = now - noted_at > self.patience.progress_every
-                    if session is not None and is_due and not exchange.served:
+                    if session is not None and is_due and not exchange.served and exchange.failure is None:
                         self._note_progress(exchange, offset)
                         noted_at = now
                     if offset <= before:
@@ -333,6 +338,8 @@ class Session:
         def end(task: asyncio.Task[None]) -> None:
             exchange.served.discard(task)
             exchange.serving -= size
+            if not task.cancelled():
+                exchange.failure = exchange.failure or task.exception()
 
         exchange.serving += size
         task = asyncio.ensure_future(self._serve(message["id"], method, params))
@@ -366,14 +373,16 @@ class Session:
             return result, f"{type(problem).__name__}: {problem}"
 
     async def _serve(self, request: Any, method: str, params: Message) -> None:
+        """Carry out a request of the agent's and send the answer. Raises what passes: it is no answer to an agent."""
         answer: Message = {"jsonrpc": "2.0", "id": request}
         try:
             answer["result"] = await self._host.serve(request, method, params)
         except Refused as refusal:
             answer["error"] = {"code": refusal.code, "message": refusal.message}
-        except asyncio.CancelledError:
-            raise
         except Exception as problem:
+            error = typed_error(problem)
+            if isinstance(error, BenchFlowError) and (error.is_outage or error.retryable):
+                raise error from problem
             answer["error"] = {"code": INTERNAL_ERROR, "message": f"{type(problem).__name__}: {problem}"}
         with suppress(FileNotFoundError):
             self._wire.send(answer)

@@ -1,0 +1,153 @@
+"""A gateway that cannot write to a rollout's record: calls wait for their disk, and none is lost or unrecorded."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from support.gateway_house import Agent, House
+from support.outages import filled, tmpfs
+from support.raw_upstream import DONE, SSE_HEAD, Visit, answer, chunk, event, raw_upstream
+
+from benchflow.testing.waiting import until
+
+LONG = "one " * 4096
+"""More than the record's last block has space for."""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk, where a rollout's record can be."""
+    directory = tmp_path / "disk"
+    with tmpfs(directory, 1 << 20):
+        yield directory
+
+
+async def agent_on(house: House, disk: Path, base_url: str, **options: object) -> Agent:
+    return await house.agent("openai-chat", base_url, record=str(disk / "llm_trajectory.jsonl"), **options)
+
+
+async def in_flight(house: House, agent: Agent) -> int:
+    return (await house.client.status(agent.id)).in_flight
+
+
+async def is_held(house: House, agent: Agent, call: asyncio.Task[object], calls: int = 1) -> bool:
+    """Tell whether so many calls wait, or one does no longer."""
+    return await in_flight(house, agent) == calls or call.done()
+
+
+async def answer_done(visit: Visit) -> None:
+    await visit.send(answer(DONE))
+
+
+async def test_a_call_waits_for_space_for_its_request(house: House, disk: Path) -> None:
+    async with raw_upstream(answer_done) as upstream:
+        agent = await agent_on(house, disk, upstream.base_url)
+        with filled(disk):
+            call = asyncio.create_task(agent.call(stream=False))
+            await until(lambda: is_held(house, agent, call))
+            assert not call.done() and not upstream.visits
+        assert (await call).status == 200
+        await agent.answered()
+    assert [line["type"] for line in agent.lines()] == ["request", "response"]
+    assert (await house.client.status(agent.id)).failure is None
+
+
+async def test_an_answer_waits_for_space_for_its_line(house: House, disk: Path) -> None:
+    ready = asyncio.Event()
+
+    async def answer_when_ready(visit: Visit) -> None:
+        await visit.send(SSE_HEAD + event(LONG))
+        await ready.wait()
+        await visit.send(event("two") + chunk(b"data: [DONE]\n\n") + chunk(b""))
+
+    async with raw_upstream(answer_when_ready) as upstream:
+        agent = await agent_on(house, disk, upstream.base_url)
+        call = asyncio.create_task(agent.call())
+        await until(lambda: agent.lines() and upstream.visits)
+        with filled(disk):
+            ready.set()
+
+            async def is_counted() -> bool:
+                return (await house.client.status(agent.id)).usage.output_tokens > 0
+
+            # In the moment in which its line is written.
+            await until(is_counted)
+            assert (await in_flight(house, agent), call.done()) == (1, False)
+        assert b"two" in (await call).body
+        [(_, response)] = await agent.answered()
+    assert "two" in response["response"]
+    assert (await house.client.status(agent.id)).failure is None
+
+
+async def test_no_more_calls_are_made_than_allowed_when_several_have_waited_for_space(house: House, disk: Path) -> None:
+    async with raw_upstream(answer_done) as upstream:
+        agent = await agent_on(house, disk, upstream.base_url, limits={"calls": 2})
+        with filled(disk):
+            calls = [asyncio.create_task(agent.call(stream=False)) for _ in range(4)]
+            await until(lambda: is_held(house, agent, calls[0], 4))
+        got = [(await call).status for call in calls]
+    assert sorted(got) == [200, 200, 402, 402]
+    assert len(upstream.visits) == 2
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["agent", "rollout", pytest.param("gateway", marks=pytest.mark.long)],
+)
+async def test_a_call_that_waits_for_space_ends_with_its_agent_its_rollout_and_the_gateway(
+    own_house: House, disk: Path, end: str
+) -> None:
+    async with raw_upstream(answer_done) as upstream:
+        agent = await agent_on(own_house, disk, upstream.base_url)
+        with filled(disk):
+            call = asyncio.create_task(agent.call(stream=False))
+            await until(lambda: is_held(own_house, agent, call))
+            assert not call.done()
+            if end == "agent":
+                call.cancel()
+
+                async def has_ended() -> bool:
+                    return await in_flight(own_house, agent) == 0
+
+                await until(has_ended)
+            elif end == "rollout":
+                await own_house.client.forget(agent.id)
+                assert (await call).status == 503
+            else:
+                await own_house.kill(signal.SIGTERM)
+                # Its connection ends without an answer: agents call again.
+                with pytest.raises(aiohttp.ServerDisconnectedError):
+                    await call
+        assert not upstream.visits and not agent.lines()
+
+
+@pytest.mark.long
+async def test_a_gateway_ends_though_an_answer_waits_for_space(own_house: House, disk: Path) -> None:
+    ready = asyncio.Event()
+
+    async def answer_when_ready(visit: Visit) -> None:
+        await visit.send(SSE_HEAD + event(LONG))
+        await ready.wait()
+        await visit.send(chunk(b""))
+
+    async with raw_upstream(answer_when_ready) as upstream:
+        agent = await agent_on(own_house, disk, upstream.base_url)
+        call = asyncio.create_task(agent.call())
+        await until(lambda: agent.lines() and upstream.visits)
+        with filled(disk):
+            ready.set()
+
+            async def is_counted() -> bool:
+                return (await own_house.client.status(agent.id)).usage.output_tokens > 0
+
+            await until(is_counted)
+            await own_house.kill(signal.SIGTERM)
+            await asyncio.gather(call, return_exceptions=True)
+        await own_house.start()
+        [(_, response)] = await agent.answered()
+    assert response["error"]["kind"] == "gateway_restarted"
