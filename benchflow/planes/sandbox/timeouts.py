@@ -80,7 +80,8 @@ class Attendance:
             return None
         try:
             noted: dict[str, Any] = json.loads(self._record.read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
+            # ValueError: a power cut has left its name and not its content.
             return None
         return noted
 
