@@ -6,6 +6,7 @@ otherwise the embedded stack of the state directory is meant.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import os
@@ -29,6 +30,9 @@ from benchflow.workflows.options import NAMESPACE
 
 if TYPE_CHECKING:
     from benchflow.stack import StackRecord
+
+CONNECT_SEC = 30.0
+"""Seconds that a server has to answer a new connection."""
 
 _CLUSTER_VARIABLES = ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE")
 
@@ -84,18 +88,21 @@ async def connect(target: Target) -> Client:
         if target.socket is not None:
             relay = f"unix:{socket_address(Path(target.socket))}"
             options["http_connect_proxy_config"] = HttpConnectProxyConfig(target_host=relay)
-        return await Client.connect(
-            target.address,
-            namespace=target.namespace,
-            data_converter=make_converter(),
-            runtime=_quiet_runtime(),
-            **options,
-        )
+        # Through a relay that is frozen the SDK would wait for ever.
+        async with asyncio.timeout(CONNECT_SEC):
+            return await Client.connect(
+                target.address,
+                namespace=target.namespace,
+                data_converter=make_converter(),
+                runtime=_quiet_runtime(),
+                **options,
+            )
     except (RuntimeError, RPCError, OSError) as error:
         remedy = "bench stack start" if target.embedded else "check TEMPORAL_ADDRESS and that the server runs"
-        raise ServerUnavailableError(
-            f"no Temporal server answers at {target.address}: {str(error).splitlines()[0]}", remedy=remedy
-        ) from error
+        # The SDK appends its transport's whole status.
+        said = str(error) or f"no answer within {CONNECT_SEC:g} s"
+        why = said.splitlines()[0].partition(" Status {")[0].rstrip(": ")
+        raise ServerUnavailableError(f"no Temporal server answers at {target.address}: {why}", remedy=remedy) from error
 
 
 @functools.cache

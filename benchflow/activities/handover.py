@@ -74,12 +74,20 @@ class RunningActivities:
 
     @contextmanager
     def record(self, token: bytes) -> Iterator[None]:
-        """Keep the record of a running activity for the block."""
+        """Keep the record of a running activity for the block.
+
+        On a full disk there is none: if this worker dies, the activity is tried again after its heartbeat timeout.
+        """
         self._count += 1
         record = self.directory / f"{self._count}.token"
         partial = record.with_suffix(".new")
-        partial.write_bytes(token)
-        partial.replace(record)
+        try:
+            partial.write_bytes(token)
+            partial.replace(record)
+        except OSError as error:
+            log.warning("a running activity has no record", error=str(error))
+            with suppress(OSError):
+                partial.unlink()
         try:
             yield
         finally:

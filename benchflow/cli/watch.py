@@ -144,8 +144,7 @@ class Board:
         self._started = time.monotonic()
         self._spinner = Spinner("dots", style="cyan")
         self._bar_width = max(8, min(30, width - 60))
-        room = max(20, width - _OTHER_COLUMNS)
-        self._widths = (room - room // 3, room // 3)
+        self._width = width
         self._recent: deque[RolloutOutcome] = deque(maxlen=max(0, min(MAX_RECENT, height - MAX_OPEN - _CHROME)))
         self._seen: set[tuple[str, int]] = set()
         self.max_open = max(1, min(MAX_OPEN, height - _CHROME))
@@ -163,13 +162,14 @@ class Board:
     def __rich__(self) -> RenderableType:
         if self.progress is None:
             return Text.assemble(self._frame(), ("  waiting for the worker  " + self._elapsed(), "dim"))
-        rows = Rows.grid(padding=(0, 2))
+        rows = Rows.grid(padding=(0, 2), expand=True)
         rows.add_column(width=1)
         rows.add_column(no_wrap=True)
         rows.add_column(no_wrap=True, style="dim")
         rows.add_column(no_wrap=True, justify="right", width=9)
         rows.add_column(no_wrap=True, justify="right", style="dim", min_width=6)
-        rows.add_column(no_wrap=True, overflow="ellipsis", style="red")
+        # It has what the others leave: of a long reason the end goes, and not whose it is.
+        rows.add_column(no_wrap=True, overflow="ellipsis", style="red", ratio=1)
         for outcome in self._recent:
             self._finished_row(rows, outcome)
         for rollout in self.progress.open[: self.max_open]:
@@ -237,7 +237,10 @@ class Board:
     def _who(self, rollout: str) -> list[Text]:
         """Task and agent, cut so that the columns after them keep their place."""
         parts = [line(part) for part in self._labels.of(rollout)]
-        for part, width in zip(parts, self._widths, strict=True):
+        # Of a wide screen, reasons have most of what is more than eighty columns.
+        for_reasons = max(0, self._width - 80) * 4 // 5 if self.troubles.of_rollouts else 0
+        room = max(20, self._width - _OTHER_COLUMNS - for_reasons)
+        for part, width in zip(parts, (room - room // 3, room // 3), strict=True):
             part.truncate(width, overflow="ellipsis")
         return parts
 

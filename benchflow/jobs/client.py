@@ -37,7 +37,7 @@ from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import JobNotFoundError, ServerUnavailableError, StackError
 from benchflow.executions import find_pack, find_trouble, require_not_found
 from benchflow.host import host_id, locked, make_state_private
-from benchflow.jobs.engine import Engine
+from benchflow.jobs.engine import MAX_RETRY_SEC, WARN_AFTER_SEC, Engine
 from benchflow.jobs.identity import (
     check_jobs_dir,
     check_results,
@@ -63,13 +63,9 @@ from benchflow.workflows.options import SHARED_QUEUE
 
 log = logging.getLogger("benchflow.jobs")
 
-WARN_AFTER_SEC = 30.0
-"""Seconds without an answer of the server after which a waiting client says so."""
-
 RETRY_SEC = 0.2
 """Seconds before the first try to reach a server again; they double up to `MAX_RETRY_SEC`."""
 
-MAX_RETRY_SEC = 2.0
 LOOK_EVERY_SEC = 1.0
 JOB_TASK_TIMEOUT = timedelta(minutes=1)
 """Limit of a workflow task of a job, which may name a thousand rollouts on a host that is busy with others."""
@@ -196,6 +192,9 @@ class Job:
 
     async def cancel(self) -> None:
         """Cancel the job: stop its agents, tear down, record. Returns when it was asked for, not when it is done."""
+        # The server takes a wish to cancel what is over for done.
+        if not await self.is_running():
+            raise JobNotFoundError(f"job {self.name!r} does not run", remedy="bench job list")
         try:
             await self.handle.cancel()
         except RPCError as error:
@@ -317,7 +316,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
         # Two submits of one name at the same time: one starts, the other finds it started.
         await asyncio.to_thread(held.enter_context, locked(lock))
         claim(plan.directory, spec)
-        engine = await Engine.open()
+        engine = await Engine.reach()
         job = Job(engine, plan.id, plan.name, plan.directory, spec)
         if await job.is_running():
             job.attached = True
@@ -386,4 +385,4 @@ async def open_job(name: str, jobs_dir: Path) -> Job:
     """A job that was submitted before. Raises `JobNotFoundError`."""
     paths = JobPaths.of(jobs_dir, name)
     spec = read_spec(paths)
-    return Job(await Engine.open(), ids.job_id(name, str(paths.root.parent)), name, paths, spec)
+    return Job(await Engine.reach(), ids.job_id(name, str(paths.root.parent)), name, paths, spec)

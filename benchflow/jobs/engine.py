@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import time
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -13,8 +15,16 @@ from benchflow import stack
 from benchflow.errors import ServerUnavailableError
 from benchflow.temporal import Target, cluster_target, connect, stack_target
 
+log = logging.getLogger("benchflow.jobs")
+
 RESTART_SEC = 10.0
 """How long a client waits for the embedded server to be restarted."""
+
+WARN_AFTER_SEC = 30.0
+"""Seconds without an answer of the server after which a waiting client says so."""
+
+MAX_RETRY_SEC = 2.0
+"""Longest pause between two tries to reach a server."""
 
 
 @dataclass
@@ -42,6 +52,21 @@ class Engine:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
                 await asyncio.sleep(0.1)
+
+    @classmethod
+    async def reach(cls) -> Engine:
+        """Return the engine as `open` does, however long the embedded stack's server is away, and say so once."""
+        missed_at, is_warned = time.monotonic(), False
+        while True:
+            try:
+                return await cls.open()
+            except ServerUnavailableError as error:
+                if cluster_target() is not None:
+                    raise
+                if not is_warned and time.monotonic() - missed_at > WARN_AFTER_SEC:
+                    is_warned = True
+                    log.warning("waiting for the Temporal server of the local stack: %s", error.message)
+            await asyncio.sleep(MAX_RETRY_SEC)
 
     @property
     def has_login(self) -> bool:

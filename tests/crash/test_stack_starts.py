@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -222,3 +223,35 @@ async def test_what_dies_while_the_supervisor_is_frozen_is_back_when_it_wakes(
         with contextlib.suppress(ProcessLookupError):
             os.kill(record.supervisor.pid, signal.SIGCONT)
         await asyncio.to_thread(stack.stop, paths)
+
+
+@pytest.mark.parametrize("frozen", ["the server", "the way to it"])
+@pytest.mark.long
+async def test_who_submits_while_the_server_is_frozen_waits_and_says_so_once(
+    state_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    frozen: str,
+) -> None:
+    monkeypatch.setattr("benchflow.temporal.CONNECT_SEC", 1.0)
+    monkeypatch.setattr("benchflow.jobs.engine.RESTART_SEC", 1.0)
+    monkeypatch.setattr("benchflow.jobs.engine.WARN_AFTER_SEC", 0.0)
+    record = await asyncio.to_thread(stack.ensure)
+    process = record.server if frozen == "the server" else record.enclosure or record.server
+    assert process is not None
+    config = job_config([write_task(tmp_path)], tmp_path / "jobs", sandbox="noop")
+    try:
+        os.kill(process.pid, signal.SIGSTOP)
+        submitting = asyncio.create_task(submit(plan_job(config)))
+        with caplog.at_level(logging.WARNING, "benchflow.jobs"):
+            await until(lambda: caplog.records)
+        assert not submitting.done()
+        os.kill(process.pid, signal.SIGCONT)
+        job = await submitting
+        await job.wait()
+        assert [result.status for result in job.results()] == ["passed"]
+        assert ["does not answer" in text or "answers" in text for text in caplog.messages] == [True]
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+        await asyncio.to_thread(stack.stop, StatePaths(state_root))

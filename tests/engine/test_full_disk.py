@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.outages import tmpfs
 from support.theatre import Theatre
 
 from benchflow.activities.lost import LostActivities
@@ -67,6 +68,14 @@ async def test_a_report_waits_for_space_and_has_one_whole_row(disk: Path, theatr
     assert [(one.status, one.reward, one.error, one.attempt) for one in results] == [("passed", 1.0, None, 1)] * 2
     rows = [json.loads(line) for line in job.directory.results.read_text().splitlines()]
     assert sorted(row["workflow_id"] for row in rows) == rollouts
+
+
+async def test_an_activity_runs_although_the_disk_takes_no_record_of_it(theatre: Theatre) -> None:
+    """The record serves the next worker, should this one die: no reason to fail."""
+    with tmpfs(theatre.records.directory, 16 << 10):
+        fill(theatre.records.directory)
+        (result,) = await theatre.results(await theatre.submit())
+    assert (result.status, result.reward, result.error) == ("passed", 1.0, None)
 
 
 async def test_a_report_whose_next_attempt_would_be_too_late_is_tried_once_more(theatre: Theatre) -> None:

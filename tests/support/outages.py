@@ -81,8 +81,8 @@ async def last(seconds: float) -> None:
 
 @contextmanager
 def tmpfs(mount_point: Path, size: int) -> Iterator[None]:
-    """Have a filesystem of so many bytes at a directory, which is made."""
-    mount_point.mkdir(parents=True)
+    """Have a filesystem of so many bytes at a directory, which is made if it is not there."""
+    mount_point.mkdir(parents=True, exist_ok=True)
     options = f"size={size},mode=0700"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "benchflow-test", str(mount_point)], check=True)
     try:

@@ -75,6 +75,15 @@ def test_every_rollout_has_one_line_that_fits(width: int) -> None:
     assert "provision     7 s" in lines[1]
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_long_reason_for_a_retry_leaves_the_names_alone(width: int) -> None:
+    reason = "verify, attempt 6: DiskFullError: no space left: [Errno 28] No space left on device: '/jobs/a/b'"
+    plain, lines = draw(width), draw(width, {rollout(LONG): reason})
+    assert max(map(len, lines)) <= width
+    assert [name[:9] for name in lines[1].split()[1:3]] == [name[:9] for name in plain[1].split()[1:3]]
+    assert "verify, att" in lines[1] and lines[1].endswith("…")
+
+
 def test_the_totals_say_what_is_done_and_how_well() -> None:
     lines = draw(80)
     assert lines[-2].strip() == "4 waiting"
