@@ -1,8 +1,8 @@
 """Real agents from the package index solve a real task against a scripted model.
 
-In a long run one of them in a local sandbox, and one of each wire format but Gemini's, and acpx in front of one, all at
-once in Docker; the others in a longer one. Every run has our own `policy` in their place (test_model_calls.py). What is
-scripted is the model alone: the agents, their tools, the protocol, the sandbox and the verifier are what a user gets.
+One of them in every run, in a local sandbox. In a long run one of each wire format but Gemini's, and acpx in front of
+one, all at once in Docker; the others in a longer one. What is scripted is the model alone: the agents, their tools,
+the protocol, the sandbox and the verifier are what a user gets.
 """
 
 from __future__ import annotations
@@ -149,7 +149,6 @@ def run(asked: Sequence[Asked], root: Path, sandbox: str) -> Shown:
         return Shown(found, model.calls)
 
 
-@pytest.mark.long
 @pytest.mark.local
 def test_a_real_agent_solves_a_task(module_jobs: Path, tmp_path: Path) -> None:
     shown = run([CLAUDE], tmp_path, "local")
