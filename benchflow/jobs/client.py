@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -37,7 +35,7 @@ from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import JobNotFoundError, ServerUnavailableError, StackError
 from benchflow.executions import find_pack, find_trouble, require_not_found
 from benchflow.host import host_id, locked, make_state_private
-from benchflow.jobs.engine import MAX_RETRY_SEC, WARN_AFTER_SEC, Engine
+from benchflow.jobs.engine import Engine, ServerWait
 from benchflow.jobs.identity import (
     check_jobs_dir,
     check_results,
@@ -60,11 +58,6 @@ from benchflow.tasks import unpack
 from benchflow.temporal import cluster_target
 from benchflow.workflows.job_details import job_attributes
 from benchflow.workflows.options import SHARED_QUEUE
-
-log = logging.getLogger("benchflow.jobs")
-
-RETRY_SEC = 0.2
-"""Seconds before the first try to reach a server again; they double up to `MAX_RETRY_SEC`."""
 
 LOOK_EVERY_SEC = 1.0
 JOB_TASK_TIMEOUT = timedelta(minutes=1)
@@ -122,10 +115,9 @@ class Job:
 
     async def _wait_for_server(self, error: StackError) -> None:
         """Wait until the server answers again, and say so once if that takes long. error: how it was missed."""
-        missed_at, is_warned, pause = time.monotonic(), False, RETRY_SEC
+        wait = ServerWait(f"the server of job {self.name}, which goes on")
         while True:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MAX_RETRY_SEC)
+            await wait.pause(error)
             if self.engine.target.embedded:
                 self._require_not_stopped()
             try:
@@ -136,9 +128,6 @@ class Job:
                 return
             except StackError as newer:
                 error = newer
-            if not is_warned and time.monotonic() - missed_at > WARN_AFTER_SEC:
-                is_warned = True
-                log.warning("waiting for the server of job %s, which goes on: %s", self.name, error.message)
 
     def _require_not_stopped(self) -> None:
         """A stack that somebody stopped stays stopped; one whose supervisor died is started again."""
