@@ -31,7 +31,7 @@ Overwritten in place, it needs no more of a disk that may be full by then.
 
 
 class Endings:
-    """The ends of the commands of one container. A record of one has its execution's id, its mark and its user."""
+    """Tells how the commands of one container ended. A record of one has its execution's id, its mark and its user."""
 
     def __init__(self, engine: Engine, shell: RootShell, processes: Processes, container: str) -> None:
         self._engine = engine
@@ -42,7 +42,7 @@ class Endings:
         self._unnoticed: dict[str, float] = {}
 
     async def exit_code(self, record: dict[str, Any], room: str | None = None) -> int:
-        """The exit status of an execution whose stream has ended; the daemon may say it a little later.
+        """Return the exit status of an execution whose stream has ended; the daemon may say it a little later.
 
         room: None where it leaves none there. Its stream has ended with the daemon, if that has forgotten it.
         """
@@ -67,7 +67,7 @@ class Endings:
                 await self._require_running()
 
     async def state(self, record: dict[str, Any], room: str) -> tuple[int | None, bool]:
-        """Of a recorded execution: its exit status if it ended, and whether it ever began."""
+        """Return the exit status of a recorded execution, None if it has not ended, and whether it ever began."""
         await self._require_running()
         try:
             state = await self._engine.call(lambda client: client.exec_inspect(record["exec_id"]))
@@ -79,7 +79,7 @@ class Endings:
         return code, state["Running"] or code is not None
 
     async def is_known(self, exec_id: str) -> bool:
-        """Whether the daemon knows an execution."""
+        """Return whether the daemon knows an execution."""
         try:
             await self._engine.call(lambda client: client.exec_inspect(exec_id))
         except NotFound:
@@ -87,7 +87,7 @@ class Endings:
         return True
 
     async def _code_of(self, state: dict[str, Any]) -> int | None:
-        """The exit status of an execution of which the daemon says this; None for none yet."""
+        """Return the exit status of an execution of which the daemon says this; None for none yet."""
         if not state["Running"]:
             if state["ExitCode"] == KILLED:
                 # Where the container died, the daemon says so of the execution first. The shell died, too.
@@ -98,7 +98,7 @@ class Endings:
         return None
 
     async def missed(self, record: dict[str, Any], room: str) -> int | None:
-        """The exit status of a command whose end the daemon has missed; None while it may run, or be noted yet.
+        """Return the exit status of a command whose end the daemon has missed; None while it may run, or be noted yet.
 
         To be asked from time to time while it runs, but not where an answer may not wait: processes of the sandbox can
         hold up the shell.
@@ -112,7 +112,7 @@ class Endings:
         return int(said)
 
     async def _said_at_exit(self, room: str) -> str:
-        """The line that the wrapper of a command has left: its exit status, `BEGUN`, or blanks before it began.
+        """Return the line that a command's wrapper has left: its exit status, `BEGUN`, or blanks before it began.
 
         Empty where the container's root has made away with it: nobody can tell.
         """
@@ -120,7 +120,7 @@ class Endings:
         return answer.out.decode(errors="replace")
 
     async def _state_without_daemon(self, record: dict[str, Any], room: str) -> tuple[int | None, bool]:
-        """The same where the daemon has forgotten, as it does some minutes after the end, or did not start it."""
+        """Return the same where the daemon has forgotten it, as some minutes after the end, or did not start it."""
         # Asked in this order, since it may end between the two questions.
         running = await self._processes.any_marked(record["nonce"], record["user"])
         said = await self._said_at_exit(room)
@@ -131,7 +131,7 @@ class Endings:
         raise SandboxError("a command's end was not seen: its processes are gone and left no exit status")
 
     async def ended_unseen(self, record: dict[str, Any], room: str) -> int | None:
-        """The exit status of an execution whose time is over, if it ended while the daemon did not answer.
+        """Return the exit status of an execution whose time is over, if it ended while the daemon did not answer.
 
         Raises:
             DaemonUnavailableError: It does not answer yet, so that nobody can tell.

@@ -373,7 +373,7 @@ def record_name(key: str) -> str:
 
 
 def _attended(record: Path) -> Path:
-    """Where it is noted for how long somebody waits for the command of a record."""
+    """Return the file that records for how long a worker attends to the command of a record."""
     return record.with_suffix(".attended")
 
 

@@ -1,4 +1,4 @@
-"""What the daemon's errors mean to a caller of the sandbox plane: the one table."""
+"""Translation of the daemon's errors to those of the sandbox plane: the one table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GONE = (
 )
 
 FULL = ("no space left on device", "disk quota exceeded")
-"""What the daemon says when a disk is full."""
+"""Parts of the daemon's messages about a full disk."""
 
 BUSY = (
     *FULL,
@@ -42,7 +42,7 @@ BUSY = (
     "device or resource busy",
     "i/o timeout",
 )
-"""What the daemon says when the same may work in a moment: the host is short of something."""
+"""Parts of its messages when the same may work in a moment: the host is short of something."""
 
 AWAY = (
     "connection error: desc",
@@ -62,10 +62,10 @@ AWAY = (
     "unexpected eof",
     "is shutting down",
 )
-"""What the daemon says when it ends, or when its containerd is away: it ended, restarts or hangs."""
+"""Parts of its messages when it ends, or when its containerd is away: it ended, restarts or hangs."""
 
 _NETWORK = ("http://", "https://", "dial tcp", "lookup ")
-"""What is in the daemon's word on a registry: containerd is asked through a socket of the file system."""
+"""Parts of its messages about a registry: containerd is asked through a socket of the file system."""
 
 API_TIMEOUT = 120.0
 """Seconds a single call may be silent. A start on a crowded host takes seconds."""
@@ -80,7 +80,7 @@ class NotFound(SandboxError):
 
 
 def translate(error: Exception) -> BenchFlowError:
-    """What an exception of the library means to a caller of the sandbox plane."""
+    """Return the error of the sandbox plane for an exception of the library."""
     if isinstance(error, docker_errors.APIError):
         return _translate_answer(error)
     if isinstance(error, requests.ReadTimeout):
