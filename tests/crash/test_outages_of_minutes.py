@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.embedded import EmbeddedStack, engine_of
-from support.lasting_jobs import Mixture, assert_outages_cost_nothing, begin, outlive
+from support.lasting_jobs import Mixture, assert_outages_cost_nothing, outlive, submit_mixture
 from support.lasting_task import EVERY_SEC
 from support.local_world import free_subnet
 from support.outages import Kind, Window, small_disk
@@ -84,7 +84,8 @@ async def test_an_outage_of_minutes_costs_no_turn_whose_options_are_the_defaults
             place = tmp_path / f"{kind}-{sandbox}"
             made = await stacks.enter_async_context(another_stack(sandbox, kept.toolboxes, place / "disk"))
             with engine_of(made):
-                mixtures.append((kind, await begin(made, place, lasting_agent, rounds, ["clean-room"])))
+                mixtures.append((kind, await submit_mixture(made, place, lasting_agent, rounds, ["clean-room"])))
+        await asyncio.gather(*(mixture.undisturbed_is_over() for _, mixture in mixtures))
         for _, mixture in mixtures:
             mixture.act()
         windows = await asyncio.gather(*(outlive_both(*each) for each in mixtures))

@@ -56,6 +56,10 @@ class Mixture:
     def jobs(self) -> list[Job]:
         return [self.agents, self.oracles, self.tree]
 
+    async def undisturbed_is_over(self) -> None:
+        """Wait for the rollout that nothing may disturb."""
+        await until(lambda: self.agents.directory.results.exists() and rows(self.agents), seconds=600)
+
     def act(self) -> None:
         """Let the parts that last begin."""
         self.stack.let_go(PART)
@@ -72,6 +76,15 @@ async def begin(
     stack: EmbeddedStack, tmp_path: Path, agent: AgentSpec, rounds: int, lasting: Sequence[str] = tuple(LASTING)
 ) -> Mixture:
     """Return the mixture when all of it is about to act."""
+    mixture = await submit_mixture(stack, tmp_path, agent, rounds, lasting)
+    await mixture.undisturbed_is_over()
+    return mixture
+
+
+async def submit_mixture(
+    stack: EmbeddedStack, tmp_path: Path, agent: AgentSpec, rounds: int, lasting: Sequence[str]
+) -> Mixture:
+    """Return the mixture when all of it is about to act but the undisturbed rollout, which is let go."""
     tasks, jobs = tmp_path / "tasks", tmp_path / "jobs"
     turn = write_lasting_task(tasks, "turn", "turn", rounds)
     oracles = [
@@ -93,7 +106,6 @@ async def begin(
     undisturbed = [seen for seen in await stack.in_step(PART, 2 + len(lasting)) if "/r/turn/" in seen.workflow][:1]
     for held in (PART, LAST_ROUNDS):
         stack.let_go(held, undisturbed)
-    await until(lambda: mixture.agents.directory.results.exists() and rows(mixture.agents))
     return mixture
 
 
