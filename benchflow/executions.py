@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import structlog
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, PendingActivityState
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
@@ -212,7 +212,9 @@ async def find_trouble(client: Client, workflow_id: str) -> str | None:
         return f"workflow task{whose}, attempt {first.attempts}, for {first.age_sec:.0f} s: {first.reason}"
     for activity in described.raw_description.pending_activities:
         if activity.attempt > 1 and activity.HasField("last_failure"):
-            return f"{activity.activity_type.name}, attempt {activity.attempt}: {_text(activity.last_failure)}"
+            attempt = f"{activity.activity_type.name}, attempt {activity.attempt}"
+            runs = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+            return f"{attempt}{' runs; the last' if runs else ''}: {_text(activity.last_failure)}"
     return None
 
 

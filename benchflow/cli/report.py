@@ -250,6 +250,8 @@ def show_totals(summary: Summary, screen: Screen) -> None:
             parts.append(Text(f"{number} {status}", STATUS_STYLES[status]))
     if summary.not_run:
         parts.append(Text(f"{summary.not_run} without a result", "magenta"))
+    if summary.run_again:
+        parts.append(Text(f"{summary.run_again} run again"))
     if summary.mean_reward is not None:
         parts.append(Text.assemble(mean_of(summary), " ", (mean_and_interval(summary.reward_interval), "bold")))
     if summary.n_input_tokens is not None:

@@ -179,14 +179,8 @@ class Ending:
             return False
         if self._seen is None or self._seen[0] != written:
             result = self._chosen.result()
-            self._seen = (written, result is not None and not self._is_retried(result))
+            self._seen = (written, result is not None and not self._chosen.spec.retry.allows(result))
         return self._seen[1]
-
-    def _is_retried(self, result: RolloutResult) -> bool:
-        failure, retry = result.error or result.verifier_error, self._chosen.spec.retry
-        if result.status != "errored" or failure is None:
-            return False
-        return failure.category in retry.categories and result.attempt <= retry.max_retries
 
     async def watch(self) -> None:
         """Ask the server now and then, while there is no result: nobody will write that of a job that is over."""

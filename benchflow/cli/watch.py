@@ -28,6 +28,9 @@ EVERY_SEC = 0.5
 TROUBLE_EVERY_SEC = 3.0
 """Seconds between two questions to the server, what fails and is retried."""
 
+RUN_AGAIN = "run again"
+"""Of an attempt that another one follows."""
+
 MAX_OPEN = 12
 MAX_RECENT = 8
 _CHROME = 4
@@ -100,7 +103,7 @@ async def _follow_plain(job: Job, screen: Screen) -> None:
     labels = Labels(job.id, job.spec)
     before = {(result.workflow_id, result.finished_at) for result in job.results()}
     shown = {workflow_id for workflow_id, _ in before} if job.attached else set()
-    troubles, printed = Troubles(job), set()
+    troubles, printed, told_again = Troubles(job), set(), set()
     async with contextlib.aclosing(_updates(job)) as updates:
         async for progress in updates:
             await troubles.ask(progress.open[:MAX_OPEN], progress)
@@ -109,6 +112,10 @@ async def _follow_plain(job: Job, screen: Screen) -> None:
                 if text and (label, text.partition(",")[0]) not in printed:
                     printed.add((label, text.partition(",")[0]))
                     _print_line(screen, label, "retried", "", one_line(text))
+            for outcome in progress.run_again:
+                if (outcome.id, outcome.attempt) not in told_again:
+                    told_again.add((outcome.id, outcome.attempt))
+                    _print_line(screen, labels.of(outcome.id), RUN_AGAIN, "", _why(outcome))
             for outcome in progress.recent:
                 if outcome.id not in shown:
                     shown.add(outcome.id)
@@ -145,7 +152,8 @@ class Board:
         self._spinner = Spinner("dots", style="cyan")
         self._bar_width = max(8, min(30, width - 60))
         self._width = width
-        self._recent: deque[RolloutOutcome] = deque(maxlen=max(0, min(MAX_RECENT, height - MAX_OPEN - _CHROME)))
+        room = max(0, min(MAX_RECENT, height - MAX_OPEN - _CHROME))
+        self._recent: deque[tuple[RolloutOutcome, str]] = deque(maxlen=room)
         self._seen: set[tuple[str, int]] = set()
         self.max_open = max(1, min(MAX_OPEN, height - _CHROME))
         self.progress: JobProgress | None = None
@@ -154,10 +162,11 @@ class Board:
 
     def hear(self, progress: JobProgress, phases: dict[str, RolloutProgress | None]) -> None:
         self.progress, self.phases = progress, phases
-        for outcome in progress.recent:
-            if (outcome.id, outcome.attempt) not in self._seen:
-                self._seen.add((outcome.id, outcome.attempt))
-                self._recent.append(outcome)
+        for outcomes, follows in ((progress.run_again, RUN_AGAIN), (progress.recent, "")):
+            for outcome in outcomes:
+                if (outcome.id, outcome.attempt) not in self._seen:
+                    self._seen.add((outcome.id, outcome.attempt))
+                    self._recent.append((outcome, follows))
 
     def __rich__(self) -> RenderableType:
         if self.progress is None:
@@ -170,13 +179,13 @@ class Board:
         rows.add_column(no_wrap=True, justify="right", style="dim", min_width=6)
         # It has what the others leave: of a long reason the end goes, and not whose it is.
         rows.add_column(no_wrap=True, overflow="ellipsis", style="red", ratio=1)
-        for outcome in self._recent:
-            self._finished_row(rows, outcome)
+        for outcome, follows in self._recent:
+            self._finished_row(rows, outcome, follows)
         for rollout in self.progress.open[: self.max_open]:
             self._open_row(rows, rollout)
         return Group(rows, self._more(self.progress), self._totals(self.progress))
 
-    def _finished_row(self, rows: Table, outcome: RolloutOutcome) -> None:
+    def _finished_row(self, rows: Table, outcome: RolloutOutcome, follows: str) -> None:
         style = STATUS_STYLES[outcome.status]
         failure = outcome.error or outcome.verifier_error
         rows.add_row(
@@ -184,7 +193,7 @@ class Board:
             *self._who(outcome.id),
             Text(_earned(outcome), style),
             seconds(outcome.seconds),
-            Text(failure.category if failure else ""),
+            Text(" · ".join(part for part in (follows, failure.category if failure else "") if part)),
         )
 
     def _open_row(self, rows: Table, rollout: str) -> None:
@@ -200,7 +209,10 @@ class Board:
 
     def _detail(self, rollout: str, known: RolloutProgress | None) -> StyledText:
         trouble = self.troubles.of_rollouts.get(rollout)
-        return Text(one_line(trouble), "yellow") if trouble else Text(known.detail if known else "", "dim")
+        if trouble:
+            return Text(one_line(trouble), "yellow")
+        attempt = f"attempt {known.attempt}" if known and known.attempt > 1 else ""
+        return Text("  ".join(part for part in (attempt, known.detail if known else "") if part), "dim")
 
     def _more(self, progress: JobProgress) -> Text:
         more = progress.open_count - min(len(progress.open), self.max_open)

@@ -23,6 +23,7 @@ from benchflow.contracts.rollout import (
     Phase,
     Question,
     RolloutOutcome,
+    RolloutResult,
 )
 from benchflow.contracts.task import VerifierMode
 
@@ -54,6 +55,13 @@ class RetryConfig(Model):
         "stack",
         "store",
     )
+
+    def allows(self, ended: RolloutOutcome | RolloutResult) -> bool:
+        """Return whether a rollout that has ended so is run again."""
+        failure = ended.error or ended.verifier_error
+        if ended.status != "errored" or failure is None:
+            return False
+        return failure.category in self.categories and ended.attempt <= self.max_retries
 
     def wait(self, attempt: int) -> float:
         """Seconds to wait after attempt number `attempt` (from 1)."""
@@ -353,7 +361,10 @@ class JobInput(Model):
 
 
 class JobProgress(Model):
-    """The answer to the `progress` query. open: at most 50 ids. recent: the last outcomes, oldest first."""
+    """The answer to the `progress` query. open: at most 50 ids.
+
+    recent: the last outcomes, oldest first. run_again: likewise, those of attempts that another one follows.
+    """
 
     id: str
     name: str
@@ -366,6 +377,7 @@ class JobProgress(Model):
     paused: bool
     cancelled: bool
     recent: list[RolloutOutcome] = []
+    run_again: list[RolloutOutcome] = []
     trouble: str | None = None
     """The failure that the job's workflow tries again; None for none."""
 
@@ -379,6 +391,7 @@ class RolloutProgress(Model):
     phase: Phase
     detail: str = ""
     since: float
+    attempt: int = 1
     chain: str = ""
     question: Question | None = None
 

@@ -40,8 +40,8 @@ class Interval(Model):
 
 
 class Summary(Model):
-    """What `summary.json` holds. total: rollouts of the job; not_run: those without a result. n_values: how many of the
-    rewards are the V(s) of a rollout that branched.
+    """What `summary.json` holds. total: rollouts of the job; not_run: those without a result; run_again: those of
+    more than one attempt. n_values: how many of the rewards are the V(s) of a rollout that branched.
 
     pass_at_k: for each k up to the repeats, the probability that one of k attempts passes, averaged over task and
     agent (the unbiased estimator of Chen et al. 2021, arXiv 2107.03374). phase_seconds: median a phase.
@@ -55,6 +55,7 @@ class Summary(Model):
     errored: int
     cancelled: int
     not_run: int
+    run_again: int = 0
     mean_reward: float | None
     n_values: int = 0
     reward_interval: Interval
@@ -129,6 +130,7 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult]) -> Summar
         errored=status["errored"],
         cancelled=status["cancelled"],
         not_run=total - len(results),
+        run_again=sum(result.attempt > 1 for result in results),
         mean_reward=statistics.fmean(rewards) if rewards else None,
         n_values=sum(result.reward_kind == "value" and result.reward is not None for result in results),
         reward_interval=interval(rewards),

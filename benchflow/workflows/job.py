@@ -64,6 +64,7 @@ class JobWorkflow:
         self._cancel_sent: set[tuple[int, int]] = set()  # index and attempt
         self._given_up = job.given_up
         self._recent: deque[RolloutOutcome] = deque(maxlen=RECENT)
+        self._run_again: deque[RolloutOutcome] = deque(maxlen=RECENT)
         self._wake = 0
         self._failed_starts: dict[int, tuple[float, int]] = {}  # time of the first failure, number
         self._children: set[asyncio.Task[Any]] = set()
@@ -112,6 +113,7 @@ class JobWorkflow:
         if wait is not None:
             not_before = workflow.time() + wait
             self._backlog.retries.append(Retry(index=outcome.index, attempt=outcome.attempt + 1, not_before=not_before))
+            self._run_again.append(outcome)
             return
         self._to_cancel.pop(outcome.id, None)
         self._counts = self._counts.plus(outcome)
@@ -154,6 +156,7 @@ class JobWorkflow:
             paused=self._paused,
             cancelled=self._cancelled,
             recent=list(self._recent),
+            run_again=list(self._run_again),
             trouble=self._naming.trouble or self._driving.trouble or self._finishing.trouble,
         )
 
@@ -312,13 +315,9 @@ class JobWorkflow:
 
     def _retry_wait(self, outcome: RolloutOutcome) -> float | None:
         """Seconds until this rollout is run again; None when its outcome stands."""
-        failure = outcome.error or outcome.verifier_error
-        config = self._job.retry
-        if outcome.status != "errored" or failure is None or self._starts_nothing or outcome.id in self._to_cancel:
+        if self._starts_nothing or outcome.id in self._to_cancel or not self._job.retry.allows(outcome):
             return None
-        if failure.category not in config.categories or outcome.attempt > config.max_retries:
-            return None
-        return config.wait(outcome.attempt)
+        return self._job.retry.wait(outcome.attempt)
 
     # --- what can't be started ---------------------------------------------------------------------------
 

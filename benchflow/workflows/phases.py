@@ -10,7 +10,8 @@ from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
-    from benchflow.contracts.rollout import Phase
+    from benchflow.contracts.job import RolloutProgress, RolloutSpec
+    from benchflow.contracts.rollout import Phase, Question
     from benchflow.workflows.deadline import Deadline
 
 _PHASE = SearchAttributeKey.for_keyword(names.ATTR_PHASE)
@@ -44,3 +45,14 @@ class Phases:
         if rewards is not None:
             updates.append(_REWARD.value_set(rewards["reward"]))
         workflow.upsert_search_attributes(updates)
+
+    def progress(self, spec: RolloutSpec, detail: str, question: Question | None) -> RolloutProgress:
+        """Return what a rollout answers when it is asked how far it is."""
+        return RolloutProgress(
+            phase=self.phase,
+            detail=detail,
+            since=self.since.timestamp(),
+            attempt=spec.attempt,
+            chain=spec.chain,
+            question=question,
+        )

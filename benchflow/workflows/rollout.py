@@ -195,9 +195,7 @@ class RolloutWorkflow:
 
     @workflow.query(name=names.PROGRESS)
     def progress(self) -> RolloutProgress:
-        since, chain = self._phases.since.timestamp(), self._spec.chain
-        detail, question = self._phase_detail(), self._here.question
-        return RolloutProgress(phase=self._phases.phase, detail=detail, since=since, chain=chain, question=question)
+        return self._phases.progress(self._spec, self._phase_detail(), self._here.question)
 
     @workflow.signal(name=names.ANSWER)
     def answer(self, answer: Answer) -> None:

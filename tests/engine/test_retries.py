@@ -42,6 +42,12 @@ async def test_retries_end_and_the_last_error_stands(theatre: Theatre) -> None:
     assert sum(theatre.hall.turns.values()) == 3
     outcome = await job.handle.result()
     assert (outcome.counts.errored, outcome.counts.finished) == (1, 1)
+    # Workflows answer also when they are over.
+    progress, last = await job.progress(), await job.rollout_progress(job.spec.rollout_id(job.id, 0))
+    assert progress is not None and last is not None
+    assert [(ended.attempt, ended.status) for ended in progress.run_again] == [(1, "errored"), (2, "errored")]
+    assert ([ended.attempt for ended in progress.recent], last.attempt) == ([3], 3)
+    assert json.loads(job.directory.summary.read_text())["run_again"] == 1
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,13 @@ def progress() -> JobProgress:
     )
 
 
-def draw(width: int, troubles: dict[str, str] | None = None) -> list[str]:
+def draw(
+    width: int, troubles: dict[str, str] | None = None, heard: JobProgress | None = None, attempt: int = 1
+) -> list[str]:
     board = Board(SimpleNamespace(id=JOB, spec=spec()), width, 24)  # type: ignore[arg-type]
-    heard = progress()
+    heard = heard or progress()
     board.troubles.of_rollouts = troubles or {}
-    board.hear(heard, {heard.open[0]: RolloutProgress(phase="provision", since=NOW - 7)})
+    board.hear(heard, {heard.open[0]: RolloutProgress(phase="provision", since=NOW - 7, attempt=attempt)})
     screen = Console(width=width, height=24, highlight=False)
     with screen.capture() as captured:
         screen.print(board)
@@ -82,6 +84,14 @@ def test_a_long_reason_for_a_retry_leaves_the_names_alone(width: int) -> None:
     assert max(map(len, lines)) <= width
     assert [name[:9] for name in lines[1].split()[1:3]] == [name[:9] for name in plain[1].split()[1:3]]
     assert "verify, att" in lines[1] and lines[1].endswith("…")
+
+
+def test_a_rollout_that_is_run_again_is_shown_with_the_reason_and_its_attempt() -> None:
+    lost = Failure(type="SandboxLostError", category="sandbox_lost", message="gone")
+    ended = RolloutOutcome(id=rollout(LONG), index=1, attempt=1, status="errored", error=lost, seconds=9)
+    lines = draw(160, heard=progress().model_copy(update={"run_again": [ended], "recent": []}), attempt=2)
+    assert lines[0].split()[0] == "!" and "9.0 s  run again · sandbox" in lines[0]
+    assert lines[1].endswith("7 s  attempt 2")
 
 
 def test_the_totals_say_what_is_done_and_how_well() -> None:
