@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import requests
 import urllib3
@@ -96,8 +97,9 @@ def translate(error: Exception) -> BenchFlowError:
             "in again), or run as root",
         )
     if isinstance(error, _CUT_OFF) or any(part in text for part in _NO_DAEMON):
+        address = os.environ.get("DOCKER_HOST")
         return DaemonUnavailableError(
-            f"no Docker daemon answers: {_first_line(text)}",
+            f"no Docker daemon answers{f' at {address}' if address else ''}: {_first_line(text)}",
             remedy="install Docker and start it (`sudo systemctl start docker`, or `sudo dockerd`), or set "
             "DOCKER_HOST to a running daemon",
         )

@@ -37,6 +37,14 @@ def test_a_containerd_that_is_away_is_an_outage_however_it_is_told(said: str) ->
     assert type(translate(docker_errors.APIError("failed", response, said))) is DaemonUnavailableError
 
 
+def test_a_daemon_that_does_not_answer_is_named_where_the_user_has_named_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = requests.ConnectionError("Connection refused")
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    assert str(translate(refused)).startswith("no Docker daemon answers: Connection refused")
+    monkeypatch.setenv("DOCKER_HOST", "tcp://builder:2375")
+    assert str(translate(refused)).startswith("no Docker daemon answers at tcp://builder:2375: Connection refused")
+
+
 @pytest.mark.parametrize("said", ["write /var/lib/docker/it: no space left on device", "Disk quota exceeded"])
 def test_a_full_disk_of_the_daemon_is_an_outage(said: str) -> None:
     response = requests.Response()
