@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 from benchflow.contracts.sandbox import ExecChunk, Sandbox
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
-from benchflow.planes.agent.acp.wire import QUICK, SLOW, Wire
+from benchflow.planes.agent.acp.wire import Wire, pause
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ class Mirror:
             if end > given:
                 given, last = end, time.monotonic()
                 continue
-            await asyncio.sleep(QUICK if time.monotonic() - last < 1 else SLOW)
+            await asyncio.sleep(pause(time.monotonic() - last))
 
     async def _put(self, given: int) -> int:
         """Write our lines behind those that are there. Where they then end.

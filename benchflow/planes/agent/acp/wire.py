@@ -37,6 +37,12 @@ MAX_ERR = 16 * 1024 * 1024
 QUICK, SLOW = 0.004, 0.05
 """Seconds between two looks at a file that grows, and at one that has not for a while."""
 
+
+def pause(quiet_sec: float) -> float:
+    """Return the seconds to the next look at a file that has not grown for so long: a tenth of them."""
+    return min(SLOW, max(QUICK, quiet_sec / 10))
+
+
 SLICE = 0.005
 """Seconds of lines between two turns of the event loop."""
 
@@ -152,7 +158,7 @@ class Wire:
                 data = os.pread(fd, PIECE, at)
                 if not data:
                     yield None
-                    await asyncio.sleep(QUICK if time.monotonic() - last < 1 else SLOW)
+                    await asyncio.sleep(pause(time.monotonic() - last))
                     continue
                 last = time.monotonic()
                 begin = 0
