@@ -35,7 +35,7 @@ EVERY_SEC = 0.5
 """Seconds between two rounds of a part that is held."""
 
 LIMIT_SEC = 7200
-"""Seconds that a turn, and a verifier, may take: more than any outage."""
+"""Seconds that a turn, a verifier, and a call of the agent's may take: more than any outage."""
 
 _ROUNDS = "rounds"
 # Calls that offer none are taken for an agent's own, such as for a title.
@@ -93,7 +93,8 @@ def write_lasting_task(root: Path, name: str, part: Part, rounds: int, *, in_cle
         (task / directory).mkdir(parents=True)
     shutil.copy(demo_agent.__file__, task / "environment" / "demo_agent.py")
     line = f"echo {{i}} $(date +%s.%N) >> /app/{_ROUNDS}; {_PAUSE}"
-    one_round = [{"run": line, "silent": True}, {"model": "round {i}", "body": {"tools": [_TOOL]}}]
+    call = {"model": "round {i}", "body": {"tools": [_TOOL]}, "timeout": LIMIT_SEC}
+    one_round = [{"run": line, "silent": True}, call]
     turn = [{"run": _BEGIN, "silent": True}, {"repeat": rounds, "do": one_round}]
     script = {"turns": [turn], "log": "/logs/agent/received.jsonl"}
     (task / "environment" / "script.json").write_text(json.dumps(script))
