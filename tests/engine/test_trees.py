@@ -23,6 +23,7 @@ from benchflow.contracts import ids
 from benchflow.contracts.activities import StepInput
 from benchflow.contracts.rollout import Failure, RolloutResult, TurnResult
 from benchflow.errors import ConfigError
+from benchflow.executions import FailingTask
 from benchflow.paths import RolloutPaths
 from benchflow.testing.waiting import until
 from benchflow.trajectories.values import tree_grpo
@@ -120,9 +121,13 @@ async def test_a_child_whose_workflow_task_fails_again_and_again_is_ended_and_th
 
     # Both of a rollout's tries to end go through it.
     theatre.patch.setattr("benchflow.workflows.cancellation.to_the_end", broken)
+    is_shown, is_stuck = asyncio.Event(), FailingTask.is_stuck
+    # It is ended once it was seen.
+    theatre.patch.setattr(FailingTask, "is_stuck", lambda *given: is_shown.is_set() and is_stuck(*given))
     policy = {"kind": "after_steps", "steps": [1], "n": 2}
     job = await theatre.submit(theatre.stepped(2, final=True), branch={"policy": policy})
     trouble = await until(lambda: job.trouble(job.spec.rollout_id(job.id, 0)), seconds=20)
+    is_shown.set()
     (result,) = await theatre.results(job)
     assert "workflow task of a child" in str(trouble) and "broken" in str(trouble)
     assert (result.status, result.error) == ("failed", None)

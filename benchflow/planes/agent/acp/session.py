@@ -207,8 +207,7 @@ class Session:
         heard_at = noted_at = time.monotonic()
         attendance = Attendance(self._wire.notes.file(f"attended-{exchange.request}"))
         stop = noted_stop(self._wire.notes, _stop_of(exchange.request))
-        ended: str | None = None
-        asked_at = 0.0
+        ended, asked_at = self._wire.ended(), time.monotonic()
         try:
             async for heard in self._wire.follow(offset):
                 if exchange.failure is not None:
@@ -244,8 +243,7 @@ class Session:
                             return stop
                         when = "before it had answered" if session is None else "during its turn"
                         raise AgentExitError(f"the agent ended {when}: {ended}", log_tail=self._wire.log_tail())
-                    if now - asked_at >= SLOW:
-                        # To open what the sandbox says of it costs more than all the rest of a look.
+                    if now - asked_at >= SLOW:  # It costs more than all the rest of a look.
                         ended, asked_at = self._wire.ended(), now
                     if ended is not None:
                         # Its last words may have come after we looked for them: one more look.
