@@ -43,13 +43,15 @@ unset IFS
 follow() {{ readlink -f -- "$@" 2>/dev/null || for f; do readlink -f "$f"; done; }}
 printf '%s\n' "$@"; echo ==
 real=$(follow "$@"); printf '%s\n==\n' "$real"
-loaded() {{ LD_TRACE_LOADED_OBJECTS=1 "$1" </dev/null 2>/dev/null | grep '(0x'; }}
+loaded() {{ LD_TRACE_LOADED_OBJECTS=1 "$1"; }}
 if [ -n "$since" ]; then
   for n in {" ".join(TRACED)}; do
     for f; do case $f in */$n) loaded "$f"; break;; esac; done
-  done
+  done </dev/null 2>/dev/null | grep '(0x'
 else
-  libs=$(for f in $real; do case $f in */ldconfig|*/uv|*/uvx) ;; *) loaded "$f";; esac; done | sort -u)
+  libs=$(for f in $(printf '%s\n' "$real" | sort -u); do
+    case $f in */ldconfig|*/uv|*/uvx) ;; *) loaded "$f";; esac
+  done </dev/null 2>/dev/null | grep '(0x' | sort -u)
   printf '%s\n' "$libs"
   known=$(follow $(printf '%s\n' "$libs" | sed -n 's/^.*[[:space:]]\(\/[^ ]*\) (0x.*$/\1/p'))
 fi; echo ==
