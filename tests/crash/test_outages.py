@@ -53,7 +53,7 @@ async def test_an_outage_costs_time_and_never_a_turn(
 ) -> None:
     """The same rollouts outlive one after the other."""
     # More than there are seconds: what all come back from takes its time on a busy machine.
-    rounds = int(sum(seconds + 20 for _, seconds in outages) / EVERY_SEC)
+    rounds = int(sum(seconds + 12 for _, seconds in outages) / EVERY_SEC)
     mixture = await begin(stack, tmp_path, lasting_agent, rounds)
     mixture.act()
     windows = [(kind, await outlive(stack, mixture, kind, seconds)) for kind, seconds in outages]

@@ -112,6 +112,16 @@ url = "http://127.0.0.1:1/mcp"
 WALL_SEC = 20
 
 
+def filling_task(root: Path, name: str) -> Path:
+    action, user, _ = FILLS_THE_DISK[name]
+    return write_task(root, name, [SOLVE, action, {"hang": True}], config=f'[agent]\nuser = "{user}"\n')
+
+
+def long_system_tasks(root: Path) -> SystemTasks:
+    # A gigabyte, through the pump.
+    return {"turns": [filling_task(root, "prints-without-end")]}
+
+
 def system_tasks(root: Path) -> SystemTasks:
     deaf = [{"ignore_cancel": True}, {"ignore_sigterm": True}, {"hang": True}]
     boast = {"name": "n" * 100_000, "capabilities": {"_meta": {"all": "c" * 100_000}}}
@@ -124,10 +134,7 @@ def system_tasks(root: Path) -> SystemTasks:
                 write_task(root, name, [*SO_FAR, *actions, {"hang": True}])
                 for name, (actions, _, _) in BREAKS_OFF.items()
             ),
-            *(
-                write_task(root, name, [SOLVE, action, {"hang": True}], config=f'[agent]\nuser = "{user}"\n')
-                for name, (action, user, _) in FILLS_THE_DISK.items()
-            ),
+            filling_task(root, "fills-what-it-shares"),
             write_task(root, "leaves-a-hole", [SOLVE, {"run": f"{HOLE} /logs/artifacts/hole"}]),
             write_task(root, "has-a-hole-in-its-verdict", [SOLVE], test=f"{HOLE} /logs/verifier/hole\n{TEST}"),
             daemons_task(root, "leaves-daemons", "71001"),
@@ -337,7 +344,7 @@ def test_what_never_began_is_not_scored_nor_tried_again_and_leaves_nothing(local
 
 
 @pytest.mark.local
-@pytest.mark.parametrize("name", FILLS_THE_DISK)
+@pytest.mark.parametrize("name", [pytest.param("prints-without-end", marks=pytest.mark.long), "fills-what-it-shares"])
 def test_an_agent_that_fills_the_hosts_disk_is_ended_and_scored(local_turns: dict[str, Seen], name: str) -> None:
     seen = local_turns[name]
     assert (seen.error.type, seen.error.category) == ("AgentOutputError", "agent_output")
