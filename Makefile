@@ -55,9 +55,9 @@ testable: sandboxes
 demo: sandboxes
 	.venv/bin/python -m benchflow.cli submit benchmarks/quickstart --agent oracle
 
-# Three processes on two cores: while one waits for a sandbox, the others compute.
+# Four processes on two cores: while some wait for sandboxes, the others compute.
 PYTEST = .venv/bin/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
-PROCESSES ?= 3
+PROCESSES ?= 4
 
 test: testable
 	$(PYTEST)

@@ -60,6 +60,13 @@ def start_server() -> dict[str, object]:
     port = free_port()
     command = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
+    # Each test has a queue of its own, which otherwise is four, loaded for minutes: in the end they took half a core.
+    for setting in (
+        "matching.numTaskqueueReadPartitions=1",
+        "matching.numTaskqueueWritePartitions=1",
+        'matching.maxTaskQueueIdleTime="20s"',
+    ):
+        command += ["--dynamic-config-value", setting]
     # By default, a timer of less than a second, or a retry's, takes a second: hosts' clocks may differ so much.
     command += ["--dynamic-config-value", 'history.timerProcessorMaxTimeShift="10ms"']
     for name in (*(f"gw{number}" for number in range(PROCESSES)), UNUSED):
