@@ -212,15 +212,13 @@ class ReportActivities:
             return ReportResult(directory=str(paths.root), pack=await self._packed(paths) if portable else None)
         if self.context.is_origin(spec.origin):
             job = JobPaths(Path(spec.origin.job_dir))
-            await asyncio.to_thread(append_row, job, result)
-            if spec.run.mode is not None:
-                try:
+            try:
+                await asyncio.to_thread(append_row, job, result)
+                if spec.run.mode is not None:
                     await asyncio.to_thread(append_rows, job, spec.run.mode, result)
-                except BenchFlowError as error:
-                    if error.retryable:
-                        raise
-                    # The result is written, and the job's end writes these rows anew.
-                    log.warning("rows of the job's mode are missing for now", id=spec.id, error=error.message)
+            except BenchFlowError as error:
+                # What was measured is written. The job's end writes all rows anew, and no rollout is run again for one.
+                log.warning("a row is missing until the job ends", id=spec.id, error=error.message)
             return ReportResult(directory=str(paths.root))
         return ReportResult(pack=await self._packed(paths))
 

@@ -96,6 +96,20 @@ async def test_a_report_whose_next_attempt_would_be_too_late_is_tried_once_more(
     assert reports == [names.REPORT, names.REPORT]
 
 
+async def test_a_row_that_cannot_be_added_runs_no_measured_rollout_again(theatre: Theatre, tmp_path: Path) -> None:
+    theatre.hall.held = True
+    job = await theatre.submit(job_name="linked")
+    await theatre.in_turn(1)
+    # Nothing is written through a link, and the job's end puts a file in its place.
+    job.directory.results.symlink_to(tmp_path / "theirs")
+    theatre.hall.release_all()
+    (result,) = await theatre.results(job)
+    assert (result.status, result.reward, result.attempt, result.error) == ("passed", 1.0, 1, None)
+    rows = [json.loads(line) for line in job.directory.results.read_text().splitlines()]
+    assert [(row["workflow_id"], row["reward"]) for row in rows] == [(result.workflow_id, 1.0)]
+    assert not (tmp_path / "theirs").exists()
+
+
 @pytest.mark.parametrize("way", ["on the disk of the results", "beside it"])
 async def test_the_row_of_a_lost_rollout_waits_for_space(disk: Path, theatre: Theatre, way: str) -> None:
     job = await theatre.submit()
