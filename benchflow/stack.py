@@ -119,6 +119,14 @@ def wanted_here() -> WorkerWanted:
     return WorkerWanted(python=sys.executable, digest=package_digest(), pythonpath=path)
 
 
+def read_wanted(paths: StatePaths) -> WorkerWanted:
+    """Return which worker was last asked for, or the one of this process if none was."""
+    try:
+        return WorkerWanted.model_validate_json(paths.worker_wanted.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return wanted_here()
+
+
 def read_record(paths: StatePaths) -> StackRecord | None:
     """The record of the stack, running or not."""
     try:

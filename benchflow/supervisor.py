@@ -55,7 +55,7 @@ from benchflow.stack import (
     is_free,
     make_ui_token,
     read_record,
-    wanted_here,
+    read_wanted,
     wanted_port,
     was_stopped,
 )
@@ -268,14 +268,20 @@ class Supervisor:
         backoff = Backoff()
         try:
             while True:
-                wanted = self._read_wanted()
+                wanted = read_wanted(self.paths)
                 if self._worker is None or self._worker.returncode is not None or wanted != self.record.wanted:
                     backoff.started()
-                    older = self._worker
-                    self._worker = await self._start_worker(wanted)
+                    older, newer = self._worker, await self._start_worker(wanted)
                     if older is not None and older.returncode is None:
-                        await self._ready(self._worker)
+                        await self._ready(newer)
+                        if newer.returncode is not None and older.returncode is None:
+                            # Agents are better attended by older code than by nobody.
+                            log.warning("a new worker ended before it was ready", return_code=newer.returncode)
+                            self._count_restart("worker")
+                            await asyncio.sleep(max(1.0, backoff.next()))
+                            continue
                         await end(older, STOP_TIMEOUT_SEC)
+                    self._worker = newer
                     # Only now: whoever asked for this worker waits until no older code takes its work.
                     self._write(worker=Process.of(self._worker.pid), wanted=wanted)
                 current = self._worker
@@ -320,12 +326,6 @@ class Supervisor:
         deadline = time.monotonic() + STOP_TIMEOUT_SEC
         while not mark.exists() and worker.returncode is None and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
-
-    def _read_wanted(self) -> WorkerWanted:
-        try:
-            return WorkerWanted.model_validate_json(self.paths.worker_wanted.read_bytes())
-        except (FileNotFoundError, ValueError):
-            return wanted_here()
 
     # --- processes and the record ---
 

@@ -25,7 +25,7 @@ from benchflow.errors import PortTakenError
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import StatePaths
 from benchflow.server import NamespaceRefusedError, Server
-from benchflow.stack import StackRecord
+from benchflow.stack import StackRecord, WorkerWanted
 from benchflow.supervisor import Supervisor
 from benchflow.temporal import connect, stack_target
 from benchflow.testing.waiting import until
@@ -99,6 +99,19 @@ async def test_a_server_whose_ports_are_taken_as_it_starts_and_as_it_is_started_
         await until(lambda: has_worker(made, paths, other_than=worker))
         assert len({*ports}) == 3 and made.record.port == ports[-1]
         await connect(stack_target(made.record))
+
+
+async def test_a_newer_worker_that_cannot_start_leaves_the_older_one_at_work(
+    state_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = StatePaths(state_root)
+    async with supervised(paths, monkeypatch, start_server) as made:
+        older = await until(lambda: made.record.worker)
+        broken = WorkerWanted(python="/bin/false", digest="newer", pythonpath="")
+        paths.worker_wanted.write_text(broken.model_dump_json())
+        made.wanted_changed.set()
+        await until(lambda: made.record.restarts.get("worker", 0) >= 2)
+        assert older.alive and (made.record.worker, made.record.wanted == broken) == (older, False)
 
 
 async def test_a_port_that_was_asked_for_and_is_taken_as_the_server_starts_is_an_error(

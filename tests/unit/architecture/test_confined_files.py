@@ -96,7 +96,6 @@ HOST: dict[str, str] = {
     "rubric.py": _RESULTS,
     "stack.py": _STATE,
     "store.py": "blobs by their digests, and files that the caller names",
-    "supervisor.py": _STATE,
     "tasks/find.py": _TASK,
     "tasks/scaffold.py": "a new task directory",
     "tasks/sections.py": _TASK,
