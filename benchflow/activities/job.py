@@ -32,7 +32,7 @@ from benchflow.contracts.activities import (
 )
 from benchflow.contracts.job import JobSpec, RolloutSpec
 from benchflow.contracts.rollout import RolloutOutcome
-from benchflow.errors import SandboxUnavailableError
+from benchflow.errors import SandboxUnavailableError, StoreError
 from benchflow.executions import end_stuck, failing_tasks, read_outcome, require_not_found
 from benchflow.paths import JobPaths
 from benchflow.planes.sandbox import get_provider
@@ -78,7 +78,15 @@ class JobActivities:
     @activity.defn(name=names.ROLLOUT_STATES)
     async def rollout_states(self, asked: OpenRollouts) -> RolloutStates:
         """Ask the server about rollouts that have not reported."""
-        return RolloutStates(states=list(await asyncio.gather(*(self._state(id, asked) for id in asked.ids))))
+        return RolloutStates(states=list(await asyncio.gather(*(self._known_state(id, asked) for id in asked.ids))))
+
+    async def _known_state(self, workflow_id: str, asked: OpenRollouts) -> RolloutState:
+        """Return the state of one: `running` where what it left is not in the store, so that it holds up no other."""
+        try:
+            return await self._state(workflow_id, asked)
+        except StoreError as error:
+            log.warning("the state of a rollout can't be told", id=workflow_id, error=error.message)
+            return RolloutState(id=workflow_id, status="running")
 
     async def _state(self, workflow_id: str, asked: OpenRollouts) -> RolloutState:
         handle = self.context.client.get_workflow_handle(workflow_id, result_type=RolloutOutcome)

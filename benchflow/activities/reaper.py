@@ -81,8 +81,10 @@ class Reaper:
                 await asyncio.to_thread(self._remove_sessions, living)
         async with self._failures.item("models", ITEM_SEC):
             await self._forget_models()
-        await self._remove_checkpoints()
-        await remove_secrets_of_ended_jobs(self.context)
+        async with self._failures.item("checkpoints"):
+            await self._remove_checkpoints()
+        async with self._failures.item("secrets", ITEM_SEC):
+            await remove_secrets_of_ended_jobs(self.context)
         return removed
 
     async def _free_slots(self, living: set[str], *, is_complete: bool) -> None:

@@ -22,13 +22,13 @@ from benchflow.activities.job_secrets import remove_secrets_of_ended_jobs
 from benchflow.activities.lost import LostActivities
 from benchflow.activities.reaper import Reaper
 from benchflow.activities.report import ReportActivities
-from benchflow.contracts.activities import LostInput, OpenRollouts
+from benchflow.contracts.activities import LostInput, OpenRollouts, RolloutState
 from benchflow.contracts.job import OpenRollout, Origin, RolloutSpec
 from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.options import WorkerOptions
 from benchflow.contracts.rollout import Failure, RolloutOutcome
 from benchflow.contracts.sandbox import OwnedSandbox
-from benchflow.errors import ServerUnavailableError, TaskError
+from benchflow.errors import MissingArtifactError, ServerUnavailableError, TaskError
 from benchflow.jobs import Job
 from benchflow.results import lost as lost_results
 from benchflow.store import Store
@@ -96,6 +96,22 @@ async def test_a_namespace_that_is_not_loaded_yet_has_forgotten_no_rollout(theat
     labels = {"benchflow.workflow": "any", "benchflow.run": "any", "benchflow.deadline": "0"}
     reaper = Reaper(context)
     assert not await reaper._is_over(OwnedSandbox(name="any", handle="any", labels=labels))
+
+
+async def test_a_rollout_whose_outcome_is_not_in_the_store_holds_up_no_other(theatre: Theatre) -> None:
+    job = await theatre.submit(repeats=2)
+    await theatre.results(job)
+    first, second = (job.spec.rollout_id(job.id, index) for index in range(2))
+    activities, state = JobActivities(theatre.context), JobActivities._state
+
+    async def missing(self: JobActivities, workflow_id: str, asked: OpenRollouts) -> RolloutState:
+        if workflow_id == first:
+            raise MissingArtifactError("a blob is not where this host looks for it")
+        return await state(self, workflow_id, asked)
+
+    theatre.patch.setattr(JobActivities, "_state", missing)
+    states = (await activities.rollout_states(OpenRollouts(ids=[first, second]))).states
+    assert [one.status for one in states] == ["running", "completed"]
 
 
 async def test_the_result_of_an_earlier_run_is_put_aside_for_a_lost_row(theatre: Theatre) -> None:
