@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from benchflow.contracts.options import CAPACITY_VARIABLE
 from benchflow.errors import ConfigError, HostFullError
 from benchflow.paths import StatePaths
-from benchflow.store import make_private_directory, storage_errors
+from benchflow.store import make_private_directory, storage_errors, write_atomic
 
 MAX_LINKS = 40
 """On the way to a directory, as the kernel has it."""
@@ -152,12 +152,9 @@ def try_lock(path: Path) -> Callable[[], None] | None:
 def host_id(paths: StatePaths) -> str:
     """This host's id: made once, kept in a file that outlives every process."""
     with locked(paths.root / "host-id.lock"):
-        if not paths.host_id.exists():
-            with storage_errors(paths.host_id):
-                partial = paths.host_id.with_suffix(".new")
-                partial.touch(mode=0o600)
-                partial.write_text(uuid.uuid4().hex[:12])
-                partial.replace(paths.host_id)
+        # A power cut may have left the name of an earlier version's file without content.
+        if not paths.host_id.exists() or not paths.host_id.read_text().strip():
+            write_atomic(paths.host_id, uuid.uuid4().hex[:12].encode())
         return paths.host_id.read_text().strip()
 
 

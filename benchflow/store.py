@@ -19,7 +19,7 @@ from typing import IO, Any, Protocol
 
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.failures import storage_error
-from benchflow.disk_writes import sync_directory
+from benchflow.disk_writes import append_all, end_of_lines, sync_directory
 from benchflow.errors import BenchFlowError, ConfigError, CorruptArtifactError, MissingArtifactError, StoreError
 from benchflow.paths import StatePaths
 
@@ -359,8 +359,10 @@ class PinnedStore:
     def _pin(self, sha256: str) -> None:
         backend = self._store.backend
         if isinstance(backend, DirectoryBackend):
-            with _pins(backend) as notes, (notes / self._name).open("a") as note:
-                note.write(f"{sha256}\n")
+            with _pins(backend) as notes, (notes / self._name).open("a+b") as note:
+                # Behind what a full disk, or a power cut, has left of a line, this one would be none.
+                note.truncate(end_of_lines(note.fileno()))
+                append_all(note.fileno(), f"{sha256}\n".encode())
 
 
 def unpin(store: Store, name: str) -> None:

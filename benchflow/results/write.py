@@ -27,7 +27,8 @@ def set_aside(paths: RolloutPaths, identity: dict[str, Any]) -> None:
     """
     try:
         before = json.loads(read_stored(paths.config))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
+        # ValueError: a power cut has left its name and not its content.
         before = None
     if before == identity:
         return

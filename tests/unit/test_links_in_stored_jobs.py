@@ -193,6 +193,15 @@ def test_what_lies_where_a_run_begins_is_put_aside_with_or_without_a_configurati
     assert [path.name for path in (paths.root / "attempts").iterdir()] == ["1"]
 
 
+def test_a_configuration_that_a_power_cut_has_left_empty_is_put_aside(tmp_path: Path) -> None:
+    paths = RolloutPaths(tmp_path / "rollout")
+    paths.root.mkdir()
+    paths.config.touch()
+    set_aside(paths, {"run_id": "two"})
+    assert json.loads(paths.config.read_text()) == {"run_id": "two"}
+    assert (paths.root / "attempts" / "1" / "config.json").read_bytes() == b""
+
+
 def test_nothing_is_put_aside_through_a_link(tmp_path: Path, outside: Path) -> None:
     paths = RolloutPaths(tmp_path / "rollout")
     set_aside(paths, {"run_id": "one"})

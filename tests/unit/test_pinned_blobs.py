@@ -40,3 +40,13 @@ async def test_what_was_only_looked_for_is_brought_again_after_it_went(tmp_path:
     assert (again, blobs(tmp_path)) == (first, 1)
     unpin(store, "second")
     assert blobs(tmp_path) == 0
+
+
+async def test_a_line_that_a_full_disk_has_cut_takes_no_other_along(tmp_path: Path) -> None:
+    store = Store(DirectoryBackend(tmp_path))
+    one, two = PinnedStore(store, "one"), PinnedStore(store, "two")
+    shared = await one.put_bytes(b"base")
+    (tmp_path / "pins" / "two").write_text("0123")
+    assert await two.find(shared.sha256) == shared
+    unpin(store, "one")
+    assert await two.read(shared) == b"base"

@@ -18,6 +18,9 @@ def test_a_hosts_id_is_made_once(tmp_path: Path) -> None:
     said = {process.communicate(timeout=180)[0].strip() for process in first}
     assert said == {host_id(StatePaths(tmp_path))}
     assert host_id(StatePaths(tmp_path / "other")) not in said
+    # As a power cut may have left it.
+    StatePaths(tmp_path).host_id.write_text("")
+    assert len(host_id(StatePaths(tmp_path))) == 12
 
 
 def test_a_process_is_known_by_when_it_started() -> None:
