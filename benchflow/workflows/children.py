@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.deadline import waiting
     from benchflow.workflows.failures import failure_from
 
-EARLIER_RUN_SEC = 1.0
+EARLIER_RUN_SEC = 2.0
 """Seconds between tries to start a child whose workflow of an earlier run has not ended yet."""
 
 
@@ -86,7 +87,8 @@ async def run_child(parent: RolloutSpec, origin: BranchOrigin, starts: asyncio.S
 
 async def _start(spec: RolloutSpec, origin: BranchOrigin) -> workflow.ChildWorkflowHandle[Any, ChildOutcome]:
     """Start a child. One of an earlier run of its tree, which is about to be over, is waited for."""
-    give_up_at = workflow.time() + spec.options.report_total_sec
+    # Times that it was waited, and not time: in an outage, the earlier run can't end either. It may report four times.
+    tries = math.ceil(4 * spec.options.report_total_sec / EARLIER_RUN_SEC)
     while True:
         try:
             return await workflow.start_child_workflow(
@@ -101,7 +103,7 @@ async def _start(spec: RolloutSpec, origin: BranchOrigin) -> workflow.ChildWorkf
             )
         except WorkflowAlreadyStartedError:
             # It was cancelled when its parent ended: it reports, and is torn down.
-            if workflow.time() > give_up_at:
+            if (tries := tries - 1) < 0:
                 raise
             await workflow.sleep(EARLIER_RUN_SEC)
 

@@ -38,8 +38,10 @@ class Rollbacks:
         self.wanted: Checkpoint | None = None
         self.done: list[Rollback] = []
 
-    def check(self, here: InSandbox, node: str, *, is_over: bool) -> None:
+    def check(self, here: InSandbox, node: str, *, is_over: bool, has_begun: bool) -> None:
         """Raises `ApplicationError` where the rollout cannot go back to a node now."""
+        if not has_begun:
+            _refuse("it has not begun yet: ask again in a moment")
         if is_over:
             _refuse("it is over, and its checkpoints with it: it can only be run again")
         if self.wanted is not None:

@@ -233,7 +233,8 @@ class RolloutWorkflow:
 
     @restore.validator
     def _check_restore(self, wanted: Restore) -> None:
-        self._rollbacks.check(self._here, wanted.node, is_over=self._is_over or self._stop is not None)
+        is_over = self._is_over or self._stop is not None
+        self._rollbacks.check(self._here, wanted.node, is_over=is_over, has_begun=self._in_work is not None)
 
     def _is_back(self, number: int) -> bool:
         return len(self._rollbacks.done) >= number and self._here.sandbox is not None
