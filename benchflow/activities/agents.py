@@ -31,7 +31,7 @@ from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, find_account, run_mount
 from benchflow.planes.agent.acp.talk import AcpTalk
 from benchflow.planes.agent.acpx import choices_of
-from benchflow.planes.agent.acpx.session import AcpxSession, end_session
+from benchflow.planes.agent.acpx.session import OPENING_TIMEOUT, AcpxSession, end_session
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import settings_for
 from benchflow.planes.agent.toolbox import (
@@ -302,6 +302,7 @@ def _acpx(
         offers=start.record.session.client,
         servers=[acp_server(server) for server in start.mcp_servers],
         inside=f"{RUN_DIRECTORY}/{name}",
+        within=max(OPENING_TIMEOUT, spec.run.sandbox_setup_timeout),
     )
 
 

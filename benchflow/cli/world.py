@@ -22,7 +22,7 @@ from benchflow.planes.environment.trial import EnvironmentCheck, Setting, try_wo
 from benchflow.planes.environment.writing import parse_post
 from benchflow.planes.sandbox import close_providers, get_provider
 from benchflow.planes.sandbox.choice import AUTO, choose
-from benchflow.planes.sandbox.local.machine import owned_by_this_process
+from benchflow.planes.sandbox.local.machine import OWNER_LABEL, is_abandoned, owned_by_this_process
 from benchflow.secrets import Secrets, is_literal
 from benchflow.tasks import load_task, require_supported
 
@@ -125,7 +125,9 @@ async def _remove_left(provider: SandboxProvider) -> None:
     """What checks that were killed have left."""
     try:
         for sandbox in await provider.owned(OWNER):
-            if time.time() > float(sandbox.labels.get(_DEADLINE) or 0):
+            is_late = time.time() > float(sandbox.labels.get(_DEADLINE) or 0)
+            # A clock may be set, and a host asleep, while a check goes on.
+            if is_late and is_abandoned(sandbox.labels.get(OWNER_LABEL, "")):
                 await provider.remove(sandbox.name)
     except BenchFlowError:
         # Whether the provider works is for the trial to say.

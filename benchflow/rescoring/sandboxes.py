@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets as randomness
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,8 +20,7 @@ from benchflow.paths import StatePaths
 from benchflow.planes.reward.hardening import HardeningBaseline
 from benchflow.planes.reward.verify import config_of
 from benchflow.planes.sandbox.cancellation import see_through
-from benchflow.planes.sandbox.local.helper.process import start_time
-from benchflow.planes.sandbox.local.machine import OWNER_LABEL, owned_by_this_process
+from benchflow.planes.sandbox.local.machine import OWNER_LABEL, is_abandoned, owned_by_this_process
 from benchflow.rescoring.stored import StoredRollout
 from benchflow.rescoring.tasks import FoundTask, unpacked
 from benchflow.secrets import Secrets
@@ -30,11 +28,6 @@ from benchflow.tasks import require_supported, verified_in
 
 OWNER = "bench-rescore"
 """Whose these sandboxes are, in place of a stack."""
-
-LIFETIME_SEC = 6 * 3600.0
-"""When a sandbox that is still there is nobody's any more, whoever started it."""
-
-_DEADLINE = "benchflow.deadline"
 
 
 @dataclass(frozen=True)
@@ -107,7 +100,6 @@ async def started(setting: Setting) -> AsyncIterator[Sandbox]:
     setting.secrets.check(setting.task)
     labels = {
         "benchflow.stack": OWNER,
-        _DEADLINE: str(int(time.time() + LIFETIME_SEC)),
         **owned_by_this_process(),
     }
     name = f"bf-rescore-{os.getpid()}-{randomness.token_hex(6)}"
@@ -124,15 +116,9 @@ async def remove_left(provider: SandboxProvider) -> None:
     """Remove what processes that were killed have left."""
     try:
         for sandbox in await provider.owned(OWNER):
-            if _is_abandoned(sandbox.labels):
+            # However long its process takes, it may use it.
+            if is_abandoned(sandbox.labels.get(OWNER_LABEL, "")):
                 await provider.remove(sandbox.name)
     except BenchFlowError:
         # Whether the provider works is for the first sandbox to say, if one is needed at all.
         return
-
-
-def _is_abandoned(labels: dict[str, str]) -> bool:
-    if time.time() > float(labels.get(_DEADLINE) or 0):
-        return True
-    pid, _, began = labels.get(OWNER_LABEL, "").partition(":")
-    return not pid.isdecimal() or str(start_time(int(pid))) != began

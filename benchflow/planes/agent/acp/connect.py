@@ -11,7 +11,6 @@ the rollout that it now belongs to, which finds the agent's own files where it h
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProc
 from benchflow.planes.agent.acp.session import Session
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.settings import AgentSettings
+from benchflow.planes.sandbox.timeouts import awake_clock
 
 During = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
 
@@ -103,25 +103,25 @@ class Connection:
         """
         if load is not None:
             _require_loadable(start, load)
-        deadline = time.monotonic() + within
-        for attempt in range(STARTS):
-            name = f"{self._sandbox.ref.episode}{index}.{attempt}"
-            wire = self.wire(name)
-            wire.make()
-            if wire.notes.noted(_FAILED) and attempt + 1 < STARTS:
-                continue
-            try:
-                return await self._open(name, index, start, max(1.0, deadline - time.monotonic()), load)
-            except (SessionNotLoadedError, AgentTimeoutError):
-                if load is not None:
-                    await self.process(name).kill()
-                    wire.notes.note(_FAILED, {})
-                raise
-            except AgentExitError:
-                if wire.could_not_start or attempt + 1 == STARTS:
+        async with awake_clock() as elapsed:
+            for attempt in range(STARTS):
+                name = f"{self._sandbox.ref.episode}{index}.{attempt}"
+                wire = self.wire(name)
+                wire.make()
+                if wire.notes.noted(_FAILED) and attempt + 1 < STARTS:
+                    continue
+                try:
+                    return await self._open(name, index, start, max(1.0, within - elapsed()), load)
+                except (SessionNotLoadedError, AgentTimeoutError):
+                    if load is not None:
+                        await self.process(name).kill()
+                        wire.notes.note(_FAILED, {})
                     raise
-                wire.notes.note(_FAILED, {})
-                await asyncio.sleep(_FIRST_WAIT * 2**attempt)
+                except AgentExitError:
+                    if wire.could_not_start or attempt + 1 == STARTS:
+                        raise
+                    wire.notes.note(_FAILED, {})
+                    await asyncio.sleep(_FIRST_WAIT * 2**attempt)
         raise AssertionError("the last start raises or returns")
 
     async def _open(

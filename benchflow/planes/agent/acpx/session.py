@@ -50,7 +50,7 @@ class AcpxSession:
     pump: the program that holds a command's stdio; argv: acpx; inner: the agent; absolute, in the sandbox. choices:
     what the session is told of model, mode and options. offers: what acpx serves the agent, as the agent's user.
     servers: MCP servers, as in `session/new`. name: acpx's for the session, if not the directory's: of one that its
-    home has already.
+    home has already. within: seconds that a command may take which is no turn.
     Raises `UnsupportedFeatureError` for permissions that wait for a user.
     """
 
@@ -71,6 +71,7 @@ class AcpxSession:
         servers: Sequence[Mapping[str, Any]] = (),
         inside: str = RUN_DIRECTORY,
         name: str | None = None,
+        within: float = OPENING_TIMEOUT,
         patience: Patience = PATIENCE,
     ) -> None:
         if permissions not in _PERMISSIONS:
@@ -91,6 +92,7 @@ class AcpxSession:
         self._servers = [dict(server) for server in servers]
         self._inside = inside
         self._name = name or self._directory_name
+        self._within = within
         self._patience = patience
         self._files = f"{_FILES}/{self._directory_name}"
         self._log = f"{self._env.get('HOME', account.home).rstrip('/')}/{AGENT_LOG}"
@@ -265,11 +267,11 @@ class AcpxSession:
         wire, process = self._held(name)
         await self._start(process, *flags, *words)
         try:
-            async with awake_timeout(OPENING_TIMEOUT):
+            async with awake_timeout(self._within):
                 said = await process.during(_document(wire))
         except TimeoutError as error:
             raise AgentTimeoutError(
-                f"acpx {' '.join(words[:2])} took longer than {OPENING_TIMEOUT:g} s",
+                f"acpx {' '.join(words[:2])} took longer than {self._within:g} s",
                 log_tail=await self._log_tail(wire),
             ) from error
         if "error" in said or not said:

@@ -287,7 +287,7 @@ class Machine:
         found = dict(self.all())
         specs = {name: records.spec for name, records in found.items()}
         for name, spec in specs.items():
-            if spec is not None and _is_abandoned(spec.labels.get(OWNER_LABEL)):
+            if spec is not None and is_abandoned(spec.labels.get(OWNER_LABEL)):
                 await self.remove(name)
         stray = {*found, *await asyncio.to_thread(self.cgroups.names)}
         if self.store.mounted:
@@ -405,9 +405,9 @@ def owned_by_this_process() -> dict[str, str]:
     return {OWNER_LABEL: f"{os.getpid()}:{start_time(os.getpid())}"}
 
 
-def _is_abandoned(owner: str | None) -> bool:
+def is_abandoned(owner: str | None) -> bool:
     """Whether the process that a sandbox was started for is gone."""
     if owner is None:
         return False
     pid, _, started = owner.partition(":")
-    return str(start_time(int(pid))) != started
+    return not pid.isdecimal() or str(start_time(int(pid))) != started
