@@ -85,6 +85,8 @@ class TestDocker(SandboxConformance, WorldReadiness):
             # What is above commands is the same code for all providers.
             *(
                 "test_a_setup_command_that_takes_too_long_is_killed",
+                "test_a_setup_command_that_fails_is_told_with_its_last_words",
+                "test_setup_commands_run_once_however_often_they_are_asked_for",
                 "test_a_healthcheck_that_hangs_is_killed_each_time",
             ),
             "test_a_world_that_stays_ill_is_told_with_its_last_words",
