@@ -15,6 +15,7 @@ from benchflow.contracts.gateway import (
     RELAY_MOUNT,
     RELAY_PORT,
     SOCKET_NAME,
+    STALL_SEC,
     GatewayStatus,
     ModelLimits,
     Registration,
@@ -132,6 +133,8 @@ class Model:
                 record=str(self._context.results(spec).model_calls),
                 limits=spec.run.limits,
                 sampling=spec.run.sampling,
+                # A model that the agent may wait for is no stalled one: whole answers come after minutes of silence.
+                stall_sec=max(STALL_SEC, spec.run.agent_idle_timeout_sec),
                 requests=endpoint.requests,
                 replay=spec.run.replay or await asyncio.to_thread(self._asked_before),
                 **self._prefix(),

@@ -29,6 +29,9 @@ RELAY_MOUNT = "/run/benchflow/gateway"
 
 SOCKET_NAME = "gateway.sock"
 
+STALL_SEC = 600.0
+"""How long an upstream may send nothing, if its agent may not be silent for longer."""
+
 TOKEN_PREFIX = "bfg-"
 
 TOKEN_NAME = "GATEWAY_TOKEN"
@@ -148,7 +151,7 @@ class Registration(Model):
     limits: ModelLimits = ModelLimits()
     sampling: Sampling = Sampling()
     retries: RetryPolicy = RetryPolicy()
-    stall_sec: float = Field(default=600.0, gt=0)
+    stall_sec: float = Field(default=STALL_SEC, gt=0)
     replay: Replay | None = None
     requests: tuple[RequestName, ...] = ()
     record_limit_bytes: int = Field(default=4 * 1024**3, ge=0)

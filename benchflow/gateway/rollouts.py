@@ -24,7 +24,7 @@ from benchflow.gateway.prices import has_price
 from benchflow.gateway.record import CallRedactor, Past, Record
 from benchflow.gateway.sampling import check_sampling, needs_usage
 from benchflow.paths import GatewayPaths
-from benchflow.store import write_atomic
+from benchflow.store import storage_errors, write_atomic
 from benchflow.trajectories.journal import timestamp
 
 log = structlog.get_logger("benchflow.gateway")
@@ -178,8 +178,10 @@ class Rollout:
             refused=self.refusals.counted(),
         )
 
-    def kept(self) -> Kept:
-        return Kept(registration=self.registration, attribution=self.attribution, held=self.held)
+    def kept(self, **changes: Registration | Attribution | bool) -> Kept:
+        """Return what is to be on disk of it. changes: values in place of its present ones."""
+        kept = Kept(registration=self.registration, attribution=self.attribution, held=self.held)
+        return kept.model_copy(update=changes)
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -219,40 +221,48 @@ class Rollouts:
         if known is not None and known.registration == registration:
             return known
         if known is not None and _same_calls(known.registration, registration):
+            self._write(known.kept(registration=registration))
             known.registration = registration
             known.meter.limits = registration.limits
-            self._write(known)
             return known
         # Records may be large.
-        rollout = await asyncio.to_thread(self._read, Kept(registration=registration))
-        if known is not None:
-            self.forget(registration.id)
+        kept = Kept(registration=registration)
+        rollout = await asyncio.to_thread(self._read, kept)
+        if known is not None and known.registration.token != registration.token:
+            # First: a gateway that is ended between the two must not leave the next one an old token that is good.
+            self._remove_file(known)
+        self._write(kept)
+        self._drop(registration.id)
         self._add(rollout)
-        self._write(rollout)
         return rollout
 
     def forget(self, id_: str) -> None:
         """From now on its token is nobody's. Calls under way go on, if somebody waits for them."""
+        if id_ in self._by_id:
+            self._remove_file(self._by_id[id_])
+            self._drop(id_)
+
+    def _drop(self, id_: str) -> None:
+        """Let go of a rollout in memory alone, if it is known."""
         rollout = self._by_id.pop(id_, None)
         if rollout is not None:
             rollout.end()
             self._by_token.pop(_digest(rollout.registration.token), None)
-            self._file(rollout).unlink(missing_ok=True)
 
     def attribute(self, id_: str, attribution: Attribution) -> Rollout:
         """Whose calls come from now on."""
         rollout = self.get(id_)
         if rollout.attribution != attribution:
+            self._write(rollout.kept(attribution=attribution))
             rollout.attribution = attribution
-            self._write(rollout)
         return rollout
 
     def hold(self, id_: str, held: bool) -> Rollout:
         """Hold its new calls back, or let them go."""
         rollout = self.get(id_)
         if rollout.held != held:
+            self._write(rollout.kept(held=held))
             rollout.hold(held)
-            self._write(rollout)
         return rollout
 
     def get(self, id_: str) -> Rollout:
@@ -291,11 +301,22 @@ class Rollouts:
         self._by_id[rollout.registration.id] = rollout
         self._by_token[_digest(rollout.registration.token)] = rollout
 
-    def _write(self, rollout: Rollout) -> None:
-        write_atomic(self._file(rollout), rollout.kept().model_dump_json().encode(), mode=0o600, durable=False)
+    def _write(self, kept: Kept) -> None:
+        """Write what is to be true of a rollout, before it is true in memory. Raises `StoreError`.
 
-    def _file(self, rollout: Rollout) -> Path:
-        return self._directory / f"{_digest(rollout.registration.token)}.json"
+        After a full disk the engine asks again. What was in memory already would then be taken for done, and the next
+        gateway would not know of it.
+        """
+        file = self._file(kept.registration)
+        write_atomic(file, kept.model_dump_json().encode(), mode=0o600, durable=False)
+
+    def _remove_file(self, rollout: Rollout) -> None:
+        file = self._file(rollout.registration)
+        with storage_errors(file):
+            file.unlink(missing_ok=True)
+
+    def _file(self, registration: Registration) -> Path:
+        return self._directory / f"{_digest(registration.token)}.json"
 
 
 def _same_calls(old: Registration, new: Registration) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import signal
 import socket
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -42,6 +44,14 @@ const headers = { "content-type": "application/json", authorization: `Bearer ${k
 const response = await fetch(url, { method: "POST", headers, body });
 console.log(response.status, await response.text());
 """
+FAST_CLOCKS = """
+for (const clock of [Date, performance]) {
+  const now = clock.now.bind(clock);
+  const start = now();
+  clock.now = () => start + (now() - start) * 10_000;
+}
+"""
+"""A program of Node's that is run before another, for which an hour then passes in 0.36 s."""
 ELSEWHERE = """
 import net from "node:net";
 const [host, port] = process.argv.slice(2);
@@ -52,19 +62,37 @@ socket.on("error", () => { console.log("nothing"); process.exit(0); });
 """
 
 
-@pytest_asyncio.fixture
-async def relayed(house: House, runtime: Toolbox) -> AsyncIterator[tuple[House, int, asyncio.subprocess.Process]]:
-    """The house, with a relay on a port of this host."""
+@asynccontextmanager
+async def relay_to(
+    gateway: Path, runtime: Toolbox, **env: str
+) -> AsyncIterator[tuple[int, asyncio.subprocess.Process]]:
+    """Run a relay to a socket, on a port of this host."""
     port = _free_port()
     start = absolute(runtime.manifest.installed.commands[RELAY], str(runtime.root))
-    process = await asyncio.create_subprocess_exec(*start, str(port), str(house.public / SOCKET_NAME))
+    process = await asyncio.create_subprocess_exec(*start, str(port), str(gateway), env=os.environ | env)
     try:
         await _listening(port, process)
-        yield house, port, process
+        yield port, process
     finally:
         assert process.returncode is None, "the relay ended by itself"
         process.kill()
         await process.wait()
+
+
+@pytest_asyncio.fixture
+async def relayed(house: House, runtime: Toolbox) -> AsyncIterator[tuple[House, int, asyncio.subprocess.Process]]:
+    """The house, with a relay on a port of this host."""
+    async with relay_to(house.public / SOCKET_NAME, runtime) as (port, process):
+        yield house, port, process
+
+
+@pytest_asyncio.fixture
+async def hurried(tmp_path: Path, runtime: Toolbox) -> AsyncIterator[tuple[Path, int]]:
+    """A socket at which nobody listens yet, and the port of a relay to it whose clocks are fast."""
+    (tmp_path / "clocks.mjs").write_text(FAST_CLOCKS)
+    gateway = tmp_path / "s"
+    async with relay_to(gateway, runtime, NODE_OPTIONS=f"--import={tmp_path / 'clocks.mjs'}") as (port, _):
+        yield gateway, port
 
 
 def _free_port() -> int:
@@ -173,17 +201,45 @@ async def test_a_gateway_that_dies_breaks_off_its_calls_and_the_next_ones_wait_f
             assert (await waiting).status == 200
 
 
+async def count_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer with the number of bytes that a client has sent, once it has ended its side."""
+    writer.write(str(len(await reader.read())).encode())
+    writer.close()
+
+
+@pytest.mark.parametrize("size", [10, 3_000_000])
+async def test_a_call_waits_for_the_gateway_however_long_that_is_away(hurried: tuple[Path, int], size: int) -> None:
+    gateway, port = hurried
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"x" * size)
+    # An hour by the relay's clocks.
+    answer = asyncio.ensure_future(reader.read())
+    await asyncio.wait([answer], timeout=0.36)
+    assert not answer.done()
+    async with await asyncio.start_unix_server(count_bytes, gateway):
+        writer.write_eof()
+        assert await asyncio.wait_for(answer, 300) == str(size).encode()
+        writer.close()
+
+
+async def test_clients_that_have_ended_their_side_are_not_held_for_a_gateway_that_stays_away(
+    hurried: tuple[Path, int],
+) -> None:
+    _, port = hurried
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"x" * 100_000)
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), 300) == b""
+    writer.close()
+
+
 async def test_one_side_may_be_done_and_still_listen(relayed: Relayed) -> None:
     house, port, process = relayed
     # In the gateway's place somebody who answers when all is said.
     await house.kill()
 
-    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(str(len(await reader.read())).encode())
-        writer.close()
-
     (house.public / SOCKET_NAME).unlink()
-    async with await asyncio.start_unix_server(count, house.public / SOCKET_NAME):
+    async with await asyncio.start_unix_server(count_bytes, house.public / SOCKET_NAME):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"x" * 3_000_000)
         writer.write_eof()
