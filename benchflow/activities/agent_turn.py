@@ -145,7 +145,8 @@ class AgentTurn:
 
     async def _listen(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> Turn:
         step = self._work.step
-        limits = Limits(wall=step.timeout_sec, idle=step.idle_timeout_sec)
+        ask_blocked = self._model.blocked if self._model is not None else None
+        limits = Limits(wall=step.timeout_sec, idle=step.idle_timeout_sec, ask_blocked=ask_blocked)
 
         def take(lines: list[Line]) -> None:
             writer.add(lines)

@@ -26,7 +26,14 @@ from benchflow.contracts.gateway import (
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import ModelAccess, Step, Usage
 from benchflow.contracts.sandbox import Mount, Sandbox
-from benchflow.errors import BenchFlowError, CallsUnderWayError, UnknownRolloutError, UnsupportedFeatureError
+from benchflow.errors import (
+    BenchFlowError,
+    CallsUnderWayError,
+    GatewayUnavailableError,
+    UnknownRolloutError,
+    UnsupportedFeatureError,
+)
+from benchflow.planes.agent.acp.limits import Blocked
 from benchflow.planes.agent.acp.notes import Notes
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import endpoint_of
@@ -45,6 +52,10 @@ QUIET_SEC = 30.0
 
 RELAY_KEY = "relay"
 """Under which a sandbox runs the way to its model."""
+
+ANSWER_SEC = 5.0
+"""Seconds after which a gateway that has not said what a turn waits for is taken for frozen. No more than whoever takes
+the turn may look away (`FROZEN_SEC` in `planes.sandbox.timeouts`)."""
 
 _LOOK_EVERY = 0.5
 _TOKEN = "gateway"
@@ -244,6 +255,20 @@ class Model:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    async def blocked(self) -> Blocked | None:
+        """Return for how long the gateway kept calls of the turn waiting; None if it does not answer soon."""
+        from benchflow.gateway.client import GatewayClient
+
+        try:
+            async with asyncio.timeout(ANSWER_SEC):
+                status = await GatewayClient(self._context.paths, patience=0.0).status(self._spec.id)
+        except (GatewayUnavailableError, TimeoutError):
+            return None
+        except BenchFlowError:
+            # It answers the agent, too: nothing waits.
+            return Blocked()
+        return Blocked(total_sec=status.blocked_sec, ended_ago_sec=status.blocked_ago_sec)
 
     async def end_turn(self, before: UsageTotals) -> tuple[bool, GatewayStatus, Usage]:
         """Whether no call is under way any more, how it stands, and what the turn used."""

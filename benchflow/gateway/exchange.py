@@ -584,4 +584,7 @@ class Exchange:
                 if not error.is_outage or self._is_ending or self._rollout.is_over:
                     self._rollout.failure = str(error)
                     raise
+            began = time.monotonic()
             await asyncio.sleep(RECORD_RETRY_SEC)
+            if not self._has_left:
+                self._rollout.blockage.add(began)

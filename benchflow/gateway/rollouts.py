@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from benchflow.contracts.base import Model
 from benchflow.contracts.gateway import Attribution, GatewayStatus, RefusedLine, Registration
 from benchflow.errors import BenchFlowError, ConfigError, StoreError, UnknownRolloutError
+from benchflow.gateway.blockage import Blockage
 from benchflow.gateway.budget import Meter
 from benchflow.gateway.hook import MakeReplayer, Replayer
 from benchflow.gateway.prefix import PrefixCheck
@@ -69,6 +70,7 @@ class Rollout:
         self._changed = asyncio.Event()
         self._quiet_since = time.monotonic()
         self._left_calls: set[Callable[[], None]] = set()
+        self.blockage = Blockage()
         self.is_over = False
         """Whether the rollout was forgotten: nobody reads its record any more."""
 
@@ -176,6 +178,8 @@ class Rollout:
             prefix_divergence=self.prefix.divergence if self.prefix is not None else None,
             failure=self.failure,
             refused=self.refusals.counted(),
+            blocked_sec=self.blockage.total_sec,
+            blocked_ago_sec=self.blockage.ended_ago_sec,
         )
 
     def kept(self, **changes: Registration | Attribution | bool) -> Kept:
@@ -255,6 +259,7 @@ class Rollouts:
         if rollout.attribution != attribution:
             self._write(rollout.kept(attribution=attribution))
             rollout.attribution = attribution
+            rollout.blockage.reset()
         return rollout
 
     def hold(self, id_: str, held: bool) -> Rollout:

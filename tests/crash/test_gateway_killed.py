@@ -16,12 +16,16 @@ from typing import Any
 import pytest
 from support.counted_task import BASE_IMAGE
 from support.embedded import EmbeddedStack
+from support.outages import filled, last, tmpfs
 from support.scored import assert_nothing_is_left, finish, submit_job
+from support.signals import stopped
 from support.worlds import on_local
 
 from benchflow import stack as stacks
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.rollout import RolloutResult
+from benchflow.gateway.blockage import FROZEN_SEC
+from benchflow.gateway.client import GatewayClient
 from benchflow.gateway.process import ensure_gateway, is_running
 from benchflow.jobs import Job
 from benchflow.paths import RolloutPaths
@@ -65,9 +69,9 @@ def model() -> Iterator[ScriptedModel]:
         yield running
 
 
-async def start(stack: EmbeddedStack, task: Path, jobs: Path, model: ScriptedModel) -> Job:
+async def start(stack: EmbeddedStack, task: Path, jobs: Path, model: ScriptedModel, **options: Any) -> Job:
     agent = AgentSpec(name="policy", model="openai/scripted", base_url=model.openai_base_url)
-    return await submit_job(stack, [task], jobs, agents=[agent], retry={"max_retries": 0})
+    return await submit_job(stack, [task], jobs, agents=[agent], retry={"max_retries": 0}, **options)
 
 
 def result_of(job: Job) -> RolloutResult:
@@ -119,6 +123,45 @@ async def test_a_call_outlives_the_worker_and_one_that_dies_with_the_gateway_is_
     assert [call.client_left for call in model.calls] == [True, False, False]
     assert restarts(stack, "gateway") == 1
     await assert_nothing_is_left(stack)
+
+
+@on_local
+async def test_a_call_that_waits_for_the_disk_is_no_silence_of_its_agent(
+    stack: EmbeddedStack, task: Path, tmp_path: Path
+) -> None:
+    idle_sec = 3.0
+    # More than the record's last block has space for.
+    answer = runs("echo 42 > answer", hold="first") | {"text": "So. " * 4096}
+    with tmpfs(tmp_path / "jobs", 64 << 20), ScriptedModel(script(answer, "Done.")) as model:
+        job = await start(stack, task, tmp_path / "jobs", model, agent_idle_timeout_sec=idle_sec)
+        await model.arrived(1, timeout=PATIENCE)
+        client = GatewayClient(stack.paths)
+
+        async def has_waited_for_longer() -> bool:
+            (status,) = await client.statuses()
+            return status.blocked_sec > idle_sec + 1
+
+        with filled(tmp_path / "jobs"):
+            model.release("first")
+            await until(has_waited_for_longer)
+        await finish(job)
+        result_of(job)
+        assert len(model.calls) == 2
+
+
+@pytest.mark.long
+@on_local
+async def test_a_frozen_gateway_costs_time_and_neither_limit_of_a_turn(
+    stack: EmbeddedStack, task: Path, tmp_path: Path, model: ScriptedModel
+) -> None:
+    job = await start(stack, task, tmp_path / "jobs", model, agent_idle_timeout_sec=3, agent_timeout_sec=10)
+    await model.arrived(1, timeout=PATIENCE)
+    with stopped([(await ensure_gateway(stack.paths)).pid]):
+        model.release("first")
+        await last(FROZEN_SEC + 2)
+    await finish(job)
+    result_of(job)
+    assert len(model.calls) == 2
 
 
 @pytest.mark.long

@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from support.gateway_house import House
+from support.gateway_model import model_of
 from support.raw_upstream import DONE, Visit, answer, raw_upstream
 
 from benchflow.activities import models
-from benchflow.activities.context import WorkerContext
-from benchflow.activities.models import Model
-from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.gateway import RetryPolicy
-from benchflow.contracts.job import AgentSpec, Origin, RolloutSpec, RunConfig, TaskRef
 from benchflow.contracts.options import WorkerOptions
 from benchflow.errors import BenchFlowError
 from benchflow.testing.waiting import until
-
-
-def model_of(house: House, id: str) -> Model:
-    nothing: Any = None
-    context = WorkerContext(
-        client=nothing,
-        paths=house.paths,
-        store=nothing,
-        host_id="host",
-        queue="queue",
-        stack="stack",
-        slots=nothing,
-        options=WorkerOptions(),
-    )
-    spec = RolloutSpec(
-        id=id,
-        job_id="job/j",
-        job_name="j",
-        name="task__1",
-        index=0,
-        task=TaskRef(name="task", digest="d", pack=ArtifactRef(uri="file:///t", sha256="0" * 64, size=1)),
-        agent=AgentSpec(name="policy", model="openai/scripted"),
-        repeat=0,
-        run=RunConfig(sandbox="local"),
-        origin=Origin(host_id="h", job_dir="/jobs/j"),
-    )
-    return Model(context, spec, house.directory / "notes")
 
 
 async def test_a_call_that_is_under_way_for_long_delays_a_checkpoint_and_does_not_fail_it(

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
 import pytest
 from support.gateway_house import Agent, House
+from support.gateway_model import model_of
 from support.outages import filled, tmpfs
 from support.raw_upstream import DONE, SSE_HEAD, Visit, answer, chunk, event, raw_upstream
+from support.signals import stopped
 
+from benchflow.activities import models
+from benchflow.planes.agent.acp.limits import Blocked
 from benchflow.testing.waiting import until
 
 LONG = "one " * 4096
@@ -38,6 +43,10 @@ async def in_flight(house: House, agent: Agent) -> int:
 async def is_held(house: House, agent: Agent, call: asyncio.Task[object], calls: int = 1) -> bool:
     """Tell whether so many calls wait, or one does no longer."""
     return await in_flight(house, agent) == calls or call.done()
+
+
+async def blocked_for(house: House, agent: Agent, seconds: float) -> bool:
+    return (await house.client.status(agent.id)).blocked_sec >= seconds
 
 
 async def answer_done(visit: Visit) -> None:
@@ -151,3 +160,84 @@ async def test_a_gateway_ends_though_an_answer_waits_for_space(own_house: House,
         await own_house.start()
         [(_, response)] = await agent.answered()
     assert response["error"]["kind"] == "gateway_restarted"
+
+
+async def test_the_seconds_for_which_calls_wait_for_space_are_told_for_each_turn(house: House, disk: Path) -> None:
+    async with raw_upstream(answer_done) as upstream:
+        agent = await agent_on(house, disk, upstream.base_url)
+        await house.client.attribute(agent.id, turn=0)
+        assert (await agent.call(stream=False)).status == 200
+        status = await house.client.status(agent.id)
+        assert (status.blocked_sec, status.blocked_ago_sec) == (0.0, None)
+        began = time.monotonic()
+        with filled(disk):
+            calls = [asyncio.create_task(agent.call(LONG, stream=False)) for _ in range(3)]
+            await until(lambda: blocked_for(house, agent, 1.0))
+            # Its worker may die, and another one says again whose calls come.
+            status = await house.client.attribute(agent.id, turn=0)
+            assert not any(call.done() for call in calls)
+        assert [(await call).status for call in calls] == [200] * 3
+        took = time.monotonic() - began
+        # What several wait for at once counts once.
+        assert 1.0 <= status.blocked_sec <= took
+        assert status.blocked_ago_sec is not None and status.blocked_ago_sec < took
+        status = await house.client.status(agent.id)
+        assert status.blocked_sec <= took
+        first = status.blocked_ago_sec
+        status = await house.client.status(agent.id)
+        assert first is not None and status.blocked_ago_sec is not None and status.blocked_ago_sec > first
+        status = await house.client.attribute(agent.id, turn=1)
+        assert (status.blocked_sec, status.blocked_ago_sec) == (0.0, None)
+
+
+async def test_an_answer_that_waits_for_space_keeps_its_agent_waiting_unless_that_has_left(
+    house: House, disk: Path
+) -> None:
+    ready = asyncio.Event()
+
+    async def answer_when_ready(visit: Visit) -> None:
+        await visit.send(SSE_HEAD + event(LONG))
+        await ready.wait()
+        await visit.send(event("two") + chunk(b"data: [DONE]\n\n") + chunk(b""))
+
+    async with raw_upstream(answer_when_ready) as upstream:
+        waiting, leaving = [
+            await house.agent("openai-chat", upstream.base_url, id, record=str(disk / f"{id}.jsonl"))
+            for id in ("waiting", "leaving")
+        ]
+        calls = [asyncio.create_task(agent.call()) for agent in (waiting, leaving)]
+        await until(lambda: waiting.lines() and leaving.lines() and len(upstream.visits) == 2)
+        calls[1].cancel()
+
+        async def has_left() -> bool:
+            return await in_flight(house, leaving) == 0
+
+        await until(has_left)
+        with filled(disk):
+            ready.set()
+            await until(lambda: blocked_for(house, waiting, 1.0))
+            assert not calls[0].done()
+            assert not await blocked_for(house, leaving, 0.1)
+        assert (await calls[0]).status == 200
+        await waiting.answered()
+        await leaving.answered()
+
+
+async def test_a_turn_is_told_what_it_waits_for(own_house: House, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with raw_upstream(answer_done) as upstream:
+        agent = await agent_on(own_house, disk, upstream.base_url)
+        model = model_of(own_house, agent.id)
+        assert await model.blocked() == Blocked()
+        assert await model_of(own_house, "nobody").blocked() == Blocked()
+        with filled(disk):
+            call = asyncio.create_task(agent.call(LONG, stream=False))
+            await until(lambda: blocked_for(own_house, agent, 0.1))
+            told = await model.blocked()
+            assert told is not None and told.total_sec > 0.1
+            assert told.ended_ago_sec is not None and told.ended_ago_sec < told.total_sec
+        assert (await call).status == 200
+    with monkeypatch.context() as patch, stopped([own_house.pid]):
+        patch.setattr(models, "ANSWER_SEC", 0.2)
+        assert await model.blocked() is None
+    await own_house.kill()
+    assert await model.blocked() is None

@@ -23,7 +23,7 @@ from benchflow.contracts.rollout import Question
 from benchflow.errors import ACPError, AgentExitError, AgentOutputError, AgentTimeoutError, BenchFlowError
 from benchflow.planes.agent.acp.bounds import MAX_LINE, MAX_REQUESTS, MAX_SENT
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
+from benchflow.planes.agent.acp.limits import PATIENCE, LimitClock, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.wire import SLOW, Heard, Wire
 from benchflow.planes.sandbox.timeouts import Attendance
@@ -206,6 +206,7 @@ class Session:
         before = self._wire.said
         heard_at = noted_at = time.monotonic()
         attendance = Attendance(self._wire.notes.file(f"attended-{exchange.request}"))
+        clock = LimitClock(limits, self._wire.notes, _stop_of(exchange.request))
         stop = noted_stop(self._wire.notes, _stop_of(exchange.request))
         ended, asked_at = self._wire.ended(), time.monotonic()
         try:
@@ -252,7 +253,7 @@ class Session:
                     # It waits for us.
                     heard_at = now
                 elapsed = now - started - attendance.missed_sec
-                stop = stop or self._limit_reached(exchange, limits, elapsed, now - heard_at)
+                stop = stop or await clock.reached(elapsed, heard_at)
                 if stop is not None and (session is None or now > (exchange.give_up_at or now)):
                     return stop
                 if stop is not None and session is not None and exchange.give_up_at is None:
@@ -268,12 +269,6 @@ class Session:
                 task.cancel()
             await asyncio.gather(*exchange.served, return_exceptions=True)
         raise AssertionError("the agent's output has no end")
-
-    def _limit_reached(self, exchange: _Exchange, limits: Limits, elapsed: float, silent: float) -> Stop | None:
-        why = limits.reached(elapsed, silent)
-        if why is not None:
-            note_stop(self._wire.notes, _stop_of(exchange.request), why)
-        return why
 
     def _note_progress(self, exchange: _Exchange, offset: int) -> None:
         """Whoever takes over need not read all of the turn again. Not while we owe the agent an answer: its request

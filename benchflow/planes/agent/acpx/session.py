@@ -19,7 +19,7 @@ from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience, Stop, note_stop, noted_stop
+from benchflow.planes.agent.acp.limits import PATIENCE, LimitClock, Limits, Patience, Stop, note_stop, noted_stop
 from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
 from benchflow.planes.agent.acp.session import Line, Turn
@@ -197,6 +197,7 @@ class AcpxSession:
         over_at = give_up_at = None
         ended = False
         cancelling: asyncio.Task[None] | None = None
+        clock = LimitClock(limits, wire.notes, _STOP)
         stop = noted_stop(wire.notes, _STOP)
         last = wire.notes.noted("end")
         try:
@@ -230,13 +231,8 @@ class AcpxSession:
                         last = wire.notes.note("end", {"to": offset})
                         return stop
                     continue
-                stop = (
-                    stop
-                    or noted_stop(wire.notes, _STOP)
-                    or limits.reached(now - started - attendance.missed_sec, now - heard_at)
-                )
-                if stop is not None:
-                    note_stop(wire.notes, _STOP, stop)
+                stop = stop or noted_stop(wire.notes, _STOP)
+                stop = stop or await clock.reached(now - started - attendance.missed_sec, heard_at)
                 if stop is not None and cancelling is None:
                     give_up_at = now + self._patience.cancel
                     cancelling = asyncio.ensure_future(self._cancel(number))
