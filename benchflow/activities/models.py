@@ -39,6 +39,7 @@ from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import endpoint_of
 from benchflow.planes.agent.toolbox import RELAY, Toolbox
 from benchflow.planes.sandbox.background import start_once
+from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.store import storage_errors, write_atomic
 from benchflow.trajectories.growth import turn_of
 from benchflow.trajectories.journal import iterate_journal
@@ -261,7 +262,7 @@ class Model:
         from benchflow.gateway.client import GatewayClient
 
         try:
-            async with asyncio.timeout(ANSWER_SEC):
+            async with awake_timeout(ANSWER_SEC):
                 status = await GatewayClient(self._context.paths, patience=0.0).status(self._spec.id)
         except (GatewayUnavailableError, TimeoutError):
             return None

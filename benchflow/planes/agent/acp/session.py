@@ -246,6 +246,8 @@ class Session:
                         raise AgentExitError(f"the agent ended {when}: {ended}", log_tail=self._wire.log_tail())
                     if now - asked_at >= SLOW:  # It costs more than all the rest of a look.
                         ended, asked_at = self._wire.ended(), now
+                        # `cancel` may have been called by whoever counts what the rollout costs.
+                        stop = stop or noted_stop(self._wire.notes, _stop_of(exchange.request))
                     if ended is not None:
                         # Its last words may have come after we looked for them: one more look.
                         continue

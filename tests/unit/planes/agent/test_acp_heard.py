@@ -160,6 +160,16 @@ async def test_an_agent_that_does_not_stop_is_killed(wire: Wire) -> None:
     assert killed.is_set()
 
 
+async def test_a_turn_that_is_cancelled_while_it_is_heard_ends(wire: Wire) -> None:
+    turn = asyncio.ensure_future(take_turn(wire, []))
+    await until(lambda: wire.sent.file.exists() and sent(wire))
+    Session(Wire(wire.files), Host()).cancel("prompt-0")
+    await until(lambda: len(sent(wire)) == 2)
+    write(wire, over(reason="cancelled"))
+    assert ((await turn).stop_reason, (await turn).ended_by) == ("cancelled", "cancelled")
+    assert [message["method"] for message in sent(wire)] == ["session/prompt", "session/cancel"]
+
+
 async def test_a_request_that_is_not_answered_in_time_is_a_timeout(wire: Wire) -> None:
     with pytest.raises(AgentTimeoutError, match="did not answer initialize"):
         await Session(wire, Host()).call("initialize", "initialize", {}, Limits(wall=0.0))
