@@ -178,6 +178,11 @@ class GatewayPaths:
         return self.root / "lock"
 
     @property
+    def last_seen(self) -> Path:
+        """When the process was last seen at work, as the monotonic clock of this host has it."""
+        return self.root / "last_seen"
+
+    @property
     def rollouts(self) -> Path:
         """What it was told of each rollout, one private file a token."""
         return self.root / "rollouts"

@@ -33,7 +33,7 @@ from benchflow.errors import (
     UnknownRolloutError,
     UnsupportedFeatureError,
 )
-from benchflow.planes.agent.acp.limits import Blocked
+from benchflow.planes.agent.acp.limits import Intervals
 from benchflow.planes.agent.acp.notes import Notes
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import endpoint_of
@@ -257,8 +257,8 @@ class Model:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def blocked(self) -> Blocked | None:
-        """Return for how long the gateway kept calls of the turn waiting; None if it does not answer soon."""
+    async def blocked(self) -> Intervals | None:
+        """Return when calls waited for the gateway itself; None if it does not answer soon."""
         from benchflow.gateway.client import GatewayClient
 
         try:
@@ -268,8 +268,8 @@ class Model:
             return None
         except BenchFlowError:
             # It answers the agent, too: nothing waits.
-            return Blocked()
-        return Blocked(total_sec=status.blocked_sec, ended_ago_sec=status.blocked_ago_sec)
+            return ()
+        return status.blocked
 
     async def end_turn(self, before: UsageTotals) -> tuple[bool, GatewayStatus, Usage]:
         """Whether no call is under way any more, how it stands, and what the turn used."""

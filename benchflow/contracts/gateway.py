@@ -254,11 +254,9 @@ class GatewayStatus(Model):
     prefix_divergence: Divergence | None = None
     failure: str | None = None
     refused: tuple[RefusedRequest, ...] = ()
-    blocked_sec: float = 0.0
-    """Seconds since the last change of `attribution` in which a call waited for the gateway itself: for the disk of its
-    record, or for a frozen process. Another process of the gateway begins at zero."""
-    blocked_ago_sec: float | None = None
-    """Seconds since the end of the last such wait, at most a second if one goes on; None if there was none."""
+    blocked: tuple[tuple[float, float], ...] = ()
+    """When calls waited for the gateway itself: for the disk of their record, or for its process, which was frozen or
+    away. Begin and end of each, of this host's monotonic clock; one that goes on is told up to the last second."""
 
     @property
     def quiet(self) -> bool:

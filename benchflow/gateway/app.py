@@ -15,7 +15,7 @@ from aiohttp import web
 from benchflow.contracts.gateway import SOCKET_NAME, Api, CallError
 from benchflow.gateway.allowed_requests import find_allowed
 from benchflow.gateway.answer import Answer
-from benchflow.gateway.blockage import FreezeWatch
+from benchflow.gateway.blockage import AbsenceWatch
 from benchflow.gateway.connections import CallServer, OncePerMinute, Tally
 from benchflow.gateway.control import Control, Info
 from benchflow.gateway.dialects import DIALECTS, Dialect
@@ -51,7 +51,9 @@ class Gateway:
         self._tally = Tally()
         self._upstream: Upstream | None = None
         self._stopping = False
-        self._freezes = FreezeWatch(lambda: (rollout.blockage for rollout in self._rollouts.all()))
+        self._absence = AbsenceWatch(
+            lambda: (rollout.blockage for rollout in self._rollouts.all()), paths.gateway.last_seen
+        )
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -63,14 +65,15 @@ class Gateway:
                 # Somebody who mounts it may have made it before.
                 directory.chmod(mode)
         self._rollouts.load()
-        self._watching = asyncio.create_task(self._freezes.run())
+        self._absence.resume()
+        self._watching = asyncio.create_task(self._absence.run())
         self._upstream = Upstream()
         for name in ("aiohttp.server", "asyncio"):
             logging.getLogger(name).addFilter(OncePerMinute(self._tally))
         calls = CallServer(self._answer, raise_open_files(), self._tally)
         runner = web.ServerRunner(calls, shutdown_timeout=self._grace)
         await self._open(runner, gateway.public / SOCKET_NAME, 0o666)
-        control = Control(self._rollouts, lambda: Info(pid=os.getpid(), stopping=self._stopping), self._freezes)
+        control = Control(self._rollouts, lambda: Info(pid=os.getpid(), stopping=self._stopping), self._absence)
         own = web.AppRunner(control.app(), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
         await self._open(own, gateway.control, 0o600)
 

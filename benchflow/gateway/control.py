@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from benchflow.contracts.base import Model
 from benchflow.contracts.gateway import Attribution, GatewayStatus, Registration
 from benchflow.errors import BenchFlowError, ConfigError
-from benchflow.gateway.blockage import FreezeWatch
+from benchflow.gateway.blockage import AbsenceWatch
 from benchflow.gateway.rollouts import Rollouts
 
 
@@ -95,10 +95,10 @@ class Problem(Model):
 class Control:
     """The paths, and what is done at each."""
 
-    def __init__(self, rollouts: Rollouts, info: Callable[[], Info], freezes: FreezeWatch) -> None:
+    def __init__(self, rollouts: Rollouts, info: Callable[[], Info], absence: AbsenceWatch) -> None:
         self._rollouts = rollouts
         self._info = info
-        self._freezes = freezes
+        self._absence = absence
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=16 * 1024 * 1024)
@@ -127,7 +127,7 @@ class Control:
 
     async def _status(self, asked: Named) -> Model:
         # What is asked at the end of a freeze may be answered before the watch has its turn.
-        self._freezes.look()
+        self._absence.look()
         return self._rollouts.get(asked.id).status()
 
     async def _statuses(self, asked: Nothing) -> Model:

@@ -178,8 +178,7 @@ class Rollout:
             prefix_divergence=self.prefix.divergence if self.prefix is not None else None,
             failure=self.failure,
             refused=self.refusals.counted(),
-            blocked_sec=self.blockage.total_sec,
-            blocked_ago_sec=self.blockage.ended_ago_sec,
+            blocked=tuple(self.blockage.intervals),
         )
 
     def kept(self, **changes: Registration | Attribution | bool) -> Kept:
@@ -259,7 +258,6 @@ class Rollouts:
         if rollout.attribution != attribution:
             self._write(rollout.kept(attribution=attribution))
             rollout.attribution = attribution
-            rollout.blockage.reset()
         return rollout
 
     def hold(self, id_: str, held: bool) -> Rollout:

@@ -43,6 +43,8 @@ class Attendance:
         noted = self._noted()
         self.missed_sec: float = noted["missed"] if noted else 0.0
         """Seconds so far in which nobody attended."""
+        self.missed: list[tuple[float, float]] = _intervals(noted)
+        """Begin and end of each time in which nobody attended."""
         self._seen: float = noted["seen"] if noted else self._began
         self._has_left: bool = noted["left"] if noted else False
         self._noted_at = self._seen
@@ -61,9 +63,11 @@ class Attendance:
         if was_missed and (noted := self._noted()) is not None and noted["seen"] > self._seen:
             # Another worker took over while this one was frozen.
             self.missed_sec, self._seen, self._has_left = noted["missed"], noted["seen"], noted["left"]
+            self.missed = _intervals(noted)
         gap = now - self._seen
         if self._has_left or gap > FROZEN_SEC:
             self.missed_sec += gap
+            self.missed.append((self._seen, now))
         self._seen, self._has_left = now, False
         if was_missed or now - self._noted_at >= LOOK_EVERY_SEC:
             self._note()
@@ -89,9 +93,15 @@ class Attendance:
         if self._record is not None:
             part = self._record.with_name(f".{self._record.name}.{os.getpid()}")
             with storage_errors(part):
-                part.write_text(json.dumps({"missed": self.missed_sec, "seen": self._seen, "left": self._has_left}))
+                noted = {"missed": self.missed_sec, "seen": self._seen, "left": self._has_left, "gaps": self.missed}
+                part.write_text(json.dumps(noted))
                 part.replace(self._record)
         self._noted_at = self._seen
+
+
+def _intervals(noted: dict[str, Any] | None) -> list[tuple[float, float]]:
+    # A record of an older version has none.
+    return [(began, ended) for began, ended in noted.get("gaps", ())] if noted else []
 
 
 class AwakeDeadline:

@@ -1,11 +1,15 @@
-"""The seconds in which the gateway itself keeps calls waiting are counted once, whatever they wait for."""
+"""The times in which the gateway itself keeps calls waiting are told, whatever they wait for."""
 
 from __future__ import annotations
+
+import asyncio
+from pathlib import Path
 
 import pytest
 
 from benchflow.gateway import blockage as blockage_module
-from benchflow.gateway.blockage import FROZEN_SEC, Blockage, FreezeWatch
+from benchflow.gateway.blockage import FROZEN_SEC, AbsenceWatch, Blockage
+from benchflow.testing.waiting import until
 
 
 class Time:
@@ -25,33 +29,61 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     return made
 
 
-def test_seconds_in_which_several_calls_wait_count_once(time: Time) -> None:
+def test_waits_at_the_same_time_are_one(time: Time) -> None:
     blockage = Blockage()
-    assert (blockage.total_sec, blockage.ended_ago_sec) == (0.0, None)
     time.now = 1010
     blockage.add(1000)
     blockage.add(1002)
     time.now = 1011
-    blockage.add(1004)
+    blockage.add(1010.5)
     time.now = 1020
     blockage.add(1019)
-    time.now = 1023
-    assert (blockage.total_sec, blockage.ended_ago_sec) == (12.0, 3.0)
-    blockage.reset()
-    assert (blockage.total_sec, blockage.ended_ago_sec) == (0.0, None)
+    assert blockage.intervals == [(1000, 1011), (1019, 1020)]
 
 
-def test_the_time_in_which_the_process_is_frozen_is_a_wait_of_all_calls(time: Time) -> None:
+def test_of_very_many_waits_the_last_are_one(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blockage_module, "MAX_INTERVALS", 2)
+    blockage = Blockage()
+    for now in (1010, 1020, 1030):
+        time.now = now
+        blockage.add(now - 1)
+    assert blockage.intervals == [(1009, 1010), (1019, 1030)]
+
+
+def test_the_time_in_which_the_process_is_frozen_is_a_wait_of_all_calls(time: Time, tmp_path: Path) -> None:
     waiting, other = Blockage(), Blockage()
-    watch = FreezeWatch(lambda: [waiting, other])
+    watch = AbsenceWatch(lambda: [waiting, other], tmp_path / "seen")
     time.now += FROZEN_SEC
     watch.look()
-    assert (waiting.total_sec, other.total_sec) == (0.0, 0.0)
+    assert waiting.intervals == other.intervals == []
     began = time.now
     time.now += 600
     # A call that waited for the disk has its turn before the watch.
     waiting.add(began - 0.5)
     watch.look()
     watch.look()
-    assert (waiting.total_sec, other.total_sec) == (600.5, 600.0)
-    assert (waiting.ended_ago_sec, other.ended_ago_sec) == (0.0, 0.0)
+    assert waiting.intervals == [(began - 0.5, began + 600)]
+    assert other.intervals == [(began, began + 600)]
+
+
+async def test_the_time_in_which_no_process_runs_is_counted_by_the_next_one(time: Time, tmp_path: Path) -> None:
+    record = tmp_path / "seen"
+    running = asyncio.create_task(AbsenceWatch(list, record).run())
+    await until(record.exists)
+    running.cancel()
+    time.now += 600
+    blockage = Blockage()
+    AbsenceWatch(lambda: [blockage], record).resume()
+    assert blockage.intervals == [(1000, 1600)]
+    # This host was started anew.
+    time.now = 5
+    AbsenceWatch(lambda: [blockage], record).resume()
+    assert blockage.intervals == [(1000, 1600)]
+
+
+@pytest.mark.parametrize("content", ["", "nothing"])
+def test_a_record_that_cannot_be_read_counts_nothing(time: Time, tmp_path: Path, content: str) -> None:
+    blockage = Blockage()
+    (tmp_path / "seen").write_text(content)
+    AbsenceWatch(lambda: [blockage], tmp_path / "seen").resume()
+    assert blockage.intervals == []

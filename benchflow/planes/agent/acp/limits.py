@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from benchflow.planes.agent.acp.notes import Notes
+from benchflow.planes.sandbox.timeouts import Attendance
 
 Stop = Literal["wall_clock", "idle", "cancelled"]
 ASK_EVERY_SEC = 1.0
@@ -19,18 +20,12 @@ ASK_EVERY_SEC = 1.0
 _STOPS: tuple[Stop, ...] = ("wall_clock", "idle", "cancelled")
 
 
-@dataclass(frozen=True)
-class Blocked:
-    """For how long the engine itself kept an agent's model calls waiting in one turn."""
+Intervals = Sequence[tuple[float, float]]
+"""Begin and end of each, of this host's monotonic clock."""
 
-    total_sec: float = 0.0
-    """Seconds in which at least one call waited."""
-    ended_ago_sec: float | None = None
-    """Seconds since the last of them, about none while a call waits; None if none ever waited."""
-
-
-AskBlocked = Callable[[], Awaitable[Blocked | None]]
-"""Asks whoever passes on the calls of a turn; None while nobody answers, as then no call passes either."""
+AskBlocked = Callable[[], Awaitable[Intervals | None]]
+"""Asks when calls of the agent's model waited for whoever passes them on; None while nobody answers, as then no call
+passes either."""
 
 
 @dataclass(frozen=True)
@@ -67,47 +62,65 @@ class LimitClock:
         self._limits = limits
         self._notes = notes
         self._stop_note = stop_note
-        self._blocked_sec = 0.0
-        self._unblocked_at = self._asked_at = -math.inf
+        self._blocked: Intervals = ()
+        self._unanswered: list[tuple[float, float]] = []
+        self._asked_at = -math.inf
         self._is_unanswered = False
 
-    async def reached(self, elapsed: float, heard_at: float) -> Stop | None:
+    async def reached(self, started: float, attendance: Attendance, heard_at: float) -> Stop | None:
         """Return the limit that is reached, and note it.
 
         Args:
-            elapsed: Seconds since the turn's prompt in which it was attended to.
-            heard_at: When the agent was last known not to be idle, as the monotonic clock has it.
+            started: When the turn's prompt was sent, as the monotonic clock has it.
+            attendance: Of the turn.
+            heard_at: When the agent was last known not to be idle.
         """
         now = time.monotonic()
-        why = self._passed(now, elapsed, heard_at)
+        why = self._passed(now, started, attendance, heard_at)
         if why is not None and self._limits.ask_blocked is not None:
-            if now - self._asked_at < ASK_EVERY_SEC:
+            if now - self._asked_at < ASK_EVERY_SEC or await self._is_blocked(self._limits.ask_blocked):
                 return None
-            if await self._is_blocked(self._limits.ask_blocked):
-                return None
-            why = self._passed(now, elapsed, heard_at)
+            why = self._passed(now, started, attendance, heard_at)
         if why is not None:
             note_stop(self._notes, self._stop_note, why)
         return why
 
-    def _passed(self, now: float, elapsed: float, heard_at: float) -> Stop | None:
-        return self._limits.reached(elapsed - self._blocked_sec, now - max(heard_at, self._unblocked_at))
+    def _passed(self, now: float, started: float, attendance: Attendance, heard_at: float) -> Stop | None:
+        blocked = [*self._blocked, *self._unanswered]
+        # While nobody attends, calls may wait, too: a stack may be away as a whole. That counts once.
+        missed_sec = _length(attendance.missed, started, now)
+        blocked_sec = _length([*blocked, *attendance.missed], started, now) - missed_sec
+        unblocked_at = max((ended for _, ended in blocked), default=-math.inf)
+        elapsed = now - started - attendance.missed_sec - blocked_sec
+        return self._limits.reached(elapsed, now - max(heard_at, unblocked_at))
 
     async def _is_blocked(self, ask: AskBlocked) -> bool:
         """Ask. Return whether a call waits for the engine now, for all that is known."""
-        before, self._asked_at = self._asked_at, time.monotonic()
+        self._asked_at = time.monotonic()
         if self._is_unanswered:
-            # Whoever was away may not know of it, and less for how long.
-            self._blocked_sec += self._asked_at - before
+            # Whoever was away may not know of it.
+            self._unanswered[-1] = (self._unanswered[-1][0], self._asked_at)
         blocked = await ask()
-        self._is_unanswered = blocked is None
-        blocked = blocked or Blocked(ended_ago_sec=0.0)
-        self._blocked_sec = max(self._blocked_sec, blocked.total_sec)
-        if blocked.ended_ago_sec is None:
-            return False
-        self._unblocked_at = max(self._unblocked_at, self._asked_at - blocked.ended_ago_sec)
+        if blocked is None:
+            if not self._is_unanswered:
+                self._unanswered.append((self._asked_at, self._asked_at))
+            self._is_unanswered = True
+            return True
+        self._is_unanswered = False
+        self._blocked = blocked
         # A wait is told after each of its pieces.
-        return blocked.ended_ago_sec < ASK_EVERY_SEC
+        return any(self._asked_at - ended < ASK_EVERY_SEC for _, ended in blocked)
+
+
+def _length(intervals: Intervals, since: float, until: float) -> float:
+    """Return the seconds between two moments that are in at least one of some intervals."""
+    length, counted_to = 0.0, since
+    for began, ended in sorted(intervals):
+        ended = min(ended, until)
+        if ended > counted_to:
+            length += ended - max(began, counted_to)
+            counted_to = ended
+    return length
 
 
 @dataclass(frozen=True)

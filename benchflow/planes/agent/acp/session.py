@@ -254,8 +254,7 @@ class Session:
                 if exchange.served:
                     # It waits for us.
                     heard_at = now
-                elapsed = now - started - attendance.missed_sec
-                stop = stop or await clock.reached(elapsed, heard_at)
+                stop = stop or await clock.reached(started, attendance, heard_at)
                 if stop is not None and (session is None or now > (exchange.give_up_at or now)):
                     return stop
                 if stop is not None and session is not None and exchange.give_up_at is None:

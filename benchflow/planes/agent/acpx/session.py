@@ -232,7 +232,7 @@ class AcpxSession:
                         return stop
                     continue
                 stop = stop or noted_stop(wire.notes, _STOP)
-                stop = stop or await clock.reached(now - started - attendance.missed_sec, heard_at)
+                stop = stop or await clock.reached(started, attendance, heard_at)
                 if stop is not None and cancelling is None:
                     give_up_at = now + self._patience.cancel
                     cancelling = asyncio.ensure_future(self._cancel(number))

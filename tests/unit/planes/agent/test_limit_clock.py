@@ -5,35 +5,37 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from benchflow.planes.agent.acp import limits as limits_module
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import AskBlocked, Blocked, LimitClock, Limits, Patience, Stop, noted_stop
+from benchflow.planes.agent.acp.limits import AskBlocked, Intervals, LimitClock, Limits, Patience, Stop, noted_stop
 from benchflow.planes.agent.acp.notes import Message, Notes, SessionFiles
 from benchflow.planes.agent.acp.process import Account
 from benchflow.planes.agent.acp.session import Session, Turn
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.acpx.session import AcpxSession
 from benchflow.planes.agent.acpx.stream import Stream
+from benchflow.planes.sandbox.timeouts import Attendance
 from benchflow.testing.waiting import until
 
-WAITS = Blocked(total_sec=0.0, ended_ago_sec=0.0)
-"""The answer at the beginning of a wait."""
+WAITS: Intervals = [(0.0, 0.0)]
+"""The answer at the beginning of a wait, which has no length yet: the gateway puts in the time."""
 
 
 class Gateway:
     """Answers as it is told, and counts how often it was asked."""
 
-    def __init__(self, answer: Blocked | None) -> None:
+    def __init__(self, answer: Intervals | None) -> None:
         self.answer = answer
         self.asked = 0
 
-    async def blocked(self) -> Blocked | None:
+    async def blocked(self) -> Intervals | None:
         self.asked += 1
-        return self.answer
+        return [(monotonic(), monotonic())] if self.answer is WAITS else self.answer
 
 
 class Time:
@@ -71,54 +73,80 @@ def wire(tmp_path: Path) -> Wire:
 
 
 async def test_the_gateway_is_asked_only_when_a_limit_seems_reached_and_once_a_second(notes: Notes, time: Time) -> None:
-    gateway = Gateway(Blocked(total_sec=1.0, ended_ago_sec=0.0))
-    clock = LimitClock(Limits(wall=10, idle=5, ask_blocked=gateway.blocked), notes, "stop")
-    assert await clock.reached(9, time.now - 4) is None
+    gateway = Gateway([(1009, 1200)])
+    clock, attendance = LimitClock(Limits(wall=10, idle=5, ask_blocked=gateway.blocked), notes, "stop"), Attendance()
+    time.now = 1009
+    assert await clock.reached(1000, attendance, 1005) is None
     assert gateway.asked == 0
-    for _ in range(3):
-        assert await clock.reached(200, 0) is None
+    time.now = 1200
+    assert await clock.reached(1000, attendance, 1005) is None
+    assert await clock.reached(1000, attendance, 1005) is None
     assert gateway.asked == 1
-    time.now += 1
-    assert await clock.reached(200, 0) is None
+    time.now = 1206
+    gateway.answer = [(1009, 1206)]
+    assert await clock.reached(1000, attendance, 1005) is None
+    time.now = 1206.9
+    assert await clock.reached(1000, attendance, 1005) is None
     assert gateway.asked == 2
     assert noted_stop(notes, "stop") is None
 
 
 async def test_the_seconds_of_waits_count_for_neither_limit(notes: Notes, time: Time) -> None:
-    gateway = Gateway(Blocked(total_sec=100, ended_ago_sec=4))
-    clock = LimitClock(Limits(wall=10, idle=5, ask_blocked=gateway.blocked), notes, "stop")
-    assert await clock.reached(109, 0) is None
-    time.now += 1.5
-    gateway.answer = Blocked(total_sec=100, ended_ago_sec=5.5)
-    assert await clock.reached(109, 0) == "idle"
-    other = LimitClock(Limits(wall=10, idle=None, ask_blocked=gateway.blocked), notes, "other")
-    assert await other.reached(111, 0) == "wall_clock"
-    assert (noted_stop(notes, "stop"), noted_stop(notes, "other")) == ("idle", "wall_clock")
+    # The first was before the turn, and two overlap.
+    gateway = Gateway([(900, 950), (1002, 1050), (1040, 1102)])
+    wall = LimitClock(Limits(wall=10, idle=None, ask_blocked=gateway.blocked), notes, "wall")
+    idle = LimitClock(Limits(wall=None, idle=5, ask_blocked=gateway.blocked), notes, "idle")
+    attendance = Attendance()
+    time.now = 1106
+    assert await idle.reached(1000, attendance, 1001) is None
+    time.now = 1108
+    assert await idle.reached(1000, attendance, 1001) == "idle"
+    assert await wall.reached(1000, attendance, 1001) is None
+    time.now = 1111
+    assert await wall.reached(1000, attendance, 1001) == "wall_clock"
+    assert (noted_stop(notes, "idle"), noted_stop(notes, "wall")) == ("idle", "wall_clock")
+
+
+@pytest.mark.parametrize("missed", [(1002.0, 1102.0), (1004.0, 1104.0), (1050.0, 1080.0)])
+async def test_what_is_waited_for_while_nobody_attends_counts_once(
+    notes: Notes, time: Time, missed: tuple[float, float]
+) -> None:
+    gateway = Gateway([(1002, 1102)])
+    clock, attendance = LimitClock(Limits(wall=10, idle=None, ask_blocked=gateway.blocked), notes, "stop"), Attendance()
+    attendance.missed, attendance.missed_sec = [missed], missed[1] - missed[0]
+    over = 1110.5 + max(missed[1] - 1102, 0)
+    time.now = over - 1
+    assert await clock.reached(1000, attendance, 1001) is None
+    time.now = over
+    assert await clock.reached(1000, attendance, 1001) == "wall_clock"
 
 
 async def test_the_limits_stand_still_while_no_gateway_answers(notes: Notes, time: Time) -> None:
     gateway = Gateway(None)
-    clock = LimitClock(Limits(wall=10, idle=5, ask_blocked=gateway.blocked), notes, "stop")
-    began = time.now
-    for _ in range(60):
-        assert await clock.reached(10.5 + time.now - began, began) is None
-        time.now += 100
-    # It knows nothing of its absence, and the agent goes on.
-    gateway.answer = Blocked()
-    time.now += 1
+    clock, attendance = LimitClock(Limits(wall=10, idle=5, ask_blocked=gateway.blocked), notes, "stop"), Attendance()
+    for now in range(1011, 7000, 100):
+        time.now = now
+        assert await clock.reached(1001, attendance, 1001) is None
+    # It is back, and knows nothing of its absence.
+    gateway.answer = []
+    time.now += 2
     back = time.now
-    assert await clock.reached(9.5 + time.now - began, time.now) is None
-    time.now += 1
-    assert await clock.reached(9.5 + time.now - began, back) == "wall_clock"
+    assert await clock.reached(1001.5, attendance, back) is None
+    time.now = back + 0.4
+    assert await clock.reached(1001.5, attendance, back) is None
+    time.now = back + 1.1
+    assert await clock.reached(1001.5, attendance, back) == "wall_clock"
 
 
-@pytest.mark.parametrize("ask", [None, Gateway(Blocked()).blocked], ids=["no gateway", "nothing waits"])
+@pytest.mark.parametrize("ask", [None, Gateway([]).blocked], ids=["no gateway", "nothing waits"])
 @pytest.mark.parametrize(("limits", "why"), [((10.0, None), "wall_clock"), ((None, 5.0), "idle")], ids=["wall", "idle"])
 async def test_a_limit_is_reached_at_once_where_nothing_waits(
     notes: Notes, time: Time, ask: AskBlocked | None, limits: tuple[float | None, float | None], why: Stop
 ) -> None:
     clock = LimitClock(Limits(*limits, ask_blocked=ask), notes, "stop")
-    assert await clock.reached(10.1, time.now - 5.1) == why
+    attendance = Attendance()
+    time.now = 1010.1
+    assert await clock.reached(1000, attendance, 1005) == why
     assert noted_stop(notes, "stop") == why
 
 
@@ -153,7 +181,7 @@ BOTH = pytest.mark.parametrize("limits", [{"wall": 0.0, "idle": None}, {"idle": 
 @BOTH
 @pytest.mark.parametrize("answer", [WAITS, None], ids=["a call waits", "no gateway"])
 async def test_a_turn_goes_on_while_its_call_waits(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float | None], answer: Blocked | None
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float | None], answer: Intervals | None
 ) -> None:
     monkeypatch.setattr(limits_module, "ASK_EVERY_SEC", 0.01)
     gateway = Gateway(answer)
@@ -173,7 +201,7 @@ async def test_a_turn_is_stopped_once_its_call_waits_no_more(
     turn = take_turn(wire, gateway, [], **limits)
     await until(lambda: gateway.asked >= 3 or turn.done())
     assert not turn.done()
-    gateway.answer = Blocked(ended_ago_sec=1.0)
+    gateway.answer = ()
     assert (await turn).ended_by == ("idle" if "wall" not in limits else "wall_clock")
 
 
@@ -197,5 +225,5 @@ async def test_a_turn_behind_acpx_goes_on_while_its_call_waits(
     turn = asyncio.create_task(listening)
     await until(lambda: gateway.asked >= 3 or turn.done())
     assert not turn.done()
-    gateway.answer = Blocked(ended_ago_sec=1.0)
+    gateway.answer = ()
     assert await turn == ("idle" if "wall" not in limits else "wall_clock")
