@@ -125,6 +125,7 @@ async def test_a_call_outlives_the_worker_and_one_that_dies_with_the_gateway_is_
     await assert_nothing_is_left(stack)
 
 
+@pytest.mark.long
 @on_local
 async def test_a_call_that_waits_for_the_disk_is_no_silence_of_its_agent(
     stack: EmbeddedStack, task: Path, tmp_path: Path
