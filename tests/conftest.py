@@ -121,6 +121,8 @@ def pytest_configure() -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    # Workers and workflows in these processes make objects by the million, few of them in cycles.
+    gc.set_threshold(50_000)
     gc.enable()
 
 
