@@ -29,7 +29,7 @@ TROUBLE_EVERY_SEC = 3.0
 """Seconds between two questions to the server, what fails and is retried."""
 
 RUN_AGAIN = "run again"
-"""Of an attempt that another one follows."""
+"""Status that is shown of an attempt which another one follows."""
 
 MAX_OPEN = 12
 MAX_RECENT = 8

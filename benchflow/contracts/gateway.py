@@ -30,7 +30,7 @@ RELAY_MOUNT = "/run/benchflow/gateway"
 SOCKET_NAME = "gateway.sock"
 
 STALL_SEC = 600.0
-"""How long an upstream may send nothing, if its agent may not be silent for longer."""
+"""Seconds for which an upstream may send nothing, if its agent may not be silent for longer."""
 
 TOKEN_PREFIX = "bfg-"
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
-
-from support.gateway_house import House
 
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.models import Model
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import AgentSpec, Origin, RolloutSpec, RunConfig, TaskRef
 from benchflow.contracts.options import WorkerOptions
+from benchflow.paths import StatePaths
 
 
-def model_of(house: House, id: str) -> Model:
+def model_of(paths: StatePaths, notes: Path, id: str, run: RunConfig | None = None) -> Model:
+    """Return it. paths: of the worker; notes: directory of what the session notes; run: by default a local one."""
     nothing: Any = None
     context = WorkerContext(
         client=nothing,
-        paths=house.paths,
+        paths=paths,
         store=nothing,
         host_id="host",
         queue="queue",
@@ -34,7 +35,7 @@ def model_of(house: House, id: str) -> Model:
         task=TaskRef(name="task", digest="d", pack=ArtifactRef(uri="file:///t", sha256="0" * 64, size=1)),
         agent=AgentSpec(name="policy", model="openai/scripted"),
         repeat=0,
-        run=RunConfig(sandbox="local"),
-        origin=Origin(host_id="h", job_dir="/jobs/j"),
+        run=run or RunConfig(sandbox="local"),
+        origin=Origin(host_id="h", job_dir=str(notes.parent / "jobs" / "j")),
     )
-    return Model(context, spec, house.directory / "notes")
+    return Model(context, spec, notes)

@@ -29,7 +29,7 @@ async def test_a_call_that_is_under_way_for_long_delays_a_checkpoint_and_does_no
     async with raw_upstream(recover) as upstream:
         retries = RetryPolicy(max_retries=10_000, first_wait_sec=0.05, max_wait_sec=0.05)
         agent = await house.agent("openai-chat", upstream.base_url, retries=retries)
-        model = model_of(house, agent.id)
+        model = model_of(house.paths, house.directory / "notes", agent.id)
         call = asyncio.create_task(agent.call(stream=False))
         await until(lambda: upstream.visits)
         with pytest.raises(BenchFlowError, match="still under way") as caught:

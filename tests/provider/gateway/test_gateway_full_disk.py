@@ -217,9 +217,9 @@ async def test_an_answer_that_waits_for_space_keeps_its_agent_waiting_unless_tha
 async def test_a_turn_is_told_what_it_waits_for(own_house: House, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with raw_upstream(answer_done) as upstream:
         agent = await agent_on(own_house, disk, upstream.base_url)
-        model = model_of(own_house, agent.id)
+        model = model_of(own_house.paths, own_house.directory / "notes", agent.id)
         assert await model.blocked() == ()
-        assert await model_of(own_house, "nobody").blocked() == ()
+        assert await model_of(own_house.paths, own_house.directory / "notes", "nobody").blocked() == ()
         with filled(disk):
             call = asyncio.create_task(agent.call(LONG, stream=False))
             await until(lambda: blocked_for(own_house, agent, 0.1))

@@ -6,30 +6,21 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from support.moved_clock import MovedClock
 
 from benchflow.gateway import blockage as blockage_module
 from benchflow.gateway.blockage import FROZEN_SEC, AbsenceWatch, Blockage
 from benchflow.testing.waiting import until
 
 
-class Time:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    made = Time()
+def time(monkeypatch: pytest.MonkeyPatch) -> MovedClock:
+    made = MovedClock()
     monkeypatch.setattr(blockage_module, "time", made)
     return made
 
 
-def test_waits_at_the_same_time_are_one(time: Time) -> None:
+def test_waits_at_the_same_time_are_one(time: MovedClock) -> None:
     blockage = Blockage()
     time.now = 1010
     blockage.add(1000)
@@ -41,7 +32,7 @@ def test_waits_at_the_same_time_are_one(time: Time) -> None:
     assert blockage.intervals == [(1000, 1011), (1019, 1020)]
 
 
-def test_of_very_many_waits_the_last_are_one(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_waits_the_last_are_one(time: MovedClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blockage_module, "MAX_INTERVALS", 2)
     blockage = Blockage()
     for now in (1010, 1020, 1030):
@@ -50,7 +41,7 @@ def test_of_very_many_waits_the_last_are_one(time: Time, monkeypatch: pytest.Mon
     assert blockage.intervals == [(1009, 1010), (1019, 1030)]
 
 
-def test_the_time_in_which_the_process_is_frozen_is_a_wait_of_all_calls(time: Time, tmp_path: Path) -> None:
+def test_the_time_in_which_the_process_is_frozen_is_a_wait_of_all_calls(time: MovedClock, tmp_path: Path) -> None:
     waiting, other = Blockage(), Blockage()
     watch = AbsenceWatch(lambda: [waiting, other], tmp_path / "seen")
     time.now += FROZEN_SEC
@@ -66,7 +57,7 @@ def test_the_time_in_which_the_process_is_frozen_is_a_wait_of_all_calls(time: Ti
     assert other.intervals == [(began, began + 600)]
 
 
-async def test_the_time_in_which_no_process_runs_is_counted_by_the_next_one(time: Time, tmp_path: Path) -> None:
+async def test_the_time_in_which_no_process_runs_is_counted_by_the_next_one(time: MovedClock, tmp_path: Path) -> None:
     record = tmp_path / "seen"
     running = asyncio.create_task(AbsenceWatch(list, record).run())
     await until(record.exists)
@@ -82,7 +73,7 @@ async def test_the_time_in_which_no_process_runs_is_counted_by_the_next_one(time
 
 
 @pytest.mark.parametrize("content", ["", "nothing"])
-def test_a_record_that_cannot_be_read_counts_nothing(time: Time, tmp_path: Path, content: str) -> None:
+def test_a_record_that_cannot_be_read_counts_nothing(time: MovedClock, tmp_path: Path, content: str) -> None:
     blockage = Blockage()
     (tmp_path / "seen").write_text(content)
     AbsenceWatch(lambda: [blockage], tmp_path / "seen").resume()

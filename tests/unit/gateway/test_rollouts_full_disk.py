@@ -1,4 +1,4 @@
-"""What the gateway is told while its disk is full: it is refused, and done when it is asked again."""
+"""Tell the gateway something while its disk is full: it is refused, and done when it is asked for again."""
 
 from __future__ import annotations
 

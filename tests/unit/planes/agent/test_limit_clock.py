@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from support.moved_clock import MovedClock
 
 from benchflow.planes.agent.acp import limits as limits_module
 from benchflow.planes.agent.acp.events import Reading
@@ -38,19 +39,9 @@ class Gateway:
         return [(monotonic(), monotonic())] if self.answer is WAITS else self.answer
 
 
-class Time:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    made = Time()
+def time(monkeypatch: pytest.MonkeyPatch) -> MovedClock:
+    made = MovedClock()
     monkeypatch.setattr(limits_module, "time", made)
     return made
 
@@ -72,7 +63,9 @@ def wire(tmp_path: Path) -> Wire:
 # --- the clock -------------------------------------------------------------------------------------------
 
 
-async def test_the_gateway_is_asked_only_when_a_limit_seems_reached_and_once_a_second(notes: Notes, time: Time) -> None:
+async def test_the_gateway_is_asked_only_when_a_limit_seems_reached_and_once_a_second(
+    notes: Notes, time: MovedClock
+) -> None:
     gateway = Gateway([(1009, 1200)])
     clock, attendance = LimitClock(Limits(wall=10, idle=5, ask_blocked=gateway.blocked), notes, "stop"), Attendance()
     time.now = 1009
@@ -91,7 +84,7 @@ async def test_the_gateway_is_asked_only_when_a_limit_seems_reached_and_once_a_s
     assert noted_stop(notes, "stop") is None
 
 
-async def test_the_seconds_of_waits_count_for_neither_limit(notes: Notes, time: Time) -> None:
+async def test_the_seconds_of_waits_count_for_neither_limit(notes: Notes, time: MovedClock) -> None:
     # The first was before the turn, and two overlap.
     gateway = Gateway([(900, 950), (1002, 1050), (1040, 1102)])
     wall = LimitClock(Limits(wall=10, idle=None, ask_blocked=gateway.blocked), notes, "wall")
@@ -109,7 +102,7 @@ async def test_the_seconds_of_waits_count_for_neither_limit(notes: Notes, time: 
 
 @pytest.mark.parametrize("missed", [(1002.0, 1102.0), (1004.0, 1104.0), (1050.0, 1080.0)])
 async def test_what_is_waited_for_while_nobody_attends_counts_once(
-    notes: Notes, time: Time, missed: tuple[float, float]
+    notes: Notes, time: MovedClock, missed: tuple[float, float]
 ) -> None:
     gateway = Gateway([(1002, 1102)])
     clock, attendance = LimitClock(Limits(wall=10, idle=None, ask_blocked=gateway.blocked), notes, "stop"), Attendance()
@@ -121,7 +114,7 @@ async def test_what_is_waited_for_while_nobody_attends_counts_once(
     assert await clock.reached(1000, attendance, 1001) == "wall_clock"
 
 
-async def test_the_limits_stand_still_while_no_gateway_answers(notes: Notes, time: Time) -> None:
+async def test_the_limits_stand_still_while_no_gateway_answers(notes: Notes, time: MovedClock) -> None:
     gateway = Gateway(None)
     clock, attendance = LimitClock(Limits(wall=10, idle=5, ask_blocked=gateway.blocked), notes, "stop"), Attendance()
     for now in range(1011, 7000, 100):
@@ -141,7 +134,7 @@ async def test_the_limits_stand_still_while_no_gateway_answers(notes: Notes, tim
 @pytest.mark.parametrize("ask", [None, Gateway([]).blocked], ids=["no gateway", "nothing waits"])
 @pytest.mark.parametrize(("limits", "why"), [((10.0, None), "wall_clock"), ((None, 5.0), "idle")], ids=["wall", "idle"])
 async def test_a_limit_is_reached_at_once_where_nothing_waits(
-    notes: Notes, time: Time, ask: AskBlocked | None, limits: tuple[float | None, float | None], why: Stop
+    notes: Notes, time: MovedClock, ask: AskBlocked | None, limits: tuple[float | None, float | None], why: Stop
 ) -> None:
     clock = LimitClock(Limits(*limits, ask_blocked=ask), notes, "stop")
     attendance = Attendance()

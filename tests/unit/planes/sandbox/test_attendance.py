@@ -7,24 +7,15 @@ from pathlib import Path
 
 import pytest
 from support.freezes import FROZEN_SEC, freeze, notice_soon
+from support.moved_clock import MovedClock
 
 from benchflow.planes.sandbox import timeouts
 from benchflow.planes.sandbox.timeouts import Attendance, AwakeDeadline, awake_clock
 
 
-class Clock:
-    """A monotonic clock that only the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> MovedClock:
+    clock = MovedClock()
     monkeypatch.setattr(timeouts, "time", clock)
     return clock
 
@@ -34,19 +25,19 @@ def record(tmp_path: Path) -> Path:
     return tmp_path / "turn"
 
 
-def attend(attendance: Attendance, clock: Clock, seconds: int) -> None:
+def attend(attendance: Attendance, clock: MovedClock, seconds: int) -> None:
     for _ in range(seconds):
         clock.now += 1
         assert not attendance.look()
 
 
-def test_time_that_is_attended_is_charged(record: Path, clock: Clock) -> None:
+def test_time_that_is_attended_is_charged(record: Path, clock: MovedClock) -> None:
     attendance = Attendance(record)
     attend(attendance, clock, 100)
     assert attendance.missed_sec == 0
 
 
-def test_the_time_for_which_a_worker_is_frozen_is_not_charged(record: Path, clock: Clock) -> None:
+def test_the_time_for_which_a_worker_is_frozen_is_not_charged(record: Path, clock: MovedClock) -> None:
     attendance = Attendance(record)
     attend(attendance, clock, 5)
     clock.now += 90
@@ -55,7 +46,7 @@ def test_the_time_for_which_a_worker_is_frozen_is_not_charged(record: Path, cloc
     assert attendance.missed_sec == 90
 
 
-def test_the_time_between_two_workers_is_not_charged(record: Path, clock: Clock) -> None:
+def test_the_time_between_two_workers_is_not_charged(record: Path, clock: MovedClock) -> None:
     attend(Attendance(record), clock, 10)
     clock.now += 3600
     next_one = Attendance(record)
@@ -67,7 +58,7 @@ def test_the_time_between_two_workers_is_not_charged(record: Path, clock: Clock)
     assert third.missed_sec == next_one.missed_sec
 
 
-def test_waiting_for_a_person_is_not_charged_however_short_it_is(record: Path, clock: Clock) -> None:
+def test_waiting_for_a_person_is_not_charged_however_short_it_is(record: Path, clock: MovedClock) -> None:
     first = Attendance(record)
     attend(first, clock, 5)
     first.leave()
@@ -78,7 +69,7 @@ def test_waiting_for_a_person_is_not_charged_however_short_it_is(record: Path, c
     assert second.missed_sec == 3
 
 
-def test_each_turn_has_a_record_of_its_own(record: Path, clock: Clock) -> None:
+def test_each_turn_has_a_record_of_its_own(record: Path, clock: MovedClock) -> None:
     attend(Attendance(record), clock, 2)
     clock.now += 500
     other = Attendance(record.with_name("other"))
@@ -86,7 +77,7 @@ def test_each_turn_has_a_record_of_its_own(record: Path, clock: Clock) -> None:
     assert other.missed_sec == 0
 
 
-def test_what_began_before_anybody_attended_is_not_charged_for_a_freeze(record: Path, clock: Clock) -> None:
+def test_what_began_before_anybody_attended_is_not_charged_for_a_freeze(record: Path, clock: MovedClock) -> None:
     """Such as a command whose host was frozen before its worker could note anything."""
     began = clock.now
     clock.now += 1800
@@ -99,7 +90,7 @@ def test_what_began_before_anybody_attended_is_not_charged_for_a_freeze(record: 
     assert 5 - timeouts.LOOK_EVERY_SEC <= next_one.attended_sec <= 5
 
 
-def test_what_another_worker_attends_to_while_one_is_frozen_is_charged_once(record: Path, clock: Clock) -> None:
+def test_what_another_worker_attends_to_while_one_is_frozen_is_charged_once(record: Path, clock: MovedClock) -> None:
     began = clock.now
     first = Attendance(record, began)
     attend(first, clock, 4)
@@ -111,7 +102,7 @@ def test_what_another_worker_attends_to_while_one_is_frozen_is_charged_once(reco
     assert first.attended_sec == second.attended_sec == 24
 
 
-def test_a_deadline_does_not_come_in_a_freeze_and_comes_all_the_same(clock: Clock) -> None:
+def test_a_deadline_does_not_come_in_a_freeze_and_comes_all_the_same(clock: MovedClock) -> None:
     deadline = AwakeDeadline(60)
     clock.now += 9
     assert not deadline.is_over()
