@@ -21,10 +21,10 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from benchflow import errors
 from benchflow.contracts import names
 from benchflow.contracts.activities import ReportResult
 from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.failures import error_type
 from benchflow.contracts.rollout import RolloutOutcome
 from benchflow.errors import BenchFlowError, ServerUnavailableError
 
@@ -174,8 +174,7 @@ async def _failing_task(client: Client, described: WorkflowExecutionDescription)
     for event in history.history.events:
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
             failure = event.workflow_task_failed_event_attributes.failure
-            kind = getattr(errors, failure.application_failure_info.type, None)
-            may_pass = isinstance(kind, type) and issubclass(kind, errors.BenchFlowError) and kind.is_outage
+            may_pass = error_type(failure.application_failure_info.type).is_outage
             since = pending.original_scheduled_time.ToNanoseconds() / 1e9
             return FailingTask(described.id, pending.attempt, since, _text(failure), may_pass)
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:

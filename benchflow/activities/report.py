@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -50,6 +51,16 @@ AFTER_CANCEL_SEC = 10.0
 """For collecting what a cancelled rollout has left: whoever cancels wants the end, more than all of it."""
 
 
+_OF_ATTEMPT = 0.95
+"""Part of the server's limit of an attempt that the activity takes. The attempts that the server ends have no limit."""
+
+
+def _attempt_limit() -> AbstractAsyncContextManager[asyncio.Timeout]:
+    """Limit an attempt by attended seconds: one that ends so has failed, and counts towards `max_failures`."""
+    limit = activity.info().start_to_close_timeout
+    return awake_timeout(limit.total_seconds() * _OF_ATTEMPT if limit is not None else None)
+
+
 class ReportActivities:
     def __init__(self, context: WorkerContext) -> None:
         self.context = context
@@ -57,6 +68,10 @@ class ReportActivities:
     @activity.defn(name=names.REPORT)
     async def report(self, report: ReportInput) -> ReportResult:
         """Where there is a sandbox: collect from it, then write."""
+        async with _attempt_limit():
+            return await self._collect_and_write(report)
+
+    async def _collect_and_write(self, report: ReportInput) -> ReportResult:
         paths = self.context.make_results_directory(report.spec)
         assert report.sandbox is not None
         warnings = list(report.warnings)
@@ -94,10 +109,11 @@ class ReportActivities:
 
     @activity.defn(name=names.REPORT_WITHOUT_SANDBOX)
     async def report_without_sandbox(self, report: ReportInput) -> ReportResult:
-        if report.record is not None:
-            # Its host is lost, and what it had written there.
-            await lay_out_record(self.context, report.spec, report.record)
-        return await self.write(report, self.context.make_results_directory(report.spec))
+        async with _attempt_limit():
+            if report.record is not None:
+                # Its host is lost, and what it had written there.
+                await lay_out_record(self.context, report.spec, report.record)
+            return await self.write(report, self.context.make_results_directory(report.spec))
 
     async def _redactor(self, spec: RolloutSpec) -> Redactor:
         """Takes out what an agent may have written down of what it was trusted with."""

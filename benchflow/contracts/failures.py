@@ -72,12 +72,15 @@ def failure_of(error: BaseException, phase: Phase | None = None) -> Failure:
     return Failure(type=type(error).__name__, category="internal", message=text[:MAX_TEXT], phase=phase, retryable=True)
 
 
+def error_type(name: str | None) -> type[errors.BenchFlowError]:
+    """Return the type of errors that a failure names; `BenchFlowError` where it is none of ours."""
+    kind = getattr(errors, name or "", None)
+    return kind if isinstance(kind, type) and issubclass(kind, errors.BenchFlowError) else errors.BenchFlowError
+
+
 def error_of(failure: Failure) -> errors.BenchFlowError:
     """The typed error that a failure was made from; `BenchFlowError` for one that was not ours."""
-    kind = getattr(errors, failure.type, errors.BenchFlowError)
-    if not (isinstance(kind, type) and issubclass(kind, errors.BenchFlowError)):
-        kind = errors.BenchFlowError
-    return kind(
+    return error_type(failure.type)(
         failure.message,
         file=failure.file,
         key=failure.key,

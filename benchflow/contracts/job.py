@@ -255,10 +255,10 @@ class RolloutSpec(Model):
     def run_timeout(self) -> timedelta:
         """Return how long its workflow may run: a backstop, longer than a rollout takes that ends by itself.
 
-        Its report is tried in the sandbox, and without it, each of these once more after an outage; checkpoints are
-        released on their hosts, and elsewhere where these are lost; the sandbox is removed. Of one that branches, all
-        children may run one after another, each for as long; those of a child are fewer, so that it ends before its
-        parent does.
+        Its report is tried in the sandbox and without it, for as long as an outage of `max_wait_sec` lasts, and each
+        once more after a cancellation; checkpoints are released on their hosts, and elsewhere where these are lost; the
+        sandbox is removed. Of one that branches, all children may run one after another, each for as long; those of a
+        child are fewer, so that it ends before its parent does.
         """
         limits = self.options
         ending = 4 * limits.report_total_sec + 3 * limits.teardown_total_sec

@@ -167,7 +167,8 @@ class WorkflowOptions(_FromEnvironment):
     """Sandboxes that a rollout may have because of lost hosts, the first included."""
 
     report_total_sec: Seconds = 900.0
-    """Seconds that writing a result is tried for (a disk may be full) before the rollout ends errored."""
+    """Seconds of one attempt to write a result or a summary. An outage (a disk is full) is waited for as long as it
+    lasts; once the rollout or the job was cancelled, for no more than this."""
 
     teardown_total_sec: Seconds = 600.0
     """Seconds that a teardown, or a release of checkpoints, is tried for before it is left to the reaper."""
@@ -200,7 +201,8 @@ class WorkflowOptions(_FromEnvironment):
     """Seconds that a rollout's workflow task must have failed for before a sweep terminates the rollout."""
 
     max_wait_sec: Seconds = 30 * 86400.0
-    """Most seconds that a rollout may wait for slots, people and callbacks together, before the server ends it."""
+    """Most seconds that a rollout may wait for slots, people, callbacks and, with its report, the end of an outage
+    together, before the server ends it."""
 
     @model_validator(mode="before")
     @classmethod

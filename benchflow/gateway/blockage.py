@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import time
@@ -10,24 +11,42 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-FROZEN_SEC = 10.0
-"""Seconds between two looks that say that nobody was there between them. Fewer may be due to load."""
+from benchflow.disk_writes import write_all
+from benchflow.store import storage_errors
+
+FROZEN_SEC = 3.0
+"""Seconds between two looks that say that nobody was there between them. Under load that may be said wrongly: calls
+waited all the same."""
 
 JOINED_SEC = 1.0
 """Seconds between two waits that are taken for one: between two attempts to write, other calls have their turn."""
 
-MAX_INTERVALS = 1000
+MAX_INTERVALS = 150
 """Waits that are told of a rollout. Of more, the last ones are told as one that has lasted all the time."""
+
+_RECORD_BYTES = 8192
+"""More than so many intervals need."""
 
 _LOOK_EVERY_SEC = 1.0
 
 
 class Blockage:
-    """The times in which at least one call of a rollout waited for the gateway itself."""
+    """The times in which at least one call of a rollout waited for the gateway itself. The next gateway knows them."""
 
-    def __init__(self) -> None:
-        self.intervals: list[tuple[float, float]] = []
+    def __init__(self, record: Path) -> None:
+        """Go on with what an earlier gateway has recorded, if there was one.
+
+        Args:
+            record: File of the rollout's own.
+
+        Raises:
+            StoreError: There is no space for it.
+        """
+        self._record = record
+        self.intervals: list[tuple[float, float]] = _recorded(record)
         """Begin and end of each, of this host's monotonic clock, in order of their ends."""
+        with storage_errors(record):
+            _write_in_place(record, self._line())
 
     def add(self, began: float) -> None:
         """Add the time from `began`, of the monotonic clock, until now."""
@@ -36,6 +55,30 @@ class Blockage:
             self.intervals.pop()
             began = min(began, last_began)
         self.intervals.append((began, time.monotonic()))
+        with suppress(OSError):
+            _write_in_place(self._record, self._line())
+
+    def _line(self) -> bytes:
+        text = json.dumps([[round(began, 3), round(ended, 3)] for began, ended in self.intervals])
+        return text.encode().ljust(_RECORD_BYTES)
+
+
+def _recorded(record: Path) -> list[tuple[float, float]]:
+    """Return the intervals in a record; none where there is none that can be read, or this host was started since."""
+    with suppress(OSError, ValueError, TypeError):
+        intervals = [(float(began), float(ended)) for began, ended in json.loads(record.read_bytes())]
+        if all(ended <= time.monotonic() for _, ended in intervals):
+            return intervals
+    return []
+
+
+def _write_in_place(file: Path, content: bytes) -> None:
+    """Write content of always the same length: a disk that became full has space for it."""
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(fd, content)
+    finally:
+        os.close(fd)
 
 
 class AbsenceWatch:
@@ -73,10 +116,6 @@ class AbsenceWatch:
             await asyncio.sleep(_LOOK_EVERY_SEC)
 
     def _note(self) -> None:
-        # In place, and of one length: a disk that became full has space for it. No call depends on it.
+        # No call depends on it.
         with suppress(OSError):
-            fd = os.open(self._record, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                os.write(fd, f"{self._seen:020.3f}".encode())
-            finally:
-                os.close(fd)
+            _write_in_place(self._record, f"{self._seen:020.3f}".encode())

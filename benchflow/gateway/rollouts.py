@@ -49,7 +49,13 @@ class Rollout:
     """One rollout's calls: how many are under way, whether new ones are held, what was used."""
 
     def __init__(
-        self, kept: Kept, meter: Meter, past: Past, replayer: Replayer | None, prefix: PrefixCheck | None
+        self,
+        kept: Kept,
+        meter: Meter,
+        past: Past,
+        replayer: Replayer | None,
+        prefix: PrefixCheck | None,
+        blockage: Blockage,
     ) -> None:
         self.registration = kept.registration
         self.attribution = kept.attribution
@@ -70,7 +76,7 @@ class Rollout:
         self._changed = asyncio.Event()
         self._quiet_since = time.monotonic()
         self._left_calls: set[Callable[[], None]] = set()
-        self.blockage = Blockage()
+        self.blockage = blockage
         self.is_over = False
         """Whether the rollout was forgotten: nobody reads its record any more."""
 
@@ -298,7 +304,8 @@ class Rollouts:
         replayer = None
         if registration.replay is not None and self._make_replayer is not None:
             replayer = self._make_replayer(registration, past.calls)
-        return Rollout(kept, meter, past, replayer, PrefixCheck.open(registration))
+        blockage = Blockage(self._file(registration).with_suffix(".blocked"))
+        return Rollout(kept, meter, past, replayer, PrefixCheck.open(registration), blockage)
 
     def _add(self, rollout: Rollout) -> None:
         self._by_id[rollout.registration.id] = rollout
@@ -317,6 +324,7 @@ class Rollouts:
         file = self._file(rollout.registration)
         with storage_errors(file):
             file.unlink(missing_ok=True)
+            file.with_suffix(".blocked").unlink(missing_ok=True)
 
     def _file(self, registration: Registration) -> Path:
         return self._directory / f"{_digest(registration.token)}.json"

@@ -12,14 +12,14 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
-    from benchflow.contracts.activities import HostQuery, HostStatus, ProvisionInput
+    from benchflow.contracts.activities import HostQuery, HostStatus, ProvisionInput, SandboxInput
     from benchflow.contracts.checkpoint import Checkpoint
+    from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.rollout import Failure
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.workflows import options
     from benchflow.workflows.cancellation import result_of, to_the_end
     from benchflow.workflows.deadline import waiting
-    from benchflow.workflows.ending import tear_down
 
 
 class HostLost(Exception):
@@ -138,6 +138,21 @@ async def _run(
     limits = options.shared(limit)
     place = await result_of(workflow.start_activity(name, wanted, result_type=SandboxRef, summary=summary, **limits))
     return place
+
+
+async def tear_down(spec: RolloutSpec, sandbox: SandboxRef | None) -> None:
+    """Remove the sandbox, if there is one."""
+    if sandbox is None:
+        return
+    try:
+        await workflow.execute_activity(
+            names.TEARDOWN,
+            SandboxInput(spec=spec, sandbox=sandbox),
+            **options.on_host(sandbox.queue, total_sec=options.current().teardown_total_sec),
+        )
+    except ActivityError as error:
+        # A worker of that host reaps it by its labels once this workflow is over.
+        workflow.logger.warning("teardown failed: %s", error.cause)
 
 
 async def _lives(queue: str) -> bool:

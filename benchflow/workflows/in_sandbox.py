@@ -38,9 +38,8 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.trajectories.growth import asked_in
     from benchflow.workflows.branching import Branches, chain_nodes
     from benchflow.workflows.deadline import waiting
-    from benchflow.workflows.ending import tear_down
     from benchflow.workflows.failures import failure_from
-    from benchflow.workflows.hosts import HostLost, on_host, provision, wait_for_slot
+    from benchflow.workflows.hosts import HostLost, on_host, provision, tear_down, wait_for_slot
     from benchflow.workflows.keeping import PutBack, release
     from benchflow.workflows.phases import Phases
     from benchflow.workflows.sessions import Sessions, replaying

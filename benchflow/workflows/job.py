@@ -70,7 +70,7 @@ class JobWorkflow:
         self._children: set[asyncio.Task[Any]] = set()
         self._naming = Patience(self.options.start_total_sec, lambda: self._cancelled)
         self._driving = Patience(self.options.start_total_sec, lambda: self._cancelled)
-        self._finishing = Patience(self.options.report_total_sec)
+        self._finishing = Patience(self.options.report_total_sec, outlasts=lambda: not self._cancelled)
         self._sweep = Sweep(job, self._open, on_done=self.rollout_done, on_lost=self._take)
 
     @workflow.run

@@ -14,6 +14,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
+    from benchflow.contracts.failures import error_type
     from benchflow.workflows import options
     from benchflow.workflows.failures import failure_from
 
@@ -22,19 +23,29 @@ ATTEMPTS = 5
 
 MAX_WAIT_SEC = 60.0
 
+MAX_OUTAGE_WAIT_SEC = 900.0
+"""Wait between two tries once the time is over and an outage lasts: of weeks of it, the history must hold all."""
+
 
 class Patience:
     """Failures in a row of one kind of work."""
 
-    def __init__(self, total_sec: float, is_over: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        total_sec: float,
+        is_over: Callable[[], bool] = lambda: False,
+        outlasts: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Begin without a failure.
 
         Args:
             total_sec: Seconds from the first failure to the last try.
             is_over: Whether another try is wanted no more.
+            outlasts: Whether an outage is waited for also when that time is over.
         """
         self._total_sec = total_sec
         self._is_over = is_over
+        self._outlasts = outlasts
         self._since: float | None = None
         self._failures = 0
         self.trouble: str | None = None
@@ -50,15 +61,17 @@ class Patience:
         if self._since is None:
             self._since = now
         self._failures += 1
-        left = self._since + self._total_sec - now
+        failure = failure_from(error, "plan")
+        left, longest = self._since + self._total_sec - now, MAX_WAIT_SEC
+        if left <= 0 and error_type(failure.type).is_outage and self._outlasts():
+            left = longest = MAX_OUTAGE_WAIT_SEC
         if left <= 0 or self._is_over():
             return False
-        failure = failure_from(error, "plan")
         self.trouble = f"{work}, attempt {self._failures + 1}: {failure.type}: {failure.message[:300]}"
         workflow.logger.warning("%s", self.trouble)
         growing = options.current().retry_initial_sec * 2.0 ** min(self._failures - 1, 20)
         try:
-            await workflow.wait_condition(self._is_over, timeout=max(0.001, min(growing, left, MAX_WAIT_SEC)))
+            await workflow.wait_condition(self._is_over, timeout=max(0.001, min(growing, left, longest)))
         except TimeoutError:
             return True
         return False

@@ -20,8 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.rollout import Rollback, Usage, total
     from benchflow.workflows.cancellation import to_the_end
-    from benchflow.workflows.ending import tear_down
-    from benchflow.workflows.hosts import HostLost, on_host
+    from benchflow.workflows.hosts import HostLost, on_host, tear_down
     from benchflow.workflows.in_sandbox import InSandbox
     from benchflow.workflows.keeping import PutBack, release
 

@@ -29,9 +29,9 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.cancellation import to_the_end
     from benchflow.workflows.children import failed
     from benchflow.workflows.deadline import Deadline
-    from benchflow.workflows.ending import ReportWriter, tear_down, tell_job
+    from benchflow.workflows.ending import ReportWriter, tell_job
     from benchflow.workflows.failures import failure_from
-    from benchflow.workflows.hosts import SLOT, HostLost
+    from benchflow.workflows.hosts import SLOT, HostLost, tear_down
     from benchflow.workflows.in_sandbox import InSandbox
     from benchflow.workflows.keeping import PutBack, release
     from benchflow.workflows.operator import rollout_details
@@ -87,10 +87,10 @@ class RolloutWorkflow:
             self._error = failure_from(error, self._phases.phase)
         self._error = self._stop or self._error or self._here.error
         try:
-            outcome = await to_the_end(self._end(started), on_cancel=self._writer.stop_collecting)
+            outcome = await to_the_end(self._end(started), on_cancel=self._writer.cancel)
         except Exception:
             workflow.logger.exception("the rollout's end has a defect, and is run once more")
-            outcome = await to_the_end(self._end(started), on_cancel=self._writer.stop_collecting)
+            outcome = await to_the_end(self._end(started), on_cancel=self._writer.cancel)
         if self._cancelled:
             raise asyncio.CancelledError
         return outcome

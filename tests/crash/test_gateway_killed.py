@@ -159,7 +159,7 @@ async def test_a_frozen_gateway_costs_time_and_neither_limit_of_a_turn(
     await model.arrived(1, timeout=PATIENCE)
     with stopped([(await ensure_gateway(stack.paths)).pid]):
         model.release("first")
-        await last(FROZEN_SEC + 2)
+        await last(FROZEN_SEC + 9)
     await finish(job)
     result_of(job)
     assert len(model.calls) == 2

@@ -7,22 +7,27 @@ import errno
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.outages import tmpfs
+from support.outages import filled, tmpfs
 from support.theatre import Theatre
+from temporalio.client import WorkflowExecutionStatus
 
+from benchflow.activities import job as finishing
 from benchflow.activities.lost import LostActivities
 from benchflow.activities.report import ReportActivities
 from benchflow.contracts import names
-from benchflow.contracts.activities import LostInput, ReportResult
+from benchflow.contracts.activities import LostInput
 from benchflow.contracts.job import Origin
 from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.rollout import Failure
 from benchflow.errors import DiskFullError
+from benchflow.jobs.client import Job
+from benchflow.results.summary import write_summary
 from benchflow.store import Store
 from benchflow.testing.waiting import until
 
@@ -41,59 +46,90 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", place], check=True)
 
 
-def fill(disk: Path) -> Path:
-    """Leave no byte of a disk free. Return the file to remove."""
-    file = disk / "filler"
-    with contextlib.suppress(OSError), file.open("wb", buffering=0) as filler:
-        while filler.write(bytes(65536)):
-            pass
-    return file
-
-
-async def test_a_report_waits_for_space_and_has_one_whole_row(disk: Path, theatre: Theatre) -> None:
-    theatre.options(retry_initial_sec=0.05, retry_max_sec=0.1)
-    theatre.hall.held = True
-    job = await theatre.submit(repeats=2, concurrency=2)
-    rollouts = await theatre.in_turn(2)
-    filler = fill(disk)
-    theatre.hall.release_all()
-
-    async def is_full() -> bool:
-        troubles = [await job.trouble(rollout) for rollout in rollouts]
-        return all(trouble is not None and "DiskFullError" in trouble for trouble in troubles)
-
-    await until(is_full)
-    filler.unlink()
+async def test_a_report_waits_for_space_longer_than_its_limit_and_has_one_whole_row(
+    disk: Path, theatre: Theatre
+) -> None:
+    theatre.options(retry_initial_sec=0.05, retry_max_sec=0.1, report_total_sec=0.5)
+    async with reporting(disk, theatre, repeats=2) as job:
+        rollouts = [f"{job.id}/r/play/oracle/{number}" for number in range(2)]
+        for rollout in rollouts:
+            await until(lambda rollout=rollout: has_failed(job, rollout, 8))
     results = await theatre.results(job)
     assert [(one.status, one.reward, one.error, one.attempt) for one in results] == [("passed", 1.0, None, 1)] * 2
     rows = [json.loads(line) for line in job.directory.results.read_text().splitlines()]
     assert sorted(row["workflow_id"] for row in rows) == rollouts
+    for rollout in rollouts:
+        assert [name for name in await theatre.activities(rollout) if name.startswith("report")] == [names.REPORT]
+
+
+@asynccontextmanager
+async def reporting(disk: Path, theatre: Theatre, repeats: int = 1) -> AsyncIterator[Job]:
+    """Have a job whose rollouts are measured, and a full disk when they report, until the block is left."""
+    theatre.hall.holds_artifacts = True
+    job = await theatre.submit(repeats=repeats, concurrency=repeats)
+    await until(lambda: theatre.hall.collecting >= repeats)
+    with filled(disk):
+        theatre.hall.holds_artifacts = False
+        yield job
+
+
+async def has_failed(job: Job, rollout: str, attempts: int) -> bool:
+    """Return whether a rollout's report was attempted so often, each time on a full disk."""
+    description = await job.engine.client.get_workflow_handle(rollout).describe()
+    pending = description.raw_description.pending_activities
+    return any(
+        one.activity_type.name == names.REPORT and one.attempt > attempts and "DiskFullError" in str(one.last_failure)
+        for one in pending
+    )
+
+
+async def test_a_cancelled_rollout_stops_waiting_for_space(disk: Path, theatre: Theatre) -> None:
+    theatre.options(retry_initial_sec=0.05, retry_max_sec=0.1, report_total_sec=0.5)
+    async with reporting(disk, theatre) as job:
+        rollout = f"{job.id}/r/play/oracle/0"
+        await until(lambda: has_failed(job, rollout, 2))
+        await job.cancel()
+
+        async def has_ended() -> bool:
+            description = await job.engine.client.get_workflow_handle(rollout).describe()
+            return description.status != WorkflowExecutionStatus.RUNNING
+
+        await until(has_ended)
+    (result,) = await theatre.results(job)
+    assert (result.status, result.rewards) == ("errored", None)
+    assert result.error is not None and result.error.phase == "report"
+
+
+async def test_the_end_of_a_job_waits_for_space_longer_than_its_limit(theatre: Theatre) -> None:
+    theatre.options(retry_initial_sec=0.02, retry_max_sec=0.02, report_total_sec=0.2)
+    is_full = True
+
+    def write_once_there_is_space(*given: Any) -> None:
+        if is_full:
+            raise DiskFullError("the disk of the results is full")
+        write_summary(*given)
+
+    theatre.patch.setattr(finishing, "write_summary", write_once_there_is_space)
+    job = await theatre.submit()
+
+    async def has_failed_for_long() -> bool:
+        trouble = (progress := await job.progress()) and progress.trouble
+        return (
+            trouble is not None and "DiskFullError" in trouble and int(trouble.split("attempt ")[1].split(":")[0]) > 5
+        )
+
+    await until(has_failed_for_long)
+    is_full = False
+    (result,) = await theatre.results(job)
+    assert (result.status, result.reward) == ("passed", 1.0)
+    assert json.loads(job.directory.summary.read_text())["finished"] == 1
 
 
 async def test_an_activity_runs_although_the_disk_takes_no_record_of_it(theatre: Theatre) -> None:
     """The record serves the next worker, should this one die: no reason to fail."""
-    with tmpfs(theatre.records.directory, 16 << 10):
-        fill(theatre.records.directory)
+    with tmpfs(theatre.records.directory, 16 << 10), filled(theatre.records.directory):
         (result,) = await theatre.results(await theatre.submit())
     assert (result.status, result.reward, result.error) == ("passed", 1.0, None)
-
-
-async def test_a_report_whose_next_attempt_would_be_too_late_is_tried_once_more(theatre: Theatre) -> None:
-    """The server ends it with its last error then, and not with a timeout."""
-    theatre.options(retry_initial_sec=5, report_total_sec=4)
-    errors, write = [DiskFullError("the disk of the results is full")], ReportActivities.write
-
-    async def write_once_there_is_space(*args: Any, **options: Any) -> ReportResult:
-        if errors:
-            raise errors.pop()
-        return await write(*args, **options)
-
-    theatre.patch.setattr(ReportActivities, "write", write_once_there_is_space)
-    job = await theatre.submit()
-    (result,) = await theatre.results(job)
-    assert (result.status, result.reward, result.error) == ("passed", 1.0, None)
-    reports = [name for name in await theatre.activities(f"{job.id}/r/play/oracle/0") if name.startswith("report")]
-    assert reports == [names.REPORT, names.REPORT]
 
 
 async def test_a_row_that_cannot_be_added_runs_no_measured_rollout_again(theatre: Theatre, tmp_path: Path) -> None:
@@ -125,7 +161,7 @@ async def test_the_row_of_a_lost_rollout_waits_for_space(disk: Path, theatre: Th
     )
     report = ReportActivities(theatre.context)
     lost = LostActivities(theatre.context, report)
-    with theatre.patch.context() as patch:
+    with theatre.patch.context() as patch, contextlib.ExitStack() as stack:
         if way == "beside it":
 
             async def full(*_: Any, **__: Any) -> None:
@@ -133,10 +169,9 @@ async def test_the_row_of_a_lost_rollout_waits_for_space(disk: Path, theatre: Th
 
             patch.setattr(report, "write", full)
         else:
-            fill(disk)
+            stack.enter_context(filled(disk))
         with pytest.raises((DiskFullError, OSError), match=r"[Nn]o space left"):
             await lost.report_lost(given)
-    (disk / "filler").unlink(missing_ok=True)
     (outcome,) = (await lost.report_lost(given)).outcomes
     assert (outcome.status, outcome.error) == ("errored", GONE)
     kept = Path(str(result.directory)) / "attempts" / "1" / "result.json"

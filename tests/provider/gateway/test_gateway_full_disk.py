@@ -17,6 +17,7 @@ from support.raw_upstream import DONE, SSE_HEAD, Visit, answer, chunk, event, ra
 from support.signals import stopped
 
 from benchflow.activities import models
+from benchflow.gateway.blockage import Blockage
 from benchflow.testing.waiting import until
 
 LONG = "one " * 4096
@@ -230,3 +231,15 @@ async def test_a_turn_is_told_what_it_waits_for(own_house: House, disk: Path, mo
         assert await model.blocked() is None
     await own_house.kill()
     assert await model.blocked() is None
+    # The next one knows of what its agent has waited for.
+    await own_house.start()
+    blocked = await model.blocked()
+    assert blocked and sum(ended - began for began, ended in blocked) >= 0.1
+
+
+def test_the_waits_of_a_rollout_are_recorded_on_a_full_disk(disk: Path) -> None:
+    blockage = Blockage(disk / "blocked")
+    began = time.monotonic() - 1
+    with filled(disk):
+        blockage.add(began)
+    assert [first for first, _ in Blockage(disk / "blocked").intervals] == [round(began, 3)]
