@@ -71,10 +71,12 @@ async def test_an_outage_of_minutes_costs_no_turn_whose_options_are_the_defaults
 ) -> None:
     """Each stack has a short one, and then one that is longer than any timeout.
 
-    On each acts an agent, a verifier in a sandbox of its own, and a tree: more would need more than two cores.
+    On each acts an agent, a verifier in a sandbox of its own, and a tree: more would need more than two cores. Before,
+    one agent of each provider has acted undisturbed.
     """
     rounds = int(sum(seconds + 100 for seconds in LENGTHS_SEC) / EVERY_SEC)
     mixtures: list[tuple[Kind, Mixture]] = []
+    undisturbed: dict[str, Mixture] = {}
 
     async def outlive_both(kind: Kind, mixture: Mixture) -> list[tuple[Kind, Window]]:
         return [(kind, await outlive(mixture.stack, mixture, kind, seconds)) for seconds in LENGTHS_SEC]
@@ -84,7 +86,11 @@ async def test_an_outage_of_minutes_costs_no_turn_whose_options_are_the_defaults
             place = tmp_path / f"{kind}-{sandbox}"
             made = await stacks.enter_async_context(another_stack(sandbox, kept.toolboxes, place / "disk"))
             with engine_of(made):
-                mixtures.append((kind, await submit_mixture(made, place, lasting_agent, rounds, ["clean-room"])))
+                mixture = await submit_mixture(
+                    made, place, lasting_agent, rounds, ["clean-room"], undisturbed.get(sandbox)
+                )
+            mixtures.append((kind, mixture))
+            undisturbed.setdefault(sandbox, mixture)
         await asyncio.gather(*(mixture.undisturbed_is_over() for _, mixture in mixtures))
         for _, mixture in mixtures:
             mixture.act()

@@ -42,7 +42,8 @@ LASTING: dict[str, tuple[Part, bool]] = {
 class Mixture:
     """Rollouts of every kind that stand before the part that lasts, and an undisturbed one that is over.
 
-    rounds: how many each lasting part has. lasting: the names of the oracle's tasks, of `LASTING`.
+    rounds: how many each lasting part has. lasting: the names of the oracle's tasks, of `LASTING`. undisturbed: the
+    mixture that has the undisturbed one; None for this one.
     """
 
     stack: EmbeddedStack
@@ -51,14 +52,16 @@ class Mixture:
     tree: Job
     rounds: int
     lasting: Sequence[str]
+    undisturbed: Mixture | None = None
 
     @property
     def jobs(self) -> list[Job]:
         return [self.agents, self.oracles, self.tree]
 
     async def undisturbed_is_over(self) -> None:
-        """Wait for the rollout that nothing may disturb."""
-        await until(lambda: self.agents.directory.results.exists() and rows(self.agents), seconds=600)
+        """Wait for the rollout that nothing may disturb, if it is one of these."""
+        if self.undisturbed is None:
+            await until(lambda: self.agents.directory.results.exists() and rows(self.agents), seconds=600)
 
     def act(self) -> None:
         """Let the parts that last begin."""
@@ -82,9 +85,18 @@ async def begin(
 
 
 async def submit_mixture(
-    stack: EmbeddedStack, tmp_path: Path, agent: AgentSpec, rounds: int, lasting: Sequence[str]
+    stack: EmbeddedStack,
+    tmp_path: Path,
+    agent: AgentSpec,
+    rounds: int,
+    lasting: Sequence[str],
+    undisturbed: Mixture | None = None,
 ) -> Mixture:
-    """Return the mixture when all of it is about to act but the undisturbed rollout, which is let go."""
+    """Return the mixture when all of it is about to act but the undisturbed rollout, which is let go.
+
+    undisturbed: another mixture of as many rounds, which has that one.
+    """
+    agents = 1 if undisturbed is not None else 2
     tasks, jobs = tmp_path / "tasks", tmp_path / "jobs"
     turn = write_lasting_task(tasks, "turn", "turn", rounds)
     oracles = [
@@ -96,16 +108,19 @@ async def submit_mixture(
     once = {"retry": {"max_retries": 0}}
     mixture = Mixture(
         stack,
-        await submit_job(stack, [turn], jobs, "agents", agents=[agent], repeats=2, **once),
+        await submit_job(stack, [turn], jobs, "agents", agents=[agent], repeats=agents, **once),
         await submit_job(stack, oracles, jobs, "oracles", **once),
         await submit_job(stack, [growing], jobs, "tree", branch=branch_after([1]), **once),
         rounds,
         lasting,
+        undisturbed,
     )
     await stack.in_step(step(1), 2)
-    undisturbed = [seen for seen in await stack.in_step(PART, 2 + len(lasting)) if "/r/turn/" in seen.workflow][:1]
-    for held in (PART, LAST_ROUNDS):
-        stack.let_go(held, undisturbed)
+    begun = await stack.in_step(PART, agents + len(lasting))
+    if undisturbed is None:
+        first = next(seen for seen in begun if "/r/turn/" in seen.workflow)
+        for held in (PART, LAST_ROUNDS):
+            stack.let_go(held, [first])
     return mixture
 
 
@@ -144,10 +159,11 @@ def assert_passed(mixture: Mixture) -> None:
 
 def assert_is_undisturbed(mixture: Mixture) -> None:
     """What rollouts left is what an undisturbed one leaves, but for times and names."""
-    one, other = (RolloutPaths(Path(str(result.directory))) for result in mixture.agents.results())
+    first, second = mixture.agents.results()[0], (mixture.undisturbed or mixture).agents.results()[-1]
+    one, other = (RolloutPaths(Path(str(result.directory))) for result in (first, second))
+    assert one.root != other.root
     assert talk_of(one) == talk_of(other)
     assert calls_of(one) == calls_of(other)
-    first, second = mixture.agents.results()
     assert (first.rewards, first.steps[0].turn.usage) == (second.rewards, second.steps[0].turn.usage)
     (tree,) = mixture.tree.results()
     assert_is_whole(RolloutPaths(Path(str(tree.directory))), 2, [1])

@@ -162,7 +162,7 @@ def test_traps_in_the_place_of_each_value_are_refused_or_returned(parser: Parser
 @EACH
 @pytest.mark.long
 def test_many_more_bytes_are_refused_or_returned(parser: Parser) -> None:
-    search(parser, 1500, derandomize=False)
+    search(parser, 400, derandomize=False)
 
 
 def search(parser: Parser, examples: int, *, derandomize: bool) -> None:
