@@ -92,6 +92,10 @@ async def test_results_come_back_from_another_host(cluster: Path, start_host: St
     assert (summary["total"], summary["passed"]) == (4, 4)
     assert len(job.directory.results.read_text().splitlines()) == 4
     assert await job.fetch() == 0
+    # What was fetched by one that could not sum it up any more is summed up by the next.
+    job.directory.summary.unlink()
+    assert await job.fetch() == 0
+    assert json.loads(job.directory.summary.read_text()) == summary
 
 
 @pytest.mark.long

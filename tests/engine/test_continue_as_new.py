@@ -10,6 +10,7 @@ from support.theatre import Theatre
 from benchflow import errors
 from benchflow.temporal import connect
 from benchflow.testing.waiting import until
+from benchflow.workflows.backlog import Backlog
 
 
 @pytest.fixture
@@ -54,6 +55,9 @@ async def test_signals_are_heard_and_settings_kept_across_runs(theatre: Theatre)
     theatre.hall.held = True
     job = await theatre.submit(repeats=16, concurrency=2)
     victim = (await theatre.in_turn(2))[0]
+    # It is cancelled once it runs, which is many runs of the job later.
+    last = job.spec.rollout_id(job.id, 15)
+    await job.cancel_rollout(last)
 
     async def continued() -> bool:
         # Signals fill the history, so that runs end while these two rollouts stay open.
@@ -69,12 +73,49 @@ async def test_signals_are_heard_and_settings_kept_across_runs(theatre: Theatre)
     await theatre.in_turn(3)
     await job.cancel_rollout(victim)
     await theatre.progress(job, lambda p: p.counts.cancelled == 1)
-    theatre.hall.release_all()
+
+    async def is_over() -> bool:
+        # The last one's turn does not end by itself.
+        theatre.hall.release(*[rollout for rollout in theatre.hall.in_turn if rollout != last])
+        return not await job.is_running()
+
+    await until(is_over)
     results = await theatre.results(job)
     assert len(results) == 16
-    assert {r.workflow_id for r in results if r.status != "passed"} == {victim}
+    assert {r.workflow_id for r in results if r.status != "passed"} == {victim, last}
     assert set(theatre.hall.turns.values()) == {1}
     assert theatre.hall.most_open == 3
+
+
+async def test_a_job_that_has_given_up_starts_nothing_in_its_next_run_either(theatre: Theatre) -> None:
+    theatre.options(history_limit=30, start_total_sec=0)
+    n_failures, count = 0, Backlog.__len__
+
+    def failing(backlog: Backlog) -> int:
+        nonlocal n_failures
+        if n_failures:
+            n_failures -= 1
+            raise KeyError("broken")
+        return count(backlog)
+
+    theatre.patch.setattr(Backlog, "__len__", failing)
+    theatre.hall.held = True
+    theatre.hall.faults["play"] = [errors.SandboxLostError("gone")]
+    job = await theatre.submit(repeats=2, concurrency=1)
+    await theatre.in_turn(1)
+    # The window fails when its time is over.
+    n_failures = 1
+
+    async def has_continued() -> bool:
+        await job.set_concurrency(1)
+        return not n_failures and len(await runs_of(theatre, job.id)) > 1
+
+    await until(has_continued)
+    theatre.hall.release_all()
+    # Neither is the first one run again, nor does the second one start.
+    results = await theatre.results(job)
+    assert [(one.status, one.attempt) for one in results] == [("errored", 1)] * 2
+    assert theatre.hall.turns.total() == 1
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["running", "cancelled"])

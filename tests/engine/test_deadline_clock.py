@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 from support.asked import ask, question
 from support.theatre import Theatre
@@ -12,11 +14,15 @@ from benchflow.contracts import names
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import RolloutProgress
 from benchflow.contracts.rollout import Answer
+from benchflow.contracts.sandbox import SandboxRef
 from benchflow.jobs import Job
+from benchflow.temporal import connect
 from benchflow.testing.waiting import until
+from benchflow.worker import make_workers
 from benchflow.workflows.waiting import MAX_ANSWERS
 
 DEADLINE_SEC = 2.0
+LATE = "benchflow-host-late"
 
 
 async def has_passed() -> None:
@@ -119,3 +125,39 @@ async def test_a_cancelled_rollout_leaves_no_slot_for_which_it_waited(theatre: T
     (result,) = await theatre.results(job)
     assert (result.status, result.rewards) == ("cancelled", None)
     assert slots.taken() == ["another"]
+
+
+async def test_a_sandbox_that_is_cancelled_before_its_host_begins_with_it_leaves_no_slot(theatre: Theatre) -> None:
+    def place(**values: Any) -> SandboxRef:
+        return SandboxRef(**values | {"queue": LATE})
+
+    # That of the slot: nothing else knows of it.
+    theatre.patch.setattr("benchflow.activities.rollout.SandboxRef", place)
+    slots = theatre.context.slots
+    slots.limit, slots.wait_sec = 0, 0.1
+    job = await theatre.submit()
+
+    async def waits() -> bool:
+        return names.WAIT_FOR_SLOT in await theatre.activities(job.id + "/r/play/oracle/0")
+
+    await until(lambda: theatre.events(job, "/r/play/oracle/0"))
+    await until(waits)
+    slots.limit = 1
+
+    async def is_wanted() -> bool:
+        return (await theatre.activities(job.id + "/r/play/oracle/0")).count(names.PROVISION) == 2
+
+    await until(is_wanted)
+    assert len(slots.taken()) == 1
+    await job.cancel()
+
+    async def is_wanted_no_more() -> bool:
+        return "EVENT_TYPE_ACTIVITY_TASK_CANCELED" in await theatre.events(job, "/r/play/oracle/0")
+
+    await until(is_wanted_no_more)
+    client = await connect(theatre.target)
+    late = replace(theatre.context, queue=LATE, client=client)
+    async with make_workers(late, theatre.records, theatre.ongoing_work())[1]:
+        (result,) = await theatre.results(job)
+    assert (result.status, result.rewards) == ("cancelled", None)
+    assert slots.taken() == [] and not theatre.hall.turns

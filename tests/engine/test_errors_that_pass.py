@@ -5,7 +5,11 @@ The worker of these tests takes an unknown error for final at the third attempt.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.relay import Relay
@@ -19,7 +23,9 @@ from benchflow.activities.boundary import BoundaryInterceptor
 from benchflow.activities.job import JobActivities
 from benchflow.contracts.activities import HostQuery, HostStatus
 from benchflow.contracts.options import WorkerOptions
+from benchflow.contracts.sandbox import SandboxExecResult
 from benchflow.temporal import connect
+from benchflow.testing.noop_sandbox import NoopSandbox
 from benchflow.testing.waiting import until
 
 
@@ -125,3 +131,28 @@ async def test_a_reward_of_the_steps_before_an_error_of_the_engine_does_not_coun
     (result,) = await theatre.results(job)
     assert [step.verify.reward for step in result.steps if step.verify is not None] == [1.0]
     assert (result.status, result.rewards, result.error_category) == ("errored", None, "sandbox")
+
+
+async def test_a_turn_that_the_engine_has_stopped_is_not_scored_but_run_again(theatre: Theatre) -> None:
+    """An attempt noted that it stops the agent, and its rollout goes on: the end says nothing of the agent."""
+    theatre.hall.held = True
+    job = await theatre.submit()
+    await theatre.in_turn(1)
+    (sandbox,) = theatre.hall.open
+    sessions = theatre.context.paths.sessions / sandbox
+    sessions.mkdir(parents=True, exist_ok=True)
+    (sessions / "turn-0.stopped").touch()
+    run = NoopSandbox.exec_once
+
+    async def killed(self: NoopSandbox, key: str, cmd: Sequence[str], **options: Any) -> SandboxExecResult:
+        ended = await run(self, key, cmd, **options)
+        is_stopped = (self.ref.name, key) == (sandbox, "turn-0")
+        return SandboxExecResult(return_code=137) if is_stopped else ended
+
+    theatre.patch.setattr(NoopSandbox, "exec_once", killed)
+    theatre.hall.release_all()
+    (result,) = await theatre.results(job)
+    first = json.loads((Path(str(result.directory)) / "attempts" / "1" / "result.json").read_text())
+    assert (first["status"], first["rewards"], first["error"]["type"]) == ("errored", None, "TurnInterruptedError")
+    assert (result.status, result.attempt, result.error) == ("passed", 2, None)
+    assert theatre.hall.verified.total() == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from support.theatre import Theatre
 
+from benchflow.contracts import names
 from benchflow.jobs import Job
 from benchflow.results.summary import read_spec
 
@@ -45,3 +46,21 @@ async def test_a_job_that_is_run_again_has_the_options_of_then_and_says_so(theat
     (result,) = await theatre.results(again)
     assert read_spec(job.directory).options.heartbeat_timeout_sec == 88
     assert {limit for limit, _ in await limits_of(again, result.workflow_id.removeprefix(job.id))} == {88}
+
+
+async def test_no_activity_ends_before_one_of_its_attempts_may(theatre: Theatre) -> None:
+    """A turn may take for as long as its rollout, and the attempts after an outage as long again."""
+    day_sec = 86_400
+    job = await theatre.submit(deadline_sec=day_sec)
+    (result,) = await theatre.results(job)
+    history = await job.engine.client.get_workflow_handle(result.workflow_id).fetch_history()
+    scheduled = [event.activity_task_scheduled_event_attributes for event in history.events]
+    limits = {
+        each.activity_type.name: (each.start_to_close_timeout.ToSeconds(), each.schedule_to_close_timeout.ToSeconds())
+        for each in scheduled
+        if each.activity_id
+    }
+    assert {names.PROVISION, names.EXECUTE, names.VERIFY, names.REPORT, names.TEARDOWN} <= limits.keys()
+    assert {name for name, (attempt_sec, total_sec) in limits.items() if total_sec < attempt_sec} == set()
+    attempt_sec, total_sec = limits[names.EXECUTE]
+    assert attempt_sec >= day_sec and total_sec > attempt_sec + day_sec

@@ -8,6 +8,9 @@ from support.theatre import Theatre
 from benchflow.contracts.job import JobOutcome
 from benchflow.testing.waiting import until
 
+SENT = "EVENT_TYPE_REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED"
+"""A cancellation that a job sends to a rollout."""
+
 
 async def test_never_more_rollouts_are_open_than_the_window_allows(theatre: Theatre) -> None:
     theatre.hall.held = True
@@ -95,6 +98,10 @@ async def test_a_cancelled_job_tears_down_what_is_open_and_starts_nothing_more(t
     assert [result.status for result in results] == ["cancelled", "cancelled"]
     assert [result.rewards for result in results] == [None, None]
     assert not theatre.hall.open
+    # Both were sent at once: the second did not wait for the answer to the first.
+    events = await theatre.events(job)
+    first = events.index(SENT)
+    assert events[first : first + 2] == [SENT, SENT]
     outcome: JobOutcome = await job.handle.result()
     assert (outcome.counts.cancelled, outcome.not_started) == (2, 3)
     summary = job.summarize()

@@ -29,6 +29,7 @@ from benchflow.contracts.options import WorkerOptions
 from benchflow.contracts.rollout import Failure, RolloutOutcome
 from benchflow.contracts.sandbox import OwnedSandbox
 from benchflow.errors import MissingArtifactError, ServerUnavailableError, TaskError
+from benchflow.executions import find_pack
 from benchflow.jobs import Job
 from benchflow.results import lost as lost_results
 from benchflow.store import Store
@@ -93,6 +94,10 @@ async def test_a_namespace_that_is_not_loaded_yet_has_forgotten_no_rollout(theat
     context = replace(theatre.context, client=client, options=WorkerOptions(unknown_grace_sec=0))
     with pytest.raises(ServerUnavailableError):
         await JobActivities(context).rollout_states(OpenRollouts(ids=["any"]))
+    # Nor has a rollout no pack there: it would be run again.
+    with pytest.raises(ServerUnavailableError):
+        await find_pack(client, "any")
+    assert await find_pack(theatre.context.client, "any") is None
     labels = {"benchflow.workflow": "any", "benchflow.run": "any", "benchflow.deadline": "0"}
     reaper = Reaper(context)
     assert not await reaper._is_over(OwnedSandbox(name="any", handle="any", labels=labels))

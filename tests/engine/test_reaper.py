@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from structlog.testing import capture_logs
 from support.theatre import Theatre
 
+from benchflow import secrets
 from benchflow.activities import reaper as reapers
 from benchflow.activities.kept import Kept, write_kept
 from benchflow.activities.reaper import Reaper
@@ -77,6 +80,24 @@ async def test_one_bad_item_keeps_nothing_else_from_being_reaped(theatre: Theatr
     assert not theatre.hall.open
     assert sorted(note.name for note in notes.iterdir()) == ["a.json", "c.json"]
     assert [entry["item"] for entry in logged if entry["log_level"] == "warning"] == ["provider broken", "checkpoint a"]
+
+
+async def test_neither_checkpoints_nor_secrets_that_cannot_be_listed_end_a_round(theatre: Theatre) -> None:
+    theatre.patch.setattr("benchflow.activities.reaper.provider_names", list)
+    paths = theatre.context.paths
+    reaper = Reaper(replace(theatre.context, options=WorkerOptions(unknown_grace_sec=0)))
+    secrets.leave(paths, "job/none", set(), {"KEY": "value-of-it"})
+
+    def unreadable(*_: object) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
+
+    theatre.patch.setattr(Reaper, "_remove_checkpoints", unreadable)
+    with capture_logs() as logged:
+        await reaper.reap()
+        assert list(secrets.left(paths)) == []
+        theatre.patch.setattr(secrets, "left", unreadable)
+        await reaper.reap()
+    assert [entry["item"] for entry in logged if entry["log_level"] == "warning"] == ["checkpoints", "secrets"]
 
 
 @pytest.mark.parametrize("step", [-10 * 365 * 86400, 2 * 3600])

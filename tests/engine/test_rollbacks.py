@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 from support.theatre import Theatre
+from temporalio.client import WorkflowUpdateFailedError
 from typer.testing import CliRunner
 
 import benchflow as bf
+from benchflow.activities.sandboxes import blueprint_of
 from benchflow.cli.app import app
+from benchflow.contracts import ids, names
+from benchflow.contracts.activities import Restore
 from benchflow.errors import NotRestorableError
+from benchflow.testing.waiting import until
 from benchflow.trajectories.stored import load_tree
 
 
@@ -70,3 +76,27 @@ async def test_a_rollout_is_put_back_in_the_middle_of_a_turn_and_after_a_step(th
     assert list(theatre.context.paths.checkpoints.glob("*.json")) == []
     with pytest.raises(NotRestorableError, match=r"it is over|does not run"):
         await played.restore("n1")
+
+
+async def test_a_child_that_is_not_planned_yet_is_not_put_back(theatre: Theatre) -> None:
+    """The state that it begins with is kept, but there is no work to be stopped."""
+    may_plan = asyncio.Event()
+    planned: list[str] = []
+
+    async def blueprint_later(context: Any, spec: Any) -> Any:
+        planned.append(spec.id)
+        if spec.chain:
+            await may_plan.wait()
+        return await blueprint_of(context, spec)
+
+    theatre.patch.setattr("benchflow.activities.rollout.blueprint_of", blueprint_later)
+    branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 1}}
+    job = await theatre.submit(theatre.stepped(2, final=True), branch=branch)
+    child = ids.child_id(job.spec.rollout_id(job.id, 0), "n1.0")
+    await until(lambda: child in planned)
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await theatre.context.client.get_workflow_handle(child).execute_update(names.RESTORE, Restore(node="n1"))
+    assert "it has not begun yet" in str(refused.value.cause)
+    may_plan.set()
+    (result,) = await theatre.results(job)
+    assert (result.error, result.reward_kind, theatre.hall.turns[child]) == (None, "value", 1)

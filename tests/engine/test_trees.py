@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.asked import ask, question
+from support.freezes import freeze
 from support.theatre import Theatre
 from temporalio import workflow
 
@@ -95,6 +96,17 @@ async def test_children_branch_again(theatre: Theatre) -> None:
     for name in ("n0.0/n1", "n0.1/n1"):
         below = [leaf["rewards"]["reward"] for leaf in leaves if leaf["id"].startswith(name)]
         assert nodes[name]["value"] == pytest.approx(statistics.fmean(below))
+    # Each may run for longer than all that begins below it, and so ends its children in time.
+    root = str(result.workflow_id)
+    chains = [root, ids.child_id(root, "n0.0"), ids.child_id(root, "n0.0/n1.0")]
+    root_sec, child_sec, leaf_sec = [await run_timeout_sec(theatre, chain) for chain in chains]
+    assert root_sec > 2 * child_sec > 4 * leaf_sec > 0
+
+
+async def run_timeout_sec(theatre: Theatre, workflow_id: str) -> float:
+    """Return after how many seconds the server ends a workflow."""
+    description = await theatre.context.client.get_workflow_handle(workflow_id).describe()
+    return description.raw_description.execution_config.workflow_run_timeout.ToTimedelta().total_seconds()
 
 
 async def test_children_who_answer_for_themselves_have_their_parents_slot(theatre: Theatre) -> None:
@@ -137,6 +149,10 @@ async def test_a_child_whose_workflow_task_fails_again_and_again_is_ended_and_th
 
 
 async def test_a_child_of_an_earlier_run_that_has_not_ended_is_waited_for(theatre: Theatre) -> None:
+    """So often, and not so long: in an outage, it can't end either."""
+    report_sec = 1.5
+    theatre.options(report_total_sec=report_sec)
+    theatre.patch.setattr("benchflow.workflows.children.EARLIER_RUN_SEC", 0.2)
     theatre.hall.held = True
     policy = {"kind": "after_steps", "steps": [1], "n": 2}
     job = await theatre.submit(theatre.stepped(2, final=True), branch={"policy": policy})
@@ -144,15 +160,23 @@ async def test_a_child_of_an_earlier_run_that_has_not_ended_is_waited_for(theatr
     await theatre.in_turn(1)
     client = theatre.context.client
     earlier = await client.start_workflow("any", id=ids.child_id(root, "n1.0"), task_queue="benchflow-nobody")
-    theatre.hall.release_all()
+    # The other child does not end before.
+    theatre.hall.release()
 
-    async def has_met_it() -> bool:
-        return "EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_FAILED" in await theatre.events(
-            job, root.removeprefix(job.id)
-        )
+    async def n_met() -> int:
+        events = await theatre.events(job, root.removeprefix(job.id))
+        return events.count("EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_FAILED")
 
-    await until(has_met_it)
+    await until(n_met)
+    freeze(report_sec)
+    before = await n_met()
+
+    async def has_met_it_again() -> bool:
+        return await n_met() > before
+
+    await until(has_met_it_again)
     await earlier.terminate()
+    theatre.hall.release_all()
     (result,) = await theatre.results(job)
     node = nodes_of(result)["n1"]
     assert (node["n"], node["failed"]) == (2, {})

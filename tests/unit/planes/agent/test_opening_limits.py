@@ -1,0 +1,85 @@
+"""How long the opening of a session may take: the seconds in which a worker attends to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.moved_clock import MovedClock
+from support.small_agents import node_agent
+
+from benchflow.activities import agents
+from benchflow.contracts.job import RunConfig
+from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.sandbox import SandboxExecResult, SandboxRef
+from benchflow.errors import AgentExitError, AgentTimeoutError
+from benchflow.planes.agent.acp import connect
+from benchflow.planes.agent.acp.connect import Connection, Start
+from benchflow.planes.agent.acp.notes import SessionFiles
+from benchflow.planes.agent.acp.process import Account
+from benchflow.planes.agent.settings import AgentSettings
+from benchflow.planes.sandbox import timeouts
+from benchflow.testing.noop_sandbox import NoopSandbox
+
+ACCOUNT = Account("root", 0, 0, "/root")
+START = Start(node_agent(), AgentSettings({}, {}, (), None, ()), (), (), ACCOUNT, "/", {})
+REF = SandboxRef(provider="noop", name="s", handle="s", host_id="h", queue="q", workdir="/")
+
+
+async def test_a_second_start_has_what_is_left_of_the_seconds_that_were_attended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = MovedClock()
+    monkeypatch.setattr(timeouts, "time", clock)
+    monkeypatch.setattr(connect, "_FIRST_WAIT", 0.0)
+    limits: list[float] = []
+    session = AgentSession(index=0, id="s-1", directory="d", user="root", uid=0, gid=0, home="/root", cwd="/")
+
+    async def start(self: Connection, name: str, index: int, start: Start, within: float, load: None) -> AgentSession:
+        limits.append(within)
+        # The first one takes its time, and this process is frozen in the second.
+        clock.now += (4, 3600, 0)[len(limits) - 1]
+        if len(limits) < connect.STARTS:
+            raise AgentExitError("it ended before it had a session")
+        return session
+
+    monkeypatch.setattr(Connection, "_open", start)
+    opened = await Connection(NoopSandbox(REF), SessionFiles.below(tmp_path)).open(0, START, 60.0)
+    assert (opened, limits) == (session, [60.0, 56.0, 56.0])
+
+
+class Silent(NoopSandbox):
+    """A sandbox in which each command runs, and says nothing."""
+
+    async def exec_once(self, key: str, cmd: Sequence[str], **options: Any) -> SandboxExecResult:
+        await asyncio.Event().wait()
+        raise AssertionError("it has no end")
+
+    async def was_started(self, key: str) -> bool:
+        return True
+
+
+class Toolbox:
+    """Has every program."""
+
+    def program(self, name: str) -> tuple[str, ...]:
+        return (name,)
+
+
+@pytest.mark.parametrize(("least", "setup"), [(0.0, 0.05), (0.05, 0.01)])
+async def test_acpx_has_the_limit_of_the_setup_to_open_its_session_and_never_less_than_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: float, setup: float
+) -> None:
+    monkeypatch.setattr(agents, "OPENING_TIMEOUT", least)
+    monkeypatch.setattr(agents, "session_files", lambda *given: SessionFiles.below(tmp_path))
+    monkeypatch.setattr(timeouts, "LOOK_EVERY_SEC", 0.01)
+    nothing: Any = None
+    toolbox: Any = Toolbox()
+    spec: Any = SimpleNamespace(run=RunConfig(sandbox_setup_timeout=setup))
+    session = agents._acpx(nothing, spec, Silent(REF), START, toolbox, "session-0")
+    with pytest.raises(AgentTimeoutError, match=r"acpx sessions ensure took longer than 0\.05 s"):
+        await session.open()
