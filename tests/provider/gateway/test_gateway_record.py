@@ -209,8 +209,9 @@ async def test_a_key_that_is_a_number_is_taken_out_of_numbers_too(house: House) 
 async def test_what_it_knows_of_rollouts_is_nobody_elses(house: House) -> None:
     with ScriptedModel([HI]) as model:
         await house.agent("openai-chat", model.openai_base_url)
-    [file] = house.paths.gateway.rollouts.iterdir()
-    assert file.stat().st_mode & 0o777 == 0o600
+    files = list(house.paths.gateway.rollouts.iterdir())
+    assert sorted(file.suffix for file in files) == [".blocked", ".json"]
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     assert house.paths.gateway.control.stat().st_mode & 0o777 == 0o600
     assert house.paths.gateway.root.stat().st_mode & 0o077 == 0
     assert [path.name for path in house.paths.gateway.public.iterdir()] == ["gateway.sock"]
