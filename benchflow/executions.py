@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import structlog
@@ -218,6 +220,10 @@ async def find_trouble(client: Client, workflow_id: str) -> str | None:
 
 
 def _text(failure: Failure) -> str:
+    """Return the type of a failure, the file that it is about, and its message, as a line."""
     kind = failure.application_failure_info.type
+    with suppress(IndexError, ValueError, AttributeError):
+        if file := json.loads(failure.application_failure_info.details.payloads[0].data).get("file"):
+            return f"{kind}: {file}: {failure.message}"[:MAX_REASON]
     text = f"{kind}: {failure.message}" if kind and not failure.message.startswith(kind) else failure.message
     return text[:MAX_REASON]

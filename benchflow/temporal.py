@@ -10,6 +10,7 @@ import asyncio
 import functools
 import logging
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,10 @@ def cluster_target() -> Target | None:
     return Target(address=address, namespace=namespace, embedded=False, options=found)
 
 
+_CAUSE = re.compile(r'Caused by:\s+(.+)|message: "([^"]+)"')
+"""What a connection failed at, as the SDK's transport (temporalio 1.35) writes it."""
+
+
 async def connect(target: Target) -> Client:
     """A client. Raises `ServerUnavailableError`, with the remedy."""
     options = dict(target.options)
@@ -99,9 +104,10 @@ async def connect(target: Target) -> Client:
             )
     except (RuntimeError, RPCError, OSError) as error:
         remedy = "bench stack start" if target.embedded else "check TEMPORAL_ADDRESS and that the server runs"
-        # The SDK appends its transport's whole status.
         said = str(error) or f"no answer within {CONNECT_SEC:g} s"
-        why = said.splitlines()[0].partition(" Status {")[0].rstrip(": ")
+        # The SDK says it with its transport's whole state, and the cause somewhere in it.
+        cause = _CAUSE.search(said)
+        why = cause[1] or cause[2] if cause else said.splitlines()[0].partition(" Status {")[0].rstrip(": ")
         raise ServerUnavailableError(f"no Temporal server answers at {target.address}: {why}", remedy=remedy) from error
 
 

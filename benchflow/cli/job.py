@@ -96,10 +96,10 @@ def _glance(directory: Path) -> tuple[Summary, bool] | None:
 
 
 async def _running_jobs() -> set[str] | None:
-    """The ids of the jobs that run; None when no server can be asked."""
+    """Return the ids of the jobs that run; None where there is a server but it does not answer."""
     engine = await engine_if_running()
     if engine is None:
-        return None
+        return None if _has_server() else set()
     from temporalio.client import WorkflowExecutionStatus
     from temporalio.service import RPCError
 
@@ -118,30 +118,52 @@ async def _running_jobs() -> set[str] | None:
 
 
 def _state(summary: Summary, jobs_dir: Path, running: set[str] | None) -> str:
+    """Return the state of a job of a list. running: the jobs that run; None where nobody can say."""
     from benchflow.contracts import ids
     from benchflow.paths import JobPaths
 
-    if running and ids.job_id(summary.job, str(JobPaths.of(jobs_dir, summary.job).root.parent)) in running:
+    job_id = ids.job_id(summary.job, str(JobPaths.of(jobs_dir, summary.job).root.parent))
+    return _state_word(summary, None if running is None else job_id in running)
+
+
+def _state_word(summary: Summary, is_running: bool | None) -> str:
+    """Return the state of a job as commands name it. is_running: None where nobody can say."""
+    if is_running:
         return "running"
-    return "finished" if not summary.not_run else "incomplete"
+    if not summary.not_run:
+        return "finished"
+    return "unknown" if is_running is None else "incomplete"
+
+
+def _has_server() -> bool:
+    """Tell whether there is a server to ask: a cluster that the environment names, or an embedded stack that runs."""
+    import os
+
+    from benchflow import stack
+    from benchflow.paths import StatePaths
+
+    is_named = any(name.startswith("TEMPORAL_") for name in os.environ)
+    return is_named or stack.running(StatePaths.default()) is not None
 
 
 async def engine_if_running() -> Engine | None:
-    """The cluster that the environment names, or the embedded stack if it runs. Never starts it."""
+    """Return the engine on the cluster that the environment names, or on the embedded stack. Never start it.
+
+    None where there is no server, or none that answers now.
+    """
+    if not _has_server():
+        return None
     import os
 
     from benchflow import stack
     from benchflow.errors import ServerUnavailableError
-    from benchflow.paths import StatePaths
-
-    record = stack.running(StatePaths.default())
-    if record is None and not any(name.startswith("TEMPORAL_") for name in os.environ):
-        return None
     from benchflow.jobs import Engine
+    from benchflow.paths import StatePaths
     from benchflow.temporal import cluster_target, connect, stack_target
 
     target, ui = cluster_target(), os.environ.get("TEMPORAL_UI_URL")
     if target is None:
+        record = stack.running(StatePaths.default())
         if record is None or record.state != "running":
             return None
         target, ui = stack_target(record), record.ui
@@ -167,7 +189,7 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     summary = summarize(name, spec.total, results)
     job_id = ids.job_id(name, str(paths.root.parent))
     running, progress, engine = command.run(_ask(job_id))
-    state = "running" if running else "incomplete" if summary.not_run else "finished"
+    state = _state_word(summary, running)
     if as_json:
         ui = engine.ui_of(job_id) if engine else None
         facts: dict[str, Any] = {"id": job_id, "name": name, "directory": str(paths.root), "ui": ui, "state": state}
@@ -191,23 +213,27 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     show_totals(summary, screen)
 
 
-async def _ask(job_id: str) -> tuple[bool, dict[str, Any] | None, Engine | None]:
-    """Return whether the job runs, its progress, and the engine that knows it, of a server that runs already."""
+async def _ask(job_id: str) -> tuple[bool | None, dict[str, Any] | None, Engine | None]:
+    """Return whether the job runs, its progress, and the engine that knows it. Never start a server.
+
+    None for whether it runs where the server that would know does not answer.
+    """
     engine = await engine_if_running()
     if engine is None:
-        return False, None, None
+        return None if _has_server() else False, None, None
     from temporalio.client import WorkflowExecutionStatus
     from temporalio.service import RPCError
 
     from benchflow.contracts import names
     from benchflow.contracts.job import JobProgress
+    from benchflow.executions import is_not_found
 
     handle = engine.client.get_workflow_handle(job_id)
     try:
         if (await handle.describe()).status != WorkflowExecutionStatus.RUNNING:
             return False, None, engine
-    except RPCError:
-        return False, None, None
+    except RPCError as error:
+        return False if is_not_found(error) else None, None, None
     try:
         progress = await handle.query(names.PROGRESS, result_type=JobProgress)
     except RPCError:

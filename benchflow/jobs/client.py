@@ -43,6 +43,7 @@ from benchflow.jobs.identity import (
     pending_indices,
     record_options,
     require_fitting,
+    require_space,
 )
 from benchflow.jobs.plan import JobPlan, freeze
 from benchflow.paths import JobPaths, RolloutPaths, StatePaths
@@ -315,6 +316,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
         if not pending:
             return job
         check_results(spec, plan.id, plan.directory, pending)
+        require_space(plan.directory)
         if target is None:
             secrets.leave(paths, plan.id, plan.variables, plan.values)
         else:

@@ -66,7 +66,7 @@ def _short(value: Any) -> str:
 
 
 def check_jobs_dir(paths: JobPaths, given: Path) -> None:
-    """Raise `StoreError` or `DiskFullError` when results cannot be written there, `ConfigError` when others can.
+    """Raise `StoreError` when results cannot be written there, `ConfigError` when others can.
 
     given: the jobs directory as the user names it, perhaps through links, which are to be nobody else's either.
     """
@@ -75,7 +75,12 @@ def check_jobs_dir(paths: JobPaths, given: Path) -> None:
     require_own_place(root, key="jobs_dir")
     with storage_errors(root.parent):
         make_private_directory(root.parent)
-        free = shutil.disk_usage(root.parent).free
+
+
+def require_space(paths: JobPaths) -> None:
+    """Raise `DiskFullError` when a job that is about to start has no space for its results."""
+    root = paths.root
+    free = shutil.disk_usage(root.parent).free
     if free < MIN_FREE_BYTES:
         raise DiskFullError(
             f"only {free // 1024} KiB are free; results need at least {MIN_FREE_BYTES // 1024 // 1024} MiB",
@@ -86,7 +91,14 @@ def check_jobs_dir(paths: JobPaths, given: Path) -> None:
 
 
 def claim(paths: JobPaths, spec: JobSpec) -> None:
-    """Make the directory this job's, or find that it is already. Raises `JobConflictError` when it is another's."""
+    """Make the directory this job's, or find that it is already.
+
+    Raises:
+        JobConflictError: It is another's.
+        DiskFullError: There is no space for a new job's results.
+    """
+    if not paths.config.exists():
+        require_space(paths)
     with storage_errors(paths.root):
         make_private_directory(paths.root, durable=True)
     if paths.config.exists():

@@ -23,6 +23,9 @@ ATTEMPTS = 5
 
 MAX_WAIT_SEC = 60.0
 
+MAX_REASON = 300
+"""Most characters of a failure that are shown in a line."""
+
 MAX_OUTAGE_WAIT_SEC = 900.0
 """Wait between two tries once the time is over and an outage lasts: of weeks of it, the history must hold all."""
 
@@ -67,7 +70,8 @@ class Patience:
             left = longest = MAX_OUTAGE_WAIT_SEC
         if left <= 0 or self._is_over():
             return False
-        self.trouble = f"{work}, attempt {self._failures + 1}: {failure.type}: {failure.message[:300]}"
+        message = f"{failure.file}: {failure.message}" if failure.file else failure.message
+        self.trouble = f"{work}, attempt {self._failures + 1}: {failure.type}: {message[:MAX_REASON]}"
         workflow.logger.warning("%s", self.trouble)
         growing = options.current().retry_initial_sec * 2.0 ** min(self._failures - 1, 20)
         try:

@@ -54,6 +54,7 @@ async def test_a_report_waits_for_space_longer_than_its_limit_and_has_one_whole_
         rollouts = [f"{job.id}/r/play/oracle/{number}" for number in range(2)]
         for rollout in rollouts:
             await until(lambda rollout=rollout: has_failed(job, rollout, 8))
+        assert f"DiskFullError: {disk}" in str(await job.trouble(rollouts[0]))
     results = await theatre.results(job)
     assert [(one.status, one.reward, one.error, one.attempt) for one in results] == [("passed", 1.0, None, 1)] * 2
     rows = [json.loads(line) for line in job.directory.results.read_text().splitlines()]

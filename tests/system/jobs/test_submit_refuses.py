@@ -52,6 +52,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     yield from mounted(tmp_path / "disk", "1m")
 
 
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    yield from mounted(tmp_path / "disk", "64m")
+
+
 async def test_a_full_disk_under_the_jobs_directory(alone: Path, task: Path, small_disk: Path) -> None:
     with pytest.raises(errors.DiskFullError, match="KiB are free") as caught:
         await submit(plan_job(job_config([task], small_disk / "jobs", sandbox="noop")))
@@ -59,6 +64,24 @@ async def test_a_full_disk_under_the_jobs_directory(alone: Path, task: Path, sma
     assert (caught.value.key, caught.value.category) == ("jobs_dir", "store")
     assert "--jobs-dir" in str(caught.value.remedy)
     assert_nothing_started(alone)
+
+
+@pytest.mark.local
+async def test_a_job_that_runs_is_attached_to_although_its_disk_is_full(
+    disk: Path, engine: Path, tmp_path: Path
+) -> None:
+    task = write_task(tmp_path, "waits", solve="sleep 1000\n")
+    plan = plan_job(job_config([task], disk / "jobs", sandbox="local", job_name="waits"))
+    job = await submit(plan)
+    with (disk / "junk").open("wb") as junk:
+        junk.write(bytes(36 << 20))
+    assert (await submit(plan)).attached
+    (disk / "junk").unlink()
+    await job.cancel()
+    await job.wait()
+    (disk / "junk").write_bytes(bytes(36 << 20))
+    with pytest.raises(errors.DiskFullError, match="KiB are free"):
+        await submit(plan, again=["cancelled"])
 
 
 async def test_a_jobs_directory_that_is_a_file(alone: Path, task: Path, tmp_path: Path) -> None:
