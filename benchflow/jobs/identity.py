@@ -97,9 +97,10 @@ def claim(paths: JobPaths, spec: JobSpec) -> None:
         JobConflictError: It is another's.
         DiskFullError: There is no space for a new job's results.
     """
-    if not paths.config.exists():
-        require_space(paths)
     with storage_errors(paths.root):
+        make_private_directory(paths.root.parent)
+        if not paths.config.exists():
+            require_space(paths)
         make_private_directory(paths.root, durable=True)
     if paths.config.exists():
         changed = differences(read_spec(paths), spec)

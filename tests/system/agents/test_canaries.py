@@ -67,7 +67,7 @@ SECRETS = {
 }
 """By the variable of whoever submits. The agent is given another one by its value."""
 
-GIVEN = f"{MARK}-given-zq7wk2mx"
+GIVEN = f"{MARK}-given-bv6xn3tq"
 
 ENDPOINT = {
     "api": "openai-chat",
