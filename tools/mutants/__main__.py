@@ -4,7 +4,7 @@
 
 Each `*.toml` beside this file is a mutant: `file`, `old` and `new` (the fault), `guarantee`, and `test`, the test that
 kills it (a pytest node id, or a file). First these tests are run without a fault, and must pass. Then each mutant is
-run against its test, two at a time; with `--lane` against its whole lane, one at a time, which also shows what else
+run against its test, four at a time, as some wait for a limit; with `--lane` against its whole lane, one at a time, which also shows what else
 notices the fault. The exit status is 1 when a mutant survives, or no longer applies because the code that it changes is
 gone. `tests/GUARANTEES.md` says which guarantee each one is about.
 """
@@ -92,7 +92,8 @@ def copied(name: str, *, keep: bool) -> Iterator[Path]:
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+                # With what is compiled of it, and times as they were: only what changes is compiled anew.
+                shutil.copytree(source, root / name)
             elif source.exists():
                 shutil.copy(source, root / name)
         yield root
@@ -128,7 +129,7 @@ def run(mutant: Mutant, *, whole_lane: bool, keep: bool) -> Verdict:
     try:
         with copied(mutant.name, keep=keep) as root:
             mutant.put_into(root)
-            tests = [*PARALLEL, mutant.lane] if whole_lane else [mutant.test]
+            tests = [*PARALLEL, mutant.lane] if whole_lane else ["--exitfirst", mutant.test]
             # What a fault breaks need be neither run again nor waited for as on a busy machine.
             printed = run_pytest(root, "--reruns", "0", "--tb=no", *tests, BENCHFLOW_TEST_TIMEOUT_SEC="40")
     except (ValueError, RuntimeError) as error:
@@ -155,7 +156,7 @@ def main() -> int:
         print(problem)
         return 1
     wrong = 0
-    with ThreadPoolExecutor(1 if options.lane else 2) as pool:
+    with ThreadPoolExecutor(1 if options.lane else 4) as pool:
         for verdict in pool.map(partial(run, whole_lane=options.lane, keep=options.keep), mutants):
             print(verdict, flush=True)
             wrong += verdict.problem is not None
