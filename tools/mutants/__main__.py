@@ -4,9 +4,9 @@
 
 Each `*.toml` beside this file is a mutant: `file`, `old` and `new` (the fault), `guarantee`, and `test`, the test that
 kills it (a pytest node id, or a file). First these tests are run without a fault, and must pass. Then each mutant is
-run against its test, four at a time, as some wait for a limit; with `--lane` against its whole lane, one at a time, which also shows what else
-notices the fault. The exit status is 1 when a mutant survives, or no longer applies because the code that it changes is
-gone. `tests/GUARANTEES.md` says which guarantee each one is about.
+run against its test, four at a time, as some wait for a limit; with `--lane` against its whole lane, one at a time,
+which also shows what else notices the fault. The exit status is 1 when a mutant survives, or no longer applies because
+the code that it changes is gone. `tests/GUARANTEES.md` says which guarantee each one is about.
 """
 
 from __future__ import annotations
