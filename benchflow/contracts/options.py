@@ -192,7 +192,7 @@ class WorkflowOptions(_FromEnvironment):
     """Events in its history after which a job continues as new. The server suggests it at 4,096."""
 
     start_total_sec: SecondsOrNone = 3600.0
-    """Seconds that a job tries to name and start rollouts for (a disk may be full) before they get an errored row."""
+    """Seconds that naming and starting rollouts may fail for before they get errored rows. Naming outlasts outages."""
 
     stuck_attempts: int = Field(default=10, ge=2, le=1_000_000)
     """Failed attempts of one workflow task of a rollout from which a sweep terminates the rollout."""

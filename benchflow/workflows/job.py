@@ -68,7 +68,7 @@ class JobWorkflow:
         self._wake = 0
         self._failed_starts: dict[int, tuple[float, int]] = {}  # time of the first failure, number
         self._children: set[asyncio.Task[Any]] = set()
-        self._naming = Patience(self.options.start_total_sec, lambda: self._cancelled)
+        self._naming = Patience(self.options.start_total_sec, lambda: self._cancelled, outlasts=lambda: True)
         self._driving = Patience(self.options.start_total_sec, lambda: self._cancelled)
         self._finishing = Patience(self.options.report_total_sec, outlasts=lambda: not self._cancelled)
         self._sweep = Sweep(job, self._open, on_done=self.rollout_done, on_lost=self._take)

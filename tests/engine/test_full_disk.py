@@ -22,7 +22,8 @@ from benchflow.activities.lost import LostActivities
 from benchflow.activities.report import ReportActivities
 from benchflow.contracts import names
 from benchflow.contracts.activities import LostInput
-from benchflow.contracts.job import Origin
+from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.job import JobSpec, Origin
 from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.rollout import Failure
 from benchflow.errors import DiskFullError
@@ -101,6 +102,29 @@ async def test_a_cancelled_rollout_stops_waiting_for_space(disk: Path, theatre: 
     assert result.error is not None and result.error.phase == "report"
 
 
+async def has_waited(job: Job) -> bool:
+    """Return whether the job itself has failed at something often, each time for lack of space."""
+    trouble = (progress := await job.progress()) and progress.trouble
+    return trouble is not None and "DiskFullError" in trouble and int(trouble.split("attempt ")[1].split(":")[0]) > 5
+
+
+async def test_the_naming_of_rollouts_waits_for_space_longer_than_its_limit(theatre: Theatre) -> None:
+    theatre.options(retry_initial_sec=0.02, retry_max_sec=0.02, start_total_sec=0.2)
+    is_full, load = True, theatre.context.job
+
+    async def load_once_there_is_space(ref: ArtifactRef) -> JobSpec:
+        if is_full:
+            raise DiskFullError("the disk of the store is full")
+        return await load(ref)
+
+    theatre.patch.setattr(theatre.context, "job", load_once_there_is_space)
+    job = await theatre.submit()
+    await until(lambda: has_waited(job))
+    is_full = False
+    (result,) = await theatre.results(job)
+    assert (result.status, result.reward) == ("passed", 1.0)
+
+
 async def test_the_end_of_a_job_waits_for_space_longer_than_its_limit(theatre: Theatre) -> None:
     theatre.options(retry_initial_sec=0.02, retry_max_sec=0.02, report_total_sec=0.2)
     is_full = True
@@ -112,14 +136,7 @@ async def test_the_end_of_a_job_waits_for_space_longer_than_its_limit(theatre: T
 
     theatre.patch.setattr(finishing, "write_summary", write_once_there_is_space)
     job = await theatre.submit()
-
-    async def has_failed_for_long() -> bool:
-        trouble = (progress := await job.progress()) and progress.trouble
-        return (
-            trouble is not None and "DiskFullError" in trouble and int(trouble.split("attempt ")[1].split(":")[0]) > 5
-        )
-
-    await until(has_failed_for_long)
+    await until(lambda: has_waited(job))
     is_full = False
     (result,) = await theatre.results(job)
     assert (result.status, result.reward) == ("passed", 1.0)
