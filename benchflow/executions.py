@@ -26,14 +26,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from benchflow.contracts import names
 from benchflow.contracts.activities import ReportResult
 from benchflow.contracts.base import ArtifactRef
-from benchflow.contracts.failures import error_type
+from benchflow.contracts.failures import MAX_LINE, error_type
 from benchflow.contracts.rollout import RolloutOutcome
 from benchflow.errors import BenchFlowError, ServerUnavailableError
 
 log = structlog.get_logger("benchflow.executions")
-
-MAX_REASON = 300
-"""Most characters of a failure that are shown in a line."""
 
 
 def is_not_found(error: RPCError) -> bool:
@@ -93,7 +90,7 @@ async def read_outcome(handle: WorkflowHandle[Any, RolloutOutcome]) -> tuple[Rol
     except Exception as error:
         if isinstance(error, BenchFlowError) and error.retryable:
             raise
-        return None, f"{type(error).__name__}: {error}"[:MAX_REASON]
+        return None, f"{type(error).__name__}: {error}"[:MAX_LINE]
 
 
 async def _reported_pack(client: Client, handle: WorkflowHandle[object, RolloutOutcome]) -> ArtifactRef | None:
@@ -224,6 +221,6 @@ def _text(failure: Failure) -> str:
     kind = failure.application_failure_info.type
     with suppress(IndexError, ValueError, AttributeError):
         if file := json.loads(failure.application_failure_info.details.payloads[0].data).get("file"):
-            return f"{kind}: {file}: {failure.message}"[:MAX_REASON]
+            return f"{kind}: {file}: {failure.message}"[:MAX_LINE]
     text = f"{kind}: {failure.message}" if kind and not failure.message.startswith(kind) else failure.message
-    return text[:MAX_REASON]
+    return text[:MAX_LINE]

@@ -10,6 +10,9 @@ from benchflow.contracts.rollout import Failure, Phase
 MAX_TEXT = 4000
 """Longest message or log tail that a failure carries, in characters; the end of a log is what matters."""
 
+MAX_LINE = 300
+"""Most characters of a failure that are shown in a line."""
+
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 

@@ -14,7 +14,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from benchflow.contracts.failures import error_type
+    from benchflow.contracts.failures import MAX_LINE, error_type
     from benchflow.workflows import options
     from benchflow.workflows.failures import failure_from
 
@@ -22,9 +22,6 @@ ATTEMPTS = 5
 """Attempts of an activity, within seconds, that are one try."""
 
 MAX_WAIT_SEC = 60.0
-
-MAX_REASON = 300
-"""Most characters of a failure that are shown in a line."""
 
 MAX_OUTAGE_WAIT_SEC = 900.0
 """Wait between two tries once the time is over and an outage lasts: of weeks of it, the history must hold all."""
@@ -71,7 +68,7 @@ class Patience:
         if left <= 0 or self._is_over():
             return False
         message = f"{failure.file}: {failure.message}" if failure.file else failure.message
-        self.trouble = f"{work}, attempt {self._failures + 1}: {failure.type}: {message[:MAX_REASON]}"
+        self.trouble = f"{work}, attempt {self._failures + 1}: {failure.type}: {message[:MAX_LINE]}"
         workflow.logger.warning("%s", self.trouble)
         growing = options.current().retry_initial_sec * 2.0 ** min(self._failures - 1, 20)
         try:
