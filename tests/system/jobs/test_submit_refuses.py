@@ -73,15 +73,23 @@ async def test_a_job_that_runs_is_attached_to_although_its_disk_is_full(
     task = write_task(tmp_path, "waits", solve="sleep 1000\n")
     plan = plan_job(job_config([task], disk / "jobs", sandbox="local", job_name="waits"))
     job = await submit(plan)
-    with (disk / "junk").open("wb") as junk:
-        junk.write(bytes(36 << 20))
+    (disk / "junk").write_bytes(bytes(36 << 20))
     assert (await submit(plan)).attached
     (disk / "junk").unlink()
     await job.cancel()
     await job.wait()
+
+
+@pytest.mark.local
+async def test_a_job_that_is_over_is_not_started_again_on_a_full_disk(disk: Path, engine: Path, tmp_path: Path) -> None:
+    plan = plan_job(job_config([write_task(tmp_path, "small")], disk / "jobs", sandbox="noop", job_name="over"))
+    job = await submit(plan)
+    await job.wait()
+    (result,) = job.results()
     (disk / "junk").write_bytes(bytes(36 << 20))
+    assert (await submit(plan)).started == 0
     with pytest.raises(errors.DiskFullError, match="KiB are free"):
-        await submit(plan, again=["cancelled"])
+        await submit(plan, again=[result.status])
 
 
 async def test_a_jobs_directory_that_is_a_file(alone: Path, task: Path, tmp_path: Path) -> None:
