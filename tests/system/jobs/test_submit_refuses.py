@@ -16,6 +16,7 @@ from benchflow import errors, stack
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import StatePaths
 from benchflow.planes import sandbox
+from benchflow.testing.waiting import until
 
 
 @pytest.fixture
@@ -70,14 +71,21 @@ async def test_a_full_disk_under_the_jobs_directory(alone: Path, task: Path, sma
 async def test_a_job_that_runs_is_attached_to_although_its_disk_is_full(
     disk: Path, engine: Path, tmp_path: Path
 ) -> None:
-    task = write_task(tmp_path, "waits", solve="sleep 1000\n")
+    task = write_task(tmp_path, "waits", solve="sleep 1000\n", dockerfile="FROM debian:bookworm-slim\n")
     plan = plan_job(job_config([task], disk / "jobs", sandbox="local", job_name="waits"))
     job = await submit(plan)
+
+    async def works() -> bool:
+        progress = await job.progress()
+        return progress is not None and progress.open_count == 1
+
+    await until(works)
     (disk / "junk").write_bytes(bytes(36 << 20))
     assert (await submit(plan)).attached
     (disk / "junk").unlink()
     await job.cancel()
     await job.wait()
+    assert [result.status for result in job.results()] == ["cancelled"]
 
 
 @pytest.mark.local
