@@ -32,6 +32,9 @@ from benchflow.errors import BenchFlowError, ServerUnavailableError
 
 log = structlog.get_logger("benchflow.executions")
 
+NOT_ENCODED = "Failed encoding completion: "
+"""How the SDK (temporalio 1.35) begins the failure of a workflow task whose commands could not be encoded."""
+
 
 def is_not_found(error: RPCError) -> bool:
     """Tell whether the server has answered that there is no such workflow, activity or run.
@@ -173,7 +176,8 @@ async def _failing_task(client: Client, described: WorkflowExecutionDescription)
     for event in history.history.events:
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
             failure = event.workflow_task_failed_event_attributes.failure
-            may_pass = error_type(failure.application_failure_info.type).is_outage
+            # Of a message that can't be encoded the SDK tells no type. It is one that the store didn't take.
+            may_pass = failure.message.startswith(NOT_ENCODED) or error_type(_type(failure)).is_outage
             since = pending.original_scheduled_time.ToNanoseconds() / 1e9
             return FailingTask(described.id, pending.attempt, since, _text(failure), may_pass)
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
@@ -216,9 +220,13 @@ async def find_trouble(client: Client, workflow_id: str) -> str | None:
     return None
 
 
+def _type(failure: Failure) -> str:
+    return failure.application_failure_info.type
+
+
 def _text(failure: Failure) -> str:
     """Return the type of a failure, the file that it is about, and its message, as a line."""
-    kind = failure.application_failure_info.type
+    kind = _type(failure)
     with suppress(IndexError, ValueError, AttributeError):
         if file := json.loads(failure.application_failure_info.details.payloads[0].data).get("file"):
             return f"{kind}: {file}: {failure.message}"[:MAX_LINE]

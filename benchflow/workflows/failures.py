@@ -8,8 +8,9 @@ from pydantic import ValidationError
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, TerminatedError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
-from benchflow.contracts.failures import failure_of
+from benchflow.contracts.failures import error_type, failure_of
 from benchflow.contracts.rollout import Failure, Phase
+from benchflow.errors import BenchFlowError
 
 
 def failure_from(error: BaseException, phase: Phase) -> Failure:
@@ -28,4 +29,11 @@ def failure_from(error: BaseException, phase: Phase) -> Failure:
         return Failure(
             type="RolloutTerminatedError", category="terminated", message=message, phase=phase, retryable=True
         )
+    if isinstance(cause, ApplicationError):
+        # What was raised beside the activity's boundary, as its messages were encoded, has a type and nothing else.
+        raised: BaseException | None = cause
+        while isinstance(raised, ApplicationError):
+            if (known := error_type(raised.type)) is not BenchFlowError:
+                return failure_of(known(raised.message), phase)
+            raised = raised.cause
     return failure_of(cause, phase)

@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.branch import ChildOutcome
     from benchflow.contracts.job import RolloutProgress, RolloutSpec
     from benchflow.contracts.reward import VerifyResult
-    from benchflow.contracts.rewards import combine_steps
+    from benchflow.contracts.rewards import combine_steps, is_measured
     from benchflow.contracts.rollout import TRUNCATING, Answer, Failure, RolloutOutcome, Status
     from benchflow.sanitise import sanitised_markdown
     from benchflow.workflows import options
@@ -120,7 +120,7 @@ class RolloutWorkflow:
             for task in (work, *self._here.looks):
                 task.cancel()
         try:
-            await to_the_end(work)
+            await to_the_end(work, on_cancel=self._writer.cancel)
         finally:
             self._is_over = True
 
@@ -339,7 +339,8 @@ class RolloutWorkflow:
         """The rewards, or how a verifier failed."""
         branches, steps = self._here.branches, self._here.steps
         if branches.value is not None:
-            value = branches.value.value
+            # What a part of the children is worth is no value where the engine, or somebody's wish, ended the others.
+            value = None if branches.pending and not is_measured(self._error) else branches.value.value
             if value is None and self._error is None:
                 self._error = failed(branches.outcomes)
             return (None if value is None else {"reward": value}), None

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from support.outages import filled, tmpfs
 from support.theatre import Theatre
+from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowExecutionStatus
 
+from benchflow import messages
 from benchflow.activities import job as finishing
 from benchflow.activities.lost import LostActivities
 from benchflow.activities.report import ReportActivities
@@ -27,7 +29,9 @@ from benchflow.contracts.job import JobSpec, Origin
 from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.rollout import Failure
 from benchflow.errors import DiskFullError
+from benchflow.executions import NOT_ENCODED
 from benchflow.jobs.client import Job
+from benchflow.messages import BulkCodec
 from benchflow.results.summary import write_summary
 from benchflow.store import Store
 from benchflow.testing.waiting import until
@@ -108,21 +112,65 @@ async def has_waited(job: Job) -> bool:
     return trouble is not None and "DiskFullError" in trouble and int(trouble.split("attempt ")[1].split(":")[0]) > 5
 
 
-async def test_the_naming_of_rollouts_waits_for_space_longer_than_its_limit(theatre: Theatre) -> None:
+@pytest.mark.parametrize("where", ["specification", "answer"])
+async def test_the_naming_of_rollouts_waits_for_space_longer_than_its_limit(theatre: Theatre, where: str) -> None:
     theatre.options(retry_initial_sec=0.02, retry_max_sec=0.02, start_total_sec=0.2)
-    is_full, load = True, theatre.context.job
+    is_full, load, put = True, theatre.context.job, BulkCodec._put
 
     async def load_once_there_is_space(ref: ArtifactRef) -> JobSpec:
         if is_full:
             raise DiskFullError("the disk of the store is full")
         return await load(ref)
 
-    theatre.patch.setattr(theatre.context, "job", load_once_there_is_space)
+    async def put_once_there_is_space(codec: BulkCodec, payload: Payload) -> Payload:
+        if is_full and payload.data.startswith(b'{"rollouts"'):
+            raise DiskFullError("the disk of the store is full")
+        return await put(codec, payload)
+
+    if where == "specification":
+        theatre.patch.setattr(theatre.context, "job", load_once_there_is_space)
+    else:
+        theatre.patch.setattr(messages, "MAX_INLINE_BYTES", 500)
+        theatre.patch.setattr(BulkCodec, "_put", put_once_there_is_space)
     job = await theatre.submit()
     await until(lambda: has_waited(job))
     is_full = False
     (result,) = await theatre.results(job)
     assert (result.status, result.reward) == ("passed", 1.0)
+
+
+@pytest.mark.long
+async def test_a_rollout_whose_command_finds_no_space_is_not_taken_for_stuck(theatre: Theatre) -> None:
+    """The SDK waits for the timeout of each task after the first that could not be encoded, which is 10 s."""
+    theatre.options(stuck_attempts=2, stuck_after_sec=0, sweep_every_sec=0.2, sweep_after_sec=0)
+    is_full, put = False, BulkCodec._put
+
+    async def put_once_there_is_space(codec: BulkCodec, payload: Payload) -> Payload:
+        # What a workflow gives to an activity in the sandbox, and no answer of one.
+        if is_full and b'"spec":' in payload.data and b'"sandbox":' in payload.data:
+            raise DiskFullError("the disk of the store is full")
+        return await put(codec, payload)
+
+    theatre.patch.setattr(messages, "MAX_INLINE_BYTES", 500)
+    theatre.patch.setattr(BulkCodec, "_put", put_once_there_is_space)
+    theatre.hall.held = True
+    job = await theatre.submit()
+    (rollout,) = await theatre.in_turn(1)
+    is_full = True
+    theatre.hall.release_all()
+    assert NOT_ENCODED in str(await until(lambda: job.trouble(rollout)))
+    sweeps = len(await theatre.activities(job.id))
+    await until(lambda: has_swept(theatre, job, sweeps + 3))
+    assert (
+        await theatre.context.client.get_workflow_handle(rollout).describe()
+    ).status == WorkflowExecutionStatus.RUNNING
+    is_full = False
+    (result,) = await theatre.results(job)
+    assert (result.status, result.reward) == ("passed", 1.0)
+
+
+async def has_swept(theatre: Theatre, job: Job, count: int) -> bool:
+    return len(await theatre.activities(job.id)) >= count
 
 
 async def test_the_end_of_a_job_waits_for_space_longer_than_its_limit(theatre: Theatre) -> None:

@@ -80,3 +80,12 @@ async def test_an_aggregate_that_gives_no_number_ends_the_rollout_and_its_childr
     tree = load_tree(str(result.directory))
     assert [leaf.id for leaf in tree.leaves if leaf.returns is not None] == ["n1.0/n2"]
     assert (tree.node("n1").value, tree.node("n1").n) == (None, 1)
+
+
+async def test_a_part_of_the_children_is_worth_nothing_where_the_deadline_ended_the_others(theatre: Theatre) -> None:
+    custom = {"kind": "custom", "policy": "own_branching:WherePoor", "options": {"below": 1.0}}
+    branch = {"policy": custom, "aggregate": "own_branching:hangs", "horizon": 1}
+    job = await theatre.submit(theatre.stepped(final=True), branch=branch, deadline_sec=3)
+    (result,) = await theatre.results(job)
+    assert (result.status, result.rewards) == ("errored", None)
+    assert result.error is not None and result.error.category == "deadline"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
 
 from benchflow.contracts.branch import ChildSpec
@@ -42,6 +43,13 @@ def stdev(returns: Sequence[float]) -> float:
 
 def nothing(returns: Sequence[float]) -> float:
     return float("nan")
+
+
+def hangs(returns: Sequence[float]) -> float:
+    """Never come to an answer where a second child has ended."""
+    while len(returns) > 1:
+        time.sleep(0.1)
+    return returns[0]
 
 
 def leaves(returns: Sequence[float]) -> float:
