@@ -147,10 +147,7 @@ def _has_server() -> bool:
 
 
 async def engine_if_running() -> Engine | None:
-    """Return the engine on the cluster that the environment names, or on the embedded stack. Never start it.
-
-    None where there is no server, or none that answers now.
-    """
+    """Return the engine on the server that there is; None without one, or if it does not answer. Never start it."""
     if not _has_server():
         return None
     import os
@@ -222,10 +219,12 @@ async def _ask(job_id: str) -> tuple[bool | None, dict[str, Any] | None, Engine 
     if engine is None:
         return None if _has_server() else False, None, None
     from temporalio.client import WorkflowExecutionStatus
+    from temporalio.exceptions import TemporalError
     from temporalio.service import RPCError
 
     from benchflow.contracts import names
     from benchflow.contracts.job import JobProgress
+    from benchflow.errors import BenchFlowError
     from benchflow.executions import is_not_found
 
     handle = engine.client.get_workflow_handle(job_id)
@@ -236,7 +235,7 @@ async def _ask(job_id: str) -> tuple[bool | None, dict[str, Any] | None, Engine 
         return False if is_not_found(error) else None, None, None
     try:
         progress = await handle.query(names.PROGRESS, result_type=JobProgress)
-    except RPCError:
+    except (TemporalError, BenchFlowError):
         # It runs, but no worker answers now.
         return True, None, engine
     return True, progress.model_dump(mode="json", exclude={"recent"}), engine

@@ -45,7 +45,7 @@ async def follow(job: Job, screen: Screen) -> None:
         await _follow_plain(job, screen)
 
 
-def _updates(job: Job) -> AsyncGenerator[JobProgress, None]:
+def _updates(job: Job) -> AsyncGenerator[JobProgress | None, None]:
     return job.watch(EVERY_SEC)
 
 
@@ -88,14 +88,15 @@ class Troubles:
         self.of_job: str | None = None
         self.of_rollouts: dict[str, str] = {}
 
-    async def ask(self, rollouts: list[str], progress: JobProgress) -> None:
-        """Ask the server, unless that was done just now."""
-        self.of_job = progress.trouble or self.of_job
+    async def ask(self, rollouts: list[str], progress: JobProgress | None) -> None:
+        """Ask the server, unless that was done just now. progress: None where the job can't answer itself."""
+        own = progress.trouble if progress else None
+        self.of_job = own or self.of_job
         if time.monotonic() - self._asked < TROUBLE_EVERY_SEC:
             return
         self._asked = time.monotonic()
         of_job, *found = await asyncio.gather(*map(self._job.trouble, [self._job.id, *rollouts]))
-        self.of_job = of_job or progress.trouble
+        self.of_job = of_job or own
         self.of_rollouts = {rollout: text for rollout, text in zip(rollouts, found, strict=True) if text}
 
 
@@ -106,12 +107,14 @@ async def _follow_plain(job: Job, screen: Screen) -> None:
     troubles, printed, told_again = Troubles(job), set(), set()
     async with contextlib.aclosing(_updates(job)) as updates:
         async for progress in updates:
-            await troubles.ask(progress.open[:MAX_OPEN], progress)
+            await troubles.ask(progress.open[:MAX_OPEN] if progress else [], progress)
             told = [(labels.of(rollout), text) for rollout, text in troubles.of_rollouts.items()]
             for label, text in [(("job", job.name), troubles.of_job), *told]:
                 if text and (label, text.partition(",")[0]) not in printed:
                     printed.add((label, text.partition(",")[0]))
                     _print_line(screen, label, "retried", "", one_line(text))
+            if progress is None:
+                continue
             for outcome in progress.run_again:
                 if (outcome.id, outcome.attempt) not in told_again:
                     told_again.add((outcome.id, outcome.attempt))
@@ -170,7 +173,8 @@ class Board:
 
     def __rich__(self) -> RenderableType:
         if self.progress is None:
-            return Text.assemble(self._frame(), ("  waiting for the worker  " + self._elapsed(), "dim"))
+            trouble = ("\n   " + one_line(self.troubles.of_job), "yellow") if self.troubles.of_job else ""
+            return Text.assemble(self._frame(), ("  waiting for the worker  " + self._elapsed(), "dim"), trouble)
         rows = Rows.grid(padding=(0, 2), expand=True)
         rows.add_column(width=1)
         rows.add_column(no_wrap=True)
@@ -271,6 +275,9 @@ async def _follow_live(job: Job, screen: Screen) -> None:
     with LiveDisplay(board, screen, refresh_per_second=10):
         async with contextlib.aclosing(_updates(job)) as updates:
             async for progress in updates:
+                if progress is None:
+                    await board.troubles.ask([], None)
+                    continue
                 shown = progress.open[: board.max_open]
                 phases = await asyncio.gather(*(job.rollout_progress(rollout) for rollout in shown))
                 await board.troubles.ask(shown, progress)

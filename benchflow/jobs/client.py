@@ -15,7 +15,7 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.exceptions import TemporalError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from benchflow import secrets, stack
@@ -32,7 +32,7 @@ from benchflow.contracts.job import (
     SetConcurrency,
 )
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.errors import JobNotFoundError, ServerUnavailableError, StackError
+from benchflow.errors import BenchFlowError, JobNotFoundError, ServerUnavailableError, StackError
 from benchflow.executions import find_pack, find_trouble, require_not_found
 from benchflow.host import host_id, locked, make_state_private
 from benchflow.jobs.engine import Engine, ServerWait
@@ -140,14 +140,14 @@ class Job:
 
     async def progress(self) -> JobProgress | None:
         """What the job's workflow says of itself; None when it cannot answer now."""
-        with contextlib.suppress(RPCError):
+        with contextlib.suppress(TemporalError, BenchFlowError):
             answer: JobProgress = await self.handle.query(names.PROGRESS, result_type=JobProgress, rpc_timeout=SOON)
             return answer
         return None
 
     async def rollout_progress(self, rollout: str) -> RolloutProgress | None:
         handle = self.engine.client.get_workflow_handle(rollout)
-        with contextlib.suppress(RPCError):
+        with contextlib.suppress(TemporalError, BenchFlowError):
             answer: RolloutProgress = await handle.query(names.PROGRESS, result_type=RolloutProgress, rpc_timeout=SOON)
             return answer
         return None
@@ -158,14 +158,12 @@ class Job:
             return await find_trouble(self.engine.client, workflow_id)
         return None
 
-    async def watch(self, every: float = 0.5) -> AsyncGenerator[JobProgress, None]:
-        """The job's progress every so many seconds, until it is over."""
+    async def watch(self, every: float = 0.5) -> AsyncGenerator[JobProgress | None, None]:
+        """The job's progress every so many seconds, until it is over; None where it cannot answer then."""
         ended = asyncio.create_task(self.wait())
         try:
             while not ended.done():
-                progress = await self.progress()
-                if progress is not None:
-                    yield progress
+                yield await self.progress()
                 await asyncio.wait({ended}, timeout=every)
             await ended
         finally:

@@ -114,3 +114,16 @@ def test_what_is_retried_and_what_is_stuck_is_shown_with_its_attempt_and_its_rea
     assert len(lines) == 5 and max(map(len, lines)) <= 160
     assert "execute, attempt 7: DaemonUnavailableError: no " in lines[1]
     assert stuck in lines[2]
+
+
+async def test_a_job_that_cannot_answer_itself_has_what_it_fails_at_shown() -> None:
+    async def trouble(workflow_id: str) -> str | None:
+        return "workflow task, attempt 12: KeyError: gone" if workflow_id == JOB else None
+
+    job = SimpleNamespace(id=JOB, spec=spec(), trouble=trouble)
+    board = Board(job, 80, 24)  # type: ignore[arg-type]
+    await board.troubles.ask([], None)
+    screen = Console(width=80, height=24, highlight=False)
+    with screen.capture() as captured:
+        screen.print(board)
+    assert "waiting for the worker" in captured.get() and "attempt 12: KeyError: gone" in captured.get()
