@@ -68,7 +68,7 @@ class JobWorkflow:
         self._wake = 0
         self._failed_starts: dict[int, tuple[float, int]] = {}  # time of the first failure, number
         self._children: set[asyncio.Task[Any]] = set()
-        self._naming = Patience(self.options.start_total_sec, lambda: self._cancelled, outlasts=lambda: True)
+        self._naming = Patience(self.options.start_total_sec, self._has_to_act, outlasts=lambda: True)
         self._driving = Patience(self.options.start_total_sec, lambda: self._cancelled)
         self._finishing = Patience(self.options.report_total_sec, outlasts=lambda: not self._cancelled)
         self._sweep = Sweep(job, self._open, on_done=self.rollout_done, on_lost=self._take)
@@ -224,20 +224,15 @@ class JobWorkflow:
         due, indices = self._backlog.next(workflow.time(), count, self.options.start_batch)
         if not indices:
             return
-        job = self._job
+        job, run_id = self._job, workflow.info().first_execution_run_id
         wanted = BatchInput(
-            job_id=job.id,
-            job_name=job.name,
-            spec=job.spec,
-            origin=job.origin,
-            indices=indices,
-            run_id=workflow.info().first_execution_run_id,
+            job_id=job.id, job_name=job.name, spec=job.spec, origin=job.origin, indices=indices, run_id=run_id
         )
         try:
             batch: Batch = await self._naming.execute(names.NAME_ROLLOUTS, wanted, Batch)
         except Exception as error:
             workflow.logger.error("rollouts can't be named: %s", error)
-            if not self._cancelled:
+            if not self._has_to_act():
                 self._lose(failure_from(error, "plan"), due, [] if due else indices)
             return
         # The answer may hold fewer than were asked for.
@@ -344,6 +339,10 @@ class JobWorkflow:
     def _must_continue_as_new(self) -> bool:
         info = workflow.info()
         return info.is_continue_as_new_suggested() or info.get_current_history_length() > self.options.history_limit
+
+    def _has_to_act(self) -> bool:
+        """Tell whether there is more to do than to try again what fails."""
+        return self._cancelled or bool(self._to_be_cancelled()) or self._must_continue_as_new()
 
     def _carry(self) -> JobInput:
         self._backlog.unname(workflow.time())

@@ -139,6 +139,37 @@ async def test_the_naming_of_rollouts_waits_for_space_longer_than_its_limit(thea
     assert (result.status, result.reward) == ("passed", 1.0)
 
 
+async def test_while_naming_waits_for_space_rollouts_are_cancelled_and_histories_bounded(theatre: Theatre) -> None:
+    theatre.options(retry_initial_sec=0.02, retry_max_sec=0.02, start_total_sec=0.2)
+    theatre.options(history_limit=60, sweep_every_sec=0.1, sweep_after_sec=0, start_batch=1)
+    is_full, load = False, theatre.context.job
+
+    async def load_where_there_is_space(ref: ArtifactRef) -> JobSpec:
+        if is_full:
+            raise DiskFullError("the disk of the store is full")
+        return await load(ref)
+
+    theatre.patch.setattr(theatre.context, "job", load_where_there_is_space)
+    theatre.hall.held = True
+    job = await theatre.submit(repeats=2, concurrency=1)
+    (first,) = await theatre.in_turn(1)
+    is_full = True
+    await job.set_concurrency(2)
+    await theatre.progress(job, lambda progress: "DiskFullError" in str(progress.trouble))
+    waiting_run = (await job.handle.describe()).run_id
+
+    async def has_continued() -> bool:
+        return (await job.handle.describe()).run_id != waiting_run
+
+    await until(has_continued)
+    await theatre.progress(job, lambda progress: "DiskFullError" in str(progress.trouble))
+    await job.cancel_rollout(first)
+    await theatre.progress(job, lambda progress: progress.counts.cancelled == 1)
+    is_full = False
+    theatre.hall.release_all()
+    assert sorted(result.status for result in await theatre.results(job)) == ["cancelled", "passed"]
+
+
 @pytest.mark.long
 async def test_a_rollout_whose_command_finds_no_space_is_not_taken_for_stuck(theatre: Theatre) -> None:
     """The SDK waits for the timeout of each task after the first that could not be encoded, which is 10 s."""
