@@ -50,7 +50,6 @@ COLLECT_SEC = 600.0
 AFTER_CANCEL_SEC = 10.0
 """For collecting what a cancelled rollout has left: whoever cancels wants the end, more than all of it."""
 
-
 _OF_ATTEMPT = 0.95
 """Part of the server's limit of an attempt that the activity takes. The attempts that the server ends have no limit."""
 
@@ -204,7 +203,9 @@ class ReportActivities:
             try:
                 await self._have_child(spec, chain, results)
             except BenchFlowError as error:
-                if error.retryable:
+                # A disk of several hosts may show late what is there.
+                is_last = activity.info().attempt >= self.context.options.max_failures
+                if error.is_outage or (error.retryable and not is_last):
                     raise
                 # The reward is in the tree, which the parent was given.
                 notes.append(f"the results of the child {chain} are missing: {error.message}")

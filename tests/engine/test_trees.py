@@ -19,11 +19,12 @@ from support.theatre import Theatre
 from temporalio import workflow
 
 import benchflow as bf
+from benchflow.activities.report import ReportActivities
 from benchflow.activities.turns import TurnActivities
 from benchflow.contracts import ids
 from benchflow.contracts.activities import StepInput
 from benchflow.contracts.rollout import Failure, RolloutResult, TurnResult
-from benchflow.errors import ConfigError
+from benchflow.errors import ConfigError, MissingArtifactError
 from benchflow.executions import FailingTask
 from benchflow.paths import RolloutPaths
 from benchflow.testing.waiting import until
@@ -266,3 +267,16 @@ async def test_what_cannot_be_branched_from_python_is_refused(theatre: Theatre) 
     with pytest.raises(ConfigError, match="as its configuration says"):
         await (await bf.Rollout.create(twice)).branch(n=2)
     assert not jobs.exists()
+
+
+async def test_a_child_whose_results_are_gone_costs_its_parent_a_warning_and_no_reward(theatre: Theatre) -> None:
+    theatre.options(retry_initial_sec=0.02, retry_max_sec=0.02)
+
+    async def is_gone(*given: object) -> None:
+        raise MissingArtifactError("there is nothing of this name in the store")
+
+    theatre.patch.setattr(ReportActivities, "_have_child", is_gone)
+    result = await grown(theatre, {"kind": "after_steps", "steps": [1], "n": 2}, portable=True)
+    assert (result.reward_kind, result.error, result.attempt) == ("value", None, 1) and result.rewards
+    told = [warning for warning in result.warnings if warning.startswith("the results of the child")]
+    assert len(told) == 2, result.warnings
