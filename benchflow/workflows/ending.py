@@ -46,7 +46,9 @@ class ReportWriter:
             except (asyncio.CancelledError, Exception) as error:
                 if report.sandbox is not None:
                     workflow.logger.warning("report on the sandbox's host failed: %s", error.__cause__ or error)
-                    report = report.model_copy(update={"sandbox": None})
+                    why = failure_from(error, "report").message or "the rollout was cancelled"
+                    told = [*report.warnings, f"what lies in the sandbox was not collected, or not all of it: {why}"]
+                    report = report.model_copy(update={"sandbox": None, "warnings": told})
                 elif was_cancelled or not self._is_cancelled:
                     if not isinstance(error, asyncio.CancelledError | ActivityError):
                         raise

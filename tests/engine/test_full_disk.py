@@ -54,11 +54,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 async def test_a_report_waits_for_space_longer_than_its_limit_and_has_one_whole_row(
     disk: Path, theatre: Theatre
 ) -> None:
-    theatre.options(retry_initial_sec=0.05, retry_max_sec=0.1, report_total_sec=0.5)
+    theatre.options(retry_initial_sec=0.05, retry_max_sec=0.1, report_total_sec=2)
     async with reporting(disk, theatre, repeats=2) as job:
         rollouts = [f"{job.id}/r/play/oracle/{number}" for number in range(2)]
         for rollout in rollouts:
-            await until(lambda rollout=rollout: has_failed(job, rollout, 8))
+            await until(lambda rollout=rollout: has_failed(job, rollout, 25))
         assert f"DiskFullError: {disk}" in str(await job.trouble(rollouts[0]))
     results = await theatre.results(job)
     assert [(one.status, one.reward, one.error, one.attempt) for one in results] == [("passed", 1.0, None, 1)] * 2
@@ -90,7 +90,7 @@ async def has_failed(job: Job, rollout: str, attempts: int) -> bool:
 
 
 async def test_a_cancelled_rollout_stops_waiting_for_space(disk: Path, theatre: Theatre) -> None:
-    theatre.options(retry_initial_sec=0.05, retry_max_sec=0.1, report_total_sec=0.5)
+    theatre.options(retry_initial_sec=0.05, retry_max_sec=0.1, report_total_sec=2)
     async with reporting(disk, theatre) as job:
         rollout = f"{job.id}/r/play/oracle/0"
         await until(lambda: has_failed(job, rollout, 2))
