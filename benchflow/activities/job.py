@@ -77,7 +77,11 @@ class JobActivities:
 
     @activity.defn(name=names.ROLLOUT_STATES)
     async def rollout_states(self, asked: OpenRollouts) -> RolloutStates:
-        """Ask the server about rollouts that have not reported."""
+        """Ask the server about rollouts that have not reported, and end those that are stuck after their report."""
+        for awaited in await asyncio.gather(*(self._known_state(id, asked) for id in asked.awaited)):
+            if awaited.status == "stuck":
+                log.error("ending an attempt that is stuck", id=awaited.id, reason=awaited.reason)
+                await end_stuck(self.context.client, awaited.id, awaited.run_id)
         return RolloutStates(states=list(await asyncio.gather(*(self._known_state(id, asked) for id in asked.ids))))
 
     async def _known_state(self, workflow_id: str, asked: OpenRollouts) -> RolloutState:

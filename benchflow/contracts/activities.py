@@ -45,6 +45,9 @@ class OpenRollouts(Model):
     ids: list[str]
     """Their workflow ids."""
 
+    awaited: list[str] = []
+    """Workflow ids of attempts that have reported and that a retry waits for: one that is stuck is terminated."""
+
     stuck_attempts: int = 10
     """Failed attempts of a workflow task from which a rollout is stuck."""
 

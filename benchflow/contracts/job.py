@@ -359,6 +359,12 @@ class JobInput(Model):
     lost: list[LostGroup] = []
     """Counted as errored, but without a row where the job was submitted."""
 
+    failed_starts: dict[int, tuple[float, int]] = {}
+    """Of rollouts that could not be started yet, by index: when that first failed (workflow time), and how often."""
+
+    next_sweep: float | None = None
+    """When the next sweep is due, workflow time; None in the first run of the job's workflow."""
+
 
 class JobProgress(Model):
     """The answer to the `progress` query. open: at most 50 ids.

@@ -66,7 +66,7 @@ class JobWorkflow:
         self._recent: deque[RolloutOutcome] = deque(maxlen=RECENT)
         self._run_again: deque[RolloutOutcome] = deque(maxlen=RECENT)
         self._wake = 0
-        self._failed_starts: dict[int, tuple[float, int]] = {}  # time of the first failure, number
+        self._failed_starts = dict(job.failed_starts)
         self._children: set[asyncio.Task[Any]] = set()
         self._naming = Patience(self.options.start_total_sec, self._has_to_act, outlasts=lambda: True)
         self._driving = Patience(self.options.start_total_sec, lambda: self._cancelled)
@@ -109,8 +109,7 @@ class JobWorkflow:
             # Also of one that is run again: its retry may never start.
             failure = outcome.error or Failure(type="ReportError", category="internal", message="there is no result")
             self._lost = merged(self._lost, LostGroup(failure=failure, rollouts=[lost]))
-        wait = self._retry_wait(outcome)
-        if wait is not None:
+        if (wait := self._retry_wait(outcome)) is not None:
             not_before = workflow.time() + wait
             self._backlog.retries.append(Retry(index=outcome.index, attempt=outcome.attempt + 1, not_before=not_before))
             self._run_again.append(outcome)
@@ -286,6 +285,7 @@ class JobWorkflow:
         """A workflow of this rollout runs already."""
         if spec.attempt > 1:
             # The attempt before has told us how it ended, and is about to be over.
+            self._sweep.end_if_stuck(spec.id)
             self._open.pop(spec.index, None)
             not_before = workflow.time() + max(0.1, self._job.retry.wait(spec.attempt))
             self._backlog.retries.append(Retry(index=spec.index, attempt=spec.attempt, not_before=not_before))
@@ -358,6 +358,8 @@ class JobWorkflow:
                 "cancelled": self._cancelled,
                 "given_up": self._given_up,
                 "to_cancel": list(self._to_cancel),
+                "failed_starts": self._failed_starts,
+                "next_sweep": self._sweep.next,
             }
         )
 

@@ -50,37 +50,50 @@ class Sweep:
         self._on_done = on_done
         self._on_lost = on_lost
         self._unknown: set[int] = set()  # as the last round heard of them
+        self._awaited: dict[str, None] = {}
+        first = workflow.time() + job.options.sweep_every_sec
+        self.next = first if job.next_sweep is None else job.next_sweep
+        """When the next sweep is due, workflow time."""
 
     async def run(self) -> None:
         """Sweep for ever. Whatever raises is logged, and the next sweep comes."""
         while True:
             try:
-                await asyncio.sleep(self._options.sweep_every_sec)
+                # Not an interval of this run's: a busy job may continue as new more often than it sweeps.
+                await asyncio.sleep(max(0.01, self.next - workflow.time()))
                 await self._sweep_all()
+                self.next = workflow.time() + self._options.sweep_every_sec
             except Exception:
                 workflow.logger.exception("the sweep will be tried again")
                 # Not the sleep above, which may be what has raised.
                 await asyncio.sleep(self._options.sweep_every_sec)
 
+    def end_if_stuck(self, workflow_id: str) -> None:
+        """Have the next sweep end an attempt that has reported, if it is stuck: its retry waits for its end."""
+        self._awaited[workflow_id] = None
+
     async def _sweep_all(self) -> None:
         """Ask after the rollouts that are silent. Before their start is confirmed, the server may not know them."""
         old = workflow.time() - self._options.sweep_after_sec
         silent = [one for one in self._open.values() if one.since is not None and one.since < old]
+        awaited, self._awaited = list(self._awaited), {}
         unknown: set[int] = set()
-        for start in range(0, len(silent), self._options.sweep_batch):
+        for start in range(0, max(len(silent), len(awaited)), self._options.sweep_batch):
+            batch = slice(start, start + self._options.sweep_batch)
             try:
-                unknown |= await self._sweep(silent[start : start + self._options.sweep_batch])
+                unknown |= await self._sweep(silent[batch], awaited[batch])
             except Exception as error:
                 workflow.logger.warning("a batch of the sweep will be tried again: %s", error)
         self._unknown = unknown
 
-    async def _sweep(self, silent: list[OpenRollout]) -> set[int]:
+    async def _sweep(self, silent: list[OpenRollout], awaited: list[str]) -> set[int]:
         """Give rollouts their rows that have ended without reporting. Returns those that are to be asked after again.
 
         One that the server does not know is lost only when two sweeps in a row have heard so.
         """
         wanted = OpenRollouts(
             ids=[rollout.id for rollout in silent],
+            awaited=awaited,
             stuck_attempts=self._options.stuck_attempts,
             stuck_after_sec=self._options.stuck_after_sec,
         )

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NoReturn
 
 import pytest
 from support.theatre import Theatre
+from temporalio import workflow
 
 from benchflow import errors
+from benchflow.jobs import Job
 from benchflow.temporal import connect
 from benchflow.testing.waiting import until
 from benchflow.workflows.backlog import Backlog
@@ -29,6 +34,23 @@ async def runs_of(theatre: Theatre, job_id: str) -> list[int]:
         lengths.append(len(events))
         run = events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
     return lengths
+
+
+@asynccontextmanager
+async def busy(job: Job) -> AsyncIterator[None]:
+    """Fill a job's history with signals, so that it continues as new several times a second."""
+
+    async def signal() -> None:
+        while True:
+            await job.set_concurrency(1)
+            await asyncio.sleep(0.01)
+
+    signals = asyncio.create_task(signal())
+    try:
+        yield
+    finally:
+        signals.cancel()
+        await asyncio.wait([signals])
 
 
 @pytest.mark.usefixtures("short_histories")
@@ -116,6 +138,38 @@ async def test_a_job_that_has_given_up_starts_nothing_in_its_next_run_either(the
     results = await theatre.results(job)
     assert [(one.status, one.attempt) for one in results] == [("errored", 1)] * 2
     assert theatre.hall.turns.total() == 1
+
+
+async def test_a_job_that_continues_as_new_more_often_than_it_sweeps_does_sweep(theatre: Theatre) -> None:
+    theatre.options(history_limit=20, sweep_every_sec=3, sweep_after_sec=0)
+    theatre.hall.held = True
+    job = await theatre.submit(repeats=2, concurrency=1)
+    (first,) = await theatre.in_turn(1)
+    async with busy(job):
+        await (await connect(theatre.target)).get_workflow_handle(first).terminate()
+        # It is swept while the job is busy: only then does the second one start.
+        await theatre.begun(2)
+    theatre.hall.release_all()
+    assert sorted(one.status for one in await theatre.results(job)) == ["errored", "passed"]
+
+
+async def test_the_time_for_starts_that_fail_goes_on_in_the_next_run(theatre: Theatre) -> None:
+    theatre.options(history_limit=20, start_total_sec=3)
+    start, names = workflow.start_child_workflow, []
+
+    def refuse(name: str, *args: object, **settings: object) -> NoReturn:
+        names.append(name)
+        raise OSError("refused")
+
+    theatre.patch.setattr(workflow, "start_child_workflow", refuse)
+    job = await theatre.submit(retry={"min_wait_sec": 0.01, "max_wait_sec": 0.1})
+    async with busy(job):
+        await until(lambda: len(names) > 2)
+        progress = await theatre.progress(job, lambda p: p.counts.errored == 1)
+    theatre.patch.setattr(workflow, "start_child_workflow", start)
+    assert progress.counts.finished == 1
+    (result,) = await theatre.results(job)
+    assert result.error is not None and "refused" in result.error.message
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["running", "cancelled"])

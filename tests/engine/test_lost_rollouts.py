@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,7 +29,7 @@ from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.options import WorkerOptions
 from benchflow.contracts.rollout import Failure, RolloutOutcome
 from benchflow.contracts.sandbox import OwnedSandbox
-from benchflow.errors import MissingArtifactError, ServerUnavailableError, TaskError
+from benchflow.errors import MissingArtifactError, SandboxLostError, ServerUnavailableError, TaskError
 from benchflow.executions import find_pack
 from benchflow.jobs import Job
 from benchflow.results import lost as lost_results
@@ -259,3 +260,31 @@ async def test_a_rollout_whose_workflow_task_fails_again_and_again_is_ended(
     assert "stuck: a workflow task failed" in result.error.message and "broken" in result.error.message
     status = (await theatre.context.client.get_workflow_handle(rollout).describe()).status
     assert status == WorkflowExecutionStatus.TERMINATED
+
+
+async def test_an_attempt_that_is_stuck_after_its_report_does_not_hold_up_its_retry(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCHFLOW_WORKFLOW_STUCK_ATTEMPTS", "3")
+    theatre.options(stuck_after_sec=0, sweep_every_sec=0.3, sweep_after_sec=0)
+    theatre.hall.faults["play"] = [SandboxLostError("gone")]
+    theatre.hall.held = True
+    job = await theatre.submit(retry={"min_wait_sec": 0.01})
+    (rollout,) = await theatre.in_turn(1)
+    await job.pause()
+    theatre.hall.release_all()
+    await theatre.progress(job, lambda p: len(p.run_again) == 1)
+    client = theatre.context.client
+    await until(partial(has_ended, client, rollout))
+    spec = job.spec.rollout(job.id, Origin(host_id=theatre.context.host_id, job_dir=str(job.directory.root)), 0)
+    async with Worker(client, task_queue="benchflow-broken", workflows=[BrokenRollout]):
+        await client.start_workflow(
+            "RolloutWorkflow", spec, id=rollout, task_queue="benchflow-broken", task_timeout=timedelta(seconds=1)
+        )
+        await job.unpause()
+        (result,) = await theatre.results(job)
+    assert (result.status, result.attempt) == ("passed", 2)
+
+
+async def has_ended(client: Client, workflow_id: str) -> bool:
+    return (await client.get_workflow_handle(workflow_id).describe()).status != WorkflowExecutionStatus.RUNNING
