@@ -29,7 +29,8 @@ class Crashes(Worlds):
     async def test_who_starts_a_world_may_die_at_any_step(self, place: Sandbox, world: MakeWorld) -> None:
         mine, deaths = world(notes(), notes("more", 9102)), 0
         calls = (await call(self.provider_path, place.ref, mine.manifest, "provision").answer())["calls"]
-        steps = self.steps(calls, [calls * 2 // 3])
+        # There are ten at least. How often one looks until a service is there is not always the same.
+        steps = self.steps(calls, [6])
         for step in steps:
             # Each incarnation is given the time to say that it began.
             await mine.readiness()
@@ -39,7 +40,6 @@ class Crashes(Worlds):
             await mine.readiness()
             await only_once(place)
         assert (await mine.logs())["notes"].count("notes begins") == len(steps) + 1
-        # How often one looks until a service is there is not always the same.
         assert deaths
 
     async def test_who_rolls_back_may_die_at_any_step(self, place: Sandbox, world: MakeWorld) -> None:
