@@ -33,7 +33,9 @@ from benchflow.errors import BenchFlowError, ServerUnavailableError
 log = structlog.get_logger("benchflow.executions")
 
 NOT_ENCODED = "Failed encoding completion: "
-"""How the SDK (temporalio 1.35) begins the failure of a workflow task whose commands could not be encoded."""
+"""How the SDK (temporalio 1.35) begins the failure of a workflow task whose commands could not be encoded. The type of
+the error, which that failure has not, follows: `BulkCodec` adds it.
+"""
 
 
 def is_not_found(error: RPCError) -> bool:
@@ -176,8 +178,10 @@ async def _failing_task(client: Client, described: WorkflowExecutionDescription)
     for event in history.history.events:
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
             failure = event.workflow_task_failed_event_attributes.failure
-            # Of a message that can't be encoded the SDK tells no type. It is one that the store didn't take.
-            may_pass = failure.message.startswith(NOT_ENCODED) or error_type(_type(failure)).is_outage
+            kind = _type(failure)
+            if failure.message.startswith(NOT_ENCODED):
+                kind = failure.message.removeprefix(NOT_ENCODED).partition(":")[0]
+            may_pass = error_type(kind).is_outage
             since = pending.original_scheduled_time.ToNanoseconds() / 1e9
             return FailingTask(described.id, pending.attempt, since, _text(failure), may_pass)
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:

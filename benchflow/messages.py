@@ -15,7 +15,8 @@ from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter, PayloadCodec
 
 from benchflow.contracts.base import MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, ArtifactRef
-from benchflow.errors import PayloadTooLargeError
+from benchflow.contracts.failures import typed_error
+from benchflow.errors import BenchFlowError, PayloadTooLargeError
 from benchflow.store import BULK, Store
 
 _ENCODING = b"json/benchflow-artifact"
@@ -48,7 +49,14 @@ class BulkCodec(PayloadCodec):
         return Store.open().below(BULK)
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return [await self._put(each) if len(each.data) > MAX_INLINE_BYTES else each for each in payloads]
+        try:
+            return [await self._put(each) if len(each.data) > MAX_INLINE_BYTES else each for each in payloads]
+        except Exception as error:
+            known = typed_error(error)
+            if not isinstance(known, BenchFlowError):
+                raise
+            # Where it was a workflow's commands that are encoded, the failure of its task has this text, and no type.
+            raise type(known)(f"{type(known).__name__}: {known}") from error
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         return [await self._get(each) if each.metadata.get("encoding") == _ENCODING else each for each in payloads]

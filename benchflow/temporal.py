@@ -63,9 +63,14 @@ def stack_target(record: StackRecord) -> Target:
     return Target(record.address, record.namespace, socket=record.socket)
 
 
+def is_cluster_named() -> bool:
+    """Tell whether the environment names a cluster."""
+    return any(os.environ.get(name) for name in _CLUSTER_VARIABLES)
+
+
 def cluster_target() -> Target | None:
     """The cluster that the environment names, or None for the embedded stack."""
-    if not any(os.environ.get(name) for name in _CLUSTER_VARIABLES):
+    if not is_cluster_named():
         return None
     from temporalio.envconfig import ClientConfig
 

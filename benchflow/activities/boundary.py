@@ -66,7 +66,7 @@ class _Boundary(ActivityInboundInterceptor):
         self.options = options
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        failures = _failures_before()
+        failures = failures_before()
         with self.records.record(activity.info().task_token):
             try:
                 async with _heartbeat(self._heartbeat_every(), failures):
@@ -125,7 +125,7 @@ def _short(failure: Failure) -> Failure:
     return failure.model_copy(update={"message": cut(failure.message), "remedy": remedy, "log_tail": None})
 
 
-def _failures_before() -> int:
+def failures_before() -> int:
     """Return how many earlier attempts of the running activity have failed, outages and lost workers not counted."""
     details = activity.info().heartbeat_details
     return int(details[0]) if details else 0

@@ -82,9 +82,9 @@ class LostActivities:
                 found = await asyncio.to_thread(find_result, paths, rollout, lost)
                 if found is not None:
                     return outcome_of(found, lost.index).model_copy(update={"directory": str(paths.root)})
-            elif lost.run_id and (delivered := await self._delivered(rollout, lost)) is not None:
+            if lost.run_id and (delivered := await self._delivered(rollout, lost)) is not None:
                 return delivered
-            else:
+            if not is_origin:
                 # The row is written where the job was submitted: `Job.fetch` or, on that host, `finish_job`.
                 return RolloutOutcome(
                     id=rollout,

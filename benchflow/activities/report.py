@@ -16,6 +16,7 @@ from temporalio import activity
 
 from benchflow.activities.agents import redactor_for
 from benchflow.activities.attempts import is_cancelled
+from benchflow.activities.boundary import failures_before
 from benchflow.activities.clean_room import end_rooms
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import keep_logs, world_of
@@ -204,7 +205,7 @@ class ReportActivities:
                 await self._have_child(spec, chain, results)
             except BenchFlowError as error:
                 # A disk of several hosts may show late what is there.
-                is_last = activity.info().attempt >= self.context.options.max_failures
+                is_last = failures_before() + 1 >= self.context.options.max_failures
                 if error.is_outage or (error.retryable and not is_last):
                     raise
                 # The reward is in the tree, which the parent was given.

@@ -137,13 +137,11 @@ def _state_word(summary: Summary, is_running: bool | None) -> str:
 
 def _has_server() -> bool:
     """Tell whether there is a server to ask: a cluster that the environment names, or an embedded stack that runs."""
-    import os
-
     from benchflow import stack
     from benchflow.paths import StatePaths
+    from benchflow.temporal import is_cluster_named
 
-    is_named = any(name.startswith("TEMPORAL_") for name in os.environ)
-    return is_named or stack.running(StatePaths.default()) is not None
+    return is_cluster_named() or stack.running(StatePaths.default()) is not None
 
 
 async def engine_if_running() -> Engine | None:

@@ -325,6 +325,19 @@ class Counts(Model):
         return self.model_copy(update=update)
 
 
+class SweepState(Model):
+    """What the sweep of a job carries across continue-as-new."""
+
+    due: float
+    """When the next one is, workflow time."""
+
+    unknown: list[int] = []
+    """Indices of rollouts that the server did not know at the last one."""
+
+    awaited: list[str] = []
+    """Workflow ids of attempts that have reported and whose end a retry waits for."""
+
+
 class JobInput(Model):
     """What a JobWorkflow starts from, and all that it carries across continue-as-new.
 
@@ -362,8 +375,11 @@ class JobInput(Model):
     failed_starts: dict[int, tuple[float, int]] = {}
     """Of rollouts that could not be started yet, by index: when that first failed (workflow time), and how often."""
 
-    next_sweep: float | None = None
-    """When the next sweep is due, workflow time; None in the first run of the job's workflow."""
+    naming_since: float | None = None
+    """From when on the failures to name rollouts count, workflow time; None if that does not fail."""
+
+    sweep: SweepState | None = None
+    """None in the first run of the job's workflow."""
 
 
 class JobProgress(Model):

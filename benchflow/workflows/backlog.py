@@ -78,11 +78,17 @@ class Backlog:
         else:
             self.pending.drop(len(specs))
 
+    def add_retry(self, index: int, attempt: int, not_before: float) -> Retry:
+        """Have a rollout run again from a time on."""
+        retry = Retry(index=index, attempt=attempt, not_before=not_before)
+        self.retries.append(retry)
+        return retry
+
     def unname(self, now: float) -> None:
         """Return what is named and not started to the pending ones and the retries."""
         for spec in reversed(self.named):
             if spec.attempt > 1:
-                self.retries.append(Retry(index=spec.index, attempt=spec.attempt, not_before=now))
+                self.add_retry(spec.index, spec.attempt, now)
             else:
                 self.pending.put_back(spec.index, spec.index + 1)
         self.named.clear()

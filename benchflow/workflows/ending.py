@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, FailureError
+from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
@@ -46,7 +46,8 @@ class ReportWriter:
             except (asyncio.CancelledError, Exception) as error:
                 if report.sandbox is not None:
                     workflow.logger.warning("report on the sandbox's host failed: %s", error.__cause__ or error)
-                    why = failure_from(error, "report").message or "the rollout was cancelled"
+                    cancelled = is_cancelled_exception(error)
+                    why = "the rollout was cancelled" if cancelled else failure_from(error, "report").message
                     told = [*report.warnings, f"what lies in the sandbox was not collected, or not all of it: {why}"]
                     report = report.model_copy(update={"sandbox": None, "warnings": told})
                 elif was_cancelled or not self._is_cancelled:

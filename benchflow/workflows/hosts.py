@@ -63,7 +63,7 @@ async def on_host(
             if not waited:
                 raise
             if not await _lives(queue):
-                raise HostLost from error
+                raise HostLost("its host does not answer") from error
 
 
 SLOT = "a slot"

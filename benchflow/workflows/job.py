@@ -68,10 +68,11 @@ class JobWorkflow:
         self._wake = 0
         self._failed_starts = dict(job.failed_starts)
         self._children: set[asyncio.Task[Any]] = set()
-        self._naming = Patience(self.options.start_total_sec, self._has_to_act, outlasts=lambda: True)
-        self._driving = Patience(self.options.start_total_sec, lambda: self._cancelled)
+        total_sec = self.options.start_total_sec
+        self._naming = Patience(total_sec, self._has_to_act, outlasts=lambda: True, since=job.naming_since)
+        self._driving = Patience(total_sec, lambda: self._cancelled)
         self._finishing = Patience(self.options.report_total_sec, outlasts=lambda: not self._cancelled)
-        self._sweep = Sweep(job, self._open, on_done=self.rollout_done, on_lost=self._take)
+        self._sweep = Sweep(job, self._open, self.rollout_done, self._take, outlasts=lambda: not self._cancelled)
 
     @workflow.run
     async def run(self, job: JobInput) -> JobOutcome:
@@ -110,8 +111,7 @@ class JobWorkflow:
             failure = outcome.error or Failure(type="ReportError", category="internal", message="there is no result")
             self._lost = merged(self._lost, LostGroup(failure=failure, rollouts=[lost]))
         if (wait := self._retry_wait(outcome)) is not None:
-            not_before = workflow.time() + wait
-            self._backlog.retries.append(Retry(index=outcome.index, attempt=outcome.attempt + 1, not_before=not_before))
+            self._backlog.add_retry(outcome.index, outcome.attempt + 1, workflow.time() + wait)
             self._run_again.append(outcome)
             return
         self._to_cancel.pop(outcome.id, None)
@@ -288,7 +288,7 @@ class JobWorkflow:
             self._sweep.end_if_stuck(spec.id)
             self._open.pop(spec.index, None)
             not_before = workflow.time() + max(0.1, self._job.retry.wait(spec.attempt))
-            self._backlog.retries.append(Retry(index=spec.index, attempt=spec.attempt, not_before=not_before))
+            self._backlog.add_retry(spec.index, spec.attempt, not_before)
             return
         # From before this job was started anew; whichever attempt it is, it will tell us when it is done.
         workflow.logger.info("rollout %s runs already", spec.id)
@@ -302,11 +302,9 @@ class JobWorkflow:
         since, failures = self._failed_starts.get(spec.index, (now, 0))
         self._failed_starts[spec.index] = (since, failures + 1)
         not_before = now + max(0.1, self._job.retry.wait(failures + 1))
-        retry = Retry(index=spec.index, attempt=spec.attempt, not_before=not_before)
+        retry = self._backlog.add_retry(spec.index, spec.attempt, not_before)
         if failures > 0 and now - since >= self.options.start_total_sec:
             self._lose(failure_from(error, "plan"), [retry], [])
-        else:
-            self._backlog.retries.append(retry)
 
     def _retry_wait(self, outcome: RolloutOutcome) -> float | None:
         """Seconds until this rollout is run again; None when its outcome stands."""
@@ -359,7 +357,8 @@ class JobWorkflow:
                 "given_up": self._given_up,
                 "to_cancel": list(self._to_cancel),
                 "failed_starts": self._failed_starts,
-                "next_sweep": self._sweep.next,
+                "naming_since": self._naming.since,
+                "sweep": self._sweep.state(),
             }
         )
 

@@ -24,7 +24,10 @@ ATTEMPTS = 5
 MAX_WAIT_SEC = 60.0
 
 MAX_OUTAGE_WAIT_SEC = 900.0
-"""Wait between two tries once the time is over and an outage lasts: of weeks of it, the history must hold all."""
+"""Wait between two tries once an outage has lasted for that time: of weeks of it, the history must hold all."""
+
+_UNANSWERED = frozenset({"ActivityTimeout", "AttemptLost", "WorkerDied", "WorkerStopped"})
+"""Failures of an activity that has not answered: its worker is gone, or waits for a disk or a store that hangs."""
 
 
 class Patience:
@@ -35,37 +38,46 @@ class Patience:
         total_sec: float,
         is_over: Callable[[], bool] = lambda: False,
         outlasts: Callable[[], bool] = lambda: False,
+        since: float | None = None,
     ) -> None:
-        """Begin without a failure.
+        """Begin without a failure, or with that of an earlier run of the workflow.
 
         Args:
             total_sec: Seconds from the first failure to the last try.
             is_over: Whether another try is wanted no more.
-            outlasts: Whether an outage is waited for also when that time is over.
+            outlasts: Whether outages are waited for besides: the time counts from the first failure after the last one.
+            since: As the attribute of this name was.
         """
         self._total_sec = total_sec
         self._is_over = is_over
         self._outlasts = outlasts
-        self._since: float | None = None
+        self._outage_since: float | None = None
         self._failures = 0
+        self.since = since
+        """From when on `total_sec` counts, workflow time; None without a failure."""
         self.trouble: str | None = None
         """What failed last and is tried again."""
 
     def reset(self) -> None:
         """Note that the work has passed."""
-        self._since, self._failures, self.trouble = None, 0, None
+        self._outage_since, self._failures, self.since, self.trouble = None, 0, None, None
 
     async def wait(self, work: str, error: Exception) -> bool:
         """Wait before another try of `work`, which has raised `error`. False: there is none."""
         now = workflow.time()
-        if self._since is None:
-            self._since = now
         self._failures += 1
         failure = failure_from(error, "plan")
-        left, longest = self._since + self._total_sec - now, MAX_WAIT_SEC
-        if left <= 0 and error_type(failure.type).is_outage and self._outlasts():
-            left = longest = MAX_OUTAGE_WAIT_SEC
+        longest = MAX_WAIT_SEC
+        if self._outlasts() and (failure.type in _UNANSWERED or error_type(failure.type).is_outage):
+            self._outage_since, self.since = self._outage_since or now, None
+            left = self._total_sec
+            if now - self._outage_since > self._total_sec:
+                longest = MAX_OUTAGE_WAIT_SEC
+        else:
+            self._outage_since, self.since = None, self.since or now
+            left = self.since + self._total_sec - now
         if left <= 0 or self._is_over():
+            self.trouble = None
             return False
         message = f"{failure.file}: {failure.message}" if failure.file else failure.message
         self.trouble = f"{work}, attempt {self._failures + 1}: {failure.type}: {message[:MAX_LINE]}"
@@ -75,6 +87,7 @@ class Patience:
             await workflow.wait_condition(self._is_over, timeout=max(0.001, min(growing, left, longest)))
         except TimeoutError:
             return True
+        self.trouble = None
         return False
 
     async def execute(self, name: str, arg: Any, result: Any = None, *, limit_sec: float | None = None) -> Any:
@@ -88,7 +101,10 @@ class Patience:
             try:
                 found = await workflow.execute_activity(name, arg, result_type=result, **limits)
             except Exception as error:
-                if _is_final(error) or not await self.wait(name, error):
+                if _is_final(error):
+                    self.trouble = None
+                    raise
+                if not await self.wait(name, error):
                     raise
             else:
                 self.reset()

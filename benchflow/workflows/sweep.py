@@ -10,7 +10,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
     from benchflow.contracts.activities import LostInput, LostOutcomes, OpenRollouts, RolloutState, RolloutStates
-    from benchflow.contracts.job import JobInput, OpenRollout
+    from benchflow.contracts.job import JobInput, OpenRollout, SweepState
     from benchflow.contracts.lost import LostRollout
     from benchflow.contracts.rollout import Failure, RolloutOutcome
     from benchflow.workflows import options
@@ -32,9 +32,10 @@ class Sweep:
         self,
         job: JobInput,
         open_: Mapping[int, OpenRollout],
-        *,
         on_done: Callable[[RolloutOutcome], None],
         on_lost: Callable[[RolloutOutcome, LostRollout], None],
+        *,
+        outlasts: Callable[[], bool],
     ) -> None:
         """Prepare the sweep.
 
@@ -43,30 +44,35 @@ class Sweep:
             open_: Its open rollouts by index, as they change.
             on_done: Called with the outcome of a rollout whose signal has not come.
             on_lost: Called with the outcome that a rollout without one was given, if it has not reported meanwhile.
+            outlasts: Whether a row waits for an outage longer than `report_total_sec`.
         """
         self._job = job
         self._options = job.options
         self._open = open_
         self._on_done = on_done
         self._on_lost = on_lost
-        self._unknown: set[int] = set()  # as the last round heard of them
-        self._awaited: dict[str, None] = {}
-        first = workflow.time() + job.options.sweep_every_sec
-        self.next = first if job.next_sweep is None else job.next_sweep
-        """When the next sweep is due, workflow time."""
+        self._outlasts = outlasts
+        # Of the last run, if there was one: a busy job may continue as new more often than it sweeps.
+        state = job.sweep or SweepState(due=workflow.time() + job.options.sweep_every_sec)
+        self._due = state.due
+        self._unknown = set(state.unknown)
+        self._awaited = dict.fromkeys(state.awaited)
 
     async def run(self) -> None:
         """Sweep for ever. Whatever raises is logged, and the next sweep comes."""
         while True:
             try:
-                # Not an interval of this run's: a busy job may continue as new more often than it sweeps.
-                await asyncio.sleep(max(0.01, self.next - workflow.time()))
+                await asyncio.sleep(max(0.01, self._due - workflow.time()))
                 await self._sweep_all()
-                self.next = workflow.time() + self._options.sweep_every_sec
+                self._due = workflow.time() + self._options.sweep_every_sec
             except Exception:
                 workflow.logger.exception("the sweep will be tried again")
                 # Not the sleep above, which may be what has raised.
                 await asyncio.sleep(self._options.sweep_every_sec)
+
+    def state(self) -> SweepState:
+        """Return what the next run of the job's workflow begins with."""
+        return SweepState(due=self._due, unknown=sorted(self._unknown), awaited=list(self._awaited))
 
     def end_if_stuck(self, workflow_id: str) -> None:
         """Have the next sweep end an attempt that has reported, if it is stuck: its retry waits for its end."""
@@ -77,6 +83,8 @@ class Sweep:
         old = workflow.time() - self._options.sweep_after_sec
         silent = [one for one in self._open.values() if one.since is not None and one.since < old]
         awaited, self._awaited = list(self._awaited), {}
+        if awaited and not workflow.patched("sweep-awaited"):
+            awaited = []
         unknown: set[int] = set()
         for start in range(0, max(len(silent), len(awaited)), self._options.sweep_batch):
             batch = slice(start, start + self._options.sweep_batch)
@@ -141,9 +149,10 @@ class Sweep:
         )
         attempt = max(1, rollout.attempt)
         try:
-            found: LostOutcomes = await Patience(self._options.report_total_sec).execute(
-                names.REPORT_LOST, given, LostOutcomes, limit_sec=self._options.report_total_sec
-            )
+            # Given up, it would leave a row in the place of a result that may have been measured.
+            limit = self._options.report_total_sec
+            patience = Patience(limit, outlasts=self._outlasts)
+            found: LostOutcomes = await patience.execute(names.REPORT_LOST, given, LostOutcomes, limit_sec=limit)
             outcome = found.outcomes[0]
         except Exception as error:
             workflow.logger.error("the row of %s could not be written: %s", rollout.id, error)

@@ -10,6 +10,8 @@ from typing import NoReturn
 import pytest
 from support.theatre import Theatre
 from temporalio import workflow
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 
 from benchflow import errors
 from benchflow.jobs import Job
@@ -140,13 +142,21 @@ async def test_a_job_that_has_given_up_starts_nothing_in_its_next_run_either(the
     assert theatre.hall.turns.total() == 1
 
 
-async def test_a_job_that_continues_as_new_more_often_than_it_sweeps_does_sweep(theatre: Theatre) -> None:
-    theatre.options(history_limit=20, sweep_every_sec=3, sweep_after_sec=0)
+@pytest.mark.parametrize("end", ["terminated", "deleted"])
+async def test_a_job_that_continues_as_new_more_often_than_it_sweeps_does_sweep(theatre: Theatre, end: str) -> None:
+    theatre.options(history_limit=20, sweep_every_sec=2, sweep_after_sec=0)
     theatre.hall.held = True
     job = await theatre.submit(repeats=2, concurrency=1)
     (first,) = await theatre.in_turn(1)
+    client = await connect(theatre.target)
     async with busy(job):
-        await (await connect(theatre.target)).get_workflow_handle(first).terminate()
+        if end == "terminated":
+            await client.get_workflow_handle(first).terminate()
+        else:
+            execution = WorkflowExecution(workflow_id=first)
+            await client.workflow_service.delete_workflow_execution(
+                DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=execution)
+            )
         # It is swept while the job is busy: only then does the second one start.
         await theatre.begun(2)
     theatre.hall.release_all()

@@ -28,13 +28,14 @@ from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import JobSpec, Origin
 from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.rollout import Failure
-from benchflow.errors import DiskFullError
+from benchflow.errors import DiskFullError, StoreAccessError
 from benchflow.executions import NOT_ENCODED
 from benchflow.jobs.client import Job
 from benchflow.messages import BulkCodec
 from benchflow.results.summary import write_summary
 from benchflow.store import Store
 from benchflow.testing.waiting import until
+from benchflow.workflows.patience import ATTEMPTS
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
@@ -112,14 +113,17 @@ async def has_waited(job: Job) -> bool:
     return trouble is not None and "DiskFullError" in trouble and int(trouble.split("attempt ")[1].split(":")[0]) > 5
 
 
-@pytest.mark.parametrize("where", ["specification", "answer"])
+@pytest.mark.parametrize("where", ["specification", "answer", "specification, which then fails for another reason"])
 async def test_the_naming_of_rollouts_waits_for_space_longer_than_its_limit(theatre: Theatre, where: str) -> None:
     theatre.options(retry_initial_sec=0.02, retry_max_sec=0.02, start_total_sec=0.2)
     is_full, load, put = True, theatre.context.job, BulkCodec._put
+    faults = [OSError("not mounted yet")] * ATTEMPTS if "another" in where else []
 
     async def load_once_there_is_space(ref: ArtifactRef) -> JobSpec:
         if is_full:
             raise DiskFullError("the disk of the store is full")
+        if faults:
+            raise faults.pop()
         return await load(ref)
 
     async def put_once_there_is_space(codec: BulkCodec, payload: Payload) -> Payload:
@@ -127,7 +131,7 @@ async def test_the_naming_of_rollouts_waits_for_space_longer_than_its_limit(thea
             raise DiskFullError("the disk of the store is full")
         return await put(codec, payload)
 
-    if where == "specification":
+    if where != "answer":
         theatre.patch.setattr(theatre.context, "job", load_once_there_is_space)
     else:
         theatre.patch.setattr(messages, "MAX_INLINE_BYTES", 500)
@@ -171,7 +175,8 @@ async def test_while_naming_waits_for_space_rollouts_are_cancelled_and_histories
 
 
 @pytest.mark.long
-async def test_a_rollout_whose_command_finds_no_space_is_not_taken_for_stuck(theatre: Theatre) -> None:
+@pytest.mark.parametrize("does_pass", [True, False], ids=["full", "refused"])
+async def test_a_rollout_whose_command_finds_no_space_is_not_taken_for_stuck(theatre: Theatre, does_pass: bool) -> None:
     """The SDK waits for the timeout of each task after the first that could not be encoded, which is 10 s."""
     theatre.options(stuck_attempts=2, stuck_after_sec=0, sweep_every_sec=0.2, sweep_after_sec=0)
     is_full, put = False, BulkCodec._put
@@ -179,7 +184,7 @@ async def test_a_rollout_whose_command_finds_no_space_is_not_taken_for_stuck(the
     async def put_once_there_is_space(codec: BulkCodec, payload: Payload) -> Payload:
         # What a workflow gives to an activity in the sandbox, and no answer of one.
         if is_full and b'"spec":' in payload.data and b'"sandbox":' in payload.data:
-            raise DiskFullError("the disk of the store is full")
+            raise DiskFullError("it is full") if does_pass else StoreAccessError("it can't be written")
         return await put(codec, payload)
 
     theatre.patch.setattr(messages, "MAX_INLINE_BYTES", 500)
@@ -190,6 +195,10 @@ async def test_a_rollout_whose_command_finds_no_space_is_not_taken_for_stuck(the
     is_full = True
     theatre.hall.release_all()
     assert NOT_ENCODED in str(await until(lambda: job.trouble(rollout)))
+    if not does_pass:
+        (result,) = await theatre.results(job)
+        assert result.error is not None and "StoreAccessError: it can't be written" in result.error.message
+        return
     sweeps = len(await theatre.activities(job.id))
     await until(lambda: has_swept(theatre, job, sweeps + 3))
     assert (

@@ -18,6 +18,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.worker import Worker
 
 from benchflow import secrets
+from benchflow.activities.context import WorkerContext
 from benchflow.activities.job import JobActivities
 from benchflow.activities.job_secrets import remove_secrets_of_ended_jobs
 from benchflow.activities.lost import LostActivities
@@ -57,6 +58,23 @@ async def test_a_lost_row_never_replaces_a_score(theatre: Theatre) -> None:
     assert (outcome.status, outcome.rewards, outcome.error) == ("passed", {"reward": 1.0}, None)
     assert job.results() == [result]
     assert len(job.directory.results.read_text().splitlines()) == 1
+
+
+async def test_a_result_that_another_host_delivered_stands(theatre: Theatre) -> None:
+    """It is not fetched yet, where a worker of the host that submitted the job asks after its rollout."""
+    with theatre.patch.context() as elsewhere:
+        elsewhere.setattr(WorkerContext, "is_origin", lambda *_: False)
+        job = await theatre.submit()
+        await job.handle.result()
+    rollout = job.spec.rollout_id(job.id, 0)
+    described = await theatre.context.client.get_workflow_handle(rollout).describe()
+    given = await lost_input(theatre, job, LostRollout(index=0, attempt=1, run_id=str(described.run_id)))
+    lost = LostActivities(theatre.context, ReportActivities(theatre.context))
+    (outcome,) = (await lost.report_lost(given)).outcomes
+    assert (outcome.status, outcome.rewards, outcome.error) == ("passed", {"reward": 1.0}, None)
+    assert outcome.pack is not None and not job.directory.results.exists()
+    (result,) = await theatre.results(job)
+    assert (result.status, result.reward) == ("passed", 1.0)
 
 
 @pytest.mark.parametrize("way", ["with its trajectory", "with a row only"])
