@@ -14,17 +14,11 @@ from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import BranchConfig, BranchOrigin
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
-from benchflow.contracts.lost import LostGroup
+from benchflow.contracts.lost import LostGroup, SweepState
 from benchflow.contracts.modes import JobMode
 from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.reward import JudgeSettings
-from benchflow.contracts.rollout import (
-    Permissions,
-    Phase,
-    Question,
-    RolloutOutcome,
-    RolloutResult,
-)
+from benchflow.contracts.rollout import Permissions, Phase, Question, RolloutOutcome, RolloutResult
 from benchflow.contracts.task import VerifierMode
 
 MAX_WINDOW = 500
@@ -323,19 +317,6 @@ class Counts(Model):
             update["rewarded"] = self.rewarded + 1
             update["n_values"] = self.n_values + (outcome.reward_kind == "value")
         return self.model_copy(update=update)
-
-
-class SweepState(Model):
-    """What the sweep of a job carries across continue-as-new."""
-
-    due: float
-    """When the next one is, workflow time."""
-
-    unknown: list[int] = []
-    """Indices of rollouts that the server did not know at the last one."""
-
-    awaited: list[str] = []
-    """Workflow ids of attempts that have reported and whose end a retry waits for."""
 
 
 class JobInput(Model):

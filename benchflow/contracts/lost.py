@@ -22,6 +22,19 @@ class LostRollout(Model):
     """First run of its workflow; empty if it has none, or none that is known."""
 
 
+class SweepState(Model):
+    """What the sweep of a job carries across continue-as-new."""
+
+    due: float
+    """When the next one is, workflow time."""
+
+    unknown: list[int] = []
+    """Indices of rollouts that the server did not know at the last one."""
+
+    awaited: list[str] = []
+    """Workflow ids of attempts that have reported and whose end a retry waits for."""
+
+
 class LostGroup(Model):
     """Lost rollouts of one cause, whose rows are not yet where the job was submitted."""
 

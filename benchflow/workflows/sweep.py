@@ -10,8 +10,8 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
     from benchflow.contracts.activities import LostInput, LostOutcomes, OpenRollouts, RolloutState, RolloutStates
-    from benchflow.contracts.job import JobInput, OpenRollout, SweepState
-    from benchflow.contracts.lost import LostRollout
+    from benchflow.contracts.job import JobInput, OpenRollout
+    from benchflow.contracts.lost import LostRollout, SweepState
     from benchflow.contracts.rollout import Failure, RolloutOutcome
     from benchflow.workflows import options
     from benchflow.workflows.patience import Patience
