@@ -34,6 +34,6 @@ def failure_from(error: BaseException, phase: Phase) -> Failure:
         raised: BaseException | None = cause
         while isinstance(raised, ApplicationError):
             if (known := error_type(raised.type)) is not BenchFlowError:
-                return failure_of(known(raised.message), phase)
+                return failure_of(known(raised.message.removeprefix(f"{raised.type}: ")), phase)
             raised = raised.cause
     return failure_of(cause, phase)

@@ -69,7 +69,7 @@ class JobWorkflow:
         self._failed_starts = dict(job.failed_starts)
         self._children: set[asyncio.Task[Any]] = set()
         total_sec = self.options.start_total_sec
-        self._naming = Patience(total_sec, self._has_to_act, outlasts=lambda: True, since=job.naming_since)
+        self._naming = Patience(total_sec, self._has_to_act, lambda: True, timeouts_pass=True, since=job.naming_since)
         self._driving = Patience(total_sec, lambda: self._cancelled)
         self._finishing = Patience(self.options.report_total_sec, outlasts=lambda: not self._cancelled)
         self._sweep = Sweep(job, self._open, self.rollout_done, self._take, outlasts=lambda: not self._cancelled)

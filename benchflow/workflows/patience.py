@@ -26,9 +26,6 @@ MAX_WAIT_SEC = 60.0
 MAX_OUTAGE_WAIT_SEC = 900.0
 """Wait between two tries once an outage has lasted for that time: of weeks of it, the history must hold all."""
 
-_UNANSWERED = frozenset({"ActivityTimeout", "AttemptLost", "WorkerDied", "WorkerStopped"})
-"""Failures of an activity that has not answered: its worker is gone, or waits for a disk or a store that hangs."""
-
 
 class Patience:
     """Failures in a row of one kind of work."""
@@ -38,6 +35,7 @@ class Patience:
         total_sec: float,
         is_over: Callable[[], bool] = lambda: False,
         outlasts: Callable[[], bool] = lambda: False,
+        timeouts_pass: bool = False,
         since: float | None = None,
     ) -> None:
         """Begin without a failure, or with that of an earlier run of the workflow.
@@ -45,12 +43,15 @@ class Patience:
         Args:
             total_sec: Seconds from the first failure to the last try.
             is_over: Whether another try is wanted no more.
-            outlasts: Whether outages are waited for besides: the time counts from the first failure after the last one.
+            outlasts: Whether outages are waited for besides. The time counts from the first failure after the last.
+            timeouts_pass: Whether an activity that has not answered in time is an outage, e.g. of a store that hangs.
+                Not for work that may take longer than that by itself: it would be tried for ever.
             since: As the attribute of this name was.
         """
         self._total_sec = total_sec
         self._is_over = is_over
         self._outlasts = outlasts
+        self._timeouts_pass = timeouts_pass
         self._outage_since: float | None = None
         self._failures = 0
         self.since = since
@@ -68,7 +69,8 @@ class Patience:
         self._failures += 1
         failure = failure_from(error, "plan")
         longest = MAX_WAIT_SEC
-        if self._outlasts() and (failure.type in _UNANSWERED or error_type(failure.type).is_outage):
+        is_outage = error_type(failure.type).is_outage or (self._timeouts_pass and failure.type == "ActivityTimeout")
+        if is_outage and self._outlasts():
             self._outage_since, self.since = self._outage_since or now, None
             left = self._total_sec
             if now - self._outage_since > self._total_sec:
