@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import threading
 import time
 import uuid
+from pathlib import Path
 
 import docker
 import pytest
+from docker.errors import APIError
 
 from benchflow.contracts.sandbox import ImageRef
 from benchflow.errors import SandboxError, SandboxLostError, SandboxStartError
@@ -185,3 +189,41 @@ async def test_a_container_is_removed_also_while_another_call_holds_its_locks(st
         await provider.remove(sandbox.ref.name)
     assert daemon.containers.list(all=True, filters={"id": container}) == []
     await asyncio.gather(looking, entering, return_exceptions=True)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root kills processes of a container past the daemon")
+@pytest.mark.skipif(not Path("/sys/fs/cgroup/freezer").is_dir(), reason="a unified hierarchy kills frozen processes")
+async def test_a_container_that_was_frozen_as_a_command_entered_it_is_removed(start, provider, daemon):
+    """Who started the command, and who asked for the pause, are gone; the daemon answers neither, nor anybody else."""
+    sandbox = await start()
+    container = sandbox._connection.container
+    (state,) = Path("/sys/fs/cgroup/freezer").glob(f"**/*{container}*/freezer.state")
+    inside = set((state.parent / "cgroup.procs").read_text().split())
+
+    def enter(execution: str) -> None:
+        with contextlib.suppress(APIError):
+            daemon.api.exec_start(execution, detach=True)
+
+    def freeze_who_enters() -> bool:
+        made = daemon.api.exec_create(container, ["true"])
+        starts.append(threading.Thread(target=enter, args=[made["Id"]]))
+        starts[-1].start()
+        while starts[-1].is_alive():
+            if set((state.parent / "cgroup.procs").read_text().split()) - inside:
+                state.write_text("FROZEN")
+                break
+        starts[-1].join(timeout=1)
+        if not starts[-1].is_alive():
+            state.write_text("THAWED")
+        return starts[-1].is_alive()
+
+    starts: list[threading.Thread] = []
+    while not await asyncio.to_thread(freeze_who_enters):
+        pass
+    calls = [asyncio.ensure_future(asyncio.to_thread(daemon.api.pause, container))]
+    await asyncio.wait(calls, timeout=1)
+    async with asyncio.timeout(60):
+        await provider.remove(sandbox.ref.name)
+    assert daemon.containers.list(all=True, filters={"id": container}) == []
+    await asyncio.gather(*calls, return_exceptions=True)

@@ -2,7 +2,8 @@
 
 A process of root's inside may stop (SIGSTOP) the runtime's own process while it enters the container: it is in the
 container's pid namespace before it executes the command. The daemon holds locks of the container meanwhile, so calls
-about the container hang. SIGKILL from outside ends stopped processes, too, and frees the locks.
+about the container hang. The same comes of a container that is frozen while a process enters it: whoever asked for
+both may have died. SIGKILL from outside ends stopped and frozen processes, too, and frees the locks.
 
 Nothing is found where the daemon is another machine's, or in another pid namespace than this process.
 """
@@ -40,6 +41,7 @@ def kill_all(container: str) -> None:
 
     Only root may; for others, this does nothing.
     """
+    freezers = set()
     for pid in _pids():
         with contextlib.suppress(OSError):
             if not _is_in(container, pid):
@@ -48,9 +50,21 @@ def kill_all(container: str) -> None:
             try:
                 # A pid may be another process's by now. What the handle is of can't change.
                 if _is_in(container, pid):
+                    freezers.add(_freezer(pid))
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
             finally:
                 os.close(handle)
+    for freezer in freezers:
+        # Frozen ones of the first kind of control groups hear of it when they are thawed.
+        with contextlib.suppress(OSError):
+            freezer.write_text("THAWED")
+
+
+def _freezer(pid: int) -> Path:
+    """Return the file by which a process's control group is frozen; one that is not there where groups are unified."""
+    lines = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+    group = next((path for _, controllers, path in lines if "freezer" in controllers.split(",")), "/")
+    return Path("/sys/fs/cgroup/freezer", group.lstrip("/"), "freezer.state")
 
 
 def _pids() -> Iterator[int]:
