@@ -183,6 +183,7 @@ def test_what_a_file_must_not_begin_with(read, start, named):
         (["ENV A=1 B"], "not name=value"),
         (["ENV A='b"], "not closed"),
         (["ARG =1"], "not a name"),
+        (["COPY " + "[" * 20_000 + " /x/"], "longer than any path"),
     ],
 )
 def test_what_no_builder_could_carry_out_is_a_build_error_with_its_line(read, lines, said):

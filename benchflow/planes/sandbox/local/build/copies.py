@@ -60,6 +60,10 @@ class Copy:
         return self.into or any(source.directory for source in self.sources)
 
 
+MAX_WILDCARD = 4096
+"""Characters of a source with wildcards. Reading it takes time that grows with their square."""
+
+
 class Tree:
     """A build context as COPY sees it."""
 
@@ -82,6 +86,8 @@ class Tree:
     def _fitting(self, path: str) -> Iterator[str]:
         if "[!" in path or "\\" in path:
             raise Unsupported(f"the wildcard {path}", "write it with *, ? or [abc]")
+        if len(path) > MAX_WILDCARD:
+            raise Mistake(f"a wildcard of {len(path)} characters is longer than any path ({MAX_WILDCARD})")
         parts = [re.compile(translate(part.replace("[^", "[!"))) for part in path.split("/")]
         for name in self._names:
             names = name.split("/")
