@@ -68,16 +68,14 @@ class Patience:
         now = workflow.time()
         self._failures += 1
         failure = failure_from(error, "plan")
-        longest = MAX_WAIT_SEC
         is_outage = error_type(failure.type).is_outage or (self._timeouts_pass and failure.type == "ActivityTimeout")
         if is_outage and self._outlasts():
             self._outage_since, self.since = self._outage_since or now, None
-            left = self._total_sec
-            if now - self._outage_since > self._total_sec:
-                longest = MAX_OUTAGE_WAIT_SEC
+            is_long = now - self._outage_since > self._total_sec
+            left = longest = MAX_OUTAGE_WAIT_SEC if is_long else MAX_WAIT_SEC
         else:
             self._outage_since, self.since = None, self.since or now
-            left = self.since + self._total_sec - now
+            left, longest = self.since + self._total_sec - now, MAX_WAIT_SEC
         if left <= 0 or self._is_over():
             self.trouble = None
             return False
