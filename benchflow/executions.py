@@ -33,8 +33,8 @@ from benchflow.errors import BenchFlowError, ServerUnavailableError
 log = structlog.get_logger("benchflow.executions")
 
 NOT_ENCODED = "Failed encoding completion: "
-"""How the SDK (temporalio 1.35) begins the failure of a workflow task whose commands could not be encoded. The type of
-the error, which that failure has not, follows: `BulkCodec` adds it.
+"""Begins, in the SDK (temporalio 1.35), the failure of a workflow task whose commands could not be encoded. It has no
+type; that of the error follows as text, which `BulkCodec` adds.
 """
 
 

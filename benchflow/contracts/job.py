@@ -354,7 +354,7 @@ class JobInput(Model):
     """Counted as errored, but without a row where the job was submitted."""
 
     failed_starts: dict[int, tuple[float, int]] = {}
-    """Of rollouts that could not be started yet, by index: when that first failed (workflow time), and how often."""
+    """Failed starts of rollouts, by index: when the first was (workflow time), and how many there were."""
 
     naming_since: float | None = None
     """From when on the failures to name rollouts count, workflow time; None if that does not fail."""

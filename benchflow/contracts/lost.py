@@ -23,7 +23,7 @@ class LostRollout(Model):
 
 
 class SweepState(Model):
-    """What the sweep of a job carries across continue-as-new."""
+    """Carries what the sweep of a job knows across continue-as-new."""
 
     due: float
     """When the next one is, workflow time."""

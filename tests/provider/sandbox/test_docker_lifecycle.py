@@ -195,7 +195,7 @@ async def test_a_container_is_removed_also_while_another_call_holds_its_locks(st
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root kills processes of a container past the daemon")
 @pytest.mark.skipif(not Path("/sys/fs/cgroup/freezer").is_dir(), reason="a unified hierarchy kills frozen processes")
 async def test_a_container_that_was_frozen_as_a_command_entered_it_is_removed(start, provider, daemon):
-    """Who started the command, and who asked for the pause, are gone; the daemon answers neither, nor anybody else."""
+    """Remove it although who started the command, and asked for the pause, is gone, and the daemon answers nobody."""
     sandbox = await start()
     container = sandbox._connection.container
     (state,) = Path("/sys/fs/cgroup/freezer").glob(f"**/*{container}*/freezer.state")
