@@ -440,6 +440,12 @@ class BudgetExhaustedError(AgentError):
     category = "budget_exhausted"
 
 
+class ModelEndpointError(BenchFlowError):
+    """The endpoint of the agent's model served no call, or failed for good before the agent was done."""
+
+    category = "model_endpoint"
+
+
 class GatewayError(BenchFlowError):
     """The model gateway."""
 

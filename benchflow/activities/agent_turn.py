@@ -25,6 +25,7 @@ from benchflow.errors import (
     ReplayDivergedError,
     TurnInterruptedError,
 )
+from benchflow.gateway.turn_calls import EndedBy, TurnCalls
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import PATIENCE, Limits
 from benchflow.planes.agent.acp.session import Line, Turn, Unanswered
@@ -59,6 +60,7 @@ class AgentTurn:
         self._redact = redact
         self._reading = Reading()
         self._is_interrupted = False
+        self._ended_by: EndedBy = "agent"
         session = work.session
         by_gateway = session is not None and session.model_access == "gateway"
         self._model = model_of(context, work.spec, sandbox) if by_gateway else None
@@ -97,8 +99,8 @@ class AgentTurn:
     async def _metered(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
         """The turn, with what the gateway saw of it: what was used, and whether it was over."""
         assert self._model is not None
-        before = await self._model.begin_turn(self._work.step)
-        async with self._model.watched(lambda: talk.cancel(self._work.step.index)):
+        before, calls = await self._model.begin_turn(self._work.step)
+        async with self._model.watched(calls, lambda: talk.cancel(self._work.step.index)):
             turn = await self._heard(talk, writer)
         if turn.question is not None:
             return turn
@@ -109,7 +111,7 @@ class AgentTurn:
         turn = turn.model_copy(update={"usage": usage, "turn_end": turn_end, "replay": replay, "prefix": status.prefix})
         if status.prefix_divergence is not None:
             writer.add([{"type": "other_prefix", "message": self._redact(status.prefix_divergence.message)}])
-        ended = self._ended_by_gateway(status.budget_exhausted, replay)
+        ended = self._ended_by_gateway(status.budget_exhausted, replay) or await self._ended_by_endpoint(calls)
         if ended is None:
             return turn
         failure, line = ended
@@ -143,6 +145,17 @@ class AgentTurn:
         )
         return failure_of(error), {"message": divergence.message, "diff": divergence.diff}
 
+    async def _ended_by_endpoint(self, calls: TurnCalls) -> tuple[Failure, dict[str, Any]] | None:
+        """Return what kept the model from answering, and its line of the trajectory; None if nothing did."""
+        assert self._model is not None
+        step = self._work.step
+        limit = step.timeout_sec if self._ended_by == "wall_clock" else step.idle_timeout_sec
+        error = await asyncio.to_thread(self._model.endpoint_error, calls, self._ended_by, limit)
+        if error is None:
+            return None
+        failure = redacted(failure_of(error), self._redact)
+        return failure, {"message": failure.message}
+
     async def _listen(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> Turn:
         step = self._work.step
         ask_blocked = self._model.blocked if self._model is not None else None
@@ -160,6 +173,7 @@ class AgentTurn:
         if turn.ended_by not in ("wall_clock", "idle"):
             return self._turn(turn.stop_reason, inferred=True)
         step = self._work.step
+        self._ended_by = turn.ended_by
         limit = step.timeout_sec if turn.ended_by == "wall_clock" else step.idle_timeout_sec
         writer.add([{"type": "agent_timeout", "reason": turn.ended_by, "timeout_sec": limit}])
         said = "did not finish in" if turn.ended_by == "wall_clock" else "said nothing for"

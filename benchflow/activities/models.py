@@ -20,6 +20,7 @@ from benchflow.contracts.gateway import (
     ModelLimits,
     Registration,
     Replay,
+    RetryPolicy,
     UsageTotals,
     agent_base_url,
 )
@@ -47,6 +48,7 @@ from benchflow.trajectories.tree import node_id
 
 if TYPE_CHECKING:
     from benchflow.gateway.client import GatewayClient
+    from benchflow.gateway.turn_calls import EndedBy, TurnCalls
 
 QUIET_SEC = 30.0
 """The longest that a turn waits for calls that its agent makes after its end."""
@@ -59,6 +61,9 @@ ANSWER_SEC = 5.0
 the turn may look away (`FROZEN_SEC` in `planes.sandbox.timeouts`)."""
 
 _LOOK_EVERY = 0.5
+_LOOKS_PER_READ = 10
+"""Looks at the gateway between two readings of the calls of a turn."""
+
 _TOKEN = "gateway"
 
 
@@ -100,6 +105,10 @@ class Model:
         self._notes = Notes(directory)
         self._record = record_for(spec.agent)
         self._endpoint = _endpoint(self._record, spec)
+
+    @property
+    def _retries(self) -> RetryPolicy:
+        return RetryPolicy.of(self._spec.run.endpoint_policy)
 
     @property
     def base_url(self) -> str:
@@ -145,6 +154,7 @@ class Model:
                 record=str(self._context.results(spec).model_calls),
                 limits=spec.run.limits,
                 sampling=spec.run.sampling,
+                retries=self._retries,
                 # A model that the agent may wait for is no stalled one: whole answers come after minutes of silence.
                 stall_sec=max(STALL_SEC, spec.run.agent_idle_timeout_sec),
                 requests=endpoint.requests,
@@ -217,16 +227,26 @@ class Model:
             )
         return (await client.status(self._spec.id)).requests
 
-    async def begin_turn(self, step: Step) -> UsageTotals:
-        """Whose calls come from now on. What was used before the turn, the same for whoever takes it over."""
+    async def begin_turn(self, step: Step) -> tuple[UsageTotals, TurnCalls]:
+        """Attribute the calls that come from now on to a turn.
+
+        Returns:
+            What was used before the turn, and the calls of the turn: the same for whoever takes it over.
+        """
         try:
             status = await self._attribute(step)
         except UnknownRolloutError:
             # A gateway that could not read what it was told; we can say it again.
             await self._register()
             status = await self._attribute(step)
+        from benchflow.gateway.turn_calls import TurnCalls
+
         noted = self._notes.note(f"usage-{step.index}", status.usage.model_dump(mode="json"))
-        return UsageTotals.model_validate(noted)
+        record = self._context.results(self._spec).model_calls
+        with storage_errors(record):
+            size = record.stat().st_size if record.exists() else 0
+        offset = self._notes.note(f"calls-{step.index}", {"offset": size})["offset"]
+        return UsageTotals.model_validate(noted), TurnCalls(record, offset)
 
     async def _attribute(self, step: Step) -> GatewayStatus:
         own = self._spec.branch
@@ -236,19 +256,26 @@ class Model:
         return await self._client().attribute(self._spec.id, node=node, role=step.role, turn=step.index)
 
     @contextlib.asynccontextmanager
-    async def watched(self, stop: Callable[[], None]) -> AsyncIterator[None]:
-        """Call `stop` once when the rollout has used up what it may."""
+    async def watched(self, calls: TurnCalls, stop: Callable[[], None]) -> AsyncIterator[None]:
+        """Call `stop` once: when the rollout has used up its limits, or its endpoint has failed for too long.
 
-        if self._spec.run.limits == ModelLimits():
-            yield
-            return
+        calls: of the turn. Some agents repeat a call that fails for as long as they are let.
+        """
+        has_limits = self._spec.run.limits != ModelLimits()
+        patience_sec = self._retries.total_sec
 
         async def watch() -> None:
+            looks = 0
             while True:
-                with contextlib.suppress(BenchFlowError):
-                    if (await self._client().status(self._spec.id)).budget_exhausted is not None:
-                        return stop()
                 await asyncio.sleep(_LOOK_EVERY)
+                looks += 1
+                with contextlib.suppress(BenchFlowError):
+                    if has_limits and (await self._client().status(self._spec.id)).budget_exhausted is not None:
+                        return stop()
+                if looks % _LOOKS_PER_READ == 0:
+                    await asyncio.to_thread(calls.read)
+                    if calls.failing_sec > patience_sec:
+                        return stop()
 
         task = asyncio.create_task(watch())
         try:
@@ -270,6 +297,16 @@ class Model:
             # It answers the agent, too: nothing waits.
             return ()
         return status.blocked
+
+    def endpoint_error(self, calls: TurnCalls, ended_by: EndedBy, limit_sec: float | None) -> BenchFlowError | None:
+        """Return the error of a turn whose model was kept from answering. Arguments as of `TurnCalls.find_problem`."""
+        from benchflow.gateway.endpoint_errors import endpoint_error
+
+        calls.read()
+        problem = calls.find_problem(ended_by, limit_sec)
+        agent = self._spec.agent
+        base_url = agent.base_url or self._endpoint.upstream
+        return endpoint_error(problem, base_url, agent.credentials) if problem is not None else None
 
     async def end_turn(self, before: UsageTotals) -> tuple[bool, GatewayStatus, Usage]:
         """Whether no call is under way any more, how it stands, and what the turn used."""

@@ -109,6 +109,23 @@ def submit(
             metavar="SEC", help="How long an agent may be silent. [dim]\\[default: 600][/dim]", rich_help_panel=_AGENT
         ),
     ] = None,
+    endpoint_policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fail|wait(LIMIT)",
+            help="What becomes of model calls whose endpoint fails: repeated for some minutes, or for as long as "
+            "LIMIT says, as in wait(2h). [dim]\\[default: fail][/dim]",
+            rich_help_panel=_AGENT,
+        ),
+    ] = None,
+    no_preflight: Annotated[
+        bool,
+        typer.Option(
+            "--no-preflight",
+            help="Don't ask each model for one token before the job starts.",
+            rich_help_panel=_AGENT,
+        ),
+    ] = False,
     sandbox: Annotated[
         str | None,
         typer.Option(
@@ -276,6 +293,8 @@ def submit(
         effort=effort,
         permissions=permissions,
         agent_idle_timeout_sec=agent_idle_timeout,
+        endpoint_policy=endpoint_policy,
+        preflight=False if no_preflight else None,
         sandbox=sandbox,
         jobs_dir=jobs_dir,
         job_name=job_name,

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.branch import BranchConfig
-from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
+from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sampling
 from benchflow.contracts.job import MAX_WINDOW, AgentSpec, Keep, RetryConfig
 from benchflow.contracts.modes import JobMode
 from benchflow.contracts.reward import JudgeSettings
@@ -82,6 +82,8 @@ class RunOptions(Model):
     limits: ModelLimits = ModelLimits()
     sampling: Sampling = Sampling()
     replay: Replay | None = None
+    endpoint_policy: EndpointPolicy = "fail"
+    """What becomes of model calls whose endpoint fails: `fail`, or `wait(LIMIT)`."""
     judge: JudgeSettings = JudgeSettings()
     keep: Keep = "evidence"
     keep_max_mb: int = Field(default=256, gt=0)
@@ -119,6 +121,8 @@ class JobConfig(RunOptions):
     """
 
     paths: list[Path] = Field(min_length=1)
+    preflight: bool = True
+    """Whether each model is asked for one token before the job starts."""
     agents: list[AgentSpec] = Field(default=[AgentSpec(name="oracle")], min_length=1)
     sandbox: str = "auto"
     concurrency: int = Field(default=4, ge=1, le=MAX_WINDOW)

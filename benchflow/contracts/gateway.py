@@ -12,9 +12,10 @@ brackets.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from benchflow.contracts.base import Model
 
@@ -74,6 +75,21 @@ class Sampling(Model):
         return {name: value for name, value in self if value is not None}
 
 
+_POLICY = re.compile(r"fail|wait\((\d+(?:\.\d+)?)(s|m|h)?\)")
+_UNITS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _check_policy(policy: str) -> str:
+    if not _POLICY.fullmatch(policy):
+        raise ValueError("must be `fail`, or `wait(LIMIT)` with a limit like 90s, 30m or 2h")
+    return policy
+
+
+EndpointPolicy = Annotated[str, AfterValidator(_check_policy)]
+"""What becomes of a call whose endpoint fails: `fail` asks again for some minutes, `wait(LIMIT)` for as long as the
+limit says, also where the endpoint refuses the key, the model or the address, which somebody may mend meanwhile."""
+
+
 class RetryPolicy(Model):
     """How often an upstream is asked again before the agent hears of its error: 429, 5xx, no connection.
 
@@ -85,6 +101,18 @@ class RetryPolicy(Model):
     first_wait_sec: float = Field(default=1.0, ge=0)
     max_wait_sec: float = Field(default=60.0, ge=0)
     total_sec: float = Field(default=240.0, ge=0)
+    waits_for_endpoint: bool = False
+    """Whether refusals that somebody may mend (401, 402, 403, 404) are asked again, too, `total_sec` counts from the
+    first of the calls that failed in a row, and the waits don't count towards the limits of the agent's turn."""
+
+    @classmethod
+    def of(cls, policy: EndpointPolicy) -> RetryPolicy:
+        """Return the retries of a policy."""
+        wait = _POLICY.fullmatch(policy)
+        if wait is None or wait[1] is None:
+            return cls()
+        limit = float(wait[1]) * _UNITS[wait[2]]
+        return cls(max_retries=1_000_000, total_sec=limit, waits_for_endpoint=True)
 
 
 class Replay(Model):
@@ -284,6 +312,8 @@ class RetryNote(Model):
 
     status: int | None = None
     waited_sec: float
+    words: str = ""
+    """The endpoint's own words, shortened."""
 
 
 class CallTiming(Model):

@@ -13,7 +13,7 @@ from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import BranchConfig, BranchOrigin
 from benchflow.contracts.environment import EnvironmentRef
-from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
+from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sampling
 from benchflow.contracts.lost import LostGroup, SweepState
 from benchflow.contracts.modes import JobMode
 from benchflow.contracts.options import WorkflowOptions
@@ -129,6 +129,8 @@ class RunConfig(Model):
     limits: ModelLimits = ModelLimits()
     sampling: Sampling = Sampling()
     replay: Replay | None = None
+    endpoint_policy: EndpointPolicy = "fail"
+    """What becomes of model calls whose endpoint fails."""
     judge: JudgeSettings = JudgeSettings()
     keep: Keep = "evidence"
     branch: BranchConfig | None = None

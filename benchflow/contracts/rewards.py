@@ -24,6 +24,17 @@ _OF_THE_AGENT = frozenset(
 )
 
 
+_NOT_WORTH_SCORING = frozenset({"gateway", "model_endpoint", "service"})
+
+
+def is_worth_scoring(error: Failure | None) -> bool:
+    """Return whether a verifier is run on the state that a turn led to which ended with an error.
+
+    It is not where the world broke or the model was away: what it would find is not what the agent did.
+    """
+    return error is None or error.category not in _NOT_WORTH_SCORING
+
+
 def is_measured(error: Failure | None) -> bool:
     """Return whether the rewards of earlier steps count for a rollout that ended with an error.
 

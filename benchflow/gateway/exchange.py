@@ -358,7 +358,9 @@ class Exchange:
         url = upstream_url(registration, self._passed.path)
         self._is_at_upstream = True
         try:
-            response = await upstream.ask(registration, self._request.method, url, headers, body, self._attempts)
+            response = await upstream.ask(
+                registration, self._request.method, url, headers, body, self._attempts, self._rollout.outage
+            )
         except NoAnswerError as error:
             failed = CallError(kind=error.kind, message=f"{url.origin()}: {error.message}")
             return self._refused(_STATUS.get(error.kind, 502), failed)

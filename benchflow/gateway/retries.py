@@ -12,6 +12,9 @@ from benchflow.contracts.gateway import RetryPolicy
 RETRIED = frozenset({429, 500, 502, 503, 504, 529})
 """Statuses that may be others in a while."""
 
+MENDED = frozenset({401, 402, 403, 404})
+"""Statuses that a call keeps until somebody mends the key, the quota, the model's name or the address."""
+
 
 def wanted_wait(headers: Mapping[str, str]) -> float | None:
     """Seconds that an answer asks to be waited for; None when it asks for nothing that can be read."""
@@ -39,6 +42,6 @@ def next_wait(policy: RetryPolicy, retries: int, elapsed: float, wanted: float |
     """Seconds until the next attempt, after so many retries and so many seconds; None when there is none."""
     if retries >= policy.max_retries:
         return None
-    wait = policy.first_wait_sec * 2**retries if wanted is None else wanted
+    wait = policy.first_wait_sec * 2 ** min(retries, 30) if wanted is None else wanted
     wait = min(wait, policy.max_wait_sec)
     return wait if elapsed + wait <= policy.total_sec else None

@@ -24,6 +24,7 @@ from benchflow.gateway.prefix import PrefixCheck
 from benchflow.gateway.prices import has_price
 from benchflow.gateway.record import CallRedactor, Past, Record
 from benchflow.gateway.sampling import check_sampling, needs_usage
+from benchflow.gateway.upstream import Outage
 from benchflow.paths import GatewayPaths
 from benchflow.store import storage_errors, write_atomic
 from benchflow.trajectories.journal import timestamp
@@ -77,6 +78,7 @@ class Rollout:
         self._quiet_since = time.monotonic()
         self._left_calls: set[Callable[[], None]] = set()
         self.blockage = blockage
+        self.outage = Outage(blockage.add)
         self.is_over = False
         """Whether the rollout was forgotten: nobody reads its record any more."""
 

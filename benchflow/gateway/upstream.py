@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import io
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from benchflow.contracts.gateway import TOKEN_PREFIX, Registration, RetryNote
+from benchflow.contracts.gateway import TOKEN_PREFIX, Registration, RetryNote, RetryPolicy
 from benchflow.errors import BenchFlowError
 from benchflow.gateway.allowed_requests import is_allowed_header
-from benchflow.gateway.retries import RETRIED, next_wait, wanted_wait
+from benchflow.gateway.endpoint_errors import endpoint_words
+from benchflow.gateway.retries import MENDED, RETRIED, next_wait, wanted_wait
 from benchflow.paths import StatePaths
 from benchflow.secrets import Secrets
 
 CONNECT_SEC = 30.0
+MAX_RETRY_NOTES = 100
+"""Retries of a call that its line in the record names: the first ones, and the last. There may be thousands."""
+
+WORDS_BYTES = 16 * 1024
+WORDS_SEC = 5.0
+"""The most that is read of an error that is asked again for, and for how long."""
+
 HOP_BY_HOP = frozenset(
     {
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
@@ -106,21 +115,63 @@ def _proxy(scheme: str, host: str) -> str | None:
 class Attempts:
     """How a call fared at its upstream.
 
-    sent: when the last attempt was made (monotonic). is_waiting: whether no attempt is under way, and another will be
+    sent: when the last attempt was made (monotonic). count: of further attempts; retries: notes of them.
+    is_waiting: whether no attempt is under way, and another will be
     made. is_last: whether none may be made after the one under way.
     """
 
     began: float
     sent: float = 0.0
     retries: list[RetryNote] = field(default_factory=list)
+    count: int = 0
     is_waiting: bool = False
     is_last: bool = False
 
-    async def wait(self, seconds: float, status: int | None) -> None:
-        self.retries.append(RetryNote(status=status, waited_sec=round(seconds, 3)))
+    async def wait(
+        self, seconds: float, status: int | None, words: str, on_wait: Callable[[float], None] | None
+    ) -> None:
+        """Wait for the next attempt.
+
+        Args:
+            seconds: How long.
+            status: HTTP status of the last one; None without an answer.
+            words: What the endpoint said.
+            on_wait: Called every second with the time at which the last one was sent.
+        """
+        note = RetryNote(status=status, waited_sec=round(seconds, 3), words=words)
+        self.retries = [*self.retries[: MAX_RETRY_NOTES - 1], note]
+        self.count += 1
         self.is_waiting = True
-        await asyncio.sleep(seconds)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(left if on_wait is None else min(left, 1.0))
+            if on_wait is not None:
+                on_wait(self.sent)
         self.is_waiting = False
+
+
+class Outage:
+    """How long a rollout's endpoint has served no call, whichever of them asked."""
+
+    def __init__(self, on_wait: Callable[[float], None]) -> None:
+        """on_wait: called every second in which a call waits, with the time (monotonic) of its last attempt."""
+        self.on_wait = on_wait
+        self._since: float | None = None
+
+    def note_failure(self, sent: float) -> float:
+        """Return when the first of the calls was sent that failed in a row. sent: when this one was."""
+        self._since = sent if self._since is None else self._since
+        return self._since
+
+    def end(self) -> None:
+        """Note that the endpoint serves calls."""
+        self._since = None
+
+
+def _is_repeated(response: aiohttp.ClientResponse, policy: RetryPolicy) -> bool:
+    if policy.waits_for_endpoint and response.status in MENDED | RETRIED:
+        return True
+    return response.status in RETRIED and response.headers.get("x-should-retry") != "false"
 
 
 class Upstream:
@@ -149,39 +200,47 @@ class Upstream:
         headers: CIMultiDict[str],
         body: bytes,
         attempts: Attempts,
+        outage: Outage,
     ) -> aiohttp.ClientResponse:
-        """The upstream's answer, of which nothing but the head was read; asked again as the policy says.
+        """Return the upstream's answer, of which nothing but the head was read; ask again as the policy says.
 
-        Raises `NoAnswerError`.
+        outage: of the rollout's endpoint. Raises `NoAnswerError`.
         """
         policy = registration.retries
         lost = False
         while True:
             attempts.sent = time.monotonic()
-            elapsed = attempts.sent - attempts.began
+            status: int | None = None
+            wanted: float | None = None
+            failure: NoAnswerError | None = None
+            response: aiohttp.ClientResponse | None = None
             try:
                 response = await self._request(registration, method, url, headers, body)
             except aiohttp.SocketTimeoutError as error:
-                raise NoAnswerError("stalled", f"nothing came for {registration.stall_sec:g} s") from error
+                failure = NoAnswerError("stalled", f"nothing came for {registration.stall_sec:g} s")
+                if not policy.waits_for_endpoint:
+                    raise failure from error
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, TimeoutError) as error:
                 # A connection that was kept open may have been closed just now, which is nobody's trouble.
-                kept = not isinstance(error, aiohttp.ClientConnectorError | TimeoutError) and not lost
-                lost = True
-                wait = next_wait(policy, len(attempts.retries), elapsed, 0.0 if kept else None)
-                if wait is None or attempts.is_last:
-                    raise NoAnswerError("unreachable", _reason(error)) from error
-                await attempts.wait(wait, None)
-                continue
+                is_kept = not isinstance(error, aiohttp.ClientConnectorError | TimeoutError) and not lost
+                lost, wanted = True, 0.0 if is_kept else None
+                failure = NoAnswerError("unreachable", _reason(error))
             except (aiohttp.ClientError, ValueError) as error:
                 raise NoAnswerError("unreachable", _reason(error)) from error
-            if response.status not in RETRIED or response.headers.get("x-should-retry") == "false":
-                return response
-            wanted = wanted_wait(response.headers)
-            wait = next_wait(policy, len(attempts.retries), time.monotonic() - attempts.began, wanted)
+            if response is not None:
+                if not _is_repeated(response, policy):
+                    outage.end()
+                    return response
+                status, wanted = response.status, wanted_wait(response.headers)
+            began = outage.note_failure(attempts.sent) if policy.waits_for_endpoint else attempts.began
+            wait = next_wait(policy, attempts.count, time.monotonic() - began, wanted)
             if wait is None or attempts.is_last:
+                if failure is not None:
+                    raise failure
+                assert response is not None
                 return response
-            response.close()
-            await attempts.wait(wait, response.status)
+            words = await _words(response) if response is not None else str(failure)
+            await attempts.wait(wait, status, words, outage.on_wait if policy.waits_for_endpoint else None)
 
     async def _request(
         self, registration: Registration, method: str, url: URL, headers: CIMultiDict[str], body: bytes
@@ -197,6 +256,17 @@ class Upstream:
             timeout=timeout,
             proxy=_proxy(url.scheme, url.host or ""),
         )
+
+
+async def _words(response: aiohttp.ClientResponse) -> str:
+    """Return what an endpoint says in an error that its caller does not get, and close the connection."""
+    body = b""
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+        async with asyncio.timeout(WORDS_SEC):
+            while len(body) < WORDS_BYTES and (data := await response.content.readany()):
+                body += data
+    response.close()
+    return endpoint_words(body[:WORDS_BYTES].decode("utf-8", "replace"))
 
 
 def _reason(error: BaseException) -> str:

@@ -220,6 +220,7 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             limits=config.limits,
             sampling=config.sampling,
             replay=config.replay,
+            endpoint_policy=config.endpoint_policy,
             judge=config.judge,
             keep=config.keep,
             keep_max_mb=config.keep_max_mb,

@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionBegin
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.reward import VerifyResult
-    from benchflow.contracts.rewards import first_failure, leads_on
+    from benchflow.contracts.rewards import first_failure, is_worth_scoring, leads_on
     from benchflow.contracts.rollout import AgentSession, Answer, Failure, Question, Step, StepOutcome, TurnResult
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.trajectories.growth import asked_in
@@ -216,8 +216,7 @@ class InSandbox:
             await self._release(before)
         if turn.failure is not None and self.error is None:
             self.error = turn.failure
-        if turn.failure is not None and turn.failure.category == "service":
-            # What a verifier finds in a broken world is not what the agent did.
+        if not is_worth_scoring(turn.failure):
             return StepOutcome(step=step, turn=turn)
         self._talks.note_turn(step, turn)
         if not step.scored and not is_last and turn.failure is None:

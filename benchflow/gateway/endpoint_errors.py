@@ -1,0 +1,146 @@
+"""Typed errors of model endpoints that do not serve calls: of turns, and of the check before a job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchflow.errors import BenchFlowError, GatewayError, ModelEndpointError
+
+MAX_WORDS = 300
+"""Characters of an endpoint's own words that a message quotes."""
+
+WAIT_REMEDY = "`bench job resume` runs it again once the endpoint answers; --endpoint-policy 'wait(1h)' waits for it"
+
+_QUOTA = ("insufficient_quota", "exceeded your current quota", "credit balance", "billing", "out of credits", "payment")
+"""Words by which endpoints tell an exhausted quota from calls that come too fast. Both often have the status 429."""
+
+_KEY = ("api key", "api_key", "apikey", "unauthorized", "authentication", "invalid token", "access token")
+_NO_MODEL = (
+    "model_not_found",
+    "does not exist",
+    "not found",
+    "not supported",
+    "unknown model",
+    "invalid model",
+    "no such model",
+)
+_TOO_LONG = (
+    *("context_length_exceeded", "maximum context length", "context window", "prompt is too long"),
+    *("exceeds the maximum number of tokens", "input is too long", "too many tokens", "context length"),
+)
+
+
+@dataclass(frozen=True)
+class CallProblem:
+    """What was wrong with a call that its endpoint did not serve."""
+
+    kind: str
+    """As in `CallError`; also `unanswered` (the agent closed the connection, or waits still) and `empty`."""
+    message: str
+    """What happened, where there are no words of the endpoint."""
+    status: int | None = None
+    """HTTP status of the endpoint; None if it gave none."""
+    words: str = ""
+    """The endpoint's own words, shortened."""
+    model: str | None = None
+    """The model that was asked for, as the endpoint spells it; None if unknown."""
+    waited_sec: float | None = None
+    """Seconds until the agent closed the connection; None if it did not."""
+    is_streaming: bool = False
+    """Whether the endpoint had begun to answer by then."""
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the agent's conversation is longer than the model takes, which is the agent's own failure."""
+        return self.status in (400, 413) and _names(self.words, _TOO_LONG)
+
+    @property
+    def is_key(self) -> bool:
+        """Whether the endpoint refused the key."""
+        return self.status in (401, 403) or (self.status == 400 and _names(self.words, _KEY))
+
+    @property
+    def is_quota(self) -> bool:
+        """Whether the key's quota is exhausted."""
+        return self.status == 402 or (self.status in (400, 403, 429) and _names(self.words, _QUOTA))
+
+    @property
+    def is_model(self) -> bool:
+        """Whether the endpoint does not know the model."""
+        is_named = "model" in self.words.lower() and _names(self.words, _NO_MODEL)
+        return self.status in (400, 404, 422) and is_named
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether repeating the call changes nothing: a key, a name, an address or a quota is wrong."""
+        return self.kind == "missing_secret" or self.status == 404 or self.is_key or self.is_quota or self.is_model
+
+
+def endpoint_words(body: str) -> str:
+    """Return the message in the body of an error of any dialect, in one line and shortened."""
+    return " ".join((_message(body) or body).split())[:MAX_WORDS]
+
+
+def _message(body: str) -> str | None:
+    try:
+        found: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    # Gemini's streams put the error into an array.
+    found = found[0] if isinstance(found, list) and found else found
+    for _ in range(3):
+        if isinstance(found, str) or not isinstance(found, dict):
+            break
+        code = found.get("code") if isinstance(found.get("code"), str) else ""
+        inner = next((found[key] for key in ("error", "message", "detail") if found.get(key)), None)
+        if isinstance(inner, str):
+            return f"{inner} ({code})" if code and code not in inner else inner
+        found = inner
+    return found if isinstance(found, str) else None
+
+
+def endpoint_error(problem: CallProblem, base_url: str, credentials: Sequence[str]) -> BenchFlowError:
+    """Return the typed error of a problem.
+
+    Args:
+        problem: What was wrong with the call.
+        base_url: The endpoint's address.
+        credentials: Names of the variables that may hold its key.
+    """
+    key_name = " or ".join(credentials) or "the key"
+    model = f"the model {problem.model!r}" if problem.model else "the model"
+    words = f": {problem.words}" if problem.words else ""
+    status = f"{base_url} answered {problem.status}"
+    if problem.kind in ("gateway_restarted", "gateway_stopped", "not_recorded"):
+        return GatewayError(f"the agent's last model call failed at the gateway: {problem.message}")
+    if problem.kind == "missing_secret":
+        return ModelEndpointError(problem.message, key="credentials", remedy=f"export {key_name} there")
+    if problem.is_quota:
+        message = f"the quota of {key_name} is exhausted: {status}{words}"
+        return ModelEndpointError(message, key="credentials", remedy="raise the quota, or use another key")
+    if problem.is_key:
+        message = f"the endpoint refuses {key_name}: {status}{words}"
+        return ModelEndpointError(
+            message, key="credentials", remedy=f"check {key_name}: is it this endpoint's, and valid?"
+        )
+    if problem.is_model:
+        message = f"the endpoint does not know {model}: {status}{words}"
+        return ModelEndpointError(message, key="model", remedy="check --model, as the endpoint spells it")
+    if problem.status == 404:
+        message = f"the endpoint has nothing at the address that was asked: {status}{words}"
+        return ModelEndpointError(message, key="base_url", remedy="check --base-url (with /v1?) and --model")
+    if problem.status == 429:
+        message = f"the endpoint turns calls away: {status}{words}"
+        return ModelEndpointError(message, key="concurrency", remedy=f"lower -n; {WAIT_REMEDY}")
+    if problem.status is not None and problem.words:
+        return ModelEndpointError(f"{model} did not answer: {status}{words}", key="base_url", remedy=WAIT_REMEDY)
+    said = problem.message if problem.message.startswith(base_url) else f"{base_url}: {problem.message}"
+    return ModelEndpointError(f"{model} did not answer: {said}", key="base_url", remedy=WAIT_REMEDY)
+
+
+def _names(words: str, known: Sequence[str]) -> bool:
+    lower = words.lower()
+    return any(text in lower for text in known)
