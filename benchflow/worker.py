@@ -33,6 +33,7 @@ from benchflow.activities.handover import RunningActivities
 from benchflow.activities.job import JobActivities
 from benchflow.activities.leftovers import Leftovers
 from benchflow.activities.lost import LostActivities
+from benchflow.activities.preflight import PreflightActivities
 from benchflow.activities.reaper import Reaper
 from benchflow.activities.report import ReportActivities
 from benchflow.activities.rollback import RollbackActivities
@@ -51,6 +52,7 @@ from benchflow.store import Store, check_reach
 from benchflow.temporal import Target, cluster_target, connect, ensure_search_attributes, stack_id, stack_target
 from benchflow.workflows.job import JobWorkflow
 from benchflow.workflows.options import SHARED_QUEUE, host_queue
+from benchflow.workflows.preflight import PreflightWorkflow
 from benchflow.workflows.rollout import RolloutWorkflow
 
 REAP_ROUND_SEC = 3600.0
@@ -89,6 +91,7 @@ def make_workers(context: WorkerContext, records: RunningActivities, work: Ongoi
     ]
     deciding = DecidingActivities()
     shared_activities += [deciding.decide, deciding.aggregate]
+    shared_activities.append(PreflightActivities(context).preflight)
     shared_activities += [job.name_rollouts, job.rollout_states, job.host_status, job.finish_job]
     host_activities: list[Callable[..., Any]] = [rollout.provision, rollout.wait_for_slot, rollout.readiness]
     host_activities += [turns.connect, turns.execute]
@@ -109,7 +112,7 @@ def make_workers(context: WorkerContext, records: RunningActivities, work: Ongoi
         Worker(
             context.client,
             task_queue=SHARED_QUEUE,
-            workflows=[JobWorkflow, RolloutWorkflow],
+            workflows=[JobWorkflow, RolloutWorkflow, PreflightWorkflow],
             workflow_runner=workflow_runner(),
             workflow_failure_exception_types=[BenchFlowError],
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=options.sticky_timeout_sec),

@@ -37,7 +37,7 @@ from benchflow.errors import (
 from benchflow.planes.agent.acp.limits import Intervals
 from benchflow.planes.agent.acp.notes import Notes
 from benchflow.planes.agent.registry import record_for
-from benchflow.planes.agent.settings import endpoint_of
+from benchflow.planes.agent.settings import credential_names, endpoint_of
 from benchflow.planes.agent.toolbox import RELAY, Toolbox
 from benchflow.planes.sandbox.background import start_once
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -304,9 +304,11 @@ class Model:
 
         calls.read()
         problem = calls.find_problem(ended_by, limit_sec)
+        if problem is None:
+            return None
         agent = self._spec.agent
         base_url = agent.base_url or self._endpoint.upstream
-        return endpoint_error(problem, base_url, agent.credentials) if problem is not None else None
+        return endpoint_error(problem, base_url, credential_names(self._endpoint, agent.credentials))
 
     async def end_turn(self, before: UsageTotals) -> tuple[bool, GatewayStatus, Usage]:
         """Whether no call is under way any more, how it stands, and what the turn used."""

@@ -393,6 +393,8 @@ async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Screen) -> Job:
             job = await submit_plan(plan, again=again)
     else:
         job = await submit_plan(plan, again=again)
+    for warning in job.warnings:
+        screen.print(line(("warning: ", "yellow"), warning), soft_wrap=True)
     show_ui(job.engine, job.id, screen)
     if job.attached:
         screen.print("This job runs already; attached to it.")

@@ -84,6 +84,8 @@ class RunOptions(Model):
     replay: Replay | None = None
     endpoint_policy: EndpointPolicy = "fail"
     """What becomes of model calls whose endpoint fails: `fail`, or `wait(LIMIT)`."""
+    preflight: bool = True
+    """Whether each model is asked for one token before the job starts."""
     judge: JudgeSettings = JudgeSettings()
     keep: Keep = "evidence"
     keep_max_mb: int = Field(default=256, gt=0)
@@ -121,8 +123,6 @@ class JobConfig(RunOptions):
     """
 
     paths: list[Path] = Field(min_length=1)
-    preflight: bool = True
-    """Whether each model is asked for one token before the job starts."""
     agents: list[AgentSpec] = Field(default=[AgentSpec(name="oracle")], min_length=1)
     sandbox: str = "auto"
     concurrency: int = Field(default=4, ge=1, le=MAX_WINDOW)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 JOB_WORKFLOW = "JobWorkflow"
 ROLLOUT_WORKFLOW = "RolloutWorkflow"
+PREFLIGHT_WORKFLOW = "PreflightWorkflow"
 
 # Activities of a rollout, one a phase.
 PLAN = "plan"
@@ -32,6 +33,7 @@ NAME_ROLLOUTS = "name_rollouts"
 ROLLOUT_STATES = "rollout_states"
 REPORT_LOST = "report_lost"
 FINISH_JOB = "finish_job"
+PREFLIGHT = "preflight"
 
 # Signals, updates, queries.
 ROLLOUT_DONE = "rollout_done"

@@ -239,7 +239,7 @@ class Upstream:
                     raise failure
                 assert response is not None
                 return response
-            words = await _words(response) if response is not None else str(failure)
+            words = await read_words(response) if response is not None else str(failure)
             await attempts.wait(wait, status, words, outage.on_wait if policy.waits_for_endpoint else None)
 
     async def _request(
@@ -258,7 +258,7 @@ class Upstream:
         )
 
 
-async def _words(response: aiohttp.ClientResponse) -> str:
+async def read_words(response: aiohttp.ClientResponse) -> str:
     """Return what an endpoint says in an error that its caller does not get, and close the connection."""
     body = b""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from benchflow.contracts.job import (
     SetConcurrency,
 )
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.errors import BenchFlowError, JobNotFoundError, ServerUnavailableError, StackError
+from benchflow.errors import BenchFlowError, JobNotFoundError, ModelEndpointError, ServerUnavailableError, StackError
 from benchflow.executions import find_pack, find_trouble, require_not_found
 from benchflow.host import host_id, locked, make_state_private
 from benchflow.jobs.engine import Engine, ServerWait
@@ -44,8 +44,10 @@ from benchflow.jobs.identity import (
     record_options,
     require_fitting,
     require_space,
+    unclaim,
 )
 from benchflow.jobs.plan import JobPlan, freeze
+from benchflow.jobs.preflight import check_models
 from benchflow.paths import JobPaths, RolloutPaths, StatePaths
 from benchflow.planes.reward.needs import check_scoring
 from benchflow.planes.sandbox import get_provider
@@ -79,6 +81,8 @@ class Job:
     spec: JobSpec
     started: int = 0
     attached: bool = False
+    warnings: list[str] = field(default_factory=list)
+    """What was found when the job was about to start."""
 
     @property
     def handle(self) -> WorkflowHandle[Any, JobOutcome]:
@@ -303,6 +307,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
     with contextlib.ExitStack() as held:
         # Two submits of one name at the same time: one starts, the other finds it started.
         await asyncio.to_thread(held.enter_context, locked(lock))
+        is_new = not plan.directory.config.exists()
         claim(plan.directory, spec)
         engine = await Engine.reach()
         job = Job(engine, plan.id, plan.name, plan.directory, spec)
@@ -319,6 +324,14 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
             secrets.leave(paths, plan.id, plan.variables, plan.values)
         else:
             job._expect(pending)
+        try:
+            job.warnings = await check_models(engine, plan)
+        except ModelEndpointError:
+            secrets.remove(paths, plan.id)
+            if is_new:
+                # It may be submitted under its name with another key or model.
+                unclaim(plan.directory)
+            raise
         job.started = sum(end - first for first, end in pending)
         record_options(plan.directory, spec)
         await _start(job, spec, origin, pending, plan.config.concurrency, store)

@@ -117,6 +117,16 @@ def claim(paths: JobPaths, spec: JobSpec) -> None:
     write_config(paths, spec)
 
 
+def unclaim(paths: JobPaths) -> None:
+    """Give a directory up again that was claimed for a job which could not start."""
+    with storage_errors(paths.root):
+        paths.config.unlink(missing_ok=True)
+        paths.config_mac.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            # Others' files stay.
+            paths.root.rmdir()
+
+
 def record_options(paths: JobPaths, spec: JobSpec) -> None:
     """Write the options that the job is started with to `config.json`: on resume, they may be others than before."""
     if read_spec(paths).options != spec.options:

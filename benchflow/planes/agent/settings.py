@@ -6,7 +6,7 @@ Pure: nothing is written here, and nothing but the agent's own process may see t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,15 @@ def credentials_of(record: AgentRecord, model: str | None, base_url: str | None)
     """The names under which the user may have the key for this model, the first one set counts."""
     endpoint, _ = endpoint_of(record, model, base_url)
     return endpoint.credentials if endpoint else ()
+
+
+def credential_names(endpoint: Endpoint, given: Sequence[str]) -> tuple[str, ...]:
+    """Return the names by which a user knows an endpoint's key.
+
+    given: names of the secrets of a job: a key that was given by its value has a name of its own there.
+    """
+    known = tuple(name for name in endpoint.credentials if any(name in one for one in given))
+    return known or tuple(given) or endpoint.credentials
 
 
 def endpoint_of(record: AgentRecord, model: str | None, base_url: str | None) -> tuple[Endpoint | None, str | None]:

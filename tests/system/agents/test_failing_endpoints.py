@@ -6,14 +6,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.agent_world import Seen
+from support.agent_world import Seen, run_tasks, submit_tasks
 from support.failing_endpoints import REPEATED, REPLIES, WORDS, MakeSpec, fault_of, run_faults
 from support.made_once import made_once
-from support.model_world import KEY, write_model_task
+from support.model_world import KEY, SOLVED, write_model_task
 from support.real_agents import Asked
 
 from benchflow.contracts.job import AgentSpec
-from benchflow.testing.scripted_model import ScriptedModel
+from benchflow.errors import ModelEndpointError
+from benchflow.testing.scripted_model import ScriptedModel, SideCalls
 
 
 def policy(model: ScriptedModel, fault: str) -> AgentSpec:
@@ -48,6 +49,22 @@ def test_a_rollout_whose_model_never_answered_has_no_reward(rows: dict[str, Seen
     assert not seen.paths.verifier.exists() or not any(seen.paths.verifier.iterdir())
     [line] = seen.of("model_endpoint")
     assert line["message"] == seen.error.message
+
+
+@pytest.mark.local
+@pytest.mark.usefixtures("module_jobs")
+def test_a_job_whose_model_refuses_the_key_does_not_start_and_its_name_is_free(tmp_path: Path) -> None:
+    task = write_model_task(tmp_path, "asked")
+    given = {"job_name": "mended", "sandbox": "local"}
+    side = SideCalls(without_tools=False)
+    with ScriptedModel({"replies": [REPLIES["refused-key"]]}, side=side) as refusing, ScriptedModel(SOLVED) as model:
+        with pytest.raises(ModelEndpointError, match=r"refuses POLICY_API_KEY: .* the key was revoked") as caught:
+            asyncio.run(submit_tasks([task], tmp_path / "jobs", agents=[policy(refusing, "x")], **given))
+        assert "--no-preflight" in str(caught.value.remedy)
+        assert len(refusing.calls) == 1
+        assert not (tmp_path / "jobs" / "mended").exists()
+        seen = run_tasks([task], tmp_path / "jobs", agents=[policy(model, "y")], **given)
+    assert seen["asked"].result.rewards == {"reward": 1.0}
 
 
 AGENTS = [

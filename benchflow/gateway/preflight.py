@@ -1,0 +1,109 @@
+"""One call of a model before a job starts, with the key, the dialect and the proxy that rollouts would have."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from benchflow.contracts.gateway import Api, Registration, RetryPolicy, Sampling
+from benchflow.gateway.client import make_token
+from benchflow.gateway.dialects import DIALECTS
+from benchflow.gateway.endpoint_errors import CallProblem, endpoint_words
+from benchflow.gateway.upstream import (
+    Attempts,
+    NoAnswerError,
+    Outage,
+    Upstream,
+    find_key,
+    read_words,
+    upstream_headers,
+    upstream_url,
+)
+from benchflow.paths import StatePaths
+
+ANSWER_SEC = 120.0
+"""Seconds in which a model must begin to answer. Some are loaded when they are first asked for."""
+
+FIRST_WAIT_SEC = 1.0
+"""Seconds before the second of three attempts."""
+
+MAX_TOKENS: dict[Api, int] = {"openai-chat": 1, "openai-responses": 16, "anthropic-messages": 1, "gemini": 1}
+"""Tokens that are asked for. OpenAI's responses are refused below 16."""
+
+_PATHS: dict[Api, str] = {
+    "openai-chat": "/v1/chat/completions",
+    "openai-responses": "/v1/responses",
+    "anthropic-messages": "/v1/messages",
+    "gemini": "/v1beta/models/{model}:generateContent",
+}
+
+_OF_PARAMETERS = frozenset({400, 413, 422})
+"""Statuses of endpoints that know the key and the model, and do not like the question."""
+
+
+async def probe(
+    paths: StatePaths, job_id: str, api: Api, base_url: str, credentials: Sequence[str], model: str
+) -> CallProblem | None:
+    """Ask a model for one token. Return what was wrong; None if nothing was.
+
+    Args:
+        paths: Where the job's secrets are.
+        job_id: Workflow id of the job.
+        api: The dialect.
+        base_url: The endpoint's address.
+        credentials: Names of the secrets of which one is the key; empty for an endpoint without keys.
+        model: As the endpoint spells it.
+    """
+    registration = Registration(
+        id=f"{job_id}/preflight",
+        token=make_token(),
+        job_id=job_id,
+        agent="preflight",
+        api=api,
+        base_url=base_url,
+        credentials=tuple(credentials),
+        model=model,
+        record="/dev/null",
+        retries=RetryPolicy(max_retries=2, first_wait_sec=FIRST_WAIT_SEC, total_sec=20.0),
+        stall_sec=ANSWER_SEC,
+    )
+    key = find_key(paths, registration)
+    if registration.credentials and key is None:
+        names = " or ".join(registration.credentials)
+        return CallProblem("missing_secret", f"{names} is not set where the workers run", model=model)
+    given: CIMultiDict[str] = CIMultiDict({"Content-Type": "application/json"})
+    if api == "anthropic-messages":
+        given["anthropic-version"] = "2023-06-01"
+    headers = upstream_headers(CIMultiDictProxy(given), registration, key)
+    url = upstream_url(registration, _PATHS[api].format(model=model))
+    body = json.dumps(_question(api, base_url, model)).encode()
+    upstream = Upstream()
+    try:
+        response = await upstream.ask(
+            registration, "POST", url, headers, body, Attempts(time.monotonic()), Outage(lambda sent: None)
+        )
+        if response.status < 300:
+            response.close()
+            return None
+        words = await read_words(response)
+        problem = CallProblem("upstream_status", words, status=response.status, words=words, model=model)
+        return None if response.status in _OF_PARAMETERS and not problem.is_refusal else problem
+    except NoAnswerError as error:
+        return CallProblem(error.kind, endpoint_words(error.message), model=model)
+    finally:
+        await upstream.close()
+
+
+def _question(api: Api, base_url: str, model: str) -> dict[str, Any]:
+    if api == "gemini":
+        body: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
+    elif api == "openai-responses":
+        body = {"model": model, "input": "Hi", "store": False}
+    else:
+        body = {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
+    DIALECTS[api].sample(body, Sampling(max_tokens=MAX_TOKENS[api]), base_url)
+    return body

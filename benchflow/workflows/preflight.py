@@ -1,0 +1,27 @@
+"""PreflightWorkflow: asks each model of a job for one token before the job starts, from a worker, as rollouts would."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from benchflow.contracts import names
+    from benchflow.contracts.preflight import Preflight, PreflightInput
+    from benchflow.workflows import options
+
+
+@workflow.defn(name=names.PREFLIGHT_WORKFLOW)
+class PreflightWorkflow:
+    """Does nothing but run one activity: the keys are known to workers alone, and the answer must come at once."""
+
+    @workflow.init
+    def __init__(self, wanted: PreflightInput) -> None:
+        self.options = wanted.options
+
+    @workflow.run
+    async def run(self, wanted: PreflightInput) -> Preflight:
+        """Return the models that served no call."""
+        checked: Preflight = await workflow.execute_activity(
+            names.PREFLIGHT, wanted, result_type=Preflight, **options.shared()
+        )
+        return checked
