@@ -527,6 +527,12 @@ class RolloutDeadlineError(BenchFlowError, builtins.TimeoutError):
     category = "deadline"
 
 
+class NotStartedError(BenchFlowError):
+    """The job had stopped before the rollout's turn: too many others had failed alike, and none was scored."""
+
+    category = "not_started"
+
+
 class RolloutTerminatedError(BenchFlowError):
     """The rollout's workflow ended without a result (terminated, or its history was lost)."""
 

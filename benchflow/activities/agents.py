@@ -205,6 +205,15 @@ async def open_model(context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox
         await model_of(context, spec, sandbox).open(whole, await ensure_runtime(context.paths, outfit.libc))
 
 
+def explaining(
+    context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox
+) -> contextlib.AbstractAsyncContextManager[None]:
+    """Return `Model.explaining` of the rollout's model; a context that does nothing for one that it calls directly."""
+    if Outfit.of(sessions_of(context, sandbox)).access != "gateway":
+        return contextlib.nullcontext()
+    return model_of(context, spec, sandbox).explaining()
+
+
 def least_rung(spec: RolloutSpec) -> Rung:
     """How well a child's session must go on."""
     return spec.run.branch.min_session_rung if spec.run.branch is not None else "fresh"

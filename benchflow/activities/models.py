@@ -28,9 +28,11 @@ from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import ModelAccess, Step, Usage
 from benchflow.contracts.sandbox import Mount, Sandbox
 from benchflow.errors import (
+    AgentError,
     BenchFlowError,
     CallsUnderWayError,
     GatewayUnavailableError,
+    ModelEndpointError,
     UnknownRolloutError,
     UnsupportedFeatureError,
 )
@@ -242,9 +244,7 @@ class Model:
         from benchflow.gateway.turn_calls import TurnCalls
 
         noted = self._notes.note(f"usage-{step.index}", status.usage.model_dump(mode="json"))
-        record = self._context.results(self._spec).model_calls
-        with storage_errors(record):
-            size = record.stat().st_size if record.exists() else 0
+        record, size = self._end_of_record()
         offset = self._notes.note(f"calls-{step.index}", {"offset": size})["offset"]
         return UsageTotals.model_validate(noted), TurnCalls(record, offset)
 
@@ -297,6 +297,26 @@ class Model:
             # It answers the agent, too: nothing waits.
             return ()
         return status.blocked
+
+    @contextlib.asynccontextmanager
+    async def explaining(self) -> AsyncIterator[None]:
+        """Raise `ModelEndpointError` in place of an agent's error that comes of a call which its endpoint failed."""
+        from benchflow.gateway.turn_calls import TurnCalls
+
+        calls = TurnCalls(*self._end_of_record())
+        try:
+            yield
+        except AgentError as error:
+            found = await asyncio.to_thread(self.endpoint_error, calls, "agent", None)
+            if not isinstance(found, ModelEndpointError):
+                raise
+            found.log_tail = "\n".join(text for text in (error.message, error.log_tail) if text)
+            raise found from error
+
+    def _end_of_record(self) -> tuple[Path, int]:
+        record = self._context.results(self._spec).model_calls
+        with storage_errors(record):
+            return record, record.stat().st_size if record.exists() else 0
 
     def endpoint_error(self, calls: TurnCalls, ended_by: EndedBy, limit_sec: float | None) -> BenchFlowError | None:
         """Return the error of a turn whose model was kept from answering. Arguments as of `TurnCalls.find_problem`."""

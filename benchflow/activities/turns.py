@@ -15,6 +15,7 @@ from benchflow.activities.agent_turn import AgentTurn, trajectory_writer
 from benchflow.activities.agents import (
     acts_by_itself,
     end_agent,
+    explaining,
     go_on_or_open,
     open_model,
     redacted,
@@ -99,7 +100,8 @@ class TurnActivities:
                 await sandbox.mark_baseline(RELAY_KEY)
             marked.touch()
         with redacted_errors(redact):
-            connected = await go_on_or_open(self.context, here, task, sandbox, user)
+            async with explaining(self.context, spec, sandbox):
+                connected = await go_on_or_open(self.context, here, task, sandbox, user)
         if connected.session is None:
             return connected
         return connected.model_copy(update={"session": without_secrets(connected.session, redact)})

@@ -398,7 +398,7 @@ def resume(
     from benchflow.cli.submit import start
 
     plan = plan_again(name, jobs_dir, concurrency=concurrency, context_root=context_root, trust=trust)
-    again = ("cancelled", "errored") if errored else ("cancelled",)
+    again = ("cancelled", "not_started", "model_endpoint", *(["errored"] if errored else []))
     start(plan, again=again, detach=detach, as_json=as_json, yes=yes)
 
 

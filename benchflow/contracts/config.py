@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.branch import BranchConfig
+from benchflow.contracts.error_limit import DEFAULT_ERRORS
 from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sampling
 from benchflow.contracts.job import MAX_WINDOW, AgentSpec, Keep, RetryConfig
 from benchflow.contracts.modes import JobMode
@@ -98,6 +99,8 @@ class RunOptions(Model):
     effort: str | None = None
     deadline_sec: float = Field(default=6 * 3600.0, gt=0)
     retry: RetryConfig = RetryConfig()
+    stop_after_errors: int = Field(default=DEFAULT_ERRORS, ge=0)
+    """Equal errors without a success after which a job starts nothing more; 0 for never."""
 
     @field_validator("retry")
     @classmethod

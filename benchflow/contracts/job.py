@@ -13,12 +13,13 @@ from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import BranchConfig, BranchOrigin
 from benchflow.contracts.environment import EnvironmentRef
+from benchflow.contracts.error_limit import ErrorLimit
 from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sampling
 from benchflow.contracts.lost import LostGroup, SweepState
 from benchflow.contracts.modes import JobMode
 from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.reward import JudgeSettings
-from benchflow.contracts.rollout import Permissions, Phase, Question, RolloutOutcome, RolloutResult
+from benchflow.contracts.rollout import Failure, Permissions, Phase, Question, RolloutOutcome, RolloutResult
 from benchflow.contracts.task import VerifierMode
 
 MAX_WINDOW = 500
@@ -300,17 +301,18 @@ class Counts(Model):
     failed: int = 0
     errored: int = 0
     cancelled: int = 0
+    not_started: int = 0
     reward_sum: float = 0.0
     rewarded: int = 0
     n_values: int = 0
 
     @property
     def finished(self) -> int:
-        return self.passed + self.failed + self.errored + self.cancelled
+        return self.passed + self.failed + self.errored + self.cancelled + self.not_started
 
-    def plus_errored(self, number: int) -> Counts:
-        """Return the counts with rollouts that have failed, and of which nothing else is known."""
-        return self.model_copy(update={"errored": self.errored + number})
+    def plus_lost(self, number: int, status: Literal["errored", "not_started"] = "errored") -> Counts:
+        """Return the counts with rollouts that have not reported, and of which nothing else is known."""
+        return self.model_copy(update={status: getattr(self, status) + number})
 
     def plus(self, outcome: RolloutOutcome) -> Counts:
         update: dict[str, float] = {outcome.status: getattr(self, outcome.status) + 1}
@@ -343,6 +345,8 @@ class JobInput(Model):
     paused: bool = False
     cancelled: bool = False
     started: int = 0
+    error_limit: ErrorLimit = ErrorLimit()
+    """When the job stops starting rollouts."""
     options: WorkflowOptions = WorkflowOptions()
     """Timing of the job's workflows, frozen at submit."""
 
@@ -383,6 +387,8 @@ class JobProgress(Model):
     cancelled: bool
     recent: list[RolloutOutcome] = []
     run_again: list[RolloutOutcome] = []
+    asked: Failure | None = None
+    """Why the job has stopped starting rollouts, and asks whether to go on; None if it does not."""
     trouble: str | None = None
     """The failure that the job's workflow tries again; None for none."""
 

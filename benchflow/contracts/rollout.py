@@ -16,7 +16,7 @@ from benchflow.errors import ResultFileError
 Phase = Literal[
     "plan", "provision", "readiness", "connect", "execute", "branch", "verify", "report", "teardown", "done"
 ]
-Status = Literal["passed", "failed", "errored", "cancelled"]
+Status = Literal["passed", "failed", "errored", "cancelled", "not_started"]
 
 RewardKind = Literal["measured", "value"]
 """What a rollout's reward is: what its verifier has measured, or the V(s) of the state where it has branched."""

@@ -35,14 +35,15 @@ _TOOL_CALLS = ('"tool_calls"', '"tool_use"', '"function_call"', '"functionCall"'
 
 @dataclass(frozen=True)
 class _Call:
-    """A main call without a response."""
+    """A call without a response."""
 
     began: float
     model: str | None
+    is_side: bool
 
 
 class TurnCalls:
-    """The main calls of a turn so far. Side calls and token counts are left out."""
+    """The main calls of a turn so far. Side calls count where there is no main call; token counts never do."""
 
     def __init__(self, record: Path, offset: int) -> None:
         """Begin at a position of a record.
@@ -59,6 +60,7 @@ class TurnCalls:
         self._has_empty = False
         self._refused: str | None = None
         self._problem: CallProblem | None = None
+        self._side_problem: CallProblem | None = None
         self._failing_since: float | None = None
 
     @property
@@ -81,9 +83,10 @@ class TurnCalls:
     def _take(self, line: bytes) -> None:
         head = head_of(line)
         if head is not None:
-            if head["api"] != "other" and not head["side"]:
-                self._made += 1
-                self._open[head["id"]] = _Call(datetime.fromisoformat(head["ts"]).timestamp(), head["model"])
+            if head["api"] != "other":
+                self._made += not head["side"]
+                began = datetime.fromisoformat(head["ts"]).timestamp()
+                self._open[head["id"]] = _Call(began, head["model"], head["side"])
             return
         response = read_json(line)
         if response["type"] == "refused":
@@ -94,6 +97,10 @@ class TurnCalls:
     def _end(self, call: _Call, response: Mapping[str, Any]) -> None:
         error = response.get("error") or {}
         if error.get("kind") in _OF_LIMITS:
+            return
+        if call.is_side:
+            is_served = not error and response["status"] is not None
+            self._side_problem = None if is_served else _problem(call, response)
             return
         if not error and response["status"] is not None and response["status"] < 300:
             if not self._served and not _says_something(response):
@@ -122,19 +129,23 @@ class TurnCalls:
             return problem
         if self._has_empty:
             return CallProblem("empty", "every answer was empty")
-        if self._made and ended_by != "agent":
-            return CallProblem("unanswered", "no call was answered before the turn's time was over")
-        if not self._made and self._refused is not None:
-            return CallProblem(
-                "not_allowed", f"the gateway does not pass on {self._refused}, which the agent asked for"
-            )
-        return None
+        if self._made:
+            message = "no call was answered before the turn's time was over"
+            return CallProblem("unanswered", message) if ended_by != "agent" else None
+        if self._refused is not None:
+            message = f"the gateway does not pass on {self._refused}, which the agent asked for"
+            return CallProblem("not_allowed", message)
+        if self._side_problem is None and ended_by != "agent":
+            return CallProblem("unanswered", "the agent asked for nothing before the turn's time was over")
+        # Some agents ask for a title first, or whether the model is there, and give up.
+        return self._side_problem
 
     def _unanswered(self, ended_by: EndedBy) -> CallProblem | None:
         """Return the problem of the call that waits the longest, if one does."""
-        if not self._open:
+        calls = [call for call in self._open.values() if not call.is_side or not self._made]
+        if not calls:
             return None
-        call = min(self._open.values(), key=lambda one: one.began)
+        call = min(calls, key=lambda one: one.began)
         waited = time.time() - call.began
         if ended_by == "agent" and waited < MIN_PATIENCE_SEC:
             return None

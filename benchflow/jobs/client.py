@@ -21,6 +21,7 @@ from temporalio.service import RPCError
 from benchflow import secrets, stack
 from benchflow.contracts import ids, names
 from benchflow.contracts.base import MAX_MESSAGE_BYTES
+from benchflow.contracts.error_limit import Decision, ErrorLimit
 from benchflow.contracts.job import (
     CancelRollout,
     JobInput,
@@ -195,6 +196,10 @@ class Job:
     async def cancel_rollout(self, rollout: str) -> None:
         await self._signal(names.CANCEL_ROLLOUT, CancelRollout(id=rollout))
 
+    async def decide(self, continues: bool) -> None:
+        """Answer a job that asks whether to go on after equal errors."""
+        await self._signal(names.DECIDE_TO_CONTINUE, Decision(continues=continues))
+
     async def _signal(self, name: str, *args: Any) -> None:
         try:
             await self.handle.signal(name, args=args)
@@ -282,8 +287,14 @@ def _lay_out(pack: Path, target: Path) -> None:
         fresh.root.replace(target)
 
 
-async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
-    """Start a job, or attach to it if it exists. What has a result is not run again, but for a status in `again`."""
+async def submit(plan: JobPlan, *, again: Sequence[str] = (), asks: bool = False) -> Job:
+    """Start a job, or attach to it if it exists.
+
+    Args:
+        plan: What is to be run.
+        again: Statuses and categories of errors: a rollout that has such a result is run again.
+        asks: Whether the job asks its user whether to go on when its first rollouts fail alike.
+    """
     check_jobs_dir(plan.directory, plan.config.jobs_dir)
     paths, store = StatePaths.default(), Store.open()
     make_state_private(paths)
@@ -334,12 +345,19 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = ()) -> Job:
             raise
         job.started = sum(end - first for first, end in pending)
         record_options(plan.directory, spec)
-        await _start(job, spec, origin, pending, plan.config.concurrency, store)
+        limit = ErrorLimit(errors=plan.config.stop_after_errors, asks=asks)
+        await _start(job, spec, origin, pending, plan.config.concurrency, limit, store)
         return job
 
 
 async def _start(
-    job: Job, spec: JobSpec, origin: Origin, pending: list[tuple[int, int]], concurrency: int, store: Store
+    job: Job,
+    spec: JobSpec,
+    origin: Origin,
+    pending: list[tuple[int, int]],
+    concurrency: int,
+    limit: ErrorLimit,
+    store: Store,
 ) -> None:
     ref = await store.put_bytes(spec.model_dump_json().encode())
     job_input = JobInput(
@@ -352,6 +370,7 @@ async def _start(
         concurrency=concurrency,
         one_at_a_time=spec.is_persistent,
         retry=spec.retry,
+        error_limit=limit,
         options=spec.options,
     )
     agents = ", ".join(sanitised_markdown(agent.label) for agent in spec.agents)

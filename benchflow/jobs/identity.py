@@ -168,8 +168,12 @@ def require_fitting(spec: JobSpec, job: str, origin: Origin, limit: int) -> None
 
 
 def pending_indices(spec: JobSpec, job: str, paths: JobPaths, *, again: Sequence[str] = ()) -> list[tuple[int, int]]:
-    """Half-open ranges of the rollouts that have no result; a status in `again` counts as none."""
-    done = {result.workflow_id for result in read_results(paths) if result.status not in again}
+    """Return the rollouts without a result, as half-open ranges. A status or error category in `again` is none."""
+    done = {
+        result.workflow_id
+        for result in read_results(paths)
+        if result.status not in again and result.error_category not in again
+    }
     ranges: list[tuple[int, int]] = []
     for index in range(spec.total):
         if spec.rollout_id(job, index) in done:

@@ -127,7 +127,7 @@ def write_missing(
         model=spec.agent.model if spec is not None else None,
         repeat=spec.repeat if spec is not None else 0,
         attempt=max(1, lost.attempt),
-        status="errored",
+        status="not_started" if failure.category == "not_started" else "errored",
         error=failure,
         error_category=failure.category,
         started_at=now,

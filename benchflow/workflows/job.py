@@ -23,6 +23,7 @@ from temporalio.workflow import ParentClosePolicy
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
     from benchflow.contracts.activities import Batch, BatchInput, FinishJob
+    from benchflow.contracts.error_limit import Decision
     from benchflow.contracts.job import (
         CancelRollout,
         JobInput,
@@ -42,6 +43,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.job_details import job_details
     from benchflow.workflows.operator import rollout_attributes, rollout_summary, show
     from benchflow.workflows.patience import Patience
+    from benchflow.workflows.stopping import ErrorStop
     from benchflow.workflows.sweep import ANY_ATTEMPT, Sweep, is_of
 
 RECENT = 20
@@ -63,6 +65,7 @@ class JobWorkflow:
         self._to_cancel = dict.fromkeys(job.to_cancel)
         self._cancel_sent: set[tuple[int, int]] = set()  # index and attempt
         self._given_up = job.given_up
+        self._error_stop = ErrorStop(job.error_limit, self._give_up)
         self._recent: deque[RolloutOutcome] = deque(maxlen=RECENT)
         self._run_again: deque[RolloutOutcome] = deque(maxlen=RECENT)
         self._wake = 0
@@ -117,6 +120,7 @@ class JobWorkflow:
         self._to_cancel.pop(outcome.id, None)
         self._counts = self._counts.plus(outcome)
         self._recent.append(outcome)
+        self._error_stop.add(outcome, has_more=len(self._backlog) > 0 and not self._starts_nothing)
         self._show()
 
     @workflow.signal(name=names.PAUSE)
@@ -141,6 +145,12 @@ class JobWorkflow:
             self._to_cancel[wanted.id] = None
         self._wake += 1
 
+    @workflow.signal(name=names.DECIDE_TO_CONTINUE)
+    def decide_to_continue(self, decision: Decision) -> None:
+        """Take a user's answer to the question whether to go on after equal errors."""
+        self._error_stop.decide(decision)
+        self._wake += 1
+
     @workflow.query(name=names.PROGRESS)
     def progress(self) -> JobProgress:
         return JobProgress(
@@ -156,6 +166,7 @@ class JobWorkflow:
             cancelled=self._cancelled,
             recent=list(self._recent),
             run_again=list(self._run_again),
+            asked=self._error_stop.asked,
             trouble=self._naming.trouble or self._driving.trouble or self._finishing.trouble,
         )
 
@@ -206,14 +217,17 @@ class JobWorkflow:
         return window - len(self._open)
 
     def _has_room(self) -> bool:
-        return len(self._backlog) > 0 and not self._starts_nothing and not self._paused and self._room() > 0
+        is_held = self._paused or self._error_stop.asked is not None
+        return len(self._backlog) > 0 and not self._starts_nothing and not is_held and self._room() > 0
 
     async def _wait(self, seen: int) -> None:
         """Wait until something happens, the next retry is due, or the sweeps have made the history long."""
         due = min((retry.not_before for retry in self._backlog.retries), default=None)
-        timeout = max(0.01, due - workflow.time()) if due is not None and self._has_room() else None
+        due = self._error_stop.asked_until or (due if self._has_room() else None)
+        timeout = max(0.01, due - workflow.time()) if due is not None else None
         with suppress(TimeoutError):
             await workflow.wait_condition(lambda: self._wake != seen or self._must_continue_as_new(), timeout=timeout)
+        self._error_stop.expire()
 
     async def _name_next(self) -> None:
         """Name rollouts that may start now, if none is: retries that are due, before new ones."""
@@ -322,7 +336,8 @@ class JobWorkflow:
         number, never = self._backlog.drop(retries, spans)
         if never:
             self._lost = merged(self._lost, LostGroup(failure=failure, unstarted=never))
-        self._counts = self._counts.plus_errored(number)
+        unstarted = sum(end - first for first, end in never) if failure.category == "not_started" else 0
+        self._counts = self._counts.plus_lost(unstarted, "not_started").plus_lost(number - unstarted)
         self._wake += 1
         self._show()
 
@@ -359,6 +374,7 @@ class JobWorkflow:
                 "failed_starts": self._failed_starts,
                 "naming_since": self._naming.since,
                 "sweep": self._sweep.state(),
+                "error_limit": self._error_stop.limit,
             }
         )
 
@@ -376,7 +392,7 @@ class JobWorkflow:
         except Exception:
             workflow.logger.exception("not every rollout was waited for")
         if self._cancelled:
-            self._counts = self._counts.plus_errored(self._backlog.drop_attempted(workflow.time()))
+            self._counts = self._counts.plus_lost(self._backlog.drop_attempted(workflow.time()))
         self._sweeping.cancel()
         try:
             # A task, so that the sweep's timer is cancelled before: the order that recorded histories have.

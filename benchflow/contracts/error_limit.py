@@ -1,0 +1,74 @@
+"""When a job stops starting rollouts: after a number of equal errors without a success."""
+
+from __future__ import annotations
+
+import re
+
+from benchflow.contracts.base import Model
+from benchflow.contracts.rollout import Failure, RolloutOutcome
+
+DEFAULT_ERRORS = 5
+"""Equal errors without a success that are taken for the fault of what all rollouts have in common."""
+
+ASK_SEC = 600.0
+"""Seconds for which a job waits for a user's decision before it stops."""
+
+_MAX_KINDS = 100
+"""Kinds of errors that are counted: a job carries them in its input."""
+
+_OF_NO_STRUCTURE = frozenset({"cancelled", "deadline", "terminated"})
+"""Categories that say nothing of the rollouts to come."""
+
+_VARYING = re.compile(r"[0-9a-f]{8,}|\d+")
+"""Parts of messages that differ between equal errors: ports, times, ids."""
+
+
+class Decision(Model):
+    """A user's answer to a job that asks whether it is to go on."""
+
+    continues: bool
+
+
+class ErrorLimit(Model):
+    """The limit of a job, and what counts towards it. Carried across continue-as-new."""
+
+    errors: int = 0
+    """Equal errors after which the job stops; 0 for never."""
+    asks: bool = False
+    """Whether a user watches the job on a terminal, and is asked."""
+    seen: dict[str, int] = {}
+    """Number of errors of each kind so far."""
+    is_off: bool = False
+    """Whether nothing counts any more: a rollout was scored, or the user decided to go on."""
+    asked: Failure | None = None
+    """What the user is asked about; None for nothing."""
+    asked_at: float = 0.0
+    """Workflow time of the question, in seconds."""
+
+    def plus(self, outcome: RolloutOutcome) -> ErrorLimit:
+        """Return the limit with one more outcome of a rollout that is not run again."""
+        if not self.errors or self.is_off:
+            return self
+        if outcome.rewards is not None:
+            return self.model_copy(update={"is_off": True, "seen": {}})
+        failure = outcome.error or outcome.verifier_error
+        if failure is None or failure.category in _OF_NO_STRUCTURE:
+            return self
+        kind = f"{failure.type} {failure.key} {_VARYING.sub('#', failure.message)[:200]}"
+        if kind not in self.seen and len(self.seen) >= _MAX_KINDS:
+            return self
+        return self.model_copy(update={"seen": self.seen | {kind: self.seen.get(kind, 0) + 1}})
+
+    def reached_by(self, outcome: RolloutOutcome) -> Failure | None:
+        """Return the error of the rollouts that are not started, if this outcome has reached the limit."""
+        failure = outcome.error or outcome.verifier_error
+        if failure is None or not self.errors or self.is_off or max(self.seen.values(), default=0) < self.errors:
+            return None
+        return Failure(
+            type="NotStartedError",
+            category="not_started",
+            message=f"{self.errors} rollouts failed alike, and none was scored: {failure.message}",
+            phase="plan",
+            key=failure.key,
+            remedy=f"{failure.remedy or 'mend the cause'}; then bench job resume runs the rest",
+        )

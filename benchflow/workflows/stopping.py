@@ -1,0 +1,63 @@
+"""A job's stop after equal errors: at once, or when its user says so, or does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from benchflow.contracts.error_limit import ASK_SEC, Decision, ErrorLimit
+    from benchflow.contracts.rollout import Failure, RolloutOutcome
+
+
+class ErrorStop:
+    """Counts outcomes towards the limit of equal errors."""
+
+    def __init__(self, limit: ErrorLimit, give_up: Callable[[Failure], None]) -> None:
+        """Begin or resume.
+
+        Args:
+            limit: The job's, with what counted so far.
+            give_up: Called once, with the error of the rollouts that are not started.
+        """
+        self.limit = limit
+        self._give_up = give_up
+
+    @property
+    def asked(self) -> Failure | None:
+        """Return what the user is asked about; None for nothing."""
+        return self.limit.asked
+
+    @property
+    def asked_until(self) -> float | None:
+        """Return the workflow time until which an answer is waited for; None if nothing is asked."""
+        return None if self.asked is None else self.limit.asked_at + ASK_SEC
+
+    def add(self, outcome: RolloutOutcome, *, has_more: bool) -> None:
+        """Count an outcome. has_more: whether there are rollouts to be started."""
+        self.limit = self.limit.plus(outcome)
+        failure = self.limit.reached_by(outcome)
+        if failure is None or self.asked is not None or not has_more:
+            return
+        if self.limit.asks:
+            self._update(asked=failure, asked_at=workflow.time())
+        else:
+            self._give_up(failure)
+
+    def decide(self, decision: Decision) -> None:
+        """Take a user's answer, if one is waited for."""
+        asked = self.asked
+        self._update(asked=None, is_off=self.limit.is_off or (asked is not None and decision.continues))
+        if asked is not None and not decision.continues:
+            self._give_up(asked)
+
+    def expire(self) -> None:
+        """Stop if nobody has answered in time."""
+        until = self.asked_until
+        if until is not None and workflow.time() >= until:
+            self.decide(Decision(continues=False))
+
+    def _update(self, **changes: Any) -> None:
+        self.limit = self.limit.model_copy(update=changes)
