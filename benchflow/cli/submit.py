@@ -235,7 +235,7 @@ def submit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A name that exists is attached to. [dim]\\[default: DIR-TIME][/dim]",
+            help="A name that exists is attached to. [dim]\\[default: DIR-TIME-RANDOM][/dim]",
             rich_help_panel=_JOB,
         ),
     ] = None,
