@@ -18,6 +18,7 @@ from rich.text import Text as StyledText
 from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, earned, one_line, reward, seconds
 from benchflow.cli.terminal import LiveDisplay, Rows, Screen, Text, line
 from benchflow.contracts import ids
+from benchflow.contracts.counts import Counts, RewardSums
 from benchflow.contracts.job import JobProgress, JobSpec, RolloutProgress
 from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
 
@@ -143,6 +144,12 @@ def _why(outcome: RolloutOutcome | RolloutResult) -> str:
     return f"{failure.category}: {one_line(failure.message)}" if failure and failure.message else ""
 
 
+def _means(sums: RewardSums | None) -> list[str]:
+    """Return `0.75 n=4` of an agent's measured rewards, and `V 0.5 n=2` of its V(s), as far as there are any."""
+    known = [] if sums is None else [("", sums.total, sums.n), ("V ", sums.total_value, sums.n_values)]
+    return [f"{sign}{reward(total / n)} n={n}" for sign, total, n in known if n]
+
+
 # --- on a terminal -----------------------------------------------------------------------------------------
 
 
@@ -151,6 +158,7 @@ class Board:
 
     def __init__(self, job: Job, width: int, height: int) -> None:
         self._labels = Labels(job.id, job.spec)
+        self._agents = [agent.label for agent in job.spec.agents]
         self._started = time.monotonic()
         self._spinner = Spinner("dots", style="cyan")
         self._bar_width = max(8, min(30, width - 60))
@@ -187,7 +195,8 @@ class Board:
             self._finished_row(rows, outcome, follows)
         for rollout in self.progress.open[: self.max_open]:
             self._open_row(rows, rollout)
-        return Group(rows, self._more(self.progress), self._totals(self.progress))
+        means = self._agent_means(self.progress.counts)
+        return Group(rows, self._more(self.progress), self._totals(self.progress), *means)
 
     def _finished_row(self, rows: Table, outcome: RolloutOutcome, follows: str) -> None:
         style = STATUS_STYLES[outcome.status]
@@ -238,9 +247,9 @@ class Board:
                 words.append(f"{number} {status}", STATUS_STYLES[status]).append("  ")
         if earlier > 0:
             words.append(f"{earlier} from before  ", "dim")
-        if counts.rewarded:
-            of = "V " if counts.n_values == counts.rewarded else ""
-            words.append(f"mean {of}{reward(counts.reward_sum / counts.rewarded)}  ", "bold")
+        if len(self._agents) == 1:
+            for mean in _means(counts.agents.get(self._agents[0])):
+                words.append(f"mean {mean}  ", "bold")
         words.append(self._elapsed(), "dim")
         totals = Rows.grid(padding=(0, 2))
         totals.add_row(
@@ -249,6 +258,15 @@ class Board:
             words,
         )
         return totals
+
+    def _agent_means(self, counts: Counts) -> list[Text]:
+        """Return one line with a mean for each agent where there are several: no mean is of all of them."""
+        parts = [f"{agent} {' '.join(means)}" for agent in self._agents if (means := _means(counts.agents.get(agent)))]
+        if len(self._agents) < 2 or not parts:
+            return []
+        made = line("   mean reward  " + " · ".join(parts), style="bold")
+        made.truncate(self._width, overflow="ellipsis")
+        return [made]
 
     def _who(self, rollout: str) -> list[Text]:
         """Task and agent, cut so that the columns after them keep their place."""

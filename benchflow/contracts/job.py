@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
 from typing import Literal
 
@@ -12,6 +11,7 @@ from benchflow.contracts import ids
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import BranchConfig, BranchOrigin
+from benchflow.contracts.counts import Counts
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.lost import LostGroup, SweepState
@@ -107,6 +107,8 @@ class TaskRef(Model):
     context: ArtifactRef | None = None
     source: str | None = None
     environment: EnvironmentRef | None = None
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    """What its verifiers may report. A job that is older than this field has the default, whatever its tasks say."""
 
 
 class RunConfig(Model):
@@ -291,34 +293,6 @@ class Retry(Model):
     not_before: float
 
 
-class Counts(Model):
-    """n_values: how many of the rewards are a V(s)."""
-
-    passed: int = 0
-    failed: int = 0
-    errored: int = 0
-    cancelled: int = 0
-    reward_sum: float = 0.0
-    rewarded: int = 0
-    n_values: int = 0
-
-    @property
-    def finished(self) -> int:
-        return self.passed + self.failed + self.errored + self.cancelled
-
-    def plus_errored(self, number: int) -> Counts:
-        """Return the counts with rollouts that have failed, and of which nothing else is known."""
-        return self.model_copy(update={"errored": self.errored + number})
-
-    def plus(self, outcome: RolloutOutcome) -> Counts:
-        update: dict[str, float] = {outcome.status: getattr(self, outcome.status) + 1}
-        if outcome.rewards is not None and math.isfinite(outcome.rewards.get("reward", math.nan)):
-            update["reward_sum"] = self.reward_sum + outcome.rewards["reward"]
-            update["rewarded"] = self.rewarded + 1
-            update["n_values"] = self.n_values + (outcome.reward_kind == "value")
-        return self.model_copy(update=update)
-
-
 class JobInput(Model):
     """What a JobWorkflow starts from, and all that it carries across continue-as-new.
 
@@ -361,6 +335,13 @@ class JobInput(Model):
 
     sweep: SweepState | None = None
     """None in the first run of the job's workflow."""
+
+    agents: list[str] = []
+    """Labels of its agents, in the order of the specification; none if an earlier version began the job."""
+
+    def agent_of(self, index: int) -> str | None:
+        """Return the label of the agent of rollout number `index`, as `JobSpec.coordinates` has it; None if unknown."""
+        return self.agents[index % len(self.agents)] if self.agents else None
 
 
 class JobProgress(Model):

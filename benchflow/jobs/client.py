@@ -260,7 +260,7 @@ class Job:
 
     def summarize(self) -> Summary:
         """Sum up what there is, and write it."""
-        return write_summary(self.directory, self.name, self.spec.total, self.spec.run.mode)
+        return write_summary(self.directory, self.name, self.spec.total, self.spec)
 
 
 def _lay_out(pack: Path, target: Path) -> None:
@@ -340,6 +340,7 @@ async def _start(
         one_at_a_time=spec.is_persistent,
         retry=spec.retry,
         options=spec.options,
+        agents=[agent.label for agent in spec.agents],
     )
     agents = ", ".join(sanitised_markdown(agent.label) for agent in spec.agents)
     try:

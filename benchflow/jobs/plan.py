@@ -207,7 +207,15 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             worlds[world.source] = world.ref(image)
         environment = worlds[world.source] if world is not None else None
         refs.append(
-            TaskRef(name=task.name, digest=digest, pack=pack, context=external, source=source, environment=environment)
+            TaskRef(
+                name=task.name,
+                digest=digest,
+                pack=pack,
+                context=external,
+                source=source,
+                environment=environment,
+                reward_range=_reward_range(task),
+            )
         )
     config = plan.config
     return JobSpec(
@@ -238,6 +246,12 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
         environment_manifest=str(config.environment_manifest.absolute()) if config.environment_manifest else None,
         options=plan.options,
     )
+
+
+def _reward_range(task: Task) -> tuple[float, float]:
+    """Return the range of the rewards of a task and of its steps together."""
+    ranges = [verifier.reward_range for verifier in (task.verifier, *(step.verifier for step in task.steps))]
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 async def _pack(directory: Path, store: Store) -> ArtifactRef:
