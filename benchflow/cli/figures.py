@@ -55,6 +55,8 @@ def show_agents(summary: Summary, screen: Screen) -> None:
     for method, text in _LEGEND.items():
         if method in methods:
             screen.print(Text(text, "dim"))
+    if summary.n_values:
+        screen.print(Text("V: V(s) of rollouts that branched; counted as passed or failed, in no pass@k", "dim"))
     if any(about.errored for about in agents.values()):
         screen.print(Text("errored rollouts have no reward: they are in no mean and no pass@k", "dim"))
 

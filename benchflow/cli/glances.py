@@ -1,4 +1,4 @@
-"""What a list of jobs says of each of them."""
+"""The entries of a list of jobs: each job's summary, and whether this user has submitted it."""
 
 from __future__ import annotations
 

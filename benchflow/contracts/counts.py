@@ -11,7 +11,7 @@ from benchflow.contracts.rollout import RolloutOutcome
 
 
 class RewardSums(Model):
-    """What the mean reward of an agent is made of, so far."""
+    """Sums of the rewards of an agent's rollouts that have ended."""
 
     n: int = 0
     """Rewards that verifiers have measured."""

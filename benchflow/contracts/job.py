@@ -108,7 +108,7 @@ class TaskRef(Model):
     source: str | None = None
     environment: EnvironmentRef | None = None
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """What its verifiers may report. A job that is older than this field has the default, whatever its tasks say."""
+    """Lowest and highest reward that its verifiers may report. Jobs that are older than this field have the default."""
 
 
 class RunConfig(Model):

@@ -47,7 +47,7 @@ class AgentSummary(Model):
     """Its rollouts in the job; those that have ended, where nothing says how many there are."""
 
     passed: int = 0
-    """Rollouts whose reward is 1 or more."""
+    """Rollouts whose reward is 1 or more, be it measured or a V(s)."""
 
     failed: int = 0
     """Rollouts that were scored and did not pass."""

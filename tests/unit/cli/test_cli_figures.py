@@ -1,4 +1,4 @@
-"""What people see of a job's figures: of each agent by itself, with n and how the interval was made."""
+"""A job's figures on a terminal: of each agent by itself, with n and the method of the interval."""
 
 from __future__ import annotations
 

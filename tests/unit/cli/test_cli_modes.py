@@ -208,7 +208,7 @@ def test_groups_are_shown_with_their_returns_and_where_their_file_is(
     assert "0.417  0.52  3  1 failed: n0.1  0.0 0.25 1.0  sandbox_lost: the sandbox ␛is gone" in shown
     assert "none of its 4 children could be measured" in shown
     assert f"groups   {groups.groups}\n" in shown
-    assert "mean V(s) 0.417" in shown
+    assert "mean V(s) 0.417 n=1" in shown and "V: V(s) of rollouts that branched" in shown
     assert bench("job", "show", "groups", "--jobs-dir", groups.root.parent).out.count("none of its 4") == 1
     assert bench("results", groups.root, "--json").json["groups"] == lines(groups.groups)
     monkeypatch.setenv("COLUMNS", "80")

@@ -1,4 +1,4 @@
-"""What the Web UI shows of a job."""
+"""The state of a job as the Web UI shows it."""
 
 from __future__ import annotations
 
