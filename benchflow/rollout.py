@@ -33,7 +33,10 @@ class Rollout:
 
     @property
     def name(self) -> str:
-        """The job's name; a rollout of the same name and configuration is found again, not repeated."""
+        """The job's name: the one given, else a new one.
+
+        A rollout of the same name and configuration is found again, not repeated.
+        """
         return self._plan.name
 
     async def branch(

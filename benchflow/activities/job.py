@@ -152,8 +152,7 @@ class JobActivities:
                 )
         paths = JobPaths(Path(finish.origin.job_dir))
         total = finish.total or (spec.total if spec is not None else 0)
-        mode = spec.run.mode if spec is not None else None
-        await asyncio.to_thread(write_summary, paths, finish.job_name, total, mode)
+        await asyncio.to_thread(write_summary, paths, finish.job_name, total, spec)
 
     async def _remove_sandbox(self, spec: JobSpec, finish: FinishJob) -> None:
         """The sandbox that the rollouts have shared, if it is on this host; on another, its reaper does it."""

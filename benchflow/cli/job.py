@@ -27,10 +27,12 @@ JOBS = Path("jobs")
 @app.command("list", cls=Command)
 def list_(jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     """The jobs of a directory, the latest first. Starts nothing."""
-    from benchflow.cli.screen import console, print_json, reward, table
+    from benchflow.cli.figures import mean_cell
+    from benchflow.cli.glances import glance, job_directories
+    from benchflow.cli.screen import console, print_json, table
     from benchflow.cli.terminal import Text, line
 
-    glances = [_glance(directory) for directory in _job_directories(jobs_dir)]
+    glances = [glance(directory) for directory in job_directories(jobs_dir)]
     jobs = [glance for glance in glances if glance is not None]
     states = command.run(_running_jobs())
     if as_json:
@@ -53,46 +55,10 @@ def list_(jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
             f"{summary.finished}/{summary.total}",
             str(summary.passed),
             Text(str(summary.errored), "red" if summary.errored else ""),
-            reward(summary.mean_reward),
+            mean_cell(summary),
             Text.assemble(_state(summary, jobs_dir, states), ("" if is_own else ", not yours", "yellow")),
         )
     screen.print(rows)
-
-
-def _job_directories(jobs_dir: Path) -> list[Path]:
-    """Newest first."""
-    if not jobs_dir.is_dir():
-        return []
-    found = [path for path in jobs_dir.iterdir() if (path / "config.json").is_file()]
-    return sorted(found, key=lambda path: (path / "config.json").stat().st_mtime, reverse=True)
-
-
-def _glance(directory: Path) -> tuple[Summary, bool] | None:
-    """Return a job's summary, and whether this user has submitted the job; None for what is no job.
-
-    The summary is the one on disk where nothing was added since, else made anew. Its numbers are those of whoever wrote
-    the directory, its name is the directory's: another job's name would pass its numbers off as that one's.
-    """
-    from pydantic import ValidationError
-
-    from benchflow.cli.screen import one_line, print_note
-    from benchflow.errors import StoreError
-    from benchflow.paths import JobPaths
-    from benchflow.provenance import is_own
-    from benchflow.results.summary import Summary, read_results, read_spec, summarize
-    from benchflow.stored_files import read_stored
-
-    paths = JobPaths(directory)
-    try:
-        if paths.summary.is_file() and paths.results.is_file():
-            rows, summed = paths.results.stat().st_mtime_ns, paths.summary.stat().st_mtime_ns
-            if rows <= summed:
-                summary = Summary.model_validate_json(read_stored(paths.summary))
-                return summary.model_copy(update={"job": directory.name}), is_own(paths)
-        return summarize(directory.name, read_spec(paths).total, read_results(paths)), is_own(paths)
-    except (ValidationError, StoreError) as error:
-        print_note(f"warning: {directory} cannot be read as a job: {one_line(str(error))}")
-        return None
 
 
 async def _running_jobs() -> set[str] | None:
@@ -171,6 +137,7 @@ async def engine_if_running() -> Engine | None:
 @app.command(cls=Command)
 def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     """What a job is, how far it is, and its results so far. Starts nothing."""
+    from benchflow.cli.figures import show_agents
     from benchflow.cli.modes import show_mode
     from benchflow.cli.report import document, show_errors, show_place, show_rows, show_totals, show_ui
     from benchflow.cli.screen import console, print_json
@@ -181,7 +148,7 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
 
     paths = JobPaths.of(jobs_dir, name)
     spec, results = read_spec(paths), read_results(paths)
-    summary = summarize(name, spec.total, results)
+    summary = summarize(name, spec.total, results, spec)
     job_id = ids.job_id(name, str(paths.root.parent))
     running, progress, engine = command.run(_ask(job_id))
     state = _state_word(summary, running)
@@ -205,6 +172,8 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     show_rows(results, screen)
     show_mode(paths, spec.run.mode, results, screen)
     show_errors(results, screen)
+    if len(summary.agents) > 1:
+        show_agents(summary, screen)
     show_totals(summary, screen)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchflow.cli import command
+from benchflow.cli.figures import means_of, show_agents
 from benchflow.cli.modes import mode_document, mode_label, show_mode
 from benchflow.cli.screen import (
     STATUS_SIGNS,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from benchflow.contracts.modes import JobMode
     from benchflow.contracts.rollout import Failure, RolloutResult
     from benchflow.jobs import Engine, Job
-    from benchflow.results.summary import Interval, Summary
+    from benchflow.results.summary import Summary
 
 MAX_ROWS = 60
 """Of a longer job only the rollouts that did not pass are listed, and of those as many."""
@@ -62,23 +63,25 @@ def finish(job: Job, screen: Screen, as_json: bool) -> int:
     from benchflow.results.summary import summarize
 
     results = job.results()
-    summary = summarize(job.name, job.spec.total, results)
+    summary = summarize(job.name, job.spec.total, results, job.spec)
     if as_json:
         print_json(document(job_facts(job, state="finished"), summary, results, job.spec.run.mode))
     else:
         show_rows(results, screen)
         show_mode(job.directory, job.spec.run.mode, results, screen)
         show_errors(results, screen)
+        if len(summary.agents) > 1:
+            show_agents(summary, screen)
     show_totals(summary, screen)
     show_places(job, screen)
-    if summary.not_run:
+    if missing := summary.not_run + summary.not_started:
         again = f"bench job resume {job.name}{jobs_dir_option(job)}"
-        screen.print(line(f"To run the {summary.not_run} without a result: ", (again, "bold")))
+        screen.print(line(f"To run the {missing} without a result: ", (again, "bold")))
     return exit_status(summary)
 
 
 def exit_status(summary: Summary) -> int:
-    unscored = summary.errored + summary.cancelled + summary.not_run
+    unscored = summary.errored + summary.cancelled + summary.not_started + summary.not_run
     return command.SOME_ERRORED if unscored else command.ALL_SCORED
 
 
@@ -128,6 +131,7 @@ def show_rows(results: Sequence[RolloutResult], screen: Screen, limit: int = MAX
 
 def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Table:
     from benchflow.cli.terminal import Text
+    from benchflow.results.summary import agent_label
 
     left: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
     right = left | {"justify": "right"}
@@ -184,10 +188,6 @@ def _tokens(result: RolloutResult) -> int | None:
     return sum(known) if known else None
 
 
-def agent_label(result: RolloutResult) -> str:
-    return f"{result.agent}:{result.model}" if result.model else result.agent
-
-
 def _error_line(result: RolloutResult) -> str:
     failure = result.error or result.verifier_error
     return f"{failure.category}: {one_line(failure.message)}" if failure else ""
@@ -198,11 +198,12 @@ def show_errors(results: Sequence[RolloutResult], screen: Screen) -> None:
     from rich.padding import Padding
 
     from benchflow.cli.terminal import Text, line
+    from benchflow.results.summary import agent_label
 
     kinds: dict[tuple[str, str], tuple[RolloutResult, Failure]] = {}
     for result in results:
         failure = result.error or result.verifier_error
-        if failure is not None and failure.category != "cancelled":
+        if failure is not None and failure.category not in ("cancelled", "not_started"):
             kinds.setdefault((failure.category, failure.message), (result, failure))
     for result, failure in list(kinds.values())[:MAX_ERRORS]:
         where = f" in {failure.phase}" if failure.phase else ""
@@ -217,6 +218,10 @@ def show_errors(results: Sequence[RolloutResult], screen: Screen) -> None:
         screen.print(Padding(text, (0, 0, 1, 2), expand=False))
     if len(kinds) > MAX_ERRORS:
         screen.print(Text(f"and {plural(len(kinds) - MAX_ERRORS, 'other error')}: see each result.json\n", "dim"))
+    stop = next((result.error for result in results if result.status == "not_started"), None)
+    if stop is not None:
+        why = stop.message.partition(":")[0]
+        screen.print(line(("The job has stopped: ", "bold"), f"{why}."), soft_wrap=True)
     _show_branched(results, screen)
 
 
@@ -239,40 +244,28 @@ def _show_branched(results: Sequence[RolloutResult], screen: Screen) -> None:
 
 
 def show_totals(summary: Summary, screen: Screen) -> None:
-    """`9 rollouts: 8 passed · 1 errored · mean reward 0.944 (95 % 0.8 to 1) · 4.2k tokens · $0.12`."""
+    """Show `9 rollouts: 8 passed · 1 errored · mean reward 0.944 n=8 (95 %: 0.8 … 1.0) · 4.2k tokens · $0.12`.
+
+    A job of several agents has no mean there: it would be one of all of them.
+    """
     from benchflow.cli.terminal import Text
 
     text = Text.assemble((plural(summary.total, "rollout"), "bold"), ":  ")
     parts = []
-    for status in ("passed", "failed", "errored", "cancelled"):
+    for status in STATUS_STYLES:
         number = getattr(summary, status)
         if number:
-            parts.append(Text(f"{number} {status}", STATUS_STYLES[status]))
+            parts.append(Text(f"{number} {status.replace('_', ' ')}", STATUS_STYLES[status]))
     if summary.not_run:
         parts.append(Text(f"{summary.not_run} without a result", "magenta"))
     if summary.run_again:
         parts.append(Text(f"{summary.run_again} run again"))
-    if summary.mean_reward is not None:
-        parts.append(Text.assemble(mean_of(summary), " ", (mean_and_interval(summary.reward_interval), "bold")))
+    parts += [Text(mean, "bold") for mean in means_of(summary)]
     if summary.n_input_tokens is not None:
         parts.append(Text(f"{short_number(summary.n_input_tokens + (summary.n_output_tokens or 0))} tokens"))
     if summary.cost_usd is not None:
         parts.append(Text(dollars(summary.cost_usd)))
     screen.print(text.append_text(Text(" · ").join(parts)))
-
-
-def mean_of(summary: Summary) -> str:
-    """What a job's mean is of: `mean reward`, `mean V(s)`, or some of each."""
-    if summary.n_values in (0, summary.reward_interval.n):
-        return "mean V(s)" if summary.n_values else "mean reward"
-    return f"mean reward ({summary.n_values} of {summary.reward_interval.n} are V(s))"
-
-
-def mean_and_interval(value: Interval) -> str:
-    """`0.944 (95 %: 0.81 … 1)`."""
-    if value.low is None or value.high is None or value.low == value.high:
-        return reward(value.mean)
-    return f"{reward(value.mean)} (95 %: {reward(round(value.low, 3))} … {reward(round(value.high, 3))})"
 
 
 def show_places(job: Job, screen: Screen) -> None:
@@ -324,7 +317,7 @@ def show_detached(job: Job, screen: Screen, as_json: bool) -> None:
 
     running = bool(job.started or job.attached)
     if as_json:
-        summary = summarize(job.name, job.spec.total, job.results())
+        summary = summarize(job.name, job.spec.total, job.results(), job.spec)
         print_json(document(job_facts(job, state="running" if running else "finished"), summary, []))
     if running:
         screen.print("The job runs in the background.")

@@ -232,7 +232,7 @@ def _rows(rollouts: Sequence[RescoredRollout], *, several: bool, width: int) -> 
     right: dict[str, Any] = {"justify": "right", "no_wrap": True}
     tasks = [f"{rollout.task_name} #{rollout.repeat}" if several else rollout.task_name for rollout in rollouts]
     task_width = min(max(map(len, tasks)), max(12, width // 4))
-    agent_width = min(max(len(_agent(rollout)) for rollout in rollouts), max(8, width // 5))
+    agent_width = min(max(len(rollout.agent_label) for rollout in rollouts), max(8, width // 5))
     room = max(_LEAST, width - task_width - agent_width - _OTHER_COLUMNS)
     rows = table("task", "agent", ("before", right), ("now", right), "score", "verifier", "what changed")
     for task, rollout in zip(tasks, rollouts, strict=True):
@@ -242,7 +242,7 @@ def _rows(rollouts: Sequence[RescoredRollout], *, several: bool, width: int) -> 
         about = one_line(_why(rollout) or _metrics(rollout) or "; ".join(notes))
         rows.add_row(
             cut(task, task_width),
-            cut(_agent(rollout), agent_width),
+            cut(rollout.agent_label, agent_width),
             reward(rollout.reward_before),
             Text(reward(rollout.reward), f"bold {style}"),
             Text(f"{sign} {rollout.outcome}", style, no_wrap=True),
@@ -272,11 +272,7 @@ def _why(rollout: RescoredRollout) -> str:
 
 
 def _label(rollout: RescoredRollout) -> str:
-    return f"{rollout.task_name} #{rollout.repeat} · {_agent(rollout)}"
-
-
-def _agent(rollout: RescoredRollout) -> str:
-    return f"{rollout.agent}:{rollout.model}" if rollout.model else rollout.agent
+    return f"{rollout.task_name} #{rollout.repeat} · {rollout.agent_label}"
 
 
 def _reward_change(rollout: RescoredRollout) -> str:
@@ -303,7 +299,10 @@ def _show_errors(rollouts: Sequence[RescoredRollout]) -> None:
 
 
 def _show_totals(found: Rescoring, screen: Screen) -> None:
-    """`12 rollouts: 9 unchanged · 2 changed · 1 failed · mean reward 0.75 → 0.8`, what judges cost, where it all is."""
+    """Show `12 rollouts: 9 unchanged · 3 changed · mean reward 0.75 → 0.8 n=12`, what judges cost, where it all is.
+
+    Of several agents each has a mean of its own.
+    """
     from benchflow.cli.report import show_place
     from benchflow.cli.screen import dollars, plural, reward
     from benchflow.cli.terminal import Text
@@ -313,9 +312,12 @@ def _show_totals(found: Rescoring, screen: Screen) -> None:
         number = getattr(found.counts, outcome)
         if number:
             parts.append(Text(f"{number} {outcome}", style))
-    if found.mean_before is not None or found.mean_after is not None:
-        means = f"{reward(found.mean_before)} → {reward(found.mean_after)}"
-        parts.append(Text.assemble("mean reward ", (means, "bold")))
+    several = len({mean.agent for mean in found.means}) > 1
+    for mean in found.means:
+        name = "mean V(s)" if mean.reward_kind == "value" else "mean reward"
+        whose = f"{mean.agent}: " if several else ""
+        change = f"{reward(mean.before)} → {reward(mean.after)} n={mean.n}"
+        parts.append(Text.assemble(f"{whose}{name} ", (change, "bold")))
     asked = [rollout.judge for rollout in found.rollouts if rollout.judge is not None]
     if asked:
         calls, recorded = sum(use.asked for use in asked), sum(use.recorded for use in asked)

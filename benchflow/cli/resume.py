@@ -58,12 +58,11 @@ def plan_replay(
     trust: whoever submitted its job. Raises `UntrustedJobError`, and `ConfigError` when there is no record, or nobody
     knows where the task was.
     """
-    from datetime import UTC, datetime
-
+    from benchflow.contracts import ids
     from benchflow.contracts.config import JobConfig
     from benchflow.contracts.gateway import Replay
     from benchflow.errors import ConfigError
-    from benchflow.jobs import plan_job
+    from benchflow.jobs import default_name, plan_job
     from benchflow.provenance import read_own_spec
     from benchflow.stored_files import open_stored, require_directory
 
@@ -80,7 +79,6 @@ def plan_replay(
     # It is read on the host: a link would have another file answer.
     require_directory(chosen.job.root, str(record.parent.relative_to(chosen.job.root)))
     open_stored(record).close()
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     replay = Replay(record=str(record.absolute()), until=until, strict=strict)
     return plan_job(
         JobConfig(
@@ -89,7 +87,7 @@ def plan_replay(
             agents=[spec.agents[agent].model_copy(update={"credentials": ()})],
             retry=spec.retry,
             jobs_dir=chosen.job.root.parent,
-            job_name=job_name or f"{chosen.job.root.name[:55]}-replay-{stamp}",
+            job_name=job_name or default_name(f"{ids.cut(chosen.job.root.name, 48)}-replay"),
             concurrency=1,
             context_root=Path(spec.context_root) if spec.context_root else None,
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,

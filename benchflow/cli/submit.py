@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -116,6 +117,16 @@ def submit(
             help="What becomes of model calls whose endpoint fails: repeated for some minutes, or for as long as "
             "LIMIT says, as in wait(2h). [dim]\\[default: fail][/dim]",
             rich_help_panel=_AGENT,
+        ),
+    ] = None,
+    stop_after_errors: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Equal errors without a success after which nothing more is started; 0: never. "
+            "[dim]\\[default: 5][/dim]",
+            rich_help_panel=_RUN,
         ),
     ] = None,
     no_preflight: Annotated[
@@ -252,7 +263,7 @@ def submit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A name that exists is attached to. [dim]\\[default: DIR-TIME][/dim]",
+            help="A name that exists is attached to. [dim]\\[default: DIR-TIME-RANDOM][/dim]",
             rich_help_panel=_JOB,
         ),
     ] = None,
@@ -295,6 +306,7 @@ def submit(
         agent_idle_timeout_sec=agent_idle_timeout,
         endpoint_policy=endpoint_policy,
         preflight=False if no_preflight else None,
+        stop_after_errors=stop_after_errors,
         sandbox=sandbox,
         jobs_dir=jobs_dir,
         job_name=job_name,
@@ -348,7 +360,7 @@ def start(
     submitted: list[Job] = []
 
     async def work() -> None:
-        job = await _submit(plan, again, screen)
+        job = await _submit(plan, again, screen, asks=not detach and screen.is_terminal and sys.stdin.isatty())
         submitted.append(job)
         if not detach and (job.started or job.attached):
             await follow(job, screen)
@@ -376,7 +388,8 @@ def detach_from(job: Job, screen: Screen) -> None:
     raise typer.Exit(command.INTERRUPTED)
 
 
-async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Screen) -> Job:
+async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Screen, *, asks: bool) -> Job:
+    """Submit a plan. asks: whether somebody is here to decide whether the job goes on after equal errors."""
     from benchflow.cli.plan import show_endpoints, show_warnings
     from benchflow.cli.report import describe, show_ui
     from benchflow.cli.screen import plural
@@ -390,7 +403,7 @@ async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Screen) -> Job:
     show_endpoints(plan, screen)
     if screen.is_terminal:
         with screen.waiting(f"submitting {plural(len(plan.tasks), 'task')} …"):
-            job = await submit_plan(plan, again=again)
+            job = await submit_plan(plan, again=again, asks=asks)
     else:
         job = await submit_plan(plan, again=again)
     for warning in job.warnings:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
+import typer
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
@@ -18,8 +20,9 @@ from rich.text import Text as StyledText
 from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, earned, one_line, reward, seconds
 from benchflow.cli.terminal import LiveDisplay, Rows, Screen, Text, line
 from benchflow.contracts import ids
+from benchflow.contracts.counts import Counts, RewardSums
 from benchflow.contracts.job import JobProgress, JobSpec, RolloutProgress
-from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
+from benchflow.contracts.rollout import Failure, RolloutOutcome, RolloutResult
 
 if TYPE_CHECKING:
     from benchflow.jobs import Job
@@ -143,6 +146,12 @@ def _why(outcome: RolloutOutcome | RolloutResult) -> str:
     return f"{failure.category}: {one_line(failure.message)}" if failure and failure.message else ""
 
 
+def _means(sums: RewardSums | None) -> list[str]:
+    """Return `0.75 n=4` of an agent's measured rewards, and `V 0.5 n=2` of its V(s), as far as there are any."""
+    known = [] if sums is None else [("", sums.total, sums.n), ("V ", sums.total_value, sums.n_values)]
+    return [f"{sign}{reward(total / n)} n={n}" for sign, total, n in known if n]
+
+
 # --- on a terminal -----------------------------------------------------------------------------------------
 
 
@@ -151,6 +160,7 @@ class Board:
 
     def __init__(self, job: Job, width: int, height: int) -> None:
         self._labels = Labels(job.id, job.spec)
+        self._agents = [agent.label for agent in job.spec.agents]
         self._started = time.monotonic()
         self._spinner = Spinner("dots", style="cyan")
         self._bar_width = max(8, min(30, width - 60))
@@ -187,7 +197,8 @@ class Board:
             self._finished_row(rows, outcome, follows)
         for rollout in self.progress.open[: self.max_open]:
             self._open_row(rows, rollout)
-        return Group(rows, self._more(self.progress), self._totals(self.progress))
+        means = self._agent_means(self.progress.counts)
+        return Group(rows, self._more(self.progress), self._totals(self.progress), *means)
 
     def _finished_row(self, rows: Table, outcome: RolloutOutcome, follows: str) -> None:
         style = STATUS_STYLES[outcome.status]
@@ -232,15 +243,15 @@ class Board:
         done = progress.total - progress.open_count - progress.waiting
         earlier = done - counts.finished
         words = Text()
-        for status in ("passed", "failed", "errored", "cancelled"):
+        for status in STATUS_STYLES:
             number = getattr(counts, status)
             if number:
-                words.append(f"{number} {status}", STATUS_STYLES[status]).append("  ")
+                words.append(f"{number} {status.replace('_', ' ')}", STATUS_STYLES[status]).append("  ")
         if earlier > 0:
             words.append(f"{earlier} from before  ", "dim")
-        if counts.rewarded:
-            of = "V " if counts.n_values == counts.rewarded else ""
-            words.append(f"mean {of}{reward(counts.reward_sum / counts.rewarded)}  ", "bold")
+        if len(self._agents) == 1:
+            for mean in _means(counts.agents.get(self._agents[0])):
+                words.append(f"mean {mean}  ", "bold")
         words.append(self._elapsed(), "dim")
         totals = Rows.grid(padding=(0, 2))
         totals.add_row(
@@ -249,6 +260,15 @@ class Board:
             words,
         )
         return totals
+
+    def _agent_means(self, counts: Counts) -> list[Text]:
+        """Return one line with a mean for each agent where there are several: no mean is of all of them."""
+        parts = [f"{agent} {' '.join(means)}" for agent in self._agents if (means := _means(counts.agents.get(agent)))]
+        if len(self._agents) < 2 or not parts:
+            return []
+        made = line("   mean reward  " + " · ".join(parts), style="bold")
+        made.truncate(self._width, overflow="ellipsis")
+        return [made]
 
     def _who(self, rollout: str) -> list[Text]:
         """Task and agent, cut so that the columns after them keep their place."""
@@ -269,14 +289,26 @@ class Board:
         return f"{minutes}:{rest:02}"
 
 
+def _confirm(asked: Failure, screen: Screen) -> bool:
+    """Ask whether a job is to go on whose first rollouts have failed alike."""
+    screen.print(line((asked.message, "yellow")), soft_wrap=True)
+    return typer.confirm("Start the rest all the same?", default=False, err=True)
+
+
 async def _follow_live(job: Job, screen: Screen) -> None:
     board = Board(job, screen.width, screen.height)
     # The board goes when the job is over: the table of rewards then says the same, for good.
-    with LiveDisplay(board, screen, refresh_per_second=10):
+    display = LiveDisplay(board, screen, refresh_per_second=10)
+    with display:
         async with contextlib.aclosing(_updates(job)) as updates:
             async for progress in updates:
                 if progress is None:
                     await board.troubles.ask([], None)
+                    continue
+                if progress.asked is not None and sys.stdin.isatty():
+                    display.stop()
+                    await job.decide(await asyncio.to_thread(_confirm, progress.asked, screen))
+                    display.start()
                     continue
                 shown = progress.open[: board.max_open]
                 phases = await asyncio.gather(*(job.rollout_progress(rollout) for rollout in shown))

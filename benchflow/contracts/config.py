@@ -60,11 +60,12 @@ class Scene:
 class RunOptions(Model):
     """What every way of asking has in common. Times in seconds.
 
-    job_name: default `<directory>-<UTC stamp>`. context_root: a build context for all tasks, instead of their own
-    `environment/`. agent_timeout_sec: instead of the tasks' own. agent_idle_timeout_sec: how long an agent may be
-    silent. permissions: who answers what an agent asks of its user. agent_env, base_url, effort: for every agent that
-    says nothing else. limits, sampling: of its model's calls. replay: a record from which they are answered. judge:
-    which model scores, where a model does. keep: what is kept of each sandbox to score it again, keep_max_mb at most.
+    job_name: default `<directory>-<UTC stamp>-<random digits>`, new at each request. context_root: a build context for
+    all tasks, instead of their own `environment/`. agent_timeout_sec: instead of the tasks' own.
+    agent_idle_timeout_sec: how long an agent may be silent. permissions: who answers what an agent asks of its user.
+    agent_env, base_url, effort: for every agent that says nothing else. limits, sampling: of its model's calls.
+    replay: a record from which they are answered. judge: which model scores, where a model does. keep: what is kept
+    of each sandbox to score it again, keep_max_mb at most.
     branch: when rollouts branch.
     verify_in: `separate` runs every verifier in a clean room, `shared` every one where the agent worked; by default
     each task decides, because a verifier that reads more than the workspace and the declared artifacts (a file that its

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
 from typing import Literal
 
@@ -12,6 +11,7 @@ from benchflow.contracts import ids
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import BranchConfig, BranchOrigin
+from benchflow.contracts.counts import Counts
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.error_limit import ErrorLimit
 from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sampling
@@ -108,6 +108,8 @@ class TaskRef(Model):
     context: ArtifactRef | None = None
     source: str | None = None
     environment: EnvironmentRef | None = None
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    """Lowest and highest reward that its verifiers may report. Jobs that are older than this field have the default."""
 
 
 class RunConfig(Model):
@@ -294,35 +296,6 @@ class Retry(Model):
     not_before: float
 
 
-class Counts(Model):
-    """n_values: how many of the rewards are a V(s)."""
-
-    passed: int = 0
-    failed: int = 0
-    errored: int = 0
-    cancelled: int = 0
-    not_started: int = 0
-    reward_sum: float = 0.0
-    rewarded: int = 0
-    n_values: int = 0
-
-    @property
-    def finished(self) -> int:
-        return self.passed + self.failed + self.errored + self.cancelled + self.not_started
-
-    def plus_lost(self, number: int, status: Literal["errored", "not_started"] = "errored") -> Counts:
-        """Return the counts with rollouts that have not reported, and of which nothing else is known."""
-        return self.model_copy(update={status: getattr(self, status) + number})
-
-    def plus(self, outcome: RolloutOutcome) -> Counts:
-        update: dict[str, float] = {outcome.status: getattr(self, outcome.status) + 1}
-        if outcome.rewards is not None and math.isfinite(outcome.rewards.get("reward", math.nan)):
-            update["reward_sum"] = self.reward_sum + outcome.rewards["reward"]
-            update["rewarded"] = self.rewarded + 1
-            update["n_values"] = self.n_values + (outcome.reward_kind == "value")
-        return self.model_copy(update=update)
-
-
 class JobInput(Model):
     """What a JobWorkflow starts from, and all that it carries across continue-as-new.
 
@@ -367,6 +340,13 @@ class JobInput(Model):
 
     sweep: SweepState | None = None
     """None in the first run of the job's workflow."""
+
+    agents: list[str] = []
+    """Labels of its agents, in the order of the specification; none if an earlier version began the job."""
+
+    def agent_of(self, index: int) -> str | None:
+        """Return the label of the agent of rollout number `index`, as `JobSpec.coordinates` has it; None if unknown."""
+        return self.agents[index % len(self.agents)] if self.agents else None
 
 
 class JobProgress(Model):

@@ -3,12 +3,13 @@
 from benchflow.jobs.client import Job, open_job, submit
 from benchflow.jobs.engine import Engine
 from benchflow.jobs.identity import differences, pending_indices, spec_digest
-from benchflow.jobs.plan import JobPlan, plan_job
+from benchflow.jobs.plan import JobPlan, default_name, plan_job
 
 __all__ = [
     "Engine",
     "Job",
     "JobPlan",
+    "default_name",
     "differences",
     "open_job",
     "pending_indices",

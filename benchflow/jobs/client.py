@@ -269,7 +269,7 @@ class Job:
 
     def summarize(self) -> Summary:
         """Sum up what there is, and write it."""
-        return write_summary(self.directory, self.name, self.spec.total, self.spec.run.mode)
+        return write_summary(self.directory, self.name, self.spec.total, self.spec)
 
 
 def _lay_out(pack: Path, target: Path) -> None:
@@ -372,6 +372,7 @@ async def _start(
         retry=spec.retry,
         error_limit=limit,
         options=spec.options,
+        agents=[agent.label for agent in spec.agents],
     )
     agents = ", ".join(sanitised_markdown(agent.label) for agent in spec.agents)
     try:

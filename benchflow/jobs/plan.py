@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_hex
 from urllib.parse import urlsplit
 
 from benchflow import secrets
@@ -68,7 +69,7 @@ class JobPlan:
 
 def plan_job(config: JobConfig) -> JobPlan:
     """Read and check everything that a job needs. Raises the typed error of the first thing that is wrong."""
-    name = ids.check_job_name(config.job_name) if config.job_name else _default_name(config.paths[0])
+    name = ids.check_job_name(config.job_name) if config.job_name else default_name(config.paths[0].resolve().name)
     directory = JobPaths.of(config.jobs_dir, name)
     options = WorkflowOptions.from_environment(os.environ)
     agents, values = _prepare(for_all(config), str(directory.root))
@@ -180,9 +181,13 @@ def _require_oracle(task: Task) -> None:
         )
 
 
-def _default_name(path: Path) -> str:
+def default_name(stem: str) -> str:
+    """Return `<stem>-<UTC stamp>-<8 random hex digits>`, a name for a job that was given none.
+
+    The stamp alone would make jobs of the same second one job: a submit of a name that exists attaches to it.
+    """
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return f"{ids.cut(ids.slug(path.resolve().name), 60)}-{stamp}"
+    return f"{ids.cut(ids.slug(stem), 55)}-{stamp}-{token_hex(4)}"
 
 
 async def freeze(plan: JobPlan, store: Store) -> JobSpec:
@@ -202,7 +207,15 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             worlds[world.source] = world.ref(image)
         environment = worlds[world.source] if world is not None else None
         refs.append(
-            TaskRef(name=task.name, digest=digest, pack=pack, context=external, source=source, environment=environment)
+            TaskRef(
+                name=task.name,
+                digest=digest,
+                pack=pack,
+                context=external,
+                source=source,
+                environment=environment,
+                reward_range=_reward_range(task),
+            )
         )
     config = plan.config
     return JobSpec(
@@ -234,6 +247,12 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
         environment_manifest=str(config.environment_manifest.absolute()) if config.environment_manifest else None,
         options=plan.options,
     )
+
+
+def _reward_range(task: Task) -> tuple[float, float]:
+    """Return the range of the rewards of a task and of its steps together."""
+    ranges = [verifier.reward_range for verifier in (task.verifier, *(step.verifier for step in task.steps))]
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 async def _pack(directory: Path, store: Store) -> ArtifactRef:

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from pydantic import ValidationError
@@ -168,13 +167,14 @@ def _read_all(job: JobPaths, name: str, trust: bool) -> list[RescoredRollout]:
 
 
 def _summed(rollouts: list[RescoredRollout]) -> dict[str, Any]:
-    known = [(one.reward_before, one.reward) for one in rollouts]
-    pairs = [(before, after) for before, after in known if before is not None and after is not None]
+    means = records.mean_changes(rollouts)
+    only = means[0] if len(means) == 1 else None
     return {
         "rollouts": rollouts,
         "counts": records.count(rollouts),
-        "mean_before": fmean(before for before, _ in pairs) if pairs else None,
-        "mean_after": fmean(after for _, after in pairs) if pairs else None,
+        "means": means,
+        "mean_before": only.before if only else None,
+        "mean_after": only.after if only else None,
     }
 
 

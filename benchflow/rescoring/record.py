@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -12,7 +14,7 @@ from pydantic import ValidationError
 from benchflow.contracts.base import Model
 from benchflow.contracts.branch import StateValue
 from benchflow.contracts.reward import VerifyResult
-from benchflow.contracts.rollout import Failure
+from benchflow.contracts.rollout import Failure, RewardKind
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.write import write_json
 from benchflow.store import write_atomic
@@ -86,6 +88,11 @@ class RescoredRollout(Model):
     finished_at: datetime
 
     @property
+    def agent_label(self) -> str:
+        """Return `agent` or `agent:model`."""
+        return f"{self.agent}:{self.model}" if self.model else self.agent
+
+    @property
     def reward(self) -> float | None:
         return None if self.rewards is None else self.rewards.get("reward")
 
@@ -112,11 +119,30 @@ class Counts(Model):
     unmeasured: int = 0
 
 
+class MeanChange(Model):
+    """The mean reward of an agent, at first and now, of its rollouts that have a reward in both."""
+
+    agent: str
+    """`agent` or `agent:model`."""
+
+    reward_kind: RewardKind = "measured"
+    """Whether the rewards were measured, or are the V(s) of rollouts that branched."""
+
+    before: float
+    """The mean at first."""
+
+    after: float
+    """The mean now."""
+
+    n: int
+    """Rollouts that both means are of."""
+
+
 class Rescoring(Model):
     """A job scored again. name: of the directory that each rollout's new score lies in. rubric: that was given.
 
     tasks: the digest of what each of the job's tasks is scored by; None where there is none. mean_before, mean_after:
-    of the rollouts that have a reward in both.
+    those of `means`, where it has a single element: no mean is of several agents.
     """
 
     job: str
@@ -130,6 +156,9 @@ class Rescoring(Model):
     counts: Counts
     mean_before: float | None = None
     mean_after: float | None = None
+    means: list[MeanChange] = []
+    """By agent and kind of reward."""
+
     rollouts: list[RescoredRollout]
 
     @property
@@ -148,6 +177,25 @@ def row(record: RescoredRollout) -> dict[str, Any]:
     """A rollout as the JSON object of the job lists it."""
     told = record.model_dump(mode="json")
     return told | {"reward": record.reward, "verifier": record.verifier}
+
+
+def mean_changes(records: Sequence[RescoredRollout]) -> list[MeanChange]:
+    """Return the means of each agent, in the order in which the agents appear."""
+    pairs: dict[tuple[str, RewardKind], list[tuple[float, float]]] = defaultdict(list)
+    for record in records:
+        if record.reward_before is not None and record.reward is not None:
+            kind: RewardKind = "value" if record.value is not None else "measured"
+            pairs[record.agent_label, kind].append((record.reward_before, record.reward))
+    return [
+        MeanChange(
+            agent=agent,
+            reward_kind=kind,
+            before=fmean(before for before, _ in each),
+            after=fmean(after for _, after in each),
+            n=len(each),
+        )
+        for (agent, kind), each in pairs.items()
+    ]
 
 
 def count(records: list[RescoredRollout]) -> Counts:

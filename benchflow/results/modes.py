@@ -114,7 +114,7 @@ def rows_of(mode: JobMode, results: Sequence[RolloutResult]) -> list[Row]:
     """The rows of rollouts whose files are here; of one that was cancelled, none."""
     rows: list[Row] = []
     for result in results:
-        if result.directory is not None and result.status != "cancelled":
+        if result.directory is not None and result.status not in ("cancelled", "not_started"):
             paths = RolloutPaths(Path(result.directory))
             tree = _tree_of(paths)
             rows += [_row(mode, result, paths, tree, depth) for depth in sorted(mode.depths)]

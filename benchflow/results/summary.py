@@ -1,4 +1,4 @@
-"""A job's results read back and summed up: totals, mean reward with a confidence interval, pass@k, phase times."""
+"""A job's results read back and summed up: counts, and each agent's mean reward, pass@k, phase times and cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.job import JobSpec
-from benchflow.contracts.modes import JobMode
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import JobNotFoundError, ResultFileError
 from benchflow.paths import JobPaths
+from benchflow.results.intervals import Interval, Sample, estimate
 from benchflow.results.modes import write_rows
 from benchflow.results.write import result_row, write_json
 from benchflow.store import write_atomic
@@ -26,57 +26,148 @@ from benchflow.stored_files import read_stored, require_directory
 N = TypeVar("N", int, float)
 M = TypeVar("M", bound=Model)
 
-Z95 = 1.959963984540054
-"""The normal quantile of a two-sided 95 % interval."""
+KS = (1, 2, 4, 8, 16, 32, 64)
+"""The k of pass@k, as far as there are repeats; and the number of the repeats itself."""
 
 
-class Interval(Model):
-    """mean, and a 95 % confidence interval of it by the normal approximation; None below two values."""
+class KeyMean(Model):
+    """The mean of one of the rewards that a verifier gives beside, or instead of, the scalar one."""
 
-    mean: float | None
-    low: float | None = None
-    high: float | None = None
-    n: int = 0
+    mean: float
+    """Over rollouts; the key's scale is the verifier's own, so there is no interval."""
+
+    n: int
+    """Rollouts whose rewards have the key."""
+
+
+class AgentSummary(Model):
+    """How one agent did, with one model."""
+
+    total: int
+    """Its rollouts in the job; those that have ended, where nothing says how many there are."""
+
+    passed: int = 0
+    """Rollouts whose reward is 1 or more, be it measured or a V(s)."""
+
+    failed: int = 0
+    """Rollouts that were scored and did not pass."""
+
+    errored: int = 0
+    """Rollouts without a reward: nothing was measured, so they are in no mean and no pass@k."""
+
+    cancelled: int = 0
+    """Rollouts that somebody stopped; in no mean either."""
+
+    not_started: int = 0
+    """Rollouts that the job did not start, since others had failed alike."""
+
+    not_run: int = 0
+    """Rollouts without a result."""
+
+    n_values: int = 0
+    """How many of the rewards are the V(s) of a rollout that branched; these are in `value`, and not in `reward`."""
+
+    n_no_scalar: int = 0
+    """Rollouts whose rewards have several keys and no scalar `reward`: in `by_key` only."""
+
+    reward: Interval = Interval()
+    """Of the rewards that verifiers have measured."""
+
+    value: Interval | None = None
+    """Of the V(s); None if no rollout branched."""
+
+    by_key: dict[str, KeyMean] = {}
+    """Of the other keys of measured rewards."""
+
+    pass_at_k: dict[str, float] = {}
+    """For each k, the probability that one of k attempts passes, averaged over tasks: the unbiased estimator of Chen et
+    al. 2021, arXiv 2107.03374, of the measured rollouts of a task. No k exceeds what each of the tasks has of them.
+    """
+
+    n_pass_tasks: int = 0
+    """Tasks that pass@k is averaged over: those with a measured rollout."""
+
+    errors: dict[str, int] = {}
+    """Rollouts by category of their error."""
+
+    phase_seconds: dict[str, float] = {}
+    """Median of each phase."""
+
+    n_input_tokens: int | None = None
+    """Of all its rollouts, as far as they are known."""
+
+    n_output_tokens: int | None = None
+    """As `n_input_tokens`."""
+
+    cost_usd: float | None = None
+    """As `n_input_tokens`."""
 
 
 class Summary(Model):
-    """What `summary.json` holds. total: rollouts of the job; not_run: those without a result; run_again: those of
-    more than one attempt. n_values: how many of the rewards are the V(s) of a rollout that branched.
-
-    pass_at_k: for each k up to the repeats, the probability that one of k attempts passes, averaged over task and
-    agent (the unbiased estimator of Chen et al. 2021, arXiv 2107.03374). phase_seconds: median a phase.
-    """
+    """What `summary.json` holds: counts of the job, and figures of each agent. No figure is of several agents."""
 
     job: str
+    """The job's name."""
+
     total: int
+    """Rollouts of the job."""
+
     finished: int
+    """Rollouts with a result."""
+
     passed: int
+    """As of an agent; likewise the other counts below."""
+
     failed: int
+    """Scored, not passed."""
+
     errored: int
+    """Without a reward."""
+
     cancelled: int
+    """Stopped by somebody."""
+
+    not_started: int = 0
+    """Not started, since others had failed alike."""
+
     not_run: int
+    """Without a result."""
+
     run_again: int = 0
-    mean_reward: float | None
+    """Rollouts of more than one attempt."""
+
     n_values: int = 0
-    reward_interval: Interval
-    pass_at_k: dict[str, float]
-    errors: dict[str, int]
-    by_agent: dict[str, Interval]
-    phase_seconds: dict[str, float]
+    """How many of the rewards are a V(s)."""
+
+    n_no_scalar: int = 0
+    """Rollouts whose rewards have no scalar `reward`."""
+
+    errors: dict[str, int] = {}
+    """Rollouts by category of their error."""
+
+    agents: dict[str, AgentSummary] = {}
+    """By agent, or `agent:model`, in the order of the job's specification."""
+
+    mean_reward: float | None = None
+    """`reward.mean` of the only agent; None in a job of several, like the other figures below."""
+
+    reward_interval: Interval | None = None
+    """`reward` of the only agent."""
+
+    pass_at_k: dict[str, float] | None = None
+    """`pass_at_k` of the only agent."""
+
+    phase_seconds: dict[str, float] | None = None
+    """`phase_seconds` of the only agent."""
+
     n_input_tokens: int | None = None
+    """Sum over the job, as far as they are known."""
+
     n_output_tokens: int | None = None
+    """As `n_input_tokens`."""
+
     cost_usd: float | None = None
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """The mean of rewards and how sure it is."""
-    if not values:
-        return Interval(mean=None)
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return Interval(mean=mean, n=1)
-    half = Z95 * statistics.stdev(values) / math.sqrt(len(values))
-    return Interval(mean=mean, low=mean - half, high=mean + half, n=len(values))
+    """As `n_input_tokens`."""
 
 
 def pass_at_k(passed: int, n: int, k: int) -> float:
@@ -113,14 +204,19 @@ def _parse(kind: type[M], file: Path, content: bytes) -> M:
         ) from error
 
 
-def summarize(name: str, total: int, results: Sequence[RolloutResult]) -> Summary:
-    """The summary of a job of `total` rollouts, of which `results` have ended."""
+def summarize(name: str, total: int, results: Sequence[RolloutResult], spec: JobSpec | None = None) -> Summary:
+    """Return the summary of a job.
+
+    Args:
+        name: Of the job.
+        total: Its rollouts.
+        results: Of those that have ended.
+        spec: Which agents there are, how many rollouts each of them has, and the range of each task's rewards. Without
+            it the agents are those of `results`, and rewards are taken to be between 0 and 1 unless one is not.
+    """
     status = Counter(result.status for result in results)
-    rewards = [result.reward for result in results if result.reward is not None]
-    by_agent: dict[str, list[float]] = defaultdict(list)
-    for result in results:
-        if result.reward is not None:
-            by_agent[_agent(result)].append(result.reward)
+    agents = _summarize_agents(results, spec)
+    only = next(iter(agents.values())) if len(agents) == 1 else None
     return Summary(
         job=name,
         total=total,
@@ -129,14 +225,60 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult]) -> Summar
         failed=status["failed"],
         errored=status["errored"],
         cancelled=status["cancelled"],
+        not_started=status["not_started"],
         not_run=total - len(results),
         run_again=sum(result.attempt > 1 for result in results),
-        mean_reward=statistics.fmean(rewards) if rewards else None,
-        n_values=sum(result.reward_kind == "value" and result.reward is not None for result in results),
-        reward_interval=interval(rewards),
-        pass_at_k=_pass_at_ks(results),
-        errors=dict(Counter(r.error_category for r in results if r.error_category).most_common()),
-        by_agent={agent: interval(values) for agent, values in sorted(by_agent.items())},
+        n_values=sum(agent.n_values for agent in agents.values()),
+        n_no_scalar=sum(agent.n_no_scalar for agent in agents.values()),
+        errors=_errors(results),
+        agents=agents,
+        mean_reward=only.reward.mean if only else None,
+        reward_interval=only.reward if only else None,
+        pass_at_k=only.pass_at_k if only else None,
+        phase_seconds=only.phase_seconds if only else None,
+        n_input_tokens=_total([r.n_input_tokens for r in results]),
+        n_output_tokens=_total([r.n_output_tokens for r in results]),
+        cost_usd=_total([r.cost_usd for r in results]),
+    )
+
+
+def agent_label(result: RolloutResult) -> str:
+    """Return `agent` or `agent:model`, the key of a rollout's agent among those of its job."""
+    return f"{result.agent}:{result.model}" if result.model else result.agent
+
+
+def _summarize_agents(results: Sequence[RolloutResult], spec: JobSpec | None) -> dict[str, AgentSummary]:
+    by_agent: dict[str, list[RolloutResult]] = {agent.label: [] for agent in spec.agents} if spec else {}
+    for result in sorted(results, key=agent_label):
+        by_agent.setdefault(agent_label(result), []).append(result)
+    allowed = {task.name: task.reward_range for task in spec.tasks} if spec else {}
+    each = len(spec.tasks) * spec.repeats if spec else None
+    return {agent: _summarize_agent(mine, each or len(mine), allowed) for agent, mine in by_agent.items()}
+
+
+def _summarize_agent(
+    results: Sequence[RolloutResult], total: int, allowed: Mapping[str, tuple[float, float]]
+) -> AgentSummary:
+    status = Counter(result.status for result in results)
+    measured = [result for result in results if result.reward_kind == "measured" and result.rewards is not None]
+    values = [result for result in results if result.reward_kind == "value" and _scalar(result) is not None]
+    passes = _passes(measured)
+    return AgentSummary(
+        total=total,
+        passed=status["passed"],
+        failed=status["failed"],
+        errored=status["errored"],
+        cancelled=status["cancelled"],
+        not_started=status["not_started"],
+        not_run=total - len(results),
+        n_values=len(values),
+        n_no_scalar=sum(_scalar(result) is None for result in measured),
+        reward=estimate(_samples(measured, allowed)),
+        value=estimate(_samples(values, allowed), is_trial=False) if values else None,
+        by_key=_means_by_key(measured),
+        pass_at_k=_pass_at_ks(passes),
+        n_pass_tasks=len(passes),
+        errors=_errors(results),
         phase_seconds=_phase_medians(results),
         n_input_tokens=_total([r.n_input_tokens for r in results]),
         n_output_tokens=_total([r.n_output_tokens for r in results]),
@@ -144,22 +286,45 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult]) -> Summar
     )
 
 
-def _agent(result: RolloutResult) -> str:
-    return f"{result.agent}:{result.model}" if result.model else result.agent
+def _scalar(result: RolloutResult) -> float | None:
+    """Return a rollout's reward; None where there is none, or no finite one in a file that somebody else wrote."""
+    return result.reward if result.reward is not None and math.isfinite(result.reward) else None
 
 
-def _pass_at_ks(results: Sequence[RolloutResult]) -> dict[str, float]:
-    """An attempt that was not scored did not pass; one that was cancelled was no attempt."""
-    groups: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    for result in results:
-        if result.status != "cancelled":
-            groups[result.task_name, _agent(result)].append(result.status == "passed")
-    most = min((len(group) for group in groups.values()), default=0)
-    ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= most] + ([most] if most else [])
-    table = {}
-    for k in sorted(set(ks)):
-        table[str(k)] = statistics.fmean(pass_at_k(sum(group), len(group), k) for group in groups.values())
-    return table
+def _samples(results: Sequence[RolloutResult], allowed: Mapping[str, tuple[float, float]]) -> list[Sample]:
+    return [
+        Sample(result.task_name, reward, allowed.get(result.task_name, (0.0, 1.0)))
+        for result in results
+        if (reward := _scalar(result)) is not None
+    ]
+
+
+def _means_by_key(measured: Sequence[RolloutResult]) -> dict[str, KeyMean]:
+    by_key: dict[str, list[float]] = defaultdict(list)
+    for result in measured:
+        for key, value in (result.rewards or {}).items():
+            if key != "reward" and math.isfinite(value):
+                by_key[key].append(value)
+    return {key: KeyMean(mean=statistics.fmean(each), n=len(each)) for key, each in sorted(by_key.items())}
+
+
+def _passes(measured: Sequence[RolloutResult]) -> dict[str, list[bool]]:
+    """Return, by task, which of the measured rollouts passed."""
+    tasks: dict[str, list[bool]] = defaultdict(list)
+    for result in measured:
+        if (reward := _scalar(result)) is not None:
+            tasks[result.task_name].append(reward >= 1.0)
+    return tasks
+
+
+def _pass_at_ks(tasks: Mapping[str, list[bool]]) -> dict[str, float]:
+    fewest = min(map(len, tasks.values()), default=0)
+    ks = sorted({k for k in (*KS, fewest) if 0 < k <= fewest})
+    return {str(k): statistics.fmean(pass_at_k(sum(each), len(each), k) for each in tasks.values()) for k in ks}
+
+
+def _errors(results: Sequence[RolloutResult]) -> dict[str, int]:
+    return dict(Counter(result.error_category for result in results if result.error_category).most_common())
 
 
 def _phase_medians(results: Sequence[RolloutResult]) -> dict[str, float]:
@@ -200,13 +365,16 @@ def read_config(paths: JobPaths) -> bytes:
         ) from error
 
 
-def write_summary(paths: JobPaths, name: str, total: int, mode: JobMode | None = None) -> Summary:
-    """Write `summary.json` and, once more and without repetitions, `results.jsonl` and the rows of the job's mode."""
+def write_summary(paths: JobPaths, name: str, total: int, spec: JobSpec | None = None) -> Summary:
+    """Write `summary.json` and, once more and without repetitions, `results.jsonl` and the rows of the job's mode.
+
+    spec: None where the store no longer has it.
+    """
     results = read_results(paths)
-    summary = summarize(name, total, results)
+    summary = summarize(name, total, results, spec)
     rows = "".join(json.dumps(result_row(result), ensure_ascii=False) + "\n" for result in results)
     write_atomic(paths.results, rows.encode())
-    if mode is not None:
-        write_rows(paths, mode, results)
+    if spec is not None and spec.run.mode is not None:
+        write_rows(paths, spec.run.mode, results)
     write_json(paths.summary, summary.model_dump(mode="json"))
     return summary

@@ -118,7 +118,7 @@ class JobWorkflow:
             self._run_again.append(outcome)
             return
         self._to_cancel.pop(outcome.id, None)
-        self._counts = self._counts.plus(outcome)
+        self._counts = self._counts.plus(outcome, self._job.agent_of(outcome.index))
         self._recent.append(outcome)
         self._error_stop.add(outcome, has_more=len(self._backlog) > 0 and not self._starts_nothing)
         self._show()

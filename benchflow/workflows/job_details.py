@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 from benchflow.contracts import names
-from benchflow.contracts.job import Counts, JobInput
+from benchflow.contracts.counts import Counts
+from benchflow.contracts.job import JobInput
 from benchflow.contracts.rollout import RolloutOutcome
+from benchflow.sanitise import sanitised_markdown
 
 
 def job_attributes(name: str) -> TypedSearchAttributes:
@@ -18,11 +20,12 @@ def job_attributes(name: str) -> TypedSearchAttributes:
 
 def job_details(job: JobInput, counts: Counts, n_open: int, recent: Iterable[RolloutOutcome]) -> str:
     """Return how far a job is. recent: the last outcomes, oldest first."""
-    mean = f"{counts.reward_sum / counts.rewarded:.3f}" if counts.rewarded else "–"
     lines = [
-        f"**{job.name}**: {counts.finished} of {job.total} done, {n_open} running, mean reward {mean}",
+        f"**{job.name}**: {counts.finished} of {job.total} done, {n_open} running",
         "",
-        f"{counts.passed} passed · {counts.failed} failed · {counts.errored} errored · {counts.cancelled} cancelled",
+        f"{counts.passed} passed · {counts.failed} failed · {counts.errored} errored · {counts.cancelled} cancelled"
+        + (f" · {counts.not_started} not started" if counts.not_started else ""),
+        *_means(job, counts),
         "",
         "| rollout | status | reward | seconds |",
         "|---|---|---|---|",
@@ -35,3 +38,17 @@ def job_details(job: JobInput, counts: Counts, n_open: int, recent: Iterable[Rol
         name = outcome.id.partition("/r/")[2]
         lines.append(f"| `{name}` | {outcome.status} | {reward} | {outcome.seconds:.1f} |")
     return "\n".join(lines)
+
+
+def _means(job: JobInput, counts: Counts) -> Iterator[str]:
+    """Yield a line for each agent that has a reward. There is none of all agents together."""
+    for agent in job.agents:
+        sums = counts.agents.get(agent)
+        parts = []
+        if sums is not None and sums.n:
+            parts.append(f"mean reward {sums.total / sums.n:.3f} (n={sums.n})")
+        if sums is not None and sums.n_values:
+            parts.append(f"mean V(s) {sums.total_value / sums.n_values:.3f} (n={sums.n_values})")
+        if parts:
+            yield ""
+            yield f"{sanitised_markdown(agent)}: {', '.join(parts)}"

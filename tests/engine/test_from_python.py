@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC
 from pathlib import Path
@@ -79,3 +80,10 @@ async def test_a_failed_rollout_is_a_result_not_an_exception(theatre: Theatre) -
     result = await by_config(task, theatre.root / "jobs")
     assert (result.status, result.rewards) == ("errored", None)
     assert result.error is not None and result.error.type == "UnsupportedFeatureError"
+
+
+async def test_runs_without_a_name_at_the_same_time_are_as_many_rollouts(theatre: Theatre) -> None:
+    config = bf.RolloutConfig(task_path=theatre.task("small"), environment="noop", jobs_dir=theatre.root / "jobs")
+    results = await asyncio.gather(*(bf.run(config) for _ in range(6)))
+    assert {result.status for result in results} == {"passed"}
+    assert len({result.workflow_id for result in results}) == len({result.directory for result in results}) == 6

@@ -301,3 +301,11 @@ def test_each_stored_configuration_reads_back_as_the_same_job(tmp_path: Path, na
     planned = again(plan.directory)
     assert asyncio.run(freeze(planned, Store.open())) == spec
     assert planned.variables == plan.variables
+
+
+def test_replays_without_a_name_are_jobs_of_their_own(job: JobPaths) -> None:
+    chosen = choose(job.root.name, job.root.parent)
+    chosen.paths.model_calls.write_text("{}\n")
+    names = [plan_replay(chosen, until=None, strict=False, job_name=None).name for _ in range(3)]
+    assert len(set(names)) == 3
+    assert all(name.startswith(f"{job.root.name}-replay-") for name in names)

@@ -1,4 +1,4 @@
-"""The numbers of a summary, against values computed by hand."""
+"""The numbers of a summary, of each agent by itself, against values computed by hand."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.job import AgentSpec, JobSpec, TaskRef
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.paths import JobPaths
-from benchflow.results.summary import interval, pass_at_k, read_results, summarize, write_summary
+from benchflow.results.summary import AgentSummary, Summary, pass_at_k, read_results, summarize, write_summary
+
+PACK = ArtifactRef(uri="file:///x", sha256="0" * 64, size=0)
 
 
 def result(task: str = "t", reward: float | None = 1.0, **changes: Any) -> RolloutResult:
@@ -32,17 +36,13 @@ def test_pass_at_k_is_the_unbiased_estimator(passed: int, n: int, k: int, expect
     assert pass_at_k(passed, n, k) == pytest.approx(expected)
 
 
-def test_the_interval_is_the_normal_one() -> None:
-    # Mean 0.5, standard deviation 1/sqrt(3), standard error 1/sqrt(12): 1.96 * 0.2887 = 0.5658.
-    found = interval([0.0, 0.0, 1.0, 1.0])
-    assert (found.mean, found.n) == (0.5, 4)
-    assert found.low == pytest.approx(-0.06580, abs=1e-5)
-    assert found.high == pytest.approx(1.06580, abs=1e-5)
+def job(*agents: str, tasks: tuple[str, ...] = ("t",), repeats: int = 1, **task: Any) -> JobSpec:
+    refs = [TaskRef(name=name, digest="d", pack=PACK, **task) for name in tasks]
+    return JobSpec(name="j", tasks=refs, agents=[AgentSpec.parse(agent) for agent in agents], repeats=repeats)
 
 
-def test_one_value_has_no_interval_and_none_has_no_mean() -> None:
-    assert interval([0.7]).model_dump() == {"mean": 0.7, "low": None, "high": None, "n": 1}
-    assert interval([]).mean is None
+def of(agent: str, summary: Summary) -> AgentSummary:
+    return summary.agents[agent]
 
 
 def test_only_what_was_measured_counts_in_the_mean() -> None:
@@ -50,23 +50,83 @@ def test_only_what_was_measured_counts_in_the_mean() -> None:
     summary = summarize("j", 6, results)
     assert (summary.total, summary.finished, summary.not_run) == (6, 4, 2)
     assert (summary.passed, summary.failed, summary.errored, summary.cancelled) == (1, 1, 1, 1)
-    assert summary.mean_reward == 0.75
-    assert summary.reward_interval.n == 2
+    assert summary.mean_reward == of("oracle", summary).reward.mean == 0.75
+    assert summary.reward_interval == of("oracle", summary).reward
+    assert of("oracle", summary).reward.n == 2
 
 
-def test_pass_at_k_is_averaged_over_tasks_and_an_error_is_no_pass() -> None:
+def test_no_figure_is_of_several_agents() -> None:
+    results = [result("a", 1.0, timing={"execute": 1.0}), result("a", 0.0, agent="nop", timing={"execute": 3.0})]
+    summary = summarize("j", 2, results)
+    assert (summary.passed, summary.failed) == (1, 1)
+    assert of("oracle", summary).model_dump(include={"passed", "failed", "pass_at_k", "phase_seconds"}) == {
+        "passed": 1, "failed": 0, "pass_at_k": {"1": 1.0}, "phase_seconds": {"execute": 1.0},
+    }  # fmt: skip
+    assert (of("nop", summary).reward.mean, of("nop", summary).pass_at_k) == (0.0, {"1": 0.0})
+    pooled = (summary.mean_reward, summary.reward_interval, summary.pass_at_k, summary.phase_seconds)
+    assert pooled == (None, None, None, None)
+
+
+def test_a_job_of_two_agents_pools_nothing_while_one_of_them_has_no_result_yet() -> None:
+    summary = summarize("j", 4, [result(reward=1.0)], job("oracle", "nop", repeats=2))
+    assert summary.mean_reward is None
+    assert list(summary.agents) == ["oracle", "nop"]
+    assert (of("oracle", summary).total, of("oracle", summary).not_run) == (2, 1)
+    assert (of("nop", summary).total, of("nop", summary).not_run, of("nop", summary).reward.n) == (2, 2, 0)
+
+
+def test_the_range_of_a_tasks_rewards_is_that_of_their_interval() -> None:
+    results = [result("t", -0.5), result("t", 0.9)]
+    found = of("oracle", summarize("j", 2, results, job("oracle", repeats=2, reward_range=(-1.0, 1.0)))).reward
+    assert (found.low, found.high) == (-1.0, 1.0)
+
+
+def test_pass_at_k_is_averaged_over_tasks_and_an_error_is_no_attempt() -> None:
     results = [result("a", r) for r in (1.0, 0.0, 0.0, None)] + [result("b", r) for r in (1.0, 1.0, 1.0, 1.0)]
-    summary = summarize("j", 8, results)
-    assert summary.pass_at_k == {
-        "1": pytest.approx((0.25 + 1) / 2),
-        "2": pytest.approx((0.5 + 1) / 2),
-        "4": pytest.approx(1.0),
+    about = of("oracle", summarize("j", 8, results))
+    # Task a has three measured rollouts, one of which passed: no k above 3 can be estimated.
+    assert about.pass_at_k == {
+        "1": pytest.approx((1 / 3 + 1) / 2),
+        "2": pytest.approx((2 / 3 + 1) / 2),
+        "3": pytest.approx(1.0),
     }
+    assert (about.n_pass_tasks, about.errored) == (2, 1)
+
+
+def test_a_task_without_a_measurement_is_in_no_pass_at_k() -> None:
+    results = [result("a", 1.0), result("b", None)]
+    about = of("oracle", summarize("j", 2, results, job("oracle", tasks=("a", "b"))))
+    assert (about.pass_at_k, about.n_pass_tasks, about.errored) == ({"1": 1.0}, 1, 1)
 
 
 def test_a_cancelled_rollout_is_no_attempt() -> None:
     results = [result(reward=1.0), result(reward=None, status="cancelled")]
-    assert summarize("j", 2, results).pass_at_k == {"1": 1.0}
+    assert of("oracle", summarize("j", 2, results)).pass_at_k == {"1": 1.0}
+
+
+def test_the_value_of_a_state_is_in_no_mean_of_measured_rewards() -> None:
+    values = [result("a", 0.2, reward_kind="value"), result("b", 1.0, reward_kind="value")]
+    summary = summarize("j", 3, [result("c", 0.5), *values])
+    about = of("oracle", summary)
+    assert summary.mean_reward == 0.5 and summary.n_values == about.n_values == 2
+    assert (about.reward.mean, about.reward.n) == (0.5, 1)
+    assert about.value is not None
+    assert (about.value.mean, about.value.n, about.value.method) == (pytest.approx(0.6), 2, "t_by_task")
+    assert (about.pass_at_k, about.n_pass_tasks) == ({"1": 0.0}, 1)
+    assert of("oracle", summarize("j", 1, [result()])).value is None
+
+
+def test_rewards_without_a_scalar_are_counted_and_have_means_of_their_keys() -> None:
+    several = {"status": "failed", "rewards": {"correctness": 0.5, "style": 1.0}}
+    results = [result("a", 0.0, **several), result("b", rewards={"reward": 1.0, "correctness": 1.0})]
+    summary = summarize("j", 2, results)
+    about = of("oracle", summary)
+    assert (summary.n_no_scalar, about.n_no_scalar) == (1, 1)
+    assert (about.reward.mean, about.reward.n, about.pass_at_k) == (1.0, 1, {"1": 1.0})
+    assert {key: (one.mean, one.n) for key, one in about.by_key.items()} == {
+        "correctness": (0.75, 2),
+        "style": (1.0, 1),
+    }
 
 
 def test_errors_agents_phases_and_costs_are_summed_up() -> None:
@@ -78,19 +138,23 @@ def test_errors_agents_phases_and_costs_are_summed_up() -> None:
     ]
     summary = summarize("j", 4, results)
     assert summary.errors == {"readiness": 2, "agent_exit": 1}
-    assert {agent: found.mean for agent, found in summary.by_agent.items()} == {"nop": 0.0, "oracle": 1.0}
-    assert summary.phase_seconds == {"execute": 2.0}
+    assert (of("oracle", summary).errors, of("nop", summary).errors) == ({"readiness": 2}, {"agent_exit": 1})
+    assert {agent: found.reward.mean for agent, found in summary.agents.items()} == {"nop": 0.0, "oracle": 1.0}
+    assert of("oracle", summary).phase_seconds == {"execute": 2.0}
     assert (summary.cost_usd, summary.n_input_tokens, summary.n_output_tokens) == (0.75, 10, None)
+    assert (of("oracle", summary).cost_usd, of("nop", summary).cost_usd) == (0.75, None)
 
 
-def test_agents_of_one_name_and_two_models_are_two(tmp_path: Path) -> None:
+def test_agents_of_one_name_and_two_models_are_two() -> None:
     results = [result(model="small", reward=0.0), result(model="large", reward=1.0)]
-    assert list(summarize("j", 2, results).by_agent) == ["oracle:large", "oracle:small"]
+    assert list(summarize("j", 2, results).agents) == ["oracle:large", "oracle:small"]
 
 
 def test_nothing_at_all_is_a_summary_too() -> None:
     summary = summarize("j", 3, [])
-    assert (summary.mean_reward, summary.not_run, summary.pass_at_k, summary.errors) == (None, 3, {}, {})
+    assert (summary.mean_reward, summary.not_run, summary.agents, summary.errors) == (None, 3, {}, {})
+    alone = summarize("j", 3, [], job("oracle", repeats=3))
+    assert (alone.mean_reward, alone.pass_at_k, of("oracle", alone).not_run) == (None, {}, 3)
 
 
 def test_rows_are_written_once_each_and_in_order(tmp_path: Path) -> None:

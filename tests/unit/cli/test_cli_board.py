@@ -10,7 +10,8 @@ from rich.console import Console
 from benchflow.cli.watch import Board, Labels
 from benchflow.contracts import ids
 from benchflow.contracts.base import ArtifactRef
-from benchflow.contracts.job import AgentSpec, Counts, JobProgress, JobSpec, RolloutProgress, TaskRef
+from benchflow.contracts.counts import Counts, RewardSums
+from benchflow.contracts.job import AgentSpec, JobProgress, JobSpec, RolloutProgress, TaskRef
 from benchflow.contracts.rollout import Failure, RolloutOutcome
 
 JOB = "job/j-12345678"
@@ -39,7 +40,8 @@ def rollout(task: str, agent: str = AGENT, repeat: int = 0) -> str:
 def progress() -> JobProgress:
     failure = Failure(type="ImageBuildError", category="image_build", message="no")
     done = RolloutOutcome(id=rollout("short"), index=0, attempt=1, status="errored", error=failure, seconds=3.21)
-    counts = Counts(passed=2, errored=1, reward_sum=1.5, rewarded=2)
+    agents = {AGENT: RewardSums(n=3, total=0.75), "oracle": RewardSums(n=2, total=2.0)}
+    counts = Counts(passed=2, errored=1, rewarded=5, agents=agents)
     return JobProgress(
         id=JOB,
         name="j",
@@ -56,9 +58,13 @@ def progress() -> JobProgress:
 
 
 def draw(
-    width: int, troubles: dict[str, str] | None = None, heard: JobProgress | None = None, attempt: int = 1
+    width: int,
+    troubles: dict[str, str] | None = None,
+    heard: JobProgress | None = None,
+    attempt: int = 1,
+    of: JobSpec | None = None,
 ) -> list[str]:
-    board = Board(SimpleNamespace(id=JOB, spec=spec()), width, 24)  # type: ignore[arg-type]
+    board = Board(SimpleNamespace(id=JOB, spec=of or spec()), width, 24)  # type: ignore[arg-type]
     heard = heard or progress()
     board.troubles.of_rollouts = troubles or {}
     board.hear(heard, {heard.open[0]: RolloutProgress(phase="provision", since=NOW - 7, attempt=attempt)})
@@ -71,7 +77,7 @@ def draw(
 @pytest.mark.parametrize("width", [80, 120])
 def test_every_rollout_has_one_line_that_fits(width: int) -> None:
     lines = draw(width)
-    assert len(lines) == 5
+    assert len(lines) == 6
     assert max(map(len, lines)) <= width
     assert lines[0].split()[:2] == ["!", "short"] and lines[0].endswith("3.2 s  image_build")
     assert "provision     7 s" in lines[1]
@@ -94,10 +100,18 @@ def test_a_rollout_that_is_run_again_is_shown_with_the_reason_and_its_attempt() 
     assert lines[1].endswith("7 s  attempt 2")
 
 
-def test_the_totals_say_what_is_done_and_how_well() -> None:
+def test_the_totals_say_what_is_done_and_how_well_each_agent_does() -> None:
     lines = draw(80)
-    assert lines[-2].strip() == "4 waiting"
-    assert "4/10  2 passed  1 errored  1 from before  mean 0.75  0:00" in lines[-1]
+    assert lines[-3].strip() == "4 waiting"
+    assert "4/10  2 passed  1 errored  1 from before  0:00" in lines[-2]
+    assert lines[-1] == f"   mean reward  {AGENT} 0.25 n=3 · oracle 1.0 n=2"
+
+
+def test_the_only_agents_mean_is_in_the_totals() -> None:
+    counts = Counts(passed=1, agents={"oracle": RewardSums(n=2, total=1.5, n_values=1, total_value=0.5)})
+    heard = progress().model_copy(update={"counts": counts})
+    alone = spec().model_copy(update={"agents": [AgentSpec(name="oracle")]})
+    assert "mean 0.75 n=2  mean V 0.5 n=1  0:00" in draw(120, heard=heard, of=alone)[-1]
 
 
 def test_rollouts_are_labelled_by_task_agent_and_repeat() -> None:
@@ -111,7 +125,7 @@ def test_what_is_retried_and_what_is_stuck_is_shown_with_its_attempt_and_its_rea
     retried = "execute, attempt 7: DaemonUnavailableError: no Docker daemon answers\n" + "more of it\n" * 99
     stuck = "workflow task, attempt 12, for 90 s: KeyError: 'broken'"
     lines = draw(160, {rollout(LONG): retried, rollout(LONG, "oracle"): stuck})
-    assert len(lines) == 5 and max(map(len, lines)) <= 160
+    assert len(lines) == 6 and max(map(len, lines)) <= 160
     assert "execute, attempt 7: DaemonUnavailableError: no " in lines[1]
     assert stuck in lines[2]
 

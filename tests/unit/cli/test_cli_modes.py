@@ -19,7 +19,7 @@ from benchflow.contracts.rollout import Failure, Node, RolloutResult, RolloutTre
 from benchflow.errors import ConfigError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.modes import rows_of
-from benchflow.results.summary import read_results, write_summary
+from benchflow.results.summary import read_results, read_spec, write_summary
 from benchflow.results.write import write_rollout
 from benchflow.tasks import init_task
 from benchflow.trajectories.growth import grow, merge
@@ -183,7 +183,7 @@ def groups(tmp_path: Path) -> JobPaths:
     trajectory = job.rollout("some__0").child("n0.2").trajectory
     trajectory.parent.mkdir(parents=True)
     trajectory.write_text("{}\n")
-    write_summary(job, "groups", 3, mode)
+    write_summary(job, "groups", 3, read_spec(job))
     return job
 
 
@@ -208,7 +208,7 @@ def test_groups_are_shown_with_their_returns_and_where_their_file_is(
     assert "0.417  0.52  3  1 failed: n0.1  0.0 0.25 1.0  sandbox_lost: the sandbox ␛is gone" in shown
     assert "none of its 4 children could be measured" in shown
     assert f"groups   {groups.groups}\n" in shown
-    assert "mean V(s) 0.417" in shown
+    assert "mean V(s) 0.417 n=1" in shown and "V: V(s) of rollouts that branched" in shown
     assert bench("job", "show", "groups", "--jobs-dir", groups.root.parent).out.count("none of its 4") == 1
     assert bench("results", groups.root, "--json").json["groups"] == lines(groups.groups)
     monkeypatch.setenv("COLUMNS", "80")
@@ -225,7 +225,7 @@ def test_values_are_shown_by_task_and_depth(bench: Bench, tmp_path: Path) -> Non
     at_2 = [child("n2", number, 3, reward) for number, reward in enumerate([None, 0.75])]
     store(job, "whole", grow("whole", own, [*at_0, *at_2], returns=0.5))
     store(job, "short", grow("short", own[:2], at_0, returns=0.25))
-    write_summary(job, "values", 2, mode)
+    write_summary(job, "values", 2, read_spec(job))
     rows = lines(job.values)
     assert [(row["task"], row["depth"], row["value"], row["n"], row["stderr"]) for row in rows] == [
         ("short", 0, 0.5, 2, 0.5),

@@ -1,0 +1,135 @@
+"""Each agent's figures as people read them: counts, mean reward with its interval and n, pass@k, errors, phase times.
+
+No figure is of several agents: what is solved by `oracle` says nothing about the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from benchflow.cli.screen import cut, reward, seconds, table
+
+if TYPE_CHECKING:
+    from benchflow.cli.terminal import Screen
+    from benchflow.results.intervals import Interval
+    from benchflow.results.summary import AgentSummary, Summary
+
+MAX_AGENT_WIDTH = 32
+
+_METHODS = {"wilson": "Wilson", "t_by_task": "t by task", "t": "t", None: ""}
+_LEGEND = {
+    "wilson": "Wilson: for rewards of 0 and 1; assumes that rollouts are independent, repeats of a task too",
+    "t_by_task": "t by task: Student's t, cut at the rewards' range; assumes that tasks are independent",
+    "t": "t: Student's t over the repeats of one task, cut at the rewards' range",
+}
+
+
+def show_agents(summary: Summary, screen: Screen) -> None:
+    """Show a table of the agents, one of their pass@k, and what the intervals are."""
+    from benchflow.cli.terminal import Text
+
+    right: dict[str, Any] = {"justify": "right", "no_wrap": True}
+    agents = summary.agents
+    known = ("cancelled", "not_started", "not_run")
+    rare = [name for name in known if any(getattr(about, name) for about in agents.values())]
+    counts = ["passed", "failed", "errored", *rare]
+    rows = table(
+        ("agent", {"no_wrap": True}),
+        *((name.replace("_", " "), right) for name in counts),
+        ("mean reward", right),
+        ("n", right),
+        ("95 %", {"no_wrap": True}),
+        ("", {"no_wrap": True}),
+    )
+    methods = set()
+    for agent, about in agents.items():
+        name, numbers = cut(agent, MAX_AGENT_WIDTH), [str(getattr(about, count)) for count in counts]
+        for sign, found in _means(about):
+            methods.add(found.method)
+            worth = Text(f"{sign}{reward(found.mean)}", "bold")
+            rows.add_row(name, *numbers, worth, str(found.n), _ends(found), Text(_METHODS[found.method], "dim"))
+            name, numbers = Text(""), [""] * len(counts)
+    if agents:
+        screen.print(rows)
+        _show_pass_at_k(summary, screen)
+    for method, text in _LEGEND.items():
+        if method in methods:
+            screen.print(Text(text, "dim"))
+    if summary.n_values:
+        screen.print(Text("V: V(s) of rollouts that branched; counted as passed or failed, in no pass@k", "dim"))
+    if any(about.errored for about in agents.values()):
+        screen.print(Text("errored rollouts have no reward: they are in no mean and no pass@k", "dim"))
+
+
+def show_details(summary: Summary, screen: Screen) -> None:
+    """Show each agent's errors by category, its phase times, and the means of rewards that have no scalar."""
+    _show_each("errors", summary, screen, lambda it: [f"{name} {count}" for name, count in it.errors.items()])
+    _show_each("phases", summary, screen, lambda it: [f"{k} {seconds(v)}" for k, v in it.phase_seconds.items()])
+    _show_each("rewards", summary, screen, _keys)
+
+
+def means_of(summary: Summary) -> list[str]:
+    """Return the means of the only agent, as `mean reward 0.944 n=9 (95 %: 0.81 … 1.0)`; none of several agents."""
+    if len(summary.agents) != 1:
+        return []
+    (about,) = summary.agents.values()
+    named = [("mean V(s)" if sign else "mean reward", found) for sign, found in _means(about) if found.n]
+    return [f"{name} {mean_with_n(found)}{_in_brackets(found)}" for name, found in named]
+
+
+def mean_cell(summary: Summary) -> str:
+    """Return a job's mean for a list: `0.75 n=4`, `V 0.4 n=4`; how many agents there are in a job of several."""
+    if len(summary.agents) > 1:
+        return f"{len(summary.agents)} agents"
+    found = [(sign, found) for about in summary.agents.values() for sign, found in _means(about) if found.n]
+    return " ".join(f"{sign}{mean_with_n(each)}" for sign, each in found) or "–"
+
+
+def mean_with_n(found: Interval) -> str:
+    """Return `0.944 n=9`."""
+    return f"{reward(found.mean)} n={found.n}"
+
+
+def _means(about: AgentSummary) -> list[tuple[str, Interval]]:
+    """Return an agent's means with their signs: of measured rewards, unless there are V(s) only, and of V(s)."""
+    values = [("V ", about.value)] if about.value is not None else []
+    return [("", about.reward), *values] if about.reward.n or not values else values
+
+
+def _ends(found: Interval) -> str:
+    return "–" if found.low is None or found.high is None else f"{reward(found.low)} … {reward(found.high)}"
+
+
+def _in_brackets(found: Interval) -> str:
+    return f" (95 %: {_ends(found)})" if found.method else ""
+
+
+def _show_pass_at_k(summary: Summary, screen: Screen) -> None:
+    ks = sorted({k for about in summary.agents.values() for k in about.pass_at_k}, key=int)
+    if not ks:
+        return
+    right: dict[str, Any] = {"justify": "right", "no_wrap": True}
+    rows = table(("agent", {"no_wrap": True}), *((f"pass@{k}", right) for k in ks), ("tasks", right))
+    for agent, about in summary.agents.items():
+        cells = [reward(about.pass_at_k.get(k)) for k in ks]
+        rows.add_row(cut(agent, MAX_AGENT_WIDTH), *cells, str(about.n_pass_tasks))
+    screen.print(rows)
+
+
+def _keys(about: AgentSummary) -> list[str]:
+    """Return the means by key, where there is no scalar that stands for them."""
+    if not about.n_no_scalar:
+        return []
+    means = [f"{key} {reward(one.mean)} n={one.n}" for key, one in about.by_key.items()]
+    return [*means, f"({about.n_no_scalar} without a scalar reward)"]
+
+
+def _show_each(name: str, summary: Summary, screen: Screen, parts_of: Callable[[AgentSummary], list[str]]) -> None:
+    """Show a line for each agent that has anything of this; the agent's name only where there are several."""
+    from benchflow.cli.report import show_place
+
+    for agent, about in summary.agents.items():
+        parts = parts_of(about)
+        whose = f"{agent}:  " if len(summary.agents) > 1 else ""
+        show_place(name, whose + "   ".join(parts) if parts else None, screen)

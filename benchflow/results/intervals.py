@@ -1,0 +1,130 @@
+"""Confidence intervals of mean rewards, which never leave the range that the rewards can have."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from benchflow.contracts.base import Model
+
+Z95 = 1.959963984540054
+"""The normal quantile of a two-sided 95 % interval."""
+
+Method = Literal["wilson", "t_by_task", "t"]
+
+
+class Interval(Model):
+    """A mean, and its confidence interval where one can be estimated."""
+
+    mean: float | None = None
+    """None without any value."""
+
+    low: float | None = None
+    """Lower end; None if a single value, or equal ones, say nothing about the spread."""
+
+    high: float | None = None
+    """Upper end; None as `low`."""
+
+    level: float = 0.95
+    """Share of such intervals that hold the true mean, if the assumptions of `method` are met."""
+
+    method: Method | None = None
+    """`wilson`: score interval of rewards that are all 0 or 1; assumes that rollouts are independent. `t_by_task`:
+    Student's t with tasks as clusters; assumes that tasks are independent. `t`: Student's t over the repeats of the
+    only task. None: no interval.
+    """
+
+    n: int = 0
+    """Values that the mean is of."""
+
+    n_tasks: int = 0
+    """Tasks that these values are of."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A reward of a rollout of `task`. allowed: the range of that task's rewards."""
+
+    task: str
+    value: float
+    allowed: tuple[float, float] = (0.0, 1.0)
+
+
+def estimate(samples: Sequence[Sample], *, is_trial: bool = True) -> Interval:
+    """Return the mean of rewards and its 95 % interval.
+
+    Args:
+        samples: Rewards, in any order.
+        is_trial: Whether a reward of 0 or 1 is a failure or a success. False for V(s), which is a mean itself.
+    """
+    if not samples:
+        return Interval()
+    values = [sample.value for sample in samples]
+    tasks = {sample.task for sample in samples}
+    found = Interval(mean=statistics.fmean(values), n=len(values), n_tasks=len(tasks))
+    if is_trial and set(values) <= {0.0, 1.0}:
+        return found.model_copy(update={"method": "wilson", **_wilson(found)})
+    if len(set(values)) < 2:
+        return found
+    return found.model_copy(update={"method": "t_by_task" if len(tasks) > 1 else "t", **_student(found, samples)})
+
+
+def _wilson(found: Interval) -> dict[str, float]:
+    p, n = found.mean or 0.0, found.n
+    middle = p + Z95**2 / (2 * n)
+    half = Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2))
+    # Rounding errors must not put an end on the wrong side of the mean, or of 0 and 1.
+    low, high = ((middle + side) / (1 + Z95**2 / n) for side in (-half, half))
+    return {"low": min(p, max(0.0, low)), "high": max(p, min(1.0, high))}
+
+
+def _student(found: Interval, samples: Sequence[Sample]) -> dict[str, float]:
+    """Return the ends of the t interval, cut where the mean cannot be.
+
+    Of several tasks the standard error is the cluster-robust one: repeats of a task resemble each other, and more of
+    them say nothing more about other tasks. Where that one is smaller than the standard error of independent values,
+    which happens by chance if tasks are few, the latter counts.
+    """
+    mean, n = found.mean or 0.0, found.n
+    by_task: dict[str, float] = defaultdict(float)
+    for sample in samples:
+        by_task[sample.task] += sample.value - mean
+    error = statistics.stdev(sample.value for sample in samples) / math.sqrt(n)
+    clusters = len(by_task)
+    if clusters > 1:
+        robust = math.sqrt(clusters / (clusters - 1) * sum(sum_ * sum_ for sum_ in by_task.values())) / n
+        error = max(error, robust)
+    half = t_quantile((clusters if clusters > 1 else n) - 1) * error
+    lowest = statistics.fmean(min(sample.value, sample.allowed[0]) for sample in samples)
+    highest = statistics.fmean(max(sample.value, sample.allowed[1]) for sample in samples)
+    return {"low": min(mean, max(lowest, mean - half)), "high": max(mean, min(highest, mean + half))}
+
+
+def t_quantile(df: int) -> float:
+    """Return the quantile of Student's t distribution of a two-sided 95 % interval, for `df` degrees of freedom."""
+    if df >= 1000:
+        # The next term of the expansion is below 1e-5.
+        return Z95 + (Z95**3 + Z95) / (4 * df)
+    low, high = Z95, 13.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _central_mass(middle, df) < 0.95 else (low, middle)
+    return (low + high) / 2
+
+
+def _central_mass(t: float, df: int) -> float:
+    """Return P(-t < T < t): Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4."""
+    angle = math.atan(t / math.sqrt(df))
+    cosine = math.cos(angle)
+    is_odd = df % 2 == 1
+    term = cosine if is_odd else 1.0
+    total = term if df > 1 else 0.0
+    for k in range(3 if is_odd else 2, df - 1, 2):
+        term *= cosine**2 * (k - 1) / k
+        total += term
+    mass = math.sin(angle) * total
+    return 2 / math.pi * (angle + mass) if is_odd else mass
