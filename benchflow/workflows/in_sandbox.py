@@ -216,8 +216,8 @@ class InSandbox:
             await self._release(before)
         if turn.failure is not None and self.error is None:
             self.error = turn.failure
-        if turn.failure is not None and turn.failure.category == "service":
-            # What a verifier finds in a broken world is not what the agent did.
+        if turn.failure is not None and turn.failure.category in ("service", "sandbox_memory"):
+            # What a verifier finds in a broken world, or after an agent that was killed, is not what the agent did.
             return StepOutcome(step=step, turn=turn)
         self._talks.note_turn(step, turn)
         if not step.scored and not is_last and turn.failure is None:
