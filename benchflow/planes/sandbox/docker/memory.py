@@ -12,12 +12,12 @@ from benchflow.planes.sandbox.memory import V1_FILES, V2_FILES, loss_for_memory,
 from benchflow.planes.sandbox.outcome import KILLED
 
 # The container's own group is the root of what it sees of version 1, and of version 2 where it has a namespace of its
-# own; where it shares the host's, /proc says where it is. By builtins alone: memory is short, and an image may have no
-# cat. Each line of a file is printed behind the file's name.
+# own. Where it shares the host's, whose root has no such files, /proc says where it is. By builtins alone: memory is
+# short, and an image may have no cat. Each line of a file is printed behind the file's name.
 _READ = f"""
 own=
 while IFS=: read -r n c p; do [ "$n:$c" = 0: ] && own=$p; done </proc/self/cgroup
-for d in "/sys/fs/cgroup$own" /sys/fs/cgroup /sys/fs/cgroup/memory; do
+for d in /sys/fs/cgroup "/sys/fs/cgroup$own" /sys/fs/cgroup/memory; do
   for f in {" ".join((*V2_FILES, *V1_FILES))}; do
     [ -r "$d/$f" ] && while read -r l; do printf '%s %s\\n' "$f" "$l"; done <"$d/$f"
   done
