@@ -245,6 +245,12 @@ class SandboxLostError(SandboxError):
     category = "sandbox_lost"
 
 
+class SandboxMemoryError(SandboxLostError):
+    """The kernel killed the agent, or the sandbox, for want of memory."""
+
+    category = "sandbox_memory"
+
+
 class UnsafePathError(SandboxError):
     """Where a file of a sandbox is to be opened on the host lies a link, a pipe or a device, or too much."""
 
@@ -483,6 +489,12 @@ class VerifierTimeoutError(VerifierError, builtins.TimeoutError):
     """The verifier did not finish in time."""
 
     category = "verifier_timeout"
+
+
+class VerifierMemoryError(VerifierError):
+    """The kernel killed the verifier for want of memory."""
+
+    category = "verifier_memory"
 
 
 class RewardFileError(VerifierError):

@@ -205,7 +205,7 @@ async def open_model(context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox
         await model_of(context, spec, sandbox).open(whole, await ensure_runtime(context.paths, outfit.libc))
 
 
-def explaining(
+def explaining_model_errors(
     context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox
 ) -> contextlib.AbstractAsyncContextManager[None]:
     """Return `Model.explaining` of the rollout's model; a context that does nothing for one that it calls directly."""

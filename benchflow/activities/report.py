@@ -28,7 +28,7 @@ from benchflow.contracts import names
 from benchflow.contracts.activities import ReportInput, ReportResult
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import RolloutSpec
-from benchflow.contracts.rollout import TRUNCATING, RolloutResult
+from benchflow.contracts.rollout import TRUNCATING, RolloutResult, StepOutcome
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec
 from benchflow.errors import BenchFlowError, SandboxError, SandboxLostError, TaskError, UnsafePathError
@@ -285,7 +285,7 @@ class ReportActivities:
             error=report.error,
             error_category=failure.category if failure else None,
             verifier_error=report.verifier_error,
-            warnings=report.warnings + [note for step in report.steps if step.verify for note in step.verify.warnings],
+            warnings=report.warnings + [note for step in report.steps for note in _warnings(step)],
             is_truncated=report.error is not None and report.error.category in TRUNCATING,
             n_tool_calls=report.n_tool_calls,
             n_prompts=len(report.steps[spec.begins_at[1] :]),
@@ -316,6 +316,10 @@ class ReportActivities:
             }
             for outcome in report.steps
         ]
+
+
+def _warnings(step: StepOutcome) -> list[str]:
+    return [*step.turn.warnings, *(step.verify.warnings if step.verify else [])]
 
 
 def collected(paths: RolloutPaths) -> tuple[Path, ...]:

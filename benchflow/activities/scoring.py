@@ -29,6 +29,7 @@ from benchflow.activities.environments import (
     world_of,
 )
 from benchflow.activities.memory import keep_step_memory
+from benchflow.activities.out_of_memory import explaining_losses, verifier_note
 from benchflow.activities.sandboxes import blueprint_of, sandbox_labels
 from benchflow.activities.settled import SETTLED
 from benchflow.contracts import ids, names
@@ -139,6 +140,7 @@ class Scene:
             clean=self.redact.clean_below,
             evidence=evidence,
             baseline=read_baseline(self.evidence),
+            kills=verifier_note(self.context, self.sandbox, self.step.index),
         )
 
     @property
@@ -230,6 +232,11 @@ class ScoringActivities:
         """Score the state that a step led to. What the agent left running ends."""
         spec, step = work.spec, work.step
         scene = await Scene.of(self.context, spec, step, work.sandbox)
+        async with explaining_losses(scene.sandbox):
+            return await self._verify(scene, work)
+
+    async def _verify(self, scene: Scene, work: VerifyInput) -> VerifyResult:
+        spec, step = work.spec, work.step
         with redacted_errors(scene.redact):
             evidence, notes = await self._settle(scene, work)
 

@@ -15,7 +15,7 @@ from benchflow.activities.agent_turn import AgentTurn, trajectory_writer
 from benchflow.activities.agents import (
     acts_by_itself,
     end_agent,
-    explaining,
+    explaining_model_errors,
     go_on_or_open,
     open_model,
     redacted,
@@ -29,6 +29,7 @@ from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import command_env, died, world_of
 from benchflow.activities.memory import keep_step_memory
 from benchflow.activities.models import RELAY_KEY
+from benchflow.activities.out_of_memory import TurnMemory, explaining_agent_errors, explaining_losses, session_note
 from benchflow.activities.replays import compared
 from benchflow.activities.session_files import is_from_checkpoint, session_files, sessions_of
 from benchflow.activities.settled import remove_verifiers
@@ -99,8 +100,13 @@ class TurnActivities:
             if is_restored:
                 await sandbox.mark_baseline(RELAY_KEY)
             marked.touch()
+        note = session_note(self.context, sandbox, here.session)
         with redacted_errors(redact):
-            async with explaining(self.context, spec, sandbox):
+            async with (
+                explaining_model_errors(self.context, spec, sandbox),
+                explaining_losses(sandbox),
+                explaining_agent_errors(sandbox, note, task),
+            ):
                 connected = await go_on_or_open(self.context, here, task, sandbox, user)
         if connected.session is None:
             return connected
@@ -113,12 +119,14 @@ class TurnActivities:
         sandbox = await self.context.sandbox(work.sandbox)
         redact = redactor_for(self.context, spec, task)
         with closing(trajectory_writer(self.context, work, redact)) as writer:
+            memory = TurnMemory(self.context, work, task, sandbox, writer)
             talk = await talk_to(self.context, work, task, sandbox, writer.skip) if work.session else None
             key = f"turn-{step.index}"
             begun = await (talk.was_begun(step.index) if talk is not None else sandbox.was_started(key))
             if not begun:
                 await self._set_scene(work, sandbox, task, directory)
                 await self._take_baseline(work, sandbox, task)
+                await memory.begin()
             prompt = prompt_of(task, step)
             writer.add([{"type": "user_message", "text": prompt}])
             if talk is not None:
@@ -126,7 +134,8 @@ class TurnActivities:
             else:
                 acting = self._act(work, sandbox, task, directory, writer)
             try:
-                turn = await self._watched(work, task, sandbox, acting)
+                async with explaining_losses(sandbox):
+                    turn = await self._watched(work, task, sandbox, acting, memory)
             except (AgentOutputError, ServiceDiedError) as error:
                 await self._end_turn(work, sandbox)
                 failure = redacted(failure_of(error), redact)
@@ -137,6 +146,7 @@ class TurnActivities:
                     line = {"type": "agent_error", "category": failure.category}
                 writer.add([line | {"message": failure.message}])
                 turn = TurnResult(stop_reason="error", failure=failure)
+            turn = await memory.judge(turn)
             first, last = writer.events
         turn = turn.model_copy(update={"events": last - first})
         return turn if work.before is None else await compared(self.context, work, task, sandbox, turn)
@@ -150,7 +160,12 @@ class TurnActivities:
         return TurnResult(stop_reason="end_turn")
 
     async def _watched(
-        self, work: StepInput, task: Task, sandbox: Sandbox, acting: Coroutine[Any, Any, TurnResult]
+        self,
+        work: StepInput,
+        task: Task,
+        sandbox: Sandbox,
+        acting: Coroutine[Any, Any, TurnResult],
+        memory: TurnMemory,
     ) -> TurnResult:
         """Return the turn's result.
 
@@ -159,7 +174,9 @@ class TurnActivities:
         """
         world = await world_of(self.context, work.spec, task, work.sandbox)
         turn = asyncio.ensure_future(acting)
-        watches = [asyncio.ensure_future(died(world))] if world is not None else []
+        watches = [asyncio.ensure_future(memory.watch())]
+        if world is not None:
+            watches.append(asyncio.ensure_future(died(world)))
         if work.session is not None:
             watches.append(asyncio.ensure_future(outgrown(session_files(self.context, sandbox).shared)))
         try:

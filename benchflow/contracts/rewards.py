@@ -24,13 +24,14 @@ _OF_THE_AGENT = frozenset(
 )
 
 
-_NOT_WORTH_SCORING = frozenset({"gateway", "model_endpoint", "service"})
+_NOT_WORTH_SCORING = frozenset({"gateway", "model_endpoint", "sandbox_memory", "service"})
 
 
 def is_worth_scoring(error: Failure | None) -> bool:
     """Return whether a verifier is run on the state that a turn led to which ended with an error.
 
-    It is not where the world broke or the model was away: what it would find is not what the agent did.
+    It is not where the world broke, the model was away or the agent was killed: what it would find is not what the
+    agent did.
     """
     return error is None or error.category not in _NOT_WORTH_SCORING
 

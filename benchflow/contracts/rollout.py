@@ -248,7 +248,7 @@ class TurnResult(Model):
     turn_end: `observed` when no call of a model was under way any more; `inferred` when it was taken from the agent's
     silence that nothing more would come. question: the turn is not over, it waits for an answer. replay: how far its
     calls were answered from a record. prefix: whether the first call of a session that was loaded had what was said
-    before in front of it.
+    before in front of it. warnings: what happened in it that its score does not show.
     """
 
     stop_reason: str
@@ -260,6 +260,7 @@ class TurnResult(Model):
     replay: ReplayStatus | None = None
     prefix: PrefixState | None = None
     failure: Failure | None = None
+    warnings: list[str] = []
 
 
 class StepOutcome(Model):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from benchflow.contracts.base import ArtifactRef, BlobStore, Model
+from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.task import NetworkMode
 
 
@@ -266,6 +267,13 @@ class Sandbox(Protocol):
         With `key`, those of an `exec_once` belong to it, too, besides what was remembered before. is_restored: the
         sandbox began with files that an agent left, any program of which may have started something by now: besides
         what was remembered before, only what the image's entrypoint has started belongs to the world.
+        """
+        ...
+
+    async def memory_use(self) -> MemoryUse | None:
+        """Return its memory counters, also of one that has ended, as long as they can be had; None where they can't.
+
+        A sandbox that is started again, forked or restored counts from zero.
         """
         ...
 

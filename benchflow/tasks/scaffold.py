@@ -48,7 +48,8 @@ verifier:
   timeout_sec: 60
 sandbox:
   cpus: 1
-  memory_mb: 512
+  # A limit in MiB, of which a real agent's own programs need half a gigabyte and more before they start anything.
+  memory_mb: 4096
 ---
 
 {instruction}"""
@@ -68,7 +69,8 @@ timeout_sec = 60
 
 [environment]
 cpus = 1
-memory_mb = 512
+# A limit in MiB, of which a real agent's own programs need half a gigabyte and more before they start anything.
+memory_mb = 4096
 """
 
 

@@ -40,7 +40,7 @@ Paths are relative to the session's directory; `{i}` in a repeated action is the
 Trouble: flood (bytes; line: bytes a line), line (one valid line of so many bytes), invalid_utf8, raw (text as a line),
 wrong_id (an answer that nobody asked for), half_line (then death; code), exit (code; negative: by that signal), hang
 (true, or "stopped": the whole process), ignore_cancel, ignore_sigterm, daemon (a shell command that outlives the
-agent; keeps_stdout), stderr (text; times).
+agent; keeps_stdout), stderr (text; times), hog (MiB that the agent's own process takes).
 
 Sessions are kept under $HOME/.demo-agent/sessions, a file of JSON lines each, so that another process of the same home,
 or of a copy of it, can load them.
@@ -478,6 +478,11 @@ class Turn:
         return subprocess.Popen(
             shell, cwd=self.cwd, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
         ).pid
+
+    def do_hog(self, mebibytes: int, action: Json) -> None:
+        held = bytearray()
+        for _ in range(mebibytes):
+            held += b"x" * 2**20
 
     def do_stderr(self, text: str, action: Json) -> None:
         for _ in range(action.get("times", 1)):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow.contracts.base import ArtifactRef, BlobStore
+from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.sandbox import (
     Capabilities,
     EntrypointState,
@@ -120,6 +121,9 @@ class NoopSandbox:
         return 0
 
     async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:
+        return None
+
+    async def memory_use(self) -> MemoryUse | None:
         return None
 
     async def expose_port(self, port: int) -> tuple[str, int]:

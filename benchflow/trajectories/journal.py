@@ -95,6 +95,10 @@ class NodeWriter:
         """Whether it takes no more of an agent's messages. What the engine itself has to add is short, and fits."""
         return self._read > MAX_TRAJECTORY or self._lines > MAX_EVENTS
 
+    def written(self) -> Iterator[dict[str, Any]]:
+        """Yield the node's events, whoever wrote them."""
+        return (event for event in iterate_journal(self._path) if event["node"] == self._node)
+
     def add(self, lines: Sequence[dict[str, Any]]) -> None:
         """Append the next lines of the node, but for those that are there."""
         with self._locked():

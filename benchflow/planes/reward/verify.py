@@ -21,10 +21,12 @@ from benchflow.errors import UnsafePathError, VerifierError, VerifierTimeoutErro
 from benchflow.planes.reward import kit
 from benchflow.planes.reward.hardening import HardeningBaseline, files_of, misses_plugin, put_plugins, verifier_env
 from benchflow.planes.reward.hardening.names import CLEAR_AWAY
+from benchflow.planes.reward.killed import explaining_kills
 from benchflow.planes.reward.script import parse_rewards
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
 from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room
 from benchflow.planes.reward.strict import read_tail
+from benchflow.planes.sandbox.memory import KillNote
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.store import storage_errors, write_atomic
 
@@ -80,7 +82,8 @@ class ScriptVerifier:
     takes secrets out of all files of a directory, before they are read. evidence: a directory of this host that the
     verifier finds as `$BENCHFLOW_ENVIRONMENT`. rubrics: the task's, by their paths: a reward kit's criteria are one.
     baseline: the sandbox before the agent, by which it was hardened and its environment is pinned. room: tells, once it
-    is open, what a sandbox where no agent was is before the work arrives, and takes the place of `baseline`.
+    is open, what a sandbox where no agent was is before the work arrives, and takes the place of `baseline`. kills: of
+    what was killed for want of memory before it starts; None in a sandbox where nothing has run before it.
     """
 
     config: VerifierConfig
@@ -95,6 +98,7 @@ class ScriptVerifier:
     rubrics: Mapping[str, JudgeRubric] = field(default_factory=dict)
     baseline: HardeningBaseline | None = None
     room: Callable[[], HardeningBaseline | None] | None = None
+    kills: KillNote | None = None
 
     @property
     def command(self) -> str:
@@ -118,7 +122,8 @@ class ScriptVerifier:
         the agent's; without a baseline of the agent's nothing is pinned there either.
         """
         config = self.config.model_copy(update={"collect": []})
-        return replace(self, config=config, trusted=True, env=env, room=room if self.baseline else None, baseline=None)
+        pinned_by = room if self.baseline else None
+        return replace(self, config=config, trusted=True, env=env, room=pinned_by, baseline=None, kills=None)
 
     @property
     def _pinned_by(self) -> HardeningBaseline | None:
@@ -133,9 +138,14 @@ class ScriptVerifier:
         # A verifier that was started before a crash is waited for, not disturbed.
         if not await sandbox.was_started(self.key):
             await self.prepare(sandbox)
+            if self.kills is not None:
+                await self.kills.begin(sandbox)
         outcome = await self._execute(sandbox)
+        use = await sandbox.memory_use()
         await self._fetch(sandbox, logs)
-        return self._result(logs, outcome, notes)
+        with explaining_kills(use, self.kills, outcome.return_code, self._program, _tail(logs)) as warnings:
+            result = self._result(logs, outcome, notes)
+        return result.model_copy(update={"warnings": [*result.warnings, *warnings]})
 
     async def soft(self, sandbox: Sandbox, logs: Path) -> VerifyResult:
         """What the verifier says now, between an agent's turns: nothing is killed, and nothing of it stays.

@@ -60,6 +60,8 @@ class Limits(Fixtures):
             pytest.skip(f"cannot be enforced on this host: {sandbox.ref.warnings}")
         assert (await sandbox.exec(HOG)).return_code == 137
         assert (await sandbox.exec_once("hog", HOG)).return_code == 137
+        use = await sandbox.memory_use()
+        assert use is not None and (use.kills, use.limit_mb, use.is_own_limit) == (2, 128, True)
         assert (await sandbox.exec(["echo", "alive"])).stdout == "alive\n"
         # The limit is the sandbox's, and not each command's.
         hold = "import time; x = b'x' * 80_000_000; open('/held', 'w').close(); time.sleep(600)"

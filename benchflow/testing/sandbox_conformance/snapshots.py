@@ -245,6 +245,7 @@ class Forks(Fixtures):
 
     async def test_children_have_what_their_parent_was_given(self, provider: SandboxProvider, world: Sandbox) -> None:
         await world.exec(["sh", "-c", "useradd -m agent && echo x >/home/agent/file && chown agent /home/agent/file"])
+        await world.exec(HOG)
         wanted = names(2)
         refs = await world.fork(wanted)
         assert [ref.name for ref in refs] == wanted
@@ -262,6 +263,9 @@ class Forks(Fixtures):
                 *("lo", "tunl0", "sit0", "ip6tnl0")
             }
             if not any("memory_mb" in warning for warning in ref.warnings):
+                # Of their parent's memory they have nothing, nor of its kills.
+                before = await child.memory_use()
+                assert before is not None and before.kills == 0
                 assert (await child.exec(HOG)).return_code == 137
             assert (await child.exec(["echo", "alive"])).stdout == "alive\n"
 

@@ -23,6 +23,11 @@ def test_a_new_task_passes_the_strict_check(tmp_path: Path, layout: Literal["nat
         assert os.access(root / script, os.X_OK)
 
 
+def test_a_new_task_leaves_room_for_a_real_agent(tmp_path: Path) -> None:
+    # docs/agents.md has what they were seen to use.
+    assert load_task(init_task(tmp_path, "hello")).sandbox.memory_mb >= 4096
+
+
 def test_both_layouts_are_the_same_task(tmp_path: Path) -> None:
     native = load_task(init_task(tmp_path / "a", "org/hello"))
     split = load_task(init_task(tmp_path / "b", "org/hello", layout="split"))

@@ -38,6 +38,7 @@ from benchflow.planes.sandbox.docker.copies import handle_of, room_of
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.forks import Forks
 from benchflow.planes.sandbox.docker.images import Images
+from benchflow.planes.sandbox.docker.memory import lost_error
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL, Networks
 from benchflow.planes.sandbox.docker.packs import Packs
 from benchflow.planes.sandbox.docker.records import capturing, container_records, forget
@@ -294,10 +295,8 @@ class DockerProvider:
     async def _require(self, ref: SandboxRef) -> dict[str, Any]:
         """The running container of a sandbox. Raises `SandboxLostError`."""
         found = await self._restores.find(ref.name, ref.handle)
-        if found is None:
-            raise SandboxLostError(f"the sandbox {ref.name} is gone")
-        if not found["State"]["Running"]:
-            raise SandboxLostError(f"the sandbox {ref.name} no longer runs (exit status {found['State']['ExitCode']})")
+        if found is None or not found["State"]["Running"]:
+            raise lost_error(ref.name, found)
         if found["State"]["Paused"]:
             await self._go_on(found["Id"])
         return found

@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
+from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.sandbox import ExecChunk, ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.executions import Command, Executions
 from benchflow.planes.sandbox.docker.files import Files
 from benchflow.planes.sandbox.docker.launch import ROOM, daemon_host
+from benchflow.planes.sandbox.docker.memory import memory_use
 from benchflow.planes.sandbox.docker.outside import read_original, read_outside, write_outside
 from benchflow.planes.sandbox.docker.processes import Processes
 from benchflow.planes.sandbox.docker.records import BASELINE, container_records
@@ -183,6 +185,9 @@ class DockerSandbox:
             await self._connection.processes.mark_baseline()
         elif (nonce := self._connection.executions.nonce_of(key)) is not None:
             await self._connection.processes.add_to_baseline(nonce)
+
+    async def memory_use(self) -> MemoryUse | None:
+        return await memory_use(self._engine, self._connection.shell, self._connection.container)
 
     async def expose_port(self, port: int) -> tuple[str, int]:
         container = self._connection.container

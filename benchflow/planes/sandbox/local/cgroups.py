@@ -18,9 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchflow.contracts.memory_use import MemoryUse
 from benchflow.errors import SandboxError, SandboxUnavailableError
 from benchflow.planes.sandbox.local.limits import MEANING, Limits, apply, settings_v1, settings_v2
 from benchflow.planes.sandbox.local.store.mounts import Mount, mounts
+from benchflow.planes.sandbox.memory import V1_FILES, V2_FILES, parse_memory
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 TOP = "benchflow"
@@ -197,6 +199,14 @@ class Cgroup:
     def drop_leaf(self, leaf: str) -> None:
         """Remove a leaf that nothing runs in. One that is still in use stays."""
         _rmdir(self._leaf(leaf))
+
+    def memory_use(self) -> MemoryUse | None:
+        """Return its memory counters; None where it has none, or is gone."""
+        for directory in [self._v2, *self._v1]:
+            use = parse_memory({name: _read(directory / name) for name in (*V2_FILES, *V1_FILES)})
+            if use is not None:
+                return use
+        return None
 
     def freeze(self, timeout: float = END_SEC) -> None:
         """Stop all its processes where they are. Raises `SandboxError`, with all of them going on, after `timeout`."""

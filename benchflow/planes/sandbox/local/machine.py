@@ -33,6 +33,7 @@ from benchflow.planes.sandbox.local.records import Records, Running, all_records
 from benchflow.planes.sandbox.local.store.loop_image import is_open
 from benchflow.planes.sandbox.local.store.store import Store
 from benchflow.planes.sandbox.local.volumes import Volumes, place_of
+from benchflow.planes.sandbox.memory import loss_for_memory
 from benchflow.planes.sandbox.records import file_lock
 
 INIT = "init"
@@ -100,8 +101,13 @@ class Machine:
         """Pid and start time of the first process. Raises `SandboxLostError` when it, or that very one, is gone."""
         running = self.running(name)
         if running is None or handle not in (None, running.handle):
-            raise SandboxLostError(f"the sandbox {name} no longer runs")
+            raise self._loss(name, handle)
         return running.pid, running.started
+
+    def _loss(self, name: str, handle: str | None) -> SandboxLostError:
+        last = self.records(name).running
+        use = self.cgroups.sandbox(name).memory_use() if last is not None and last.handle == handle else None
+        return loss_for_memory(name, use) or SandboxLostError(f"the sandbox {name} no longer runs")
 
     def read_original(self, name: str, path: str) -> bytes | None:
         """What an image's layer, or the host, has at a path without links; for what the masks do not hide."""

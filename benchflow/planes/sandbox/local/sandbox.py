@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.sandbox import ExecChunk, ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.local.entrypoint import Entrypoint, group_of
@@ -140,6 +141,9 @@ class LocalSandbox:
         else:
             leaves = {*self._records.baseline.leaves, leaf_of(key)}
         self._records.baseline = Baseline(leaves=tuple(sorted(leaves)))
+
+    async def memory_use(self) -> MemoryUse | None:
+        return await asyncio.to_thread(self._cgroup.memory_use)
 
     async def expose_port(self, port: int) -> tuple[str, int]:
         self._init()

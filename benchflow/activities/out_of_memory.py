@@ -1,0 +1,177 @@
+"""Whether the agent was killed for want of memory, or only something that it had started, after which it went on.
+
+The kernel counts the processes of a sandbox that it kills, and does not say which. A turn that ends well is one whose
+agent went on. A turn that fails although nothing was killed in it fails for another reason. In between, an agent may
+have died behind a wrapper that reports some error, or hangs: then a tool call that it began afterwards is the proof
+that it went on. Where there is none, the turn has measured the memory limit, and not the agent.
+
+Counts are noted on the host before a turn begins, so that an attempt that resumes it starts from the same number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from benchflow.activities.context import WorkerContext
+from benchflow.activities.session_files import sessions_of
+from benchflow.contracts.activities import StepInput
+from benchflow.contracts.base import Model
+from benchflow.contracts.failures import failure_of
+from benchflow.contracts.memory_use import MemoryUse
+from benchflow.contracts.rollout import TurnResult
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.task import Task
+from benchflow.errors import AgentError, SandboxError, SandboxLostError, SandboxMemoryError
+from benchflow.planes.sandbox.memory import KillNote, loss_for_memory
+from benchflow.planes.sandbox.records import write_record
+from benchflow.tasks.support import written_key
+from benchflow.trajectories.journal import NodeWriter
+
+POLL_INTERVAL_SEC = 5.0
+"""Seconds between two looks at the counters, by which a kill is told to be older than what the agent does next."""
+
+_MAY_BE_MEMORY = frozenset({"agent", "agent_connection", "agent_exit", "agent_protocol", "agent_timeout"})
+"""Categories of a turn's failure that a killed agent may cause. The others prove that it went on (it has used up its
+budget, or said too much), or are no failure of its own.
+"""
+
+_BY_ENGINE = frozenset(
+    {"user_message", "agent_error", "agent_timeout", "model_endpoint", "other_prefix", "service_died"}
+)
+"""Types of a turn's events that the agent has not caused."""
+
+
+def session_note(context: WorkerContext, sandbox: Sandbox, session: int) -> KillNote:
+    """Return the note of the count when a session's agent was last known to live."""
+    return KillNote(_file(context, sandbox, f"session-{session}"))
+
+
+def verifier_note(context: WorkerContext, sandbox: Sandbox, step: int) -> KillNote:
+    """Return the note of the count before the verifier of a step."""
+    return KillNote(_file(context, sandbox, f"verify-{step}"))
+
+
+def _file(context: WorkerContext, sandbox: Sandbox, name: str) -> Path:
+    return sessions_of(context, sandbox) / f"{sandbox.ref.episode}memory-{name}.json"
+
+
+def memory_error(use: MemoryUse, kills: int, task: Task, error: str, log_tail: str | None) -> SandboxMemoryError:
+    """Return the error for an agent that was killed for want of memory. error: how its end was noticed."""
+    key = written_key(task, "sandbox.memory_mb")
+    return SandboxMemoryError(
+        f"{use.explanation(kills)}, and {error}",
+        file=f"{task.name}/{task.config_file}",
+        key=key,
+        remedy=use.remedy(key),
+        log_tail=log_tail,
+    )
+
+
+@asynccontextmanager
+async def explaining_losses(sandbox: Sandbox) -> AsyncIterator[None]:
+    """Raise `SandboxMemoryError` instead of `SandboxLostError` where the sandbox ended for want of memory."""
+    try:
+        yield
+    except SandboxMemoryError:
+        raise
+    except SandboxLostError as error:
+        use = None
+        with suppress(SandboxError):
+            use = await sandbox.memory_use()
+        if (loss := loss_for_memory(sandbox.ref.name, use)) is not None:
+            raise loss from error
+        raise
+
+
+@asynccontextmanager
+async def explaining_agent_errors(sandbox: Sandbox, note: KillNote, task: Task) -> AsyncIterator[None]:
+    """Raise `SandboxMemoryError` for an agent that fails to open its session after a kill. note: begun before it."""
+    if not note.is_begun:
+        await note.begin(sandbox)
+    try:
+        yield
+    except AgentError as error:
+        use = await sandbox.memory_use()
+        if use is None or not (kills := note.kills(use)) or error.category not in _MAY_BE_MEMORY:
+            raise
+        raise memory_error(use, kills, task, error.message, error.log_tail) from error
+
+
+class _Noticed(Model):
+    """The last kill that was noticed in a turn."""
+
+    kills: int = 0
+    """Kills of the turn by then."""
+    seq: int = 0
+    """Number of the trajectory's next event then."""
+
+
+class TurnMemory:
+    """Judges one turn by what the kernel has killed in it."""
+
+    def __init__(
+        self, context: WorkerContext, work: StepInput, task: Task, sandbox: Sandbox, writer: NodeWriter
+    ) -> None:
+        self._task = task
+        self._sandbox = sandbox
+        self._writer = writer
+        # A turn that is taken again, for a session to be where its parent's was, is none of this rollout's.
+        name = f"turn-{work.step.index}" if work.before is None else f"again-{work.step.index}"
+        self._turn = KillNote(_file(context, sandbox, name))
+        self._session = session_note(context, sandbox, work.session.index) if work.session is not None else self._turn
+        self._noticed_file = _file(context, sandbox, f"{name}-noticed")
+
+    async def begin(self) -> None:
+        """Count from now on, before the turn begins."""
+        await self._turn.begin(self._sandbox)
+
+    async def watch(self) -> None:
+        """Note each kill with what the agent had done by then; never returns."""
+        while True:
+            await asyncio.sleep(POLL_INTERVAL_SEC)
+            # What is wrong with the sandbox the turn itself finds out.
+            with suppress(SandboxError):
+                use = await self._sandbox.memory_use()
+                if use is not None and (kills := self._turn.kills(use)) != self._noticed().kills:
+                    write_record(self._noticed_file, _Noticed(kills=kills, seq=self._writer.events[1]).model_dump())
+
+    async def judge(self, turn: TurnResult) -> TurnResult:
+        """Return the turn's result as it is with what was killed: failed for want of memory, or with a warning."""
+        use = await self._sandbox.memory_use() if turn.question is None else None
+        if use is None:
+            return turn
+        kills, failure = self._turn.kills(use), turn.failure
+        if failure is None:
+            await self._session.begin(self._sandbox)
+        elif failure.category in _MAY_BE_MEMORY:
+            if not any(event["type"] not in _BY_ENGINE for event in self._writer.written()):
+                # It may have been dead by the time of its prompt: killed while a verifier ran, for one.
+                kills = self._session.kills(use)
+            if kills and not self._went_on(kills):
+                error = memory_error(use, kills, self._task, failure.message, failure.log_tail)
+                self._writer.add([{"type": "agent_error", "category": error.category, "message": error.message}])
+                return turn.model_copy(update={"failure": failure_of(error, "execute")})
+        if not kills:
+            return turn
+        said = use.explanation(kills)
+        if failure is not None and failure.category == "service":
+            failure = failure.model_copy(update={"message": f"{failure.message} ({said})"})
+            return turn.model_copy(update={"failure": failure})
+        warning = f"{said} during a turn; the agent went on"
+        return turn.model_copy(update={"warnings": [*turn.warnings, warning]})
+
+    def _went_on(self, kills: int) -> bool:
+        """Return whether the agent began a tool call after the last kill was noticed."""
+        noticed = self._noticed()
+        if noticed.kills != kills:
+            return False
+        return any(event["type"] == "tool_call" and event["seq"] >= noticed.seq for event in self._writer.written())
+
+    def _noticed(self) -> _Noticed:
+        try:
+            return _Noticed.model_validate_json(self._noticed_file.read_bytes())
+        except FileNotFoundError:
+            return _Noticed()
