@@ -10,9 +10,6 @@ from benchflow.contracts.rollout import Failure, RolloutOutcome
 DEFAULT_ERRORS = 5
 """Equal errors without a success that are taken for the fault of what all rollouts have in common."""
 
-ASK_SEC = 600.0
-"""Seconds for which a job waits for a user's decision before it stops."""
-
 _MAX_KINDS = 100
 """Kinds of errors that are counted: a job carries them in its input."""
 

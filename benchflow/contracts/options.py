@@ -173,6 +173,9 @@ class WorkflowOptions(_FromEnvironment):
     teardown_total_sec: Seconds = 600.0
     """Seconds that a teardown, or a release of checkpoints, is tried for before it is left to the reaper."""
 
+    answer_sec: Seconds = 600.0
+    """Seconds that a job waits for its user's answer after equal errors, before it stops."""
+
     closing_sec: SecondsOrNone = 5.0
     """Seconds that a job waits, at its end, for rollouts that have reported to close."""
 

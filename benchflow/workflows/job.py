@@ -65,7 +65,7 @@ class JobWorkflow:
         self._to_cancel = dict.fromkeys(job.to_cancel)
         self._cancel_sent: set[tuple[int, int]] = set()  # index and attempt
         self._given_up = job.given_up
-        self._error_stop = ErrorStop(job.error_limit, self._give_up)
+        self._error_stop = ErrorStop(job.error_limit, self._give_up, answer_sec=self.options.answer_sec)
         self._recent: deque[RolloutOutcome] = deque(maxlen=RECENT)
         self._run_again: deque[RolloutOutcome] = deque(maxlen=RECENT)
         self._wake = 0

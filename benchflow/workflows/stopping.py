@@ -8,20 +8,22 @@ from typing import Any
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from benchflow.contracts.error_limit import ASK_SEC, Decision, ErrorLimit
+    from benchflow.contracts.error_limit import Decision, ErrorLimit
     from benchflow.contracts.rollout import Failure, RolloutOutcome
 
 
 class ErrorStop:
     """Counts outcomes towards the limit of equal errors."""
 
-    def __init__(self, limit: ErrorLimit, give_up: Callable[[Failure], None]) -> None:
+    def __init__(self, limit: ErrorLimit, give_up: Callable[[Failure], None], *, answer_sec: float) -> None:
         """Begin or resume.
 
         Args:
             limit: The job's, with what counted so far.
             give_up: Called once, with the error of the rollouts that are not started.
+            answer_sec: Seconds that a user has to answer.
         """
+        self._answer_sec = answer_sec
         self.limit = limit
         self._give_up = give_up
 
@@ -33,7 +35,7 @@ class ErrorStop:
     @property
     def asked_until(self) -> float | None:
         """Return the workflow time until which an answer is waited for; None if nothing is asked."""
-        return None if self.asked is None else self.limit.asked_at + ASK_SEC
+        return None if self.asked is None else self.limit.asked_at + self._answer_sec
 
     def add(self, outcome: RolloutOutcome, *, has_more: bool) -> None:
         """Count an outcome. has_more: whether there are rollouts to be started."""

@@ -1,0 +1,112 @@
+"""A job whose first rollouts fail alike stops, or asks; what it did not start, `resume` runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from support.theatre import Theatre
+
+from benchflow.contracts.config import JobConfig
+from benchflow.errors import BenchFlowError, ImageBuildError, SetupCommandError
+from benchflow.jobs import Job, plan_job, submit
+from benchflow.results.summary import summarize
+
+TOTAL = 9
+
+
+def errors(number: int) -> list[Exception]:
+    """Equal errors, but for what differs from run to run."""
+    return [ImageBuildError(f"layer {index} of 3f2a9c1b7e{index} failed", key="dockerfile") for index in range(number)]
+
+
+async def statuses(theatre: Theatre, job: Job) -> list[str]:
+    return sorted(result.status for result in await theatre.results(job))
+
+
+async def asking(theatre: Theatre) -> Job:
+    """Submit a job that asks, and wait until it does."""
+    given = {"paths": [theatre.task()], "jobs_dir": theatre.root / "jobs", "sandbox": "hall", "job_name": "show"}
+    job = await submit(plan_job(JobConfig(repeats=TOTAL, concurrency=1, **given)), asks=True)
+    theatre.jobs.append(job)
+    progress = await theatre.progress(job, lambda p: p.asked is not None)
+    assert progress.asked is not None
+    assert progress.asked.message.startswith("5 rollouts failed alike, and none was scored")
+    assert (progress.counts.errored, progress.open_count, progress.waiting) == (5, 0, TOTAL - 5)
+    return job
+
+
+async def test_five_equal_errors_without_a_success_stop_the_job_and_resume_runs_the_rest(theatre: Theatre) -> None:
+    theatre.hall.faults["play"] = errors(5)
+    job = await theatre.submit(repeats=TOTAL, concurrency=1)
+    assert await statuses(theatre, job) == ["errored"] * 5 + ["not_started"] * (TOTAL - 5)
+    unstarted = [result for result in job.results() if result.status == "not_started"]
+    for result in unstarted:
+        assert result.rewards is None
+        assert result.error is not None
+        assert (result.error.type, result.error.category) == ("NotStartedError", "not_started")
+        assert result.error.key == "dockerfile"
+    summary = summarize(job.name, job.spec.total, job.results(), job.spec)
+    assert (summary.not_started, summary.not_run) == (len(unstarted), 0)
+    again = await theatre.submit(repeats=TOTAL, again=("cancelled", "not_started"))
+    assert again.started == len(unstarted)
+    assert await statuses(theatre, again) == ["errored"] * 5 + ["passed"] * (TOTAL - 5)
+
+
+async def test_a_success_shows_that_nothing_is_wrong_with_all(theatre: Theatre) -> None:
+    theatre.hall.faults["bad"] = errors(TOTAL)
+    tasks = [theatre.task("good"), theatre.task("bad")]
+    job = await theatre.submit(*tasks, repeats=TOTAL, concurrency=1)
+    assert await statuses(theatre, job) == ["errored"] * TOTAL + ["passed"] * TOTAL
+
+
+async def test_errors_of_other_kinds_do_not_add_up(theatre: Theatre) -> None:
+    mixed: list[BenchFlowError] = [
+        ImageBuildError("no space"),
+        ImageBuildError("no network"),
+        SetupCommandError("no space"),
+        ImageBuildError("no space", key="image"),
+    ]
+    theatre.hall.faults["play"] = [*mixed, *mixed]
+    job = await theatre.submit(repeats=8, concurrency=1)
+    assert await statuses(theatre, job) == ["errored"] * 8
+
+
+async def test_a_job_may_go_on_whatever_fails(theatre: Theatre) -> None:
+    theatre.hall.faults["play"] = errors(TOTAL)
+    job = await theatre.submit(repeats=TOTAL, concurrency=1, stop_after_errors=0)
+    assert await statuses(theatre, job) == ["errored"] * TOTAL
+
+
+async def test_a_user_who_says_yes_has_the_rest_run(theatre: Theatre) -> None:
+    theatre.hall.faults["play"] = errors(TOTAL)
+    job = await asking(theatre)
+    await job.decide(True)
+    assert await statuses(theatre, job) == ["errored"] * TOTAL
+
+
+async def test_a_user_who_says_no_has_the_job_stopped(theatre: Theatre) -> None:
+    theatre.hall.faults["play"] = errors(TOTAL)
+    job = await asking(theatre)
+    await job.decide(False)
+    assert await statuses(theatre, job) == ["errored"] * 5 + ["not_started"] * (TOTAL - 5)
+
+
+async def test_a_job_that_nobody_answers_stops(theatre: Theatre) -> None:
+    theatre.options(answer_sec=3)
+    theatre.hall.faults["play"] = errors(TOTAL)
+    job = await asking(theatre)
+    assert await statuses(theatre, job) == ["errored"] * 5 + ["not_started"] * (TOTAL - 5)
+
+
+async def test_a_question_outlives_the_run_of_a_workflow(theatre: Theatre) -> None:
+    theatre.options(history_limit=60)
+    theatre.hall.faults["play"] = errors(TOTAL)
+    job = await asking(theatre)
+    for number in (3, 2, 3, 2, 3, 2, 3, 2):
+        # Each signal makes the history longer.
+        await job.set_concurrency(number)
+    await asyncio.gather(*(job.set_concurrency(2) for _ in range(30)))
+    progress = await theatre.progress(job, lambda p: p.asked is not None)
+    assert progress.waiting == TOTAL - 5
+    await job.decide(True)
+    assert await statuses(theatre, job) == ["errored"] * TOTAL
