@@ -6,6 +6,7 @@ import asyncio
 import fnmatch
 import os
 import tempfile
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -226,6 +227,7 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             branch=config.branch,
             mode=config.mode,
             verify_in=config.verify_in,
+            rebuild=_rebuild_of(plan),
             allow_code=config.allow_code,
         ),
         retry=config.retry,
@@ -233,6 +235,16 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
         environment_manifest=str(config.environment_manifest.absolute()) if config.environment_manifest else None,
         options=plan.options,
     )
+
+
+def _rebuild_of(plan: JobPlan) -> str | None:
+    """Return what names the job's request to build images anew: on resume the same as before, else a new name."""
+    if not plan.config.rebuild:
+        return None
+    before = (
+        read_spec(plan.directory).run.rebuild if plan.directory.config.exists() and is_own(plan.directory) else None
+    )
+    return before or uuid.uuid4().hex
 
 
 async def _pack(directory: Path, store: Store) -> ArtifactRef:
