@@ -146,6 +146,8 @@ class SandboxRef(Model):
     workdir: str
     warnings: tuple[str, ...] = ()
     episode: str = ""
+    image: str | None = None
+    """Identity of the image that it was started from. None of one that an earlier version started."""
 
 
 class SandboxExecResult(Model):
