@@ -35,7 +35,7 @@ def context(tmp_path, base_image, daemon, provider, monkeypatch):
         return ImageConfig(context=str(root))
 
     monkeypatch.setattr(provider, "build", build_and_remember)
-    write.root = root
+    write.root, write.base = root, base_image
     yield write
     for tag in made:
         daemon.images.remove(tag, force=True)
@@ -116,6 +116,22 @@ async def test_with_buildkit_its_features_go_to_the_docker_program(provider, con
     with tarfile.open(program / "stdin") as sent:
         assert sorted(sent.getnames()) == ["Dockerfile", "nonce"]
     assert (tmp_path / "log").read_text() == "working on it\n"
+
+
+async def test_there_too_an_image_goes_by_the_images_that_it_takes_files_from(provider, context, program, daemon):
+    name = f"benchflow-test/mounted-{uuid.uuid4().hex[:12]}"
+    config = context(f"RUN --mount=type=bind,from={name},target=/t true")
+    references = []
+    for change in ("ENV A=1", "ENV A=2"):
+        container = daemon.containers.create(context.base)
+        container.commit(name, "latest", changes=change)
+        container.remove()
+        references.append((await provider.build(config)).reference)
+        assert "--no-cache" not in (program / "arguments").read_text()
+    assert references[0] != references[1]
+    again = await provider.build(config.model_copy(update={"rebuild": "job"}))
+    assert again.reference not in references and "--no-cache" in (program / "arguments").read_text().splitlines()
+    daemon.images.remove(name, force=True)
 
 
 async def test_a_build_that_fails_there_shows_its_tail_too(provider, context, program):

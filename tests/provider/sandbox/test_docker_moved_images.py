@@ -151,6 +151,15 @@ async def test_a_base_image_that_is_gone_and_cannot_be_pulled_is_no_old_image(
     assert (caught.value.key, caught.value.file) == ("FROM", "environment/Dockerfile")
 
 
+async def test_a_name_that_no_image_can_have_is_an_error_of_the_dockerfile(
+    provider: DockerProvider, context: Path
+) -> None:
+    (context / "Dockerfile").write_text("FROM Not:A:Name\n")
+    with pytest.raises(ImagePullError, match="Not:A:Name") as caught:
+        await provider.build(ImageConfig(context=str(context)))
+    assert caught.value.file == "environment/Dockerfile"
+
+
 async def test_a_ready_image_that_moved_is_known_by_its_id(provider: DockerProvider, tag: str, move: Move) -> None:
     ids = [move("one"), move("two")]
     image = await provider.build(ImageConfig(image=tag))

@@ -182,9 +182,14 @@ class Images:
         self, image: ExternalImage, timeout: float, log: Path | None, missing: Callable[[str, str], SandboxError]
     ) -> ImageRef:
         """An image that is here, or can be pulled. missing: makes the error of a name and a reason."""
-        found = await self.find(image.name, built=False)
-        if found is not None:
-            return found
+        try:
+            if found := await self.find(image.name, built=False):
+                return found
+        except SandboxError as error:
+            if error.retryable or isinstance(error, SandboxUnavailableError):
+                raise
+            # No image can have such a name.
+            raise missing(image.name, error.message) from error
         return await self.locked(image.name, partial(self._pull, image, timeout, log, missing))
 
     async def _pull(
