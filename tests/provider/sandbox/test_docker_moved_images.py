@@ -24,11 +24,6 @@ Move = Callable[[str], str]
 
 
 @pytest.fixture
-def daemon() -> docker.DockerClient:
-    return docker.from_env()
-
-
-@pytest.fixture
 def tag(daemon: docker.DockerClient) -> Iterator[str]:
     """A name for an image that the test moves."""
     name = f"benchflow-test/moved-{uuid.uuid4().hex[:12]}"

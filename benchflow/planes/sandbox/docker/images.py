@@ -40,7 +40,7 @@ from benchflow.planes.sandbox.docker.translation import NotFound, is_busy, raise
 from benchflow.planes.sandbox.external_images import ExternalImage, external_images
 from benchflow.planes.sandbox.rebuilds import build_key, record_rebuild
 from benchflow.planes.sandbox.records import file_lock
-from benchflow.planes.sandbox.timeouts import awake_wait
+from benchflow.planes.sandbox.timeouts import awake_clock, awake_wait
 from benchflow.planes.sandbox.transcript import Transcript
 
 T = TypeVar("T")
@@ -90,6 +90,7 @@ class _Build:
     identity: str
     digest: str
     tag: str
+    timeout_sec: float
 
 
 class Images:
@@ -99,9 +100,16 @@ class Images:
         self._engine = engine
 
     async def build(self, config: ImageConfig, log: Path | None) -> ImageRef:
-        """A ready image for a configuration, pulled or built if it is not here."""
+        """A ready image for a configuration, pulled or built if it is not here.
+
+        What is pulled takes of the time of the build, as if the builder had pulled it.
+        """
+        async with awake_clock() as clock:
+            return await self._build(config, log, lambda: max(config.timeout_sec - clock(), 0.0))
+
+    async def _build(self, config: ImageConfig, log: Path | None, left: Callable[[], float]) -> ImageRef:
         if config.image is not None:
-            ready = await self._ready(ExternalImage(config.image), config.timeout_sec, log, _no_ready_image)
+            ready = await self._ready(ExternalImage(config.image), left(), log, _no_ready_image)
             if config.context is None:
                 return ready
             await self._refuse_triggers(config.image)
@@ -118,12 +126,12 @@ class Images:
         bases = external_images(resolved.text, context.shown, arguments)
         for _ in range(MAX_MOVES):
             for base in bases:
-                await self._ready(base, config.timeout_sec, log, partial(_no_base, context))
+                await self._ready(base, left(), log, partial(_no_base, context))
             ids = await self._ids(bases)
             identity = hashlib.sha256(json.dumps([own, resolved.text, ids]).encode()).hexdigest()
             digest = build_key(identity, config.rebuild)
             tag = f"{REPOSITORY}:{digest[:32]}"
-            made = partial(self._make, _Build(context, bases, ids, identity, digest, tag), config, log)
+            made = partial(self._make, _Build(context, bases, ids, identity, digest, tag, left()), config, log)
             if found := await self.find(tag, built=True) or await self.locked(tag, made):
                 return found
         raise SandboxBusyError(
@@ -246,7 +254,7 @@ class Images:
                     archive,
                     tag,
                     labels,
-                    config.timeout_sec,
+                    build.timeout_sec,
                     transcript,
                     features=features,
                     has_cache=has_cache,
@@ -265,7 +273,7 @@ class Images:
                         decode=True,
                     ),
                     transcript,
-                    config.timeout_sec,
+                    build.timeout_sec,
                 )
         except TimeoutError as error:
             raise ImageBuildError(
