@@ -16,7 +16,7 @@ from benchflow.activities.world import check_health, health_limit, image_config,
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
-from benchflow.contracts.task import Task, VerifierConfig
+from benchflow.contracts.task import SandboxConfig, Task, VerifierConfig
 from benchflow.errors import ImagePullError, SandboxStartError, UnsupportedFeatureError
 from benchflow.planes.agent.account import AGENT_USER
 from benchflow.planes.reward.hardening import HardeningBaseline, take_baseline
@@ -38,6 +38,11 @@ class Blueprint:
     frozen: Callable[[ArtifactRef], Awaitable[Path]]
     provider: SandboxProvider
     hidden: tuple[str, ...]
+    rebuild: str | None = None
+    """Request of the job to build its images anew."""
+
+    table: SandboxConfig | None = None
+    """The task's own table, where a clean room has another: its image is the same, with files in the same place."""
 
     def of_verifier(self, step: str | None, config: VerifierConfig, workspace: str | None) -> Blueprint:
         """Of the clean room of a step. config: of its verifier. workspace: where the agent had it, and where it will
@@ -58,12 +63,13 @@ class Blueprint:
             changed["setup_commands"] = [*given.setup_commands, *own.setup_commands]
         if not has_image:
             task = self.task.model_copy(update={"sandbox": (own or given).model_copy(update=changed)})
-            return replace(self, task=task)
+            return replace(self, task=task, table=self.table or given)
         if own is None:
             changed |= {"docker_image": None, "setup_commands": [], "healthcheck": None}
         sandbox = (own or given).model_copy(update=changed)
         external = self.directory / Path(build).parent if build else None
-        task = self.task.model_copy(update={"sandbox": sandbox, "dockerfile": build})
+        # The files of `environment/` are of the image that is not used.
+        task = self.task.model_copy(update={"sandbox": sandbox, "dockerfile": build, "environment_dir": None})
         return replace(self, task=task, external=external, environment=None)
 
     # --- its image -------------------------------------------------------------------------------------------
@@ -86,14 +92,18 @@ class Blueprint:
         return await self.provider.build(config, log=log)
 
     async def _own_image(self) -> ImageConfig:
-        return await image_config(self.task, self.directory, self.external, self.hidden)
+        target = (self.table or self.task.sandbox).workdir
+        return await image_config(
+            self.task, self.directory, self.external, self.hidden, files_target=target, rebuild=self.rebuild
+        )
 
     async def _world_image(self, environment: EnvironmentRef) -> ImageConfig:
         """The image that the manifest names: made from its `image/`, or one that is there."""
         timeout = self.task.sandbox.build_timeout_sec
         if environment.image is None:
             return ImageConfig(image=environment.manifest.image, timeout_sec=timeout)
-        return await world_image_config(await self.frozen(environment.image), timeout, self.hidden)
+        directory = await self.frozen(environment.image)
+        return await world_image_config(directory, timeout, self.hidden, rebuild=self.rebuild)
 
     # --- the sandbox -----------------------------------------------------------------------------------------
 

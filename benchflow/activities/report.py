@@ -267,7 +267,7 @@ class ReportActivities:
         if sandbox is not None:
             capabilities = get_provider(spec.run.sandbox).capabilities()
             about |= {"name": sandbox.name, "host": sandbox.host_id, "workdir": sandbox.workdir}
-            about |= {"isolation": capabilities.isolation}
+            about |= {"isolation": capabilities.isolation, "image": sandbox.image}
         return RolloutResult(
             rollout_name=spec.name,
             task_name=spec.task.name,

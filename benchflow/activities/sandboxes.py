@@ -43,6 +43,7 @@ async def blueprint_of(context: WorkerContext, spec: RolloutSpec) -> Blueprint:
         context.directory,
         get_provider(spec.run.sandbox),
         hidden=tuple(str(path) for path in (directory, external, spec.task.source, jobs_dir) if path),
+        rebuild=spec.run.rebuild,
     )
 
 

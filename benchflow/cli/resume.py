@@ -45,7 +45,7 @@ def plan_again(
             concurrency=concurrency,
             context_root=context_root or (Path(spec.context_root) if spec.context_root else None),
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
-            **dict(spec.run),
+            **{**dict(spec.run), "rebuild": spec.run.rebuild is not None},
         )
     )
 
@@ -91,7 +91,7 @@ def plan_replay(
             concurrency=1,
             context_root=Path(spec.context_root) if spec.context_root else None,
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
-            # What is replayed is one chain, which ends where the record does.
-            **{**dict(spec.run), "replay": replay, "branch": None, "mode": None},
+            # What is replayed is one chain, which ends where the record does. The images of before are the newest.
+            **{**dict(spec.run), "replay": replay, "branch": None, "mode": None, "rebuild": False},
         )
     )

@@ -170,6 +170,14 @@ def submit(
             rich_help_panel=_RUN,
         ),
     ] = None,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild",
+            help="Build each image anew, without any cache: once for all rollouts of the job.",
+            rich_help_panel=_RUN,
+        ),
+    ] = False,
     max_retries: Annotated[
         int | None,
         typer.Option(
@@ -324,6 +332,7 @@ def submit(
         keep=keep,
         keep_max_mb=keep_max_mb,
         verify_in=verify_in,
+        rebuild=rebuild or None,
         allow_code=allow_code,
     )
     from benchflow.cli.plan import show_plan

@@ -147,7 +147,7 @@ async def _build(
             error.key = "environment.image" if world.manifest.image is not None else "environment.base_image"
             raise
     external = Path(task.context_root) if task.context_root is not None else None
-    config = await image_config(task, directory, external, hidden)
+    config = await image_config(task, directory, external, hidden, files_target=task.sandbox.workdir)
     if own.context is not None and world.manifest.base_image is not None:
         made = await provider.build(own)
         config = config.model_copy(update={"bases": {world.manifest.base_image: made.reference}})

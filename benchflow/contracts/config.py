@@ -93,6 +93,9 @@ class RunOptions(Model):
     keep_max_mb: int = Field(default=256, gt=0)
     branch: BranchConfig | None = None
     verify_in: VerifierMode | None = None
+    rebuild: bool = False
+    """Build each image anew, without any cache, once per host; rollouts that come later find it."""
+
     allow_code: list[str] = []
     """Modules whose code tasks may name, to be imported on the host. None but installed entry points by default."""
     agent_env: dict[str, str] = Field(default={}, repr=False)

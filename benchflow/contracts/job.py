@@ -140,6 +140,8 @@ class RunConfig(Model):
     mode: JobMode | None = None
     keep_max_mb: int = Field(default=256, gt=0)
     verify_in: VerifierMode | None = None
+    rebuild: str | None = None
+    """Name of the job's request to build its images anew, by which all of its rollouts share the builds."""
     allow_code: list[str] = []
     """Modules whose code the tasks may name, to be imported by workers. The user's own word, given at submit."""
 

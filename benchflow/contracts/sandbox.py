@@ -39,7 +39,8 @@ class Capabilities(Model):
 
 
 class ImageConfig(Model):
-    """What an image is made from: a ready one, or a Dockerfile in a context directory on this host.
+    """What an image is made from: a ready one, a ready one with the files of a directory of this host, or a Dockerfile
+    in a context directory there.
 
     context: directory; dockerfile: path of the Dockerfile (inside or outside the context). digest: of the
     context's content and the Dockerfile; equal digests share one build. timeout_sec: for the build.
@@ -57,6 +58,15 @@ class ImageConfig(Model):
     hidden: tuple[str, ...] = ()
     bases: dict[str, str] = {}
     entrypoint: bool = False
+    files_target: str | None = None
+    """Where the files of `context` go, if `image` is given, too. None for the working directory of the image."""
+
+    files_fallback: str = "/"
+    """Where they go in an image whose working directory is `/` or unset."""
+
+    rebuild: str | None = None
+    """Names one wish to have the image built anew, without any cache. All that give one name share one build; where
+    that exists, it is found. Those that give none find the newest build."""
 
 
 class ImageRef(Model):
@@ -69,6 +79,13 @@ class ImageRef(Model):
     workdir: str | None = None
     built: bool = False
     warnings: tuple[str, ...] = ()
+    id: str | None = None
+    """Of its content, from the provider, where another image may get the same reference. None where none can."""
+
+    @property
+    def identity(self) -> str:
+        """Return what no other image has."""
+        return self.id or self.reference
 
 
 class Mount(Model):
@@ -130,6 +147,8 @@ class SandboxRef(Model):
     workdir: str
     warnings: tuple[str, ...] = ()
     episode: str = ""
+    image: str | None = None
+    """Identity of the image that it was started from. None of one that an earlier version started."""
 
 
 class SandboxExecResult(Model):

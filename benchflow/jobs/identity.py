@@ -44,6 +44,8 @@ def _comparable(spec: JobSpec) -> dict[str, Any]:
             flat[f"agent {agent.label}: record"] = agent.record.model_dump(mode="json", exclude={"source"})
     flat["repeats"] = spec.repeats
     flat |= {f"run.{key}": value for key, value in spec.run.model_dump(mode="json").items()}
+    # Each submit makes up its own name for that.
+    flat["run.rebuild"] = spec.run.rebuild is not None
     flat |= {f"retry.{key}": value for key, value in spec.retry.model_dump(mode="json").items()}
     return flat
 

@@ -6,6 +6,7 @@ import asyncio
 import fnmatch
 import os
 import tempfile
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -240,6 +241,7 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             branch=config.branch,
             mode=config.mode,
             verify_in=config.verify_in,
+            rebuild=_rebuild_of(plan),
             allow_code=config.allow_code,
         ),
         retry=config.retry,
@@ -253,6 +255,16 @@ def _reward_range(task: Task) -> tuple[float, float]:
     """Return the range of the rewards of a task and of its steps together."""
     ranges = [verifier.reward_range for verifier in (task.verifier, *(step.verifier for step in task.steps))]
     return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def _rebuild_of(plan: JobPlan) -> str | None:
+    """Return what names the job's request to build images anew: on resume the same as before, else a new name."""
+    if not plan.config.rebuild:
+        return None
+    before = (
+        read_spec(plan.directory).run.rebuild if plan.directory.config.exists() and is_own(plan.directory) else None
+    )
+    return before or uuid.uuid4().hex
 
 
 async def _pack(directory: Path, store: Store) -> ArtifactRef:

@@ -67,6 +67,7 @@ class Setting:
             lambda pack: unpacked(pack, self.state),
             self.provider,
             hidden=tuple(str(place) for place in places if place and Path(place).exists()),
+            rebuild=rollout.spec.run.rebuild,
         )
         if not self.has_clean_room:
             return made

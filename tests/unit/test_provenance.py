@@ -260,6 +260,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "retry": {"max_retries": 1, "categories": ["sandbox"]},
         "permissions": "ask",
         "verify_in": "separate",
+        "rebuild": True,
     },
     "models": {
         "agents": ["oracle", "nop"],

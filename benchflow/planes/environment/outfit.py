@@ -36,9 +36,9 @@ async def fit_out_world(
 ) -> tuple[SandboxSpec, Outfit]:
     """The sandbox to start, and how the helper is run in it. wanted: its image is ready.
 
-    task: its id, for the world. known: what runs the helper in an image, by provider and reference; is added to.
+    task: its id, for the world. known: what runs the helper in an image, by provider and identity; is added to.
     """
-    image = (provider.name, wanted.image.reference)
+    image = (provider.name, wanted.image.identity)
     kind = known.get(image) if known is not None else None
     if kind is None:
         kind = await interpreter_of(provider, wanted.image, paths, labels=wanted.labels)

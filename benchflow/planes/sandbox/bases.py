@@ -61,13 +61,13 @@ class _Resolver:
         self._begun = False
 
     def resolve(self, text: str) -> Resolved:
-        escape = _escape_of(text)
+        escape = escape_of(text)
         gap = rf"(?:[ \t]|{re.escape(escape)}[ \t]*\r?\n(?:[ \t]*(?:#[^\n]*)?\n)*)+"
         name = rf"(?P<name>(?:(?!{re.escape(escape)}[ \t]*\r?\n)\S)+)"
         origin = re.compile(rf"[\s\ufeff]*FROM{gap}(?:--\S+{gap})*{name}(?:{gap}AS{gap}(?P<stage>\S+))?", re.I)
         copied = re.compile(rf"\s*COPY{gap}(?:--\S+{gap})*?--from={name}", re.I)
         done, at = [], 0
-        for start, end, word in _instructions(text, escape):
+        for start, end, word in instructions_of(text, escape):
             span = text[start:end]
             if word == "ARG" and not self._begun:
                 self._declare(re.sub(rf"{re.escape(escape)}[ \t]*\r?\n", "", span))
@@ -109,7 +109,7 @@ class _Resolver:
             return ""
 
 
-def _escape_of(text: str) -> str:
+def escape_of(text: str) -> str:
     for line in text.removeprefix("\ufeff").splitlines():
         match = _DIRECTIVE.fullmatch(line.strip())
         if match is None:
@@ -119,7 +119,7 @@ def _escape_of(text: str) -> str:
     return "\\"
 
 
-def _instructions(text: str, escape: str) -> Iterator[tuple[int, int, str]]:
+def instructions_of(text: str, escape: str) -> Iterator[tuple[int, int, str]]:
     """Begin, end and name of each instruction, whatever lines it has; here-documents are no instructions."""
     lines = text.splitlines(keepends=True)
     number, offset = 0, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import tarfile
@@ -39,7 +40,7 @@ class Context:
     """A directory to build from.
 
     dockerfile: its name inside; text: its content; files: the relative paths that are sent; sent: the content that is
-    sent instead, if any.
+    sent instead, if any; has_ignore_file: a `.dockerignore` in the directory counts.
     """
 
     root: Path
@@ -48,6 +49,7 @@ class Context:
     text: str
     files: tuple[str, ...]
     sent: str | None = None
+    has_ignore_file: bool = True
 
     @property
     def shown(self) -> str:
@@ -72,7 +74,7 @@ class Context:
         """The context as a tar in a temporary file, at its beginning."""
         outside = self.dockerfile == OUTSIDE
         extra = [(self.dockerfile, self.sent or self.text)] if outside or self.sent else []
-        if outside:
+        if outside and self.has_ignore_file:
             # The daemon takes its Dockerfile out of the context again if the ignore file names it.
             own = self.root / ".dockerignore"
             ignore = _read(own, "its ignore file") if own.is_file() else ""
@@ -129,6 +131,26 @@ def read_context(config: ImageConfig) -> Context:
     patterns = [*_ignore_lines(root), *config.exclude, f"!{name}"]
     files = tuple(sorted(set(_matcher(patterns).walk(str(root)))))
     return Context(root, source, name, text, files)
+
+
+def read_files(config: ImageConfig, workdir: str | None) -> Context:
+    """Return a context that puts the files of a directory over a ready image. workdir: of that image.
+
+    An ignore file among them is a file like the others, and the directory that they go into stays what it is.
+    """
+    assert config.context is not None
+    root = Path(config.context).absolute()
+    target = config.files_target or workdir or config.files_fallback
+    paths = json.dumps([_literal(f"{root.name}/"), _literal(target.rstrip("/") + "/")])
+    files = sorted(set(_matcher(list(config.exclude)).walk(str(root))))
+    text = f"FROM {config.image}\nCOPY {paths}\n"
+    names = tuple(f"{root.name}/{name}" for name in files)
+    return Context(root.parent, root, OUTSIDE, text, names, has_ignore_file=False)
+
+
+def _literal(path: str) -> str:
+    """Return a path as COPY takes it without quotes and variables."""
+    return re.sub(r"""[\\$'"]""", r"\\\g<0>", path)
 
 
 def _read(file: Path, what: str) -> str:

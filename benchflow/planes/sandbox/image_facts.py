@@ -23,13 +23,13 @@ async def image_fact(
     labels: Mapping[str, str],
     beside: str = "",
 ) -> str:
-    """What a script of the engine's says in sandboxes of an image, kept by the image's reference once it is known.
+    """What a script of the engine's says in sandboxes of an image, kept by what identifies the image once it is known.
 
     file: where answers to this question are kept, JSON; its name is the question's. read: the answer in what the script
     said; may raise. labels: what the reaper knows the sandbox by, should this process die meanwhile. beside: what else
     the answer depends on. Raises `SandboxError` when the image does not start.
     """
-    key = " ".join(part for part in (provider.name, image.reference, beside) if part)
+    key = " ".join(part for part in (provider.name, image.identity, beside) if part)
     known = _known(file)
     if key not in known:
         locks = file.parent / ".locks"
@@ -48,7 +48,7 @@ async def _ask(
     provider: SandboxProvider, image: ImageRef, script: str, question: str, labels: Mapping[str, str]
 ) -> SandboxExecResult:
     # Its own of each owner: a reaper that removes what one left must not take it from another.
-    name = f"bf-{question}-{short_hash(json.dumps([image.reference, labels.get('benchflow.run')]), 16)}"
+    name = f"bf-{question}-{short_hash(json.dumps([image.identity, labels.get('benchflow.run')]), 16)}"
     spec = SandboxSpec(
         name=name, image=image, labels=dict(labels), workdir="/", network_mode="no-network", entrypoint="none"
     )

@@ -35,14 +35,15 @@ def context(tmp_path, base_image, daemon, provider, monkeypatch):
         return ImageConfig(context=str(root))
 
     monkeypatch.setattr(provider, "build", build_and_remember)
-    write.root = root
+    write.root, write.base = root, base_image
     yield write
     for tag in made:
         daemon.images.remove(tag, force=True)
 
 
 async def test_a_ready_image_is_itself_and_not_ours(provider, base_image):
-    assert await provider.build(ImageConfig(image=base_image)) == ImageRef(reference=base_image, built=False)
+    image = await provider.build(ImageConfig(image=base_image))
+    assert image == ImageRef(reference=base_image, built=False, id=image.id)
 
 
 async def test_an_image_that_cannot_be_had_is_a_pull_error_with_a_remedy(provider):
@@ -110,10 +111,27 @@ async def test_with_buildkit_its_features_go_to_the_docker_program(provider, con
     (context.root / "dropped").write_text("x")
     config = context("RUN --mount=type=tmpfs,target=/t true").model_copy(update={"exclude": ("dropped",)})
     image = await provider.build(config, log=tmp_path / "log")
-    assert image.built and image.reference in (program / "arguments").read_text().splitlines()
+    # The name is given once the image is known to be made from what it goes by.
+    assert image.built and f"{image.reference}-unfinished" in (program / "arguments").read_text().splitlines()
     with tarfile.open(program / "stdin") as sent:
         assert sorted(sent.getnames()) == ["Dockerfile", "nonce"]
     assert (tmp_path / "log").read_text() == "working on it\n"
+
+
+async def test_there_too_an_image_goes_by_the_images_that_it_takes_files_from(provider, context, program, daemon):
+    name = f"benchflow-test/mounted-{uuid.uuid4().hex[:12]}"
+    config = context(f"RUN --mount=type=bind,from={name},target=/t true")
+    references = []
+    for change in ("ENV A=1", "ENV A=2"):
+        container = daemon.containers.create(context.base)
+        container.commit(name, "latest", changes=change)
+        container.remove()
+        references.append((await provider.build(config)).reference)
+        assert "--no-cache" not in (program / "arguments").read_text()
+    assert references[0] != references[1]
+    again = await provider.build(config.model_copy(update={"rebuild": "job"}))
+    assert again.reference not in references and "--no-cache" in (program / "arguments").read_text().splitlines()
+    daemon.images.remove(name, force=True)
 
 
 async def test_a_build_that_fails_there_shows_its_tail_too(provider, context, program):

@@ -192,6 +192,12 @@ async def test_a_ready_image_is_refused(builder):
     assert caught.value.key == "docker_image" and "--sandbox docker" in caught.value.remedy
 
 
+async def test_a_ready_image_with_files_is_refused_too(builder, tmp_path):
+    with pytest.raises(UnsupportedFeatureError, match="ready image whose content is unknown") as caught:
+        await builder.build(ImageConfig(image="debian", context=str(tmp_path)))
+    assert caught.value.key == "docker_image"
+
+
 @needs_root
 async def test_a_dockerfile_becomes_an_image(builder, workshop, task, tmp_path):
     (task.root / "data").write_text("data")
@@ -317,6 +323,42 @@ async def test_the_newest_layer_is_enough(builder, workshop, task, notes):
         record.unlink()
     await builder.build(task(*steps, "LABEL a=1"))
     assert said(notes) == ["0", "1", "2"]
+
+
+# --- built anew because somebody asks for it ---------------------------------------------------------
+
+
+async def test_a_rebuild_carries_all_steps_out_again_and_once(builder, workshop, task, notes):
+    steps = [f"RUN echo {n} >>{notes}" for n in range(2)]
+    before = await builder.build(task(*steps))
+    one, two = task(*steps, rebuild="job-1"), task(*steps, rebuild="job-2")
+    of_one = await asyncio.gather(builder.build(one), builder.build(one))
+    assert said(notes) == ["0", "1"] * 2
+    of_two = await builder.build(two)
+    assert len({image.reference for image in (before, *of_one, of_two)}) == 3
+    assert await builder.build(one) == of_one[0] == of_one[1]
+    assert said(notes) == ["0", "1"] * 3
+    assert await builder.build(task(*steps)) == of_two
+
+
+async def test_later_builds_begin_with_the_steps_of_a_rebuild(builder, workshop, task, notes):
+    step = f"RUN echo x >>{notes}"
+    await builder.build(task(step))
+    before = {file.stem for file in workshop.layers.glob("*.json")}
+    await builder.build(task(step, rebuild="job-1"))
+    await builder.build(task(step, "RUN true"))
+    assert said(notes) == ["x", "x"]
+    assert workshop.opened[-1] in {file.stem for file in workshop.layers.glob("*.json")} - before
+
+
+async def test_a_rebuild_that_was_cut_off_goes_on_where_it_was(builder, task, notes, tmp_path):
+    mended = tmp_path / "mended"
+    steps = (f"RUN echo one >>{notes}", f"RUN test -e {mended} && echo two >>{notes}")
+    with pytest.raises(ImageBuildError):
+        await builder.build(task(*steps, rebuild="job-1"))
+    mended.touch()
+    await builder.build(task(*steps, rebuild="job-1"))
+    assert said(notes) == ["one", "two"]
 
 
 # --- at the same moment ------------------------------------------------------------------------------

@@ -88,7 +88,8 @@ class Captures:
                 raise SandboxError(f"the snapshot {name} was removed while it was taken")
             return found
 
-        return await self._images.find(reference, built=True) or await self._images.locked(reference, make)
+        found = await self._images.find(reference, built=True)
+        return found if found is not None else await self._images.locked(reference, make)
 
     async def take(self, container: dict[str, Any]) -> str:
         """An image without a name that anybody knows. It goes with the last container that is made from it."""

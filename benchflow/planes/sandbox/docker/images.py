@@ -1,26 +1,27 @@
-"""Images: ready ones are found or pulled, the others built once per digest.
+"""Images: ready ones are found or pulled, the others built once per identity.
 
-A Dockerfile goes to the daemon's own builder; one that uses what only BuildKit has goes to the `docker`
-program, since the library cannot speak to BuildKit. Nothing here removes an image that was not built here.
+The identity of a built image is all that it is made from: its context, and the ids of the images that it takes files
+from. A Dockerfile goes to the daemon's own builder; one that uses what only BuildKit has goes to the `docker` program.
+Nothing here removes an image that was not built here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import hashlib
+import json
 import re
-import shutil
 import socket
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TypeVar
 
 from benchflow.contracts.sandbox import ImageConfig, ImageRef
 from benchflow.errors import (
-    DaemonUnavailableError,
     ImageBuildError,
     ImagePullError,
     RegistryUnavailableError,
@@ -28,15 +29,21 @@ from benchflow.errors import (
     SandboxError,
     SandboxSpaceError,
     SandboxUnavailableError,
+    UnsupportedFeatureError,
 )
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.bases import resolve
-from benchflow.planes.sandbox.context import Context, read_context
+from benchflow.planes.sandbox.context import Context, read_context, read_files
+from benchflow.planes.sandbox.docker.buildkit import build_by_program
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
 from benchflow.planes.sandbox.docker.translation import NotFound, is_busy, raise_if_full
+from benchflow.planes.sandbox.external_images import ExternalImage, external_images
+from benchflow.planes.sandbox.rebuilds import build_key, record_rebuild
 from benchflow.planes.sandbox.records import file_lock
-from benchflow.planes.sandbox.timeouts import awake_timeout, awake_wait
+from benchflow.planes.sandbox.timeouts import awake_clock, awake_wait
 from benchflow.planes.sandbox.transcript import Transcript
+
+T = TypeVar("T")
 
 REPOSITORY = "benchflow/task"
 DIGEST_LABEL = "benchflow.digest"
@@ -66,8 +73,24 @@ _REGISTRY_BUSY = (
 )
 """What the daemon says of a registry that does not answer, or not now."""
 
-_NO_DAEMON = ("Cannot connect to the Docker daemon", "error during connect", "error reading from server: EOF")
-"""What the `docker` program says when the daemon goes away."""
+UNFINISHED = "-unfinished"
+"""Ends the tag of a build until its identity is certain."""
+
+MAX_MOVES = 5
+"""Builds in a row during which an image that they start from moved."""
+
+
+@dataclass(frozen=True)
+class _Build:
+    """A build to be carried out. bases: the images that it starts from, with these ids; identity: of all of that."""
+
+    context: Context
+    bases: list[ExternalImage]
+    ids: dict[str, str | None]
+    identity: str
+    digest: str
+    tag: str
+    timeout_sec: float
 
 
 class Images:
@@ -77,81 +100,181 @@ class Images:
         self._engine = engine
 
     async def build(self, config: ImageConfig, log: Path | None) -> ImageRef:
-        """A ready image for a configuration, pulled or built if it is not here."""
+        """A ready image for a configuration, pulled or built if it is not here.
+
+        What is pulled takes of the time of the build, as if the builder had pulled it.
+        """
+        async with awake_clock() as clock:
+            return await self._build(config, log, lambda: max(config.timeout_sec - clock(), 0.0))
+
+    async def _build(self, config: ImageConfig, log: Path | None, left: Callable[[], float]) -> ImageRef:
         if config.image is not None:
-            found = await self.find(config.image, built=False)
-            return found or await self.locked(config.image, lambda: self._pull(config, log))
-        context = await asyncio.to_thread(read_context, config)
+            ready = await self._ready(ExternalImage(config.image), left(), log, _no_ready_image)
+            if config.context is None:
+                return ready
+            await self._refuse_triggers(config.image)
+            context = await asyncio.to_thread(read_files, config, ready.workdir)
+        else:
+            context = await asyncio.to_thread(read_context, config)
         given = config.digest
         if given is None:
             given = await asyncio.to_thread(context.digest)
         resolved = resolve(context.text, config.bases)
-        digest = resolved.digest(given.removeprefix("sha256:"))
+        own = resolved.digest(given.removeprefix("sha256:"))
         context = replace(context, sent=resolved.text if resolved.used else None)
-        tag = f"{REPOSITORY}:{digest[:32]}"
-        found = await self.find(tag, built=True)
-        return found or await self.locked(tag, lambda: self._make(context, tag, digest, config, log))
+        arguments = await self._platform_arguments() if context.buildkit_features() else {}
+        bases = external_images(resolved.text, context.shown, arguments)
+        for _ in range(MAX_MOVES):
+            for base in bases:
+                await self._ready(base, left(), log, partial(_no_base, context))
+            ids = await self._ids(bases)
+            identity = hashlib.sha256(json.dumps([own, resolved.text, ids]).encode()).hexdigest()
+            digest = build_key(identity, config.rebuild)
+            tag = f"{REPOSITORY}:{digest[:32]}"
+            made = partial(self._make, _Build(context, bases, ids, identity, digest, tag, left()), config, log)
+            if found := await self.find(tag, built=True) or await self.locked(tag, made):
+                return found
+        raise SandboxBusyError(
+            f"the images that {context.shown} starts from became others during {MAX_MOVES} builds",
+            file=context.shown,
+            key="FROM",
+            remedy="wait until nothing builds or pulls them",
+        )
 
     async def find(self, reference: str, built: bool) -> ImageRef | None:
         """The image of a name, if it is here. built: it was made by this engine."""
         try:
-            image = await self._engine.call(
-                lambda client: client.inspect_image(reference)  # type: ignore[no-untyped-call]
-            )
+            image = await self._inspect(reference)
         except NotFound:
             return None
         workdir = (image.get("Config") or {}).get("WorkingDir") or None
-        return ImageRef(reference=reference, workdir=None if workdir == "/" else workdir, built=built)
+        return ImageRef(
+            reference=reference, workdir=None if workdir == "/" else workdir, built=built, id=str(image["Id"])
+        )
 
-    async def locked(self, reference: str, make: Callable[[], Any]) -> ImageRef:
+    async def locked(self, reference: str, make: Callable[[], Awaitable[T]]) -> T:
         """One process at a time makes an image; those that waited find it."""
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", reference)[-100:]
         async with file_lock(state_dir() / "locks" / f"image-{name}.lock"):
-            found: ImageRef = await make()
-            return found
+            return await make()
+
+    async def _inspect(self, reference: str) -> dict[str, Any]:
+        image: dict[str, Any] = await self._engine.call(
+            lambda client: client.inspect_image(reference)  # type: ignore[no-untyped-call]
+        )
+        return image
+
+    async def _ids(self, images: Iterable[ExternalImage]) -> dict[str, str | None]:
+        """The ids of images at this moment, by name; None of one that is not here."""
+        found = {image.name: await self.find(image.name, built=False) for image in images}
+        return {name: image.id if image is not None else None for name, image in found.items()}
+
+    async def _platform_arguments(self) -> dict[str, str]:
+        """The build arguments that BuildKit defines by itself, in this form for FROM, too."""
+        version = await self._engine.call(lambda client: client.version(api_version=False))
+        values = {"PLATFORM": f"{version['Os']}/{version['Arch']}", "OS": version["Os"], "ARCH": version["Arch"]}
+        return {f"{side}{part}": value for side in ("TARGET", "BUILD") for part, value in values.items()}
+
+    async def _refuse_triggers(self, reference: str) -> None:
+        image = await self._inspect(reference)
+        if (image.get("Config") or {}).get("OnBuild"):
+            raise UnsupportedFeatureError(
+                f"{reference} has ONBUILD instructions, which would run before the files of environment/ are added",
+                key="docker_image",
+                remedy="write environment/Dockerfile, which starts FROM it",
+            )
 
     # --- ready images --------------------------------------------------------------------------------
 
-    async def _pull(self, config: ImageConfig, log: Path | None) -> ImageRef:
-        reference = str(config.image)
-        if found := await self.find(reference, built=False):
+    async def _ready(
+        self, image: ExternalImage, timeout: float, log: Path | None, missing: Callable[[str, str], SandboxError]
+    ) -> ImageRef:
+        """An image that is here, or can be pulled. missing: makes the error of a name and a reason."""
+        try:
+            if found := await self.find(image.name, built=False):
+                return found
+        except SandboxError as error:
+            if error.retryable or isinstance(error, SandboxUnavailableError):
+                raise
+            # No image can have such a name.
+            raise missing(image.name, error.message) from error
+        return await self.locked(image.name, partial(self._pull, image, timeout, log, missing))
+
+    async def _pull(
+        self, image: ExternalImage, timeout: float, log: Path | None, missing: Callable[[str, str], SandboxError]
+    ) -> ImageRef:
+        if found := await self.find(image.name, built=False):
             return found
-        transcript = Progress(log)
         try:
             await self._follow(
-                lambda client: client.pull(*_name_and_tag(reference), stream=True, decode=True),
-                transcript,
-                config.timeout_sec,
+                lambda client: client.pull(
+                    *_name_and_tag(image.name), stream=True, decode=True, platform=image.platform
+                ),
+                Progress(log),
+                timeout,
             )
         except (SandboxUnavailableError, SandboxSpaceError):
             raise
-        except (SandboxError, TimeoutError) as error:
-            reason = (
-                error.message if isinstance(error, SandboxError) else f"it took longer than {config.timeout_sec:g} s"
-            )
-            raise _pull_error(reason)(
-                f"the image {reference} is not on this host and cannot be pulled: {reason}",
-                key="docker_image",
-                remedy="check the name, log in to its registry (`docker login`), or put the image on this "
-                "host (`docker pull`, `docker load`)",
-            ) from error
-        if found := await self.find(reference, built=False):
+        except SandboxError as error:
+            raise missing(image.name, error.message) from error
+        except TimeoutError as error:
+            raise missing(image.name, f"it took longer than {timeout:g} s") from error
+        if found := await self.find(image.name, built=False):
             return found
-        raise ImagePullError(f"the image {reference} was pulled but is not on this host", key="docker_image")
+        raise missing(image.name, "it was pulled but is not on this host")
 
     # --- Dockerfiles ---------------------------------------------------------------------------------
 
-    async def _make(self, context: Context, tag: str, digest: str, config: ImageConfig, log: Path | None) -> ImageRef:
-        if found := await self.find(tag, built=True):
+    async def _make(self, build: _Build, config: ImageConfig, log: Path | None) -> ImageRef | None:
+        """The built image; None if an image that it starts from moved meanwhile, so that its identity is not known."""
+        if found := await self.find(build.tag, built=True):
             return found
-        transcript = Progress(log)
+        unfinished = f"{build.tag}{UNFINISHED}"
+        await self._carry_out(build, unfinished, config, Progress(log))
+        try:
+            if await self._ids(build.bases) != build.ids:
+                return None
+            if config.rebuild is not None:
+                await asyncio.to_thread(record_rebuild, build.identity, config.rebuild)
+            repository, _, name = build.tag.partition(":")
+            await self._engine.call(lambda client: client.tag(unfinished, repository, name))
+        finally:
+            with contextlib.suppress(NotFound):
+                await self._engine.call(lambda client: client.remove_image(unfinished, noprune=True))
+        return await self.find(build.tag, built=True)
+
+    async def _carry_out(self, build: _Build, tag: str, config: ImageConfig, transcript: Progress) -> None:
+        context, labels, has_cache = build.context, {DIGEST_LABEL: build.digest}, config.rebuild is None
         features = context.buildkit_features()
         archive = await asyncio.to_thread(context.archive)
         try:
             if features:
-                await self._by_program(context, archive, tag, digest, config.timeout_sec, transcript, features)
+                await build_by_program(
+                    context,
+                    archive,
+                    tag,
+                    labels,
+                    build.timeout_sec,
+                    transcript,
+                    features=features,
+                    has_cache=has_cache,
+                )
             else:
-                await self._by_daemon(context, archive, tag, digest, config.timeout_sec, transcript)
+                await self._follow(
+                    lambda client: client.build(
+                        fileobj=archive,
+                        custom_context=True,
+                        dockerfile=context.dockerfile,
+                        tag=tag,
+                        rm=True,
+                        forcerm=True,
+                        nocache=not has_cache,
+                        labels=labels,
+                        decode=True,
+                    ),
+                    transcript,
+                    build.timeout_sec,
+                )
         except TimeoutError as error:
             raise ImageBuildError(
                 f"the build took longer than {config.timeout_sec:g} s",
@@ -159,41 +282,16 @@ class Images:
                 remedy="raise build_timeout_sec, or make the build smaller",
                 log_tail=transcript.tail,
             ) from error
-        finally:
-            archive.close()
-        if found := await self.find(tag, built=True):
-            return found
-        raise ImageBuildError("the build left no image", file=context.shown, log_tail=transcript.tail)
-
-    async def _by_daemon(
-        self,
-        context: Context,
-        archive: IO[bytes],
-        tag: str,
-        digest: str,
-        timeout: float,
-        transcript: Progress,
-    ) -> None:
-        def start(client: RecordingClient) -> Any:
-            return client.build(
-                fileobj=archive,
-                custom_context=True,
-                dockerfile=context.dockerfile,
-                tag=tag,
-                rm=True,
-                forcerm=True,
-                labels={DIGEST_LABEL: digest},
-                decode=True,
-            )
-
-        try:
-            await self._follow(start, transcript, timeout)
-        except SandboxUnavailableError:
+        except (SandboxUnavailableError, ImageBuildError):
             raise
         except SandboxError as error:
             if error.retryable and not _NO_BASE.search(error.message):
                 raise
             raise _build_error(context, error.message, transcript) from error
+        finally:
+            archive.close()
+        if await self.find(tag, built=True) is None:
+            raise ImageBuildError("the build left no image", file=context.shown, log_tail=transcript.tail)
 
     async def _follow(self, start: Callable[[RecordingClient], Any], transcript: Progress, timeout: float) -> None:
         """Read the daemon's progress to its end in a thread; on a timeout or a cancellation hang up.
@@ -232,50 +330,6 @@ class Images:
             raise_if_full(transcript.error)
             raise (SandboxBusyError if is_busy(transcript.error) else SandboxError)(transcript.error)
 
-    async def _by_program(
-        self,
-        context: Context,
-        archive: IO[bytes],
-        tag: str,
-        digest: str,
-        timeout: float,
-        transcript: Transcript,
-        features: list[str],
-    ) -> None:
-        program = shutil.which("docker")
-        if program is None or not await _has_buildkit(program):
-            raise ImageBuildError(
-                f"it uses {', '.join(features)}, which needs BuildKit, and there is no `docker buildx` here",
-                file=context.shown,
-                remedy="install the docker command line with its buildx plugin, or write the step without it",
-            )
-        process = await asyncio.create_subprocess_exec(
-            *(program, "build", "--progress=plain", "--file", context.dockerfile, "--tag", tag),
-            *("--label", f"{DIGEST_LABEL}={digest}", "-"),
-            stdin=archive,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "DOCKER_BUILDKIT": "1"},
-        )
-        assert process.stdout is not None
-        try:
-            async with awake_timeout(timeout):
-                while piece := await process.stdout.read(64 * 1024):
-                    transcript.write(piece.decode(errors="replace"))
-                code = await process.wait()
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        if code and any(part in transcript.tail for part in _NO_DAEMON):
-            raise DaemonUnavailableError("the Docker daemon went away during a build", log_tail=transcript.tail)
-        if code:
-            failure = next((line for line in reversed(transcript.tail.splitlines()) if line.startswith("ERROR: ")), "")
-            if "did not complete successfully" not in failure:
-                raise_if_full(failure)
-            raise _build_error(context, f"docker build ended with exit status {code}", transcript)
-
 
 class Progress(Transcript):
     """A transcript of the daemon's progress objects. error: what the daemon says went wrong."""
@@ -294,38 +348,35 @@ class Progress(Transcript):
             self.write(f"{line['id']}: {line['status']}\n" if line.get("id") else f"{line['status']}\n")
 
 
-async def _has_buildkit(program: str) -> bool:
-    """Whether the docker program can build with BuildKit: by its plugin, or, before version 23, by itself."""
-    if (await _answer(program, "buildx", "version"))[0] == 0:
-        return True
-    version = re.search(r"version (\d+)\.", (await _answer(program, "--version"))[1])
-    return version is not None and 18 < int(version.group(1)) < 23
-
-
-async def _answer(program: str, *arguments: str) -> tuple[int, str]:
-    process = await asyncio.create_subprocess_exec(
-        program, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-    )
-    said, _ = await process.communicate()
-    return process.returncode or 0, said.decode(errors="replace")
-
-
 def _build_error(context: Context, reason: str, transcript: Transcript) -> SandboxError:
     if _NO_BASE.search(reason) or (reason.startswith("docker build") and _NO_BASE.search(transcript.tail)):
         bases = re.findall(r"^FROM\s+(?:--\S+\s+)*(\S+)", context.text, re.I | re.M)
-        return _pull_error(reason)(
-            f"an image that the build starts from cannot be had ({', '.join(bases)}): {reason}",
-            file=context.shown,
-            key="FROM",
-            remedy="check the name, log in to its registry, or put the image on this host (`docker pull`, "
-            "`docker load`)",
-            log_tail=transcript.tail,
-        )
+        error = _no_base(context, ", ".join(bases), reason)
+        error.log_tail = transcript.tail
+        return error
     return ImageBuildError(
         reason,
         file=context.shown,
         remedy="mend the step that failed; the whole log is kept with the results",
         log_tail=transcript.tail,
+    )
+
+
+def _no_base(context: Context, names: str, reason: str) -> SandboxError:
+    return _pull_error(reason)(
+        f"an image that the build starts from cannot be had ({names}): {reason}",
+        file=context.shown,
+        key="FROM",
+        remedy="check the name, log in to its registry, or put the image on this host (`docker pull`, `docker load`)",
+    )
+
+
+def _no_ready_image(name: str, reason: str) -> SandboxError:
+    return _pull_error(reason)(
+        f"the image {name} is not on this host and cannot be pulled: {reason}",
+        key="docker_image",
+        remedy="check the name, log in to its registry (`docker login`), or put the image on this host "
+        "(`docker pull`, `docker load`)",
     )
 
 

@@ -93,7 +93,8 @@ class Packs:
                 raise SandboxError(f"the snapshot {name} was removed while it was unpacked")
             return found
 
-        return await self._images.find(reference, built=True) or await self._images.locked(reference, make)
+        found = await self._images.find(reference, built=True)
+        return found if found is not None else await self._images.locked(reference, make)
 
     # --- to the store --------------------------------------------------------------------------------
 

@@ -126,8 +126,7 @@ class DockerProvider:
                 remedy='use "public" or "no-network"',
             )
         info, told = await self._daemon(), dict(secrets or {})
-        lock = self._held().starting.setdefault(spec.name, asyncio.Lock())
-        async with lock:
+        async with self._held().starting.setdefault(spec.name, asyncio.Lock()):
             found = await self._find(spec)
             container = found["Id"] if found else await self._create(spec, info, told)
             handle = handle_of(found) if found else container
@@ -152,6 +151,7 @@ class DockerProvider:
             generation=generation,
             workdir=workdir,
             warnings=launch.warnings_of(spec, info),
+            image=spec.image.identity,
         )
         return DockerSandbox(self._engine, connection, ref, self)
 

@@ -216,4 +216,5 @@ def ref_of(
         generation=generation,
         workdir=running.workdir,
         warnings=running.warnings,
+        image=spec.image.identity,
     )

@@ -35,6 +35,7 @@ from benchflow.planes.sandbox.context import Context, read_context
 from benchflow.planes.sandbox.local.build.copies import Copy
 from benchflow.planes.sandbox.local.build.dockerfile import PROXY_ARGS, read_recipe
 from benchflow.planes.sandbox.local.build.recipe import Base, LayerConfig, MakeDirectory, Recipe, Run, Step
+from benchflow.planes.sandbox.rebuilds import build_key, record_rebuild
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.planes.sandbox.transcript import Transcript
@@ -108,7 +109,8 @@ class Builder:
         used = await asyncio.to_thread(resolve, context.text, config.bases)
         host = await asyncio.to_thread(self._workshop.fingerprint)
         what = used.digest(digest.removeprefix("sha256:"))
-        key = _key("image", host, what, *(["entrypoint"] if config.entrypoint else []))
+        identity = _key("image", host, what, *(["entrypoint"] if config.entrypoint else []))
+        key = await asyncio.to_thread(build_key, identity, config.rebuild)
         if found := await self._workshop.find(key):
             return found
         async with file_lock(_lock(key)):
@@ -116,7 +118,11 @@ class Builder:
                 return found
             bases = {name: await self._base(context, name, reference) for name, reference in used.used.items()}
             recipe = await asyncio.to_thread(lambda: read_recipe(context, bases=bases, entrypoint=config.entrypoint))
-            return await _Build(self._workshop, config, context, recipe, host, key, Transcript(log)).run()
+            build = _Build(self._workshop, config, context, recipe, host, key, Transcript(log))
+            image = await build.run()
+            if config.rebuild is not None:
+                await asyncio.to_thread(record_rebuild, identity, config.rebuild)
+            return image
 
     async def _base(self, context: Context, name: str, reference: str) -> Base:
         known = await self._workshop.describe(reference)
@@ -158,7 +164,7 @@ class _Build:
     async def run(self) -> ImageRef:
         try:
             async with awake_timeout(self._config.timeout_sec) as timer:
-                return await self._carry_out(await self._reading(self._layer_keys))
+                return await self._carry_out(await self._reading(self._layer_identities))
         except TimeoutError as error:
             if not timer.expired():
                 raise
@@ -175,7 +181,9 @@ class _Build:
         finally:
             await self._close()
 
-    async def _carry_out(self, keys: list[str | None]) -> ImageRef:
+    async def _carry_out(self, identities: list[str | None]) -> ImageRef:
+        rebuild = self._config.rebuild
+        keys = [None if one is None else await asyncio.to_thread(build_key, one, rebuild) for one in identities]
         newest = await self._newest(keys)
         for number, (step, key) in enumerate(zip(self._recipe.steps, keys, strict=True)):
             self._step = step
@@ -186,6 +194,9 @@ class _Build:
                 self._reuse(key)
             else:
                 await self._layer(step, key)
+        if rebuild is not None:
+            for identity in filter(None, identities):
+                await asyncio.to_thread(record_rebuild, identity, rebuild)
         self._step = None
         image = await self._workshop.keep(await self._open(), self._key, self._recipe.config)
         self._say(f"Built {image.reference}")
@@ -193,8 +204,8 @@ class _Build:
 
     # --- layers --------------------------------------------------------------------------------------
 
-    def _layer_keys(self) -> list[str | None]:
-        """The key of the layer that each step makes; None for steps that make none."""
+    def _layer_identities(self) -> list[str | None]:
+        """What makes the layer of each step; None for steps that make none."""
         keys: list[str | None] = []
         below = self._recipe.upon or ""
         for step in self._recipe.steps:
