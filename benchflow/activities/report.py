@@ -263,6 +263,7 @@ class ReportActivities:
         spec = report.spec
         failure = report.error or report.verifier_error
         sandbox = report.sandbox
+        below = [text for text in (report.tree.warnings if report.tree else ()) if text not in report.warnings]
         about: dict[str, Any] = {"provider": spec.run.sandbox, "provisions": report.generations}
         if sandbox is not None:
             capabilities = get_provider(spec.run.sandbox).capabilities()
@@ -285,7 +286,7 @@ class ReportActivities:
             error=report.error,
             error_category=failure.category if failure else None,
             verifier_error=report.verifier_error,
-            warnings=report.warnings + [note for step in report.steps for note in _warnings(step)],
+            warnings=[*report.warnings, *below, *(note for step in report.steps for note in _warnings(step))],
             is_truncated=report.error is not None and report.error.category in TRUNCATING,
             n_tool_calls=report.n_tool_calls,
             n_prompts=len(report.steps[spec.begins_at[1] :]),

@@ -257,6 +257,15 @@ def submit(
             rich_help_panel=_SCORE,
         ),
     ] = None,
+    require_proven_state: Annotated[
+        bool,
+        typer.Option(
+            "--require-proven-state",
+            help="Refuse to branch over a world of which bench env check has not proven that its services lose no "
+            "state in a child.",
+            rich_help_panel=_RUN,
+        ),
+    ] = False,
     allow_code: AllowCode = None,
     yes: Yes = False,
     job_name: Annotated[
@@ -325,6 +334,7 @@ def submit(
         keep_max_mb=keep_max_mb,
         verify_in=verify_in,
         allow_code=allow_code,
+        require_proven_state=require_proven_state or None,
     )
     from benchflow.cli.plan import show_plan
     from benchflow.jobs import plan_job

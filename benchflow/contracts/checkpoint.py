@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Literal
 
 from benchflow.contracts.base import ArtifactRef, Model
-from benchflow.contracts.environment import StateSnapshot
+from benchflow.contracts.environment import Observation, StateSnapshot
 from benchflow.contracts.rollout import AgentSession, Answer
 from benchflow.contracts.sandbox import ImageRef
 
@@ -115,6 +115,8 @@ class Checkpoint(Model):
     by_layer: dict[str, float] = {}
     record: ArtifactRef | None = None
     digests: WorldDigests | None = None
+    observed: tuple[Observation, ...] = ()
+    """What the declared URLs of the world answered just before, without their bodies."""
 
     @property
     def rung(self) -> Rung:
