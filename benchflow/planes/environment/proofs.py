@@ -89,7 +89,9 @@ def reason_unproven(urls: Sequence[str], proofs: Mapping[str, UrlProof], *, are_
             source = "is declared" if are_declared else "is read by a verifier"
             return f"{url} {source}, and was not compared yet"
         if not proof.is_proven:
-            return proof.detail
+            # Without the detail, which may quote what services answer: results and histories hold this sentence.
+            how = "answered otherwise in a copy" if proof.is_lost else "was asked, and proves nothing"
+            return f"GET {url} {how}"
     return None
 
 

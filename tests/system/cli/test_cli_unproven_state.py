@@ -55,7 +55,7 @@ def test_a_value_that_lost_what_services_held_in_memory_says_so_everywhere(bench
     assert f"GET {ADDRESS}/log answers otherwise in the copy: $.actions has 0 entries" in copy_row(checked)["detail"]
     refused = bench("submit", task, "--branch", AFTER_ONE, "--sandbox", "local", "--require-proven-state", "--dry-run")
     assert refused.status == 2
-    assert f"{ADDRESS}/log answers otherwise" in " ".join(refused.err.split())
+    assert f"{ADDRESS}/log answered otherwise in a copy" in " ".join(refused.err.split())
     assert "environment.state.observe" in refused.err and "bench env check" in refused.err
 
 
@@ -105,6 +105,7 @@ def test_a_child_whose_services_lost_state_fails_where_proof_is_required(bench: 
 
 
 @pytest.mark.local
+@pytest.mark.long
 def test_a_world_without_databases_has_its_services_in_a_child_too(bench: Bench, tmp_path: Path) -> None:
     task = write_recall(tmp_path, "/rows", MANIFEST)
     _, result, _ = branched(bench, task, "stateless")

@@ -15,7 +15,8 @@ async function observation(url, show, patience) {
     const seen = { url, status, digest, size: body.length };
     return body.length <= show ? { ...seen, body: body.toString("utf8") } : seen;
   } catch (error) {
-    return { url, error: error.code === "ECONNREFUSED" ? "connection refused" : String(error.message).toLowerCase() };
+    const words = { ECONNREFUSED: "connection refused", ECONNRESET: "the answer was cut short", ABORT_ERR: "timed out" };
+    return { url, error: words[error.code] ?? String(error.message).toLowerCase() };
   }
 }
 
@@ -43,7 +44,8 @@ function got(parts, host, patience) {
     path: parts.pathname + parts.search,
     headers: { Host: parts.host, Accept: "*/*", Connection: "close" },
     rejectUnauthorized: false,
-    timeout: patience * 1000,
+    // For all of it: a stream may never end.
+    signal: AbortSignal.timeout(patience * 1000),
   };
   return new Promise((resolve, reject) => {
     const request = (parts.protocol === "https:" ? https : http).get(options, (response) => {
@@ -61,7 +63,6 @@ function got(parts, host, patience) {
       );
       response.on("error", reject);
     });
-    request.on("timeout", () => request.destroy(new Error("timed out")));
     request.on("error", reject);
   });
 }

@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import json
 import ssl
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,8 +19,11 @@ def observation(url: str, show: int, patience: float) -> dict[str, Any]:
     """Return what a GET of the URL is answered. show: most bytes of a body that is returned itself."""
     try:
         status, body = answer_of(url, patience)
+    except http.client.IncompleteRead:
+        return {"url": url, "error": "the answer was cut short"}
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return {"url": url, "error": str(getattr(error, "strerror", None) or error or type(error).__name__).lower()}
+        said = str(getattr(error, "strerror", None) or error)
+        return {"url": url, "error": said.lower() or type(error).__name__}
     if len(body) > MAX_BODY:
         return {"url": url, "error": f"the body is larger than {MAX_BODY >> 20} MiB"}
     seen = {"url": url, "status": status, "digest": hashlib.sha256(canonical(body)).hexdigest(), "size": len(body)}
@@ -44,11 +48,27 @@ def answer_of(url: str, patience: float) -> tuple[int, bytes]:
             place = (parts.path or "/") + ("?" + parts.query if parts.query else "")
             link.request("GET", place, headers={"Host": parts.netloc, "Accept": "*/*", "Connection": "close"})
             response = link.getresponse()
-            return response.status, response.read(MAX_BODY + 1)
+            return response.status, body_of(response, time.monotonic() + patience)
         finally:
             link.close()
     assert refused
     raise refused
+
+
+def body_of(response: http.client.HTTPResponse, deadline: float) -> bytes:
+    """Return the body, or more than `MAX_BODY` bytes of it. A stream that never ends is given up at the deadline."""
+    body = b""
+    while len(body) <= MAX_BODY:
+        piece = response.read1(1 << 16)
+        if not piece:
+            # What is still to come of a length that was announced; `read1` does not tell.
+            if response.length:
+                raise http.client.IncompleteRead(body, response.length)
+            break
+        body += piece
+        if time.monotonic() > deadline:
+            raise TimeoutError("timed out")
+    return body
 
 
 def opened(scheme: str, host: str, port: int | None, patience: float) -> http.client.HTTPConnection:

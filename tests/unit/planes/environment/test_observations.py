@@ -103,8 +103,10 @@ def test_of_a_url_the_last_trial_counts_and_a_broken_record_proves_nothing(tmp_p
     assert read_proofs(paths, "d") == {}
     record_proofs(paths, "d", [UrlProof(url=URL, is_proven=True), UrlProof(url="other", is_proven=True)])
     assert reason_unproven([URL, "other"], read_proofs(paths, "d"), are_declared=True) is None
-    record_proofs(paths, "d", [UrlProof(url=URL, is_proven=False, detail="it differs")])
-    assert reason_unproven([URL, "other"], read_proofs(paths, "d"), are_declared=True) == "it differs"
+    record_proofs(paths, "d", [UrlProof(url=URL, is_lost=True, detail="$ is 1, not a secret")])
+    known = read_proofs(paths, "d")
+    assert reason_unproven([URL, "other"], known, are_declared=True) == f"GET {URL} answered otherwise in a copy"
+    assert reason_unproven(["other"], known, are_declared=True) is None
     assert read_proofs(paths, "e") == {}
     (paths.proofs / "d.json").write_text("{")
     assert read_proofs(paths, "d") == {}
