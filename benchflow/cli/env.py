@@ -66,7 +66,7 @@ def check(
     screen = console(stderr=True)
     waiting = screen.waiting("") if screen.is_terminal else None
     with waiting or nullcontext():
-        found = run_to_its_end(tried(setting, lambda what: waiting.tell(f"{what} …") if waiting else None))
+        found = run_to_its_end(tried(setting, lambda what: waiting.tell(f"{what} …") if waiting else None, task))
     if as_json:
         print_json({"ok": found.ok, **found.model_dump(mode="json")})
     else:

@@ -15,7 +15,7 @@ from benchflow.activities.world import image_config, run_setup_commands, world_i
 from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
 from benchflow.contracts.task import SandboxConfig, Task
 from benchflow.errors import BenchFlowError, ImagePullError
-from benchflow.jobs.worlds import World
+from benchflow.jobs.worlds import World, image_digest
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.oracle import run_oracle
 from benchflow.planes.environment.fit import check_task_fits
@@ -148,13 +148,23 @@ def run_to_its_end(work: Coroutine[Any, Any, R]) -> R:
         raise KeyboardInterrupt from None
 
 
-async def tried(setting: Setting, tell: Callable[[str], None]) -> EnvironmentCheck:
-    """Try the world, write down what is known of its copies, and let go of its provider."""
+async def tried(setting: Setting, tell: Callable[[str], None], task: Path | None = None) -> EnvironmentCheck:
+    """Try the world, write down what is known of its copies, and let go of its provider.
+
+    Args:
+        setting: What it is tried in.
+        tell: Is told what is tried now.
+        task: The directory of the task whose world it is, if any.
+    """
     try:
         await _remove_left(setting.provider)
         found = await try_world(setting, tell)
         world = World(setting.manifest, Path(setting.source))
-        record_proofs(StatePaths.default(), world.ref(None).digest, found.urls)
+        of = (
+            {"task": setting.task, "task_image": image_digest(task, load_task(task, has_manifest=True))} if task else {}
+        )
+        proofs = [proof.model_copy(update=of) for proof in found.urls]
+        record_proofs(StatePaths.default(), world.ref(None).digest, proofs)
         return found
     finally:
         await close_providers(OWNER)

@@ -14,7 +14,7 @@ from benchflow.contracts.sandbox import Capabilities
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, UnprovenStateError, UnsupportedFeatureError
 from benchflow.jobs.agents import OURS
-from benchflow.jobs.worlds import World
+from benchflow.jobs.worlds import World, image_digest
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.child import check_child
 from benchflow.planes.agent.registry import record_for
@@ -110,7 +110,8 @@ def _unproven(world: World, path: Path, task: Task) -> str | None:
     declared = world.manifest.state.observe if world.manifest.state is not None else ()
     urls = declared or urls_of_verifier(world.manifest, task, path)
     proofs = read_proofs(StatePaths.default(), world.ref(None).digest)
-    return reason_unproven(urls, proofs, are_declared=bool(declared))
+    image = image_digest(path, task)
+    return reason_unproven(urls, proofs, are_declared=bool(declared), task=task.name, task_image=image)
 
 
 def _rungs(agent: AgentSpec, *, mounted: bool) -> tuple[Rung, ...]:

@@ -42,6 +42,12 @@ class UrlProof(Model):
     image: str = ""
     """The image of that sandbox."""
 
+    task: str = ""
+    """The task in whose world it was tried; empty for none."""
+
+    task_image: str = ""
+    """Digest of the files that the task's image was built from, by which the proof of a changed one is known."""
+
     at: str = ""
     """When, in ISO 8601."""
 
@@ -71,13 +77,17 @@ def read_proofs(paths: StatePaths, digest: str) -> dict[str, UrlProof]:
         return {}
 
 
-def reason_unproven(urls: Sequence[str], proofs: Mapping[str, UrlProof], *, are_declared: bool) -> str | None:
+def reason_unproven(
+    urls: Sequence[str], proofs: Mapping[str, UrlProof], *, are_declared: bool, task: str = "", task_image: str = ""
+) -> str | None:
     """Return why copies of a world are not proven to answer as the world itself; None where they are.
 
     Args:
         urls: Whose answers count: the declared ones, else those that verifiers read.
         proofs: What is known of the world, by URL.
         are_declared: Whether the manifest names them.
+        task, task_image: The task that is to be run, and the digest of what its image is built from. A proof of another
+            task counts, since one check is to do for a world of many tasks; one of another image of this task does not.
     """
     if not urls:
         return "no URL is declared by which copies could be compared, and none was found in the verifiers"
@@ -88,6 +98,8 @@ def reason_unproven(urls: Sequence[str], proofs: Mapping[str, UrlProof], *, are_
         if proof is None:
             source = "is declared" if are_declared else "is read by a verifier"
             return f"{url} {source}, and was not compared yet"
+        if task and proof.task == task and proof.task_image != task_image:
+            return f"the image of {task} was changed since {url} was compared"
         if not proof.is_proven:
             # Without the detail, which may quote what services answer: results and histories hold this sentence.
             how = "answered otherwise in a copy" if proof.is_lost else "was asked, and proves nothing"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +93,12 @@ def test_a_world_whose_state_is_in_its_database_is_proven_and_warned_of_no_more(
 @pytest.mark.local
 @pytest.mark.long
 def test_a_child_whose_services_lost_state_fails_where_proof_is_required(bench: Bench, tmp_path: Path) -> None:
-    """Also where the proof is of a world that had not lost it, such as the one before its image was changed."""
+    """Although there is a proof, of the image of another task in the same world."""
     task = write_recall(tmp_path, "/log", observing("/log"))
-    honest = task / "environment" / "recall"
-    forgetful = honest.read_text()
-    honest.write_text(forgetful.replace('{"actions": log}', '{"actions": rows}'))
-    assert copy_row(check(bench, task))["outcome"] == "holds"
-    honest.write_text(forgetful)
+    other = shutil.copytree(task, task.with_name("other"))
+    program = other / "environment" / "recall"
+    program.write_text(program.read_text().replace('{"actions": log}', '{"actions": rows}'))
+    assert copy_row(check(bench, other))["outcome"] == "holds"
     ran, result, _ = branched(bench, task, "refused", "--require-proven-state")
     assert (ran.status, result["rewards"]) == (1, None)
     assert "/log answered HTTP 200" in result["error"]["message"]

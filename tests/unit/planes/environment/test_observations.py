@@ -112,6 +112,14 @@ def test_of_a_url_the_last_trial_counts_and_a_broken_record_proves_nothing(tmp_p
     assert read_proofs(paths, "d") == {}
 
 
+def test_a_proof_counts_for_other_tasks_of_its_world_and_not_for_another_image_of_its_own() -> None:
+    known = {URL: UrlProof(url=URL, is_proven=True, task="one", task_image="a")}
+    assert reason_unproven([URL], known, are_declared=True, task="one", task_image="a") is None
+    assert reason_unproven([URL], known, are_declared=True, task="two", task_image="b") is None
+    changed = reason_unproven([URL], known, are_declared=True, task="one", task_image="b")
+    assert changed == f"the image of one was changed since {URL} was compared"
+
+
 @pytest.mark.parametrize(
     ("urls", "are_declared", "reason"),
     [
