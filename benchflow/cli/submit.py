@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import AllowCode, Json, Yes
+from benchflow.cli.command import AllowCode, Json, RequireProvenState, VerifyIn, Yes
 
 if TYPE_CHECKING:
     from benchflow.cli.request import FileRequest
@@ -247,25 +247,8 @@ def submit(
             rich_help_panel=_SCORE,
         ),
     ] = None,
-    verify_in: Annotated[
-        str | None,
-        typer.Option(
-            metavar="shared|separate",
-            help="Where verifiers run: where the agent worked, or in a fresh sandbox that receives the workspace and "
-            "declared artifacts only. Not a fresh one by default, because a verifier may read more than that. "
-            "[dim]\\[default: as each task says][/dim]",
-            rich_help_panel=_SCORE,
-        ),
-    ] = None,
-    require_proven_state: Annotated[
-        bool,
-        typer.Option(
-            "--require-proven-state",
-            help="Refuse to branch over a world of which bench env check has not proven that its services lose no "
-            "state in a child.",
-            rich_help_panel=_RUN,
-        ),
-    ] = False,
+    verify_in: VerifyIn = None,
+    require_proven_state: RequireProvenState = False,
     allow_code: AllowCode = None,
     yes: Yes = False,
     job_name: Annotated[
