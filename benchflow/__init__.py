@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from benchflow.contracts.config import RuntimeConfig as RuntimeConfig
     from benchflow.contracts.config import Scene as Scene
     from benchflow.contracts.config import Turn as Turn
+    from benchflow.contracts.images import ImageConfig as ImageConfig
+    from benchflow.contracts.images import ImageRef as ImageRef
     from benchflow.contracts.job import RetryConfig as RetryConfig
     from benchflow.contracts.modes import GrpoMode as GrpoMode
     from benchflow.contracts.modes import ValueMode as ValueMode
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from benchflow.contracts.rollout import RolloutTree as RolloutTree
     from benchflow.contracts.rollout import UserQuestion as UserQuestion
     from benchflow.contracts.sandbox import ImageBuilder as ImageBuilder
-    from benchflow.contracts.sandbox import ImageConfig as ImageConfig
-    from benchflow.contracts.sandbox import ImageRef as ImageRef
     from benchflow.contracts.sandbox import Sandbox as Sandbox
     from benchflow.contracts.sandbox import SandboxExecResult as SandboxExecResult
     from benchflow.contracts.task import Task as Task
@@ -73,8 +73,8 @@ _PUBLIC = {
     "Group": "benchflow.contracts.branch",
     "GrpoMode": "benchflow.contracts.modes",
     "ImageBuilder": "benchflow.contracts.sandbox",
-    "ImageConfig": "benchflow.contracts.sandbox",
-    "ImageRef": "benchflow.contracts.sandbox",
+    "ImageConfig": "benchflow.contracts.images",
+    "ImageRef": "benchflow.contracts.images",
     "JobConfig": "benchflow.contracts.config",
     "LLMJudgeRewardFunc": "benchflow.rubric",
     "RetryConfig": "benchflow.contracts.job",

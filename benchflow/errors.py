@@ -347,6 +347,12 @@ class StatelessError(StateError, builtins.RuntimeError):
     """The environment declares no state, so that there is nothing to snapshot, restore or query."""
 
 
+class UnprovenStateError(StateError, UsageError):
+    """A copy of the world does not, or not provably, answer as the world itself, and the job requires that."""
+
+    category = "state"
+
+
 class StateBusyError(StateError):
     """A process holds a database of the world."""
 

@@ -148,6 +148,11 @@ class StatePaths:
         return self.root / "checkpoints"
 
     @property
+    def proofs(self) -> Path:
+        """What `bench env check` has proven of worlds, one file a world."""
+        return self.root / "proofs"
+
+    @property
     def gateway(self) -> GatewayPaths:
         return GatewayPaths(self.root / "gateway")
 

@@ -15,7 +15,8 @@ from typing import Any
 from benchflow.activities.world import check_health, health_limit, image_config, run_setup_commands, world_image_config
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.environment import EnvironmentRef
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.contracts.task import SandboxConfig, Task, VerifierConfig
 from benchflow.errors import ImagePullError, SandboxStartError, UnsupportedFeatureError
 from benchflow.planes.agent.account import AGENT_USER

@@ -93,6 +93,8 @@ class CheckpointActivities:
         digests = None
         if session is not None and session.rung == "replay" and session.begun is not None:
             digests = await world_digests(sandbox, world)
+        # Before the capture: afterwards the world may go on, and a copy begins with what was captured.
+        observed = await world.observe() if world is not None else ()
         captured = await capture(
             f"{name}.{number}",
             sandbox,
@@ -118,6 +120,7 @@ class CheckpointActivities:
             session=session,
             baseline=work.baseline,
             digests=digests,
+            observed=observed,
             by_layer=dict(captured.by_layer),
         )
 

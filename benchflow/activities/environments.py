@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchflow.activities.context import WorkerContext
 from benchflow.contracts.agent import TOOLBOX_ROOT
-from benchflow.contracts.environment import BASELINE, Manifest, StateSnapshot
+from benchflow.contracts.environment import BASELINE, Manifest, Observation, StateSnapshot
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.sandbox import SandboxProvider, SandboxRef, SandboxSpec
 from benchflow.contracts.task import Task
-from benchflow.errors import WorldError
+from benchflow.errors import UnprovenStateError, WorldError
 from benchflow.paths import RolloutPaths
 from benchflow.planes.environment.environment import ManifestEnvironment
+from benchflow.planes.environment.observing import differences
 from benchflow.planes.environment.outfit import Outfit
 from benchflow.planes.environment.outfit import fit_out_world as fit_out
 from benchflow.planes.environment.state import diff_snapshots, read_state
@@ -184,6 +185,31 @@ async def keep_state(
 
     await asyncio.to_thread(write)
     return evidence, []
+
+
+async def compare_copy(
+    spec: RolloutSpec, world: ManifestEnvironment, observed: Sequence[Observation]
+) -> tuple[str, ...]:
+    """Return which URLs of a copied world answer otherwise than they did in the world that it is a copy of.
+
+    Args:
+        spec: The rollout that begins in the copy.
+        world: The copy.
+        observed: The answers in the world itself, just before the checkpoint.
+
+    Raises:
+        UnprovenStateError: There are any, and the job requires that there are none.
+    """
+    if not observed:
+        return ()
+    found = differences(observed, await world.observe())
+    if found and spec.run.require_proven_state:
+        raise UnprovenStateError(
+            found[0],
+            key="environment.state.observe",
+            remedy="have the service keep this state in its database or in files, and see bench env check",
+        )
+    return found
 
 
 async def keep_logs(world: ManifestEnvironment, paths: RolloutPaths) -> list[str]:

@@ -20,8 +20,8 @@ from benchflow.archive_reader import ArchiveLimits, copy_content, read_archive
 from benchflow.confined import MAX_DEPTH, ConfinedDirectory, Entry
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.checkpoint import Checkpoint
+from benchflow.contracts.images import ImageRef
 from benchflow.contracts.job import RolloutSpec
-from benchflow.contracts.sandbox import ImageRef
 from benchflow.errors import CorruptArtifactError, UnsafePathError
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox import get_provider

@@ -17,10 +17,10 @@ from temporalio import activity
 from benchflow.activities.agents import redactor_for
 from benchflow.activities.attempts import is_cancelled
 from benchflow.activities.boundary import failures_before
+from benchflow.activities.call_warnings import call_warnings
 from benchflow.activities.clean_room import end_rooms
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import keep_logs, world_of
-from benchflow.activities.models import call_warnings
 from benchflow.activities.portable import lay_out_record
 from benchflow.activities.session_files import keep_journals
 from benchflow.confined import ConfinedDirectory
@@ -263,6 +263,7 @@ class ReportActivities:
         spec = report.spec
         failure = report.error or report.verifier_error
         sandbox = report.sandbox
+        below = [text for text in (report.tree.warnings if report.tree else ()) if text not in report.warnings]
         about: dict[str, Any] = {"provider": spec.run.sandbox, "provisions": report.generations}
         if sandbox is not None:
             capabilities = get_provider(spec.run.sandbox).capabilities()
@@ -285,7 +286,7 @@ class ReportActivities:
             error=report.error,
             error_category=failure.category if failure else None,
             verifier_error=report.verifier_error,
-            warnings=report.warnings + [note for step in report.steps for note in _warnings(step)],
+            warnings=[*report.warnings, *below, *(note for step in report.steps for note in _warnings(step))],
             is_truncated=report.error is not None and report.error.category in TRUNCATING,
             n_tool_calls=report.n_tool_calls,
             n_prompts=len(report.steps[spec.begins_at[1] :]),

@@ -17,6 +17,7 @@ from benchflow.activities.clean_room import clean_room_sec
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import (
     command_env,
+    compare_copy,
     entrypoint_env,
     fit_out_world,
     start_world,
@@ -39,6 +40,7 @@ from benchflow.activities.world import check_health, health_limit, run_setup_com
 from benchflow.checkpoints import prove
 from benchflow.contracts import names
 from benchflow.contracts.activities import ProvisionInput, Readied, ReadinessInput, RolloutPlan, SandboxInput
+from benchflow.contracts.environment import unproven_warning
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.options import CAPACITY_VARIABLE
@@ -152,6 +154,8 @@ class RolloutActivities:
         if spec.run.judge.base_url is None:
             self._secrets(spec).check_judges(judging, task)
         setup = task.sandbox.setup_commands
+        if environment is not None and environment.unproven is not None:
+            warnings = [*warnings, unproven_warning(environment)]
         return RolloutPlan(
             steps=_told_otherwise(lower(blueprint, spec), spec),
             strategy=task.multi_step_reward_strategy,
@@ -275,7 +279,9 @@ class RolloutActivities:
         with redacted_errors(redactor_for(context, spec, task)):
             world = await world_of(context, spec, task, here.sandbox)
             if world is not None:
-                readied = Readied(world=await world.readiness())
+                readied = Readied(
+                    world=await world.readiness(), differences=await compare_copy(spec, world, here.observed)
+                )
             if task.sandbox.healthcheck is not None:
                 await check_health(sandbox, task.sandbox.healthcheck, command_env(context, spec, task))
             if world is not None and readied is not None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchflow.contracts.ids import short_hash
+from benchflow.contracts.images import ImageConfig
 from benchflow.contracts.rollout import Step
-from benchflow.contracts.sandbox import ImageConfig, Sandbox
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import Healthcheck, Task
 from benchflow.errors import ReadinessError, SetupCommandError
 from benchflow.planes.sandbox.timeouts import awake_clock

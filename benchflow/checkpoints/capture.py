@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from benchflow.contracts.checkpoint import FilesLayer, StateLayer
 from benchflow.contracts.environment import Environment, StateSnapshot
 from benchflow.contracts.ids import short_hash
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.errors import SandboxError, StateBusyError, TornCheckpointError
 
 FENCE = "/var/lib/benchflow/fence"

@@ -25,7 +25,11 @@ async def prove(checkpoint: Checkpoint, sandbox: Sandbox, world: Environment | N
             key=checkpoint.id,
             remedy="take the checkpoint again",
         )
-    if world is None or checkpoint.state is None:
+    if world is None:
+        return
+    if checkpoint.state is None:
+        # Nothing is put back, and its services are to run all the same.
+        await world.provision()
         return
     try:
         await world.restore(checkpoint.state.snapshot)

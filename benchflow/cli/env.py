@@ -18,7 +18,13 @@ app = typer.Typer(help="Environments: check a manifest, compare states.", no_arg
 
 JobsDir = Annotated[Path, typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.")]
 
-_SIGNS = {"holds": ("✓", "green"), "fails": ("✗", "bold red"), "not declared": ("–", "dim"), "not tried": ("·", "dim")}
+_SIGNS = {
+    "holds": ("✓", "green"),
+    "fails": ("✗", "bold red"),
+    "unproven": ("!", "yellow"),
+    "not declared": ("–", "dim"),
+    "not tried": ("·", "dim"),
+}
 
 
 @app.command(cls=Command)
@@ -33,16 +39,21 @@ def check(
         str, typer.Option(metavar="NAME", help="Where: docker, local, or auto for the one that this machine has.")
     ] = "auto",
     write: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="URL[:BODY]",
-            help="A POST by which a service writes, to see it rolled back. "
+            help="A POST by which a service writes, to see it rolled back; repeatable. "
             "Without it, SQLite writes a row into each declared database.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Start a manifest's world, wait for it, roll it back, end it; say what holds.
+
+    Where the manifest declares URLs to observe, or the verifier of --task reads
+    some, a copy of the world, as a child of a branch has one, is held against
+    it by their answers, after the task's oracle or --write has changed them.
+    bench submit --branch knows what was proven.
 
     Everything happens in a sandbox of its own, which is removed in any case.
     Exit status: 0 all that is declared holds, 1 something does not, 2 the
@@ -51,11 +62,11 @@ def check(
     from benchflow.cli.screen import console, print_error, print_json
     from benchflow.cli.world import NO_TASK, run_to_its_end, setting_of, tried
 
-    setting = setting_of(manifest, task, sandbox, write)
+    setting = setting_of(manifest, task, sandbox, write or [])
     screen = console(stderr=True)
     waiting = screen.waiting("") if screen.is_terminal else None
     with waiting or nullcontext():
-        found = run_to_its_end(tried(setting, lambda what: waiting.tell(f"{what} …") if waiting else None))
+        found = run_to_its_end(tried(setting, lambda what: waiting.tell(f"{what} …") if waiting else None, task))
     if as_json:
         print_json({"ok": found.ok, **found.model_dump(mode="json")})
     else:
@@ -77,7 +88,7 @@ def _show(found: EnvironmentCheck) -> None:
     rows = table(("what", {"no_wrap": True}), ("took", {"justify": "right", "no_wrap": True}), "what was seen")
     for finding in found.findings:
         sign, style = _SIGNS[finding.outcome]
-        holds = finding.outcome in ("holds", "fails")
+        holds = finding.outcome in ("holds", "fails", "unproven")
         said = finding.detail if holds else f"{finding.outcome}{': ' if finding.detail else ''}{finding.detail}"
         rows.add_row(Text(f"{sign} {finding.what}", style), _took(finding.seconds), Text(said, "" if holds else "dim"))
     screen.print(rows)

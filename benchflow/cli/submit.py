@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import AllowCode, Json, Yes
+from benchflow.cli.command import AllowCode, Json, RequireProvenState, VerifyIn, Yes
 
 if TYPE_CHECKING:
     from benchflow.cli.request import FileRequest
@@ -255,16 +255,8 @@ def submit(
             rich_help_panel=_SCORE,
         ),
     ] = None,
-    verify_in: Annotated[
-        str | None,
-        typer.Option(
-            metavar="shared|separate",
-            help="Where verifiers run: where the agent worked, or in a fresh sandbox that receives the workspace and "
-            "declared artifacts only. Not a fresh one by default, because a verifier may read more than that. "
-            "[dim]\\[default: as each task says][/dim]",
-            rich_help_panel=_SCORE,
-        ),
-    ] = None,
+    verify_in: VerifyIn = None,
+    require_proven_state: RequireProvenState = False,
     allow_code: AllowCode = None,
     yes: Yes = False,
     job_name: Annotated[
@@ -334,6 +326,7 @@ def submit(
         verify_in=verify_in,
         rebuild=rebuild or None,
         allow_code=allow_code,
+        require_proven_state=require_proven_state or None,
     )
     from benchflow.cli.plan import show_plan
     from benchflow.jobs import plan_job

@@ -7,18 +7,23 @@ import os
 import secrets as randomness
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from benchflow.activities.world import image_config, run_setup_commands, world_image_config
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.contracts.task import SandboxConfig, Task
 from benchflow.errors import BenchFlowError, ImagePullError
-from benchflow.jobs.worlds import World
+from benchflow.jobs.worlds import World, image_digest
+from benchflow.paths import StatePaths
+from benchflow.planes.agent.oracle import run_oracle
 from benchflow.planes.environment.fit import check_task_fits
 from benchflow.planes.environment.manifest import read_manifest
+from benchflow.planes.environment.proofs import record_proofs
 from benchflow.planes.environment.trial import EnvironmentCheck, Setting, try_world
+from benchflow.planes.environment.verifier_urls import urls_of_verifier
 from benchflow.planes.environment.writing import parse_post
 from benchflow.planes.sandbox import close_providers, get_provider
 from benchflow.planes.sandbox.choice import AUTO, choose
@@ -37,12 +42,15 @@ LIFETIME_SEC = 3600.0
 NO_TASK = "check"
 """The task's id that a world is told where no task was given."""
 
+ORACLE_SEC = 600.0
+"""What an oracle may take that has no limit of its own."""
+
 _DEADLINE = "benchflow.deadline"
 
 
-def setting_of(manifest: Path, task_directory: Path | None, sandbox: str, write: str | None) -> Setting:
+def setting_of(manifest: Path, task_directory: Path | None, sandbox: str, write: Sequence[str]) -> Setting:
     """Everything that can be said before a sandbox is started. Raises the typed error of the first thing wrong."""
-    post = parse_post(write) if write is not None else None
+    posts = tuple(parse_post(each) for each in write)
     task_directory = task_directory.absolute() if task_directory is not None else None
     world = World(read_manifest(manifest), manifest)
     task = None
@@ -58,6 +66,8 @@ def setting_of(manifest: Path, task_directory: Path | None, sandbox: str, write:
     wanted = task.sandbox if task is not None else SandboxConfig()
     forwarded = secrets.forwarded(world.manifest)
     hidden = (str(task_directory.absolute()),) if task_directory is not None else ()
+    declared = world.manifest.state.observe if world.manifest.state is not None else ()
+    seen = urls_of_verifier(world.manifest, task, task_directory) if task is not None and task_directory else ()
     return Setting(
         manifest=world.manifest,
         source=str(manifest),
@@ -83,8 +93,35 @@ def setting_of(manifest: Path, task_directory: Path | None, sandbox: str, write:
         env=secrets.resolve(wanted.env) | forwarded,
         secrets=forwarded if world.manifest.owns_lifecycle else {},
         prepare=_setup_of(task, world, secrets) if task is not None else None,
-        post=post,
+        posts=posts,
+        observe=declared or seen,
+        is_declared=bool(declared),
+        solve=_oracle_of(task, task_directory, world, secrets) if task is not None and task_directory else None,
     )
+
+
+def _oracle_of(
+    task: Task, directory: Path, world: World, secrets: Secrets
+) -> Callable[[Sandbox], Awaitable[str]] | None:
+    """Return what runs the oracles of a task, one step after another, and says how they ended. None: it has none."""
+    found = [files.oracle_dir for files in task.step_files.values()] if task.steps else [task.oracle_dir]
+    sources = [directory / source for source in found if source is not None]
+    if not sources:
+        return None
+    env = secrets.resolve(world.manifest.task_env(task.name, "exec"), task.sandbox.env, task.oracle.env)
+    limit = task.oracle.timeout_sec or ORACLE_SEC
+
+    async def solve(sandbox: Sandbox) -> str:
+        for number, source in enumerate(sources):
+            target = "/solution" if source.name == "solution" else "/oracle"
+            turn, _ = await run_oracle(
+                sandbox, key=f"oracle-{number}", source=source, target=target, env=env, timeout=limit
+            )
+            if turn.failure is not None:
+                return f"the oracle of {task.name} was run: {turn.failure.message}"
+        return f"the oracle of {task.name} was run"
+
+    return solve
 
 
 def _setup_of(task: Task, world: World, secrets: Secrets) -> Callable[[Sandbox], Awaitable[None]]:
@@ -112,11 +149,24 @@ def run_to_its_end(work: Coroutine[Any, Any, R]) -> R:
         raise KeyboardInterrupt from None
 
 
-async def tried(setting: Setting, tell: Callable[[str], None]) -> EnvironmentCheck:
-    """Try the world, and let go of its provider."""
+async def tried(setting: Setting, tell: Callable[[str], None], task: Path | None = None) -> EnvironmentCheck:
+    """Try the world, write down what is known of its copies, and let go of its provider.
+
+    Args:
+        setting: What it is tried in.
+        tell: Is told what is tried now.
+        task: The directory of the task whose world it is, if any.
+    """
     try:
         await _remove_left(setting.provider)
-        return await try_world(setting, tell)
+        found = await try_world(setting, tell)
+        world = World(setting.manifest, Path(setting.source))
+        of = (
+            {"task": setting.task, "task_image": image_digest(task, load_task(task, has_manifest=True))} if task else {}
+        )
+        proofs = [proof.model_copy(update=of) for proof in found.urls]
+        record_proofs(StatePaths.default(), world.ref(None).digest, proofs)
+        return found
     finally:
         await close_providers(OWNER)
 
@@ -129,6 +179,7 @@ async def _remove_left(provider: SandboxProvider) -> None:
             # A clock may be set, and a host asleep, while a check goes on.
             if is_late and is_abandoned(sandbox.labels.get(OWNER_LABEL, "")):
                 await provider.remove(sandbox.name)
+                await provider.remove_snapshots(f"{sandbox.name}-")
     except BenchFlowError:
         # Whether the provider works is for the trial to say.
         return

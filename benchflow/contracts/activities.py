@@ -7,7 +7,7 @@ from typing import Literal
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import ChildSpec, CustomPolicy, StateValue
 from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionBegin, SessionLayer, WorldDigests
-from benchflow.contracts.environment import ReadyWorld, StateSnapshot
+from benchflow.contracts.environment import Observation, ReadyWorld, StateSnapshot
 from benchflow.contracts.job import AgentSpec, Origin, RolloutSpec
 from benchflow.contracts.lost import LostGroup, LostRollout
 from benchflow.contracts.rollout import (
@@ -144,12 +144,16 @@ class Readied(Model):
 
     world: ReadyWorld | None = None
     baseline: StateSnapshot | None = None
+    differences: tuple[str, ...] = ()
+    """Which of its URLs answer otherwise than they did when the checkpoint was taken that it began with."""
 
 
 class ReadinessInput(SandboxInput):
     """baseline: the state that the agent began with, where the sandbox began with a later one."""
 
     baseline: StateSnapshot | None = None
+    observed: tuple[Observation, ...] = ()
+    """What the URLs of the world answered when the checkpoint was taken that the sandbox began with."""
 
 
 class CheckpointInput(SandboxInput):

@@ -194,6 +194,8 @@ class ChildOutcome(Model):
     n_tool_calls: int = 0
     tree: str | None = None
     pack: ArtifactRef | None = None
+    warnings: tuple[str, ...] = ()
+    """In what its world, and those of the children below it, differed from the world where they began."""
 
     @property
     def returns(self) -> float | None:

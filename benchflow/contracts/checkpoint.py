@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Literal
 
 from benchflow.contracts.base import ArtifactRef, Model
-from benchflow.contracts.environment import StateSnapshot
+from benchflow.contracts.environment import Observation, StateSnapshot
+from benchflow.contracts.images import ImageRef
 from benchflow.contracts.rollout import AgentSession, Answer
-from benchflow.contracts.sandbox import ImageRef
 
 Rung = Literal["process", "load", "replay", "fresh"]
 """How an agent's session goes on in a copy of its world, best first.
@@ -115,6 +115,8 @@ class Checkpoint(Model):
     by_layer: dict[str, float] = {}
     record: ArtifactRef | None = None
     digests: WorldDigests | None = None
+    observed: tuple[Observation, ...] = ()
+    """What the declared URLs of the world answered just before, without their bodies."""
 
     @property
     def rung(self) -> Rung:

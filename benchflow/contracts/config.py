@@ -98,6 +98,10 @@ class RunOptions(Model):
 
     allow_code: list[str] = []
     """Modules whose code tasks may name, to be imported on the host. None but installed entry points by default."""
+
+    require_proven_state: bool = False
+    """Refuse to branch over a world unless `bench env check` has proven that copies of it answer alike."""
+
     agent_env: dict[str, str] = Field(default={}, repr=False)
     base_url: str | None = None
     effort: str | None = None

@@ -62,6 +62,8 @@ class StateTable(Model):
 
     kind: Literal["sqlite"] = "sqlite"
     paths: tuple[str, ...] = ()
+    observe: tuple[str, ...] = ()
+    """URLs, as the sandbox sees them, that must answer a GET in a copy of the world as they do in the world itself."""
 
 
 class Manifest(Model):
@@ -107,6 +109,16 @@ class EnvironmentRef(Model):
     digest: str
     source: str
     image: ArtifactRef | None = None
+    unproven: str | None = None
+    """Why the answers of its services are not proven to be the same in a copy, where the job branches; else None."""
+
+
+def unproven_warning(environment: EnvironmentRef) -> str:
+    """Return the warning of a branch over a world whose copies are not proven to answer as it does."""
+    return (
+        f"{environment.manifest.name}: services start anew in each child, and V(s) is wrong where they hold state in "
+        f"memory: {environment.unproven}; see bench env check {environment.source}"
+    )
 
 
 # --- a started world ------------------------------------------------------------------------------------
@@ -131,6 +143,33 @@ class ProbeAnswer(Model):
     healthy: bool
     answer: str
     seconds: float | None = None
+
+
+class Observation(Model):
+    """What a service answered to a GET. Two are of the same state if status and digest are equal."""
+
+    url: str
+    """As it was declared, or found in a verifier."""
+
+    status: int | None = None
+    """HTTP status; None where there was no answer."""
+
+    digest: str = ""
+    """SHA-256 of the body, in hex: of JSON, whatever the order of its keys and its spaces."""
+
+    size: int = 0
+    """Bytes of the body."""
+
+    body: str | None = None
+    """The body itself, as text, where it was asked for and is not too long."""
+
+    error: str = ""
+    """Why there was no answer."""
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether it shows a state, and is no error or redirect."""
+        return self.status is not None and 200 <= self.status < 300
 
 
 class ReadyWorld(Model):

@@ -145,6 +145,9 @@ class RunConfig(Model):
     allow_code: list[str] = []
     """Modules whose code the tasks may name, to be imported by workers. The user's own word, given at submit."""
 
+    require_proven_state: bool = False
+    """Whether a copy of a world fails whose services answer otherwise than in the world itself."""
+
 
 class Origin(Model):
     """The host and directory that results go back to."""

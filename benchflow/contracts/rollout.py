@@ -121,6 +121,8 @@ class RolloutTree(Model):
     rollout: str
     root: str
     nodes: list[Node]
+    warnings: list[str] = []
+    """Why its values may be wrong: worlds of children that are not, or not provably, copies of their parent's."""
 
     def path(self, node_id: str) -> list[Node]:
         """Return the nodes from the root to `node_id`.

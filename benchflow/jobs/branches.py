@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from benchflow.branching.checks import check
+from benchflow.contracts.branch import Unbranched
 from benchflow.contracts.checkpoint import RUNGS, Rung
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.sandbox import Capabilities
 from benchflow.contracts.task import Task
-from benchflow.errors import ConfigError, UnsupportedFeatureError
+from benchflow.errors import ConfigError, UnprovenStateError, UnsupportedFeatureError
 from benchflow.jobs.agents import OURS
-from benchflow.jobs.worlds import World
+from benchflow.jobs.worlds import World, image_digest
+from benchflow.paths import StatePaths
 from benchflow.planes.agent.child import check_child
 from benchflow.planes.agent.registry import record_for
+from benchflow.planes.environment.proofs import read_proofs, reason_unproven
+from benchflow.planes.environment.verifier_urls import urls_of_verifier
 from benchflow.planes.sandbox.processes import probe_processes, process_refusal
 
 
@@ -66,6 +71,47 @@ def check_branch(
             except ConfigError as error:
                 error.file = error.file or f"{task.name} · {agent.label}"
                 raise
+
+
+def unproven_worlds(
+    config: JobConfig, tasks: Sequence[tuple[Path, Task]], worlds: Mapping[str, World]
+) -> dict[str, str]:
+    """Return, by task, why copies of its world are not proven to answer as the world itself.
+
+    Args:
+        config: Of the job. One whose rollouts do not branch copies no world.
+        tasks: With their directories, in which their verifiers are.
+        worlds: Of the tasks that have one, by name.
+
+    Raises:
+        UnprovenStateError: There is one, and the job requires that there is none.
+    """
+    if config.branch is None or isinstance(config.branch.policy, Unbranched):
+        return {}
+    found: dict[str, str] = {}
+    for path, task in tasks:
+        world = worlds.get(task.name)
+        reason = _unproven(world, path, task) if world is not None else None
+        if world is None or reason is None:
+            continue
+        if config.require_proven_state:
+            raise UnprovenStateError(
+                f"services of {world.manifest.name} start anew in each child of {task.name}, and are not proven to "
+                f"hold no state in memory: {reason}",
+                file=str(world.source),
+                key="environment.state.observe",
+                remedy=f"prove it: bench env check {world.source} --task {path}",
+            )
+        found[task.name] = reason
+    return found
+
+
+def _unproven(world: World, path: Path, task: Task) -> str | None:
+    declared = world.manifest.state.observe if world.manifest.state is not None else ()
+    urls = declared or urls_of_verifier(world.manifest, task, path)
+    proofs = read_proofs(StatePaths.default(), world.ref(None).digest)
+    image = image_digest(path, task)
+    return reason_unproven(urls, proofs, are_declared=bool(declared), task=task.name, task_image=image)
 
 
 def _rungs(agent: AgentSpec, *, mounted: bool) -> tuple[Rung, ...]:

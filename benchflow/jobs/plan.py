@@ -7,7 +7,7 @@ import fnmatch
 import os
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,13 +18,13 @@ from benchflow import secrets
 from benchflow.contracts import ids
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.config import JobConfig
-from benchflow.contracts.environment import EnvironmentRef
+from benchflow.contracts.environment import EnvironmentRef, unproven_warning
 from benchflow.contracts.job import AgentSpec, JobSpec, RunConfig, TaskRef
 from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, TaskError
 from benchflow.jobs.agents import for_all, prepare_agent, require_reachable
-from benchflow.jobs.branches import check_branch
+from benchflow.jobs.branches import check_branch, unproven_worlds
 from benchflow.jobs.modes import lowered
 from benchflow.jobs.worlds import World, Worlds
 from benchflow.paths import JobPaths
@@ -58,6 +58,8 @@ class JobPlan:
     """Timing of its workflows, from this process's environment."""
     values: dict[str, str] = field(default_factory=dict, repr=False)
     sandbox_reason: str | None = None
+    unproven: Mapping[str, str] = field(default_factory=dict)
+    """Why copies of a task's world are not proven to answer as it does, by task name."""
 
     @property
     def id(self) -> str:
@@ -102,6 +104,8 @@ def plan_job(config: JobConfig) -> JobPlan:
     checked = config.model_copy(update={"agents": agents, "sandbox": chosen.sandbox})
     shared = worlds.shared(agents)
     check_branch(config, [task for _, task in tasks], agents, provider.capabilities(), shared)
+    unproven = unproven_worlds(config, tasks, worlds.found)
+    warnings += _unproven_warnings(worlds.found, unproven)
     if shared is not None and config.concurrency > 1:
         checked = checked.model_copy(update={"concurrency": 1})
         warnings.append(f"{shared.manifest.name} is persistent: its rollouts share a sandbox, one after another")
@@ -116,7 +120,14 @@ def plan_job(config: JobConfig) -> JobPlan:
         options=options,
         values=values,
         sandbox_reason=chosen.reason or None,
+        unproven=unproven,
     )
+
+
+def _unproven_warnings(worlds: Mapping[str, World], unproven: Mapping[str, str]) -> list[str]:
+    """Return a warning for each world and reason, whatever the number of its tasks."""
+    refs = (worlds[name].ref(None).model_copy(update={"unproven": reason}) for name, reason in unproven.items())
+    return [*dict.fromkeys(unproven_warning(ref) for ref in refs)]
 
 
 def _prepare(agents: Sequence[AgentSpec], salt: str) -> tuple[list[AgentSpec], dict[str, str]]:
@@ -207,6 +218,8 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             image = await _pack(world.image, store) if world.image else None
             worlds[world.source] = world.ref(image)
         environment = worlds[world.source] if world is not None else None
+        if environment is not None and task.name in plan.unproven:
+            environment = environment.model_copy(update={"unproven": plan.unproven[task.name]})
         refs.append(
             TaskRef(
                 name=task.name,
@@ -243,6 +256,7 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             verify_in=config.verify_in,
             rebuild=_rebuild_of(plan),
             allow_code=config.allow_code,
+            require_proven_state=config.require_proven_state,
         ),
         retry=config.retry,
         context_root=str(config.context_root.absolute()) if config.context_root else None,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.environment import EnvironmentRef, Manifest
+from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.task import Task
 from benchflow.errors import ManifestError
@@ -49,13 +50,21 @@ class World:
         return EnvironmentRef(manifest=self.manifest, digest=digest, source=str(self.source.absolute()), image=image)
 
 
+def image_digest(directory: Path, task: Task) -> str:
+    """Return the digest of the files that a task's image is built from; empty where it has no Dockerfile."""
+    if task.dockerfile is None:
+        return ""
+    context = directory / (task.environment_dir or "environment")
+    return short_hash(f"{digest_tree(context)}/{file_digest(directory / task.dockerfile)}", 32)
+
+
 class Worlds:
     """The worlds of a job's tasks. option: the manifest that was given for all of them."""
 
     def __init__(self, option: Path | None) -> None:
         self._option = option
         self._read: dict[Path, World] = {}
-        self._base: dict[str, tuple[str, str]] = {}
+        self._base: dict[str, str] = {}
         self.found: dict[str, World] = {}
 
     def add(self, path: Path, task: Task) -> set[str]:
@@ -69,8 +78,7 @@ class Worlds:
         check_task_fits(world.manifest, task, source=source, directory=path)
         self.found[task.name] = world
         if world.manifest.base_image is not None and task.dockerfile is not None:
-            context = path / (task.environment_dir or "environment")
-            self._base[task.name] = (digest_tree(context), file_digest(path / task.dockerfile))
+            self._base[task.name] = image_digest(path, task)
         return set(world.manifest.forward_env.keys)
 
     def shared(self, agents: Sequence[AgentSpec]) -> World | None:

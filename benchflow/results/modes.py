@@ -59,6 +59,8 @@ class _Row(Model):
     n: int = 0
     failed: dict[str, str] = {}
     error: str | None = None
+    warnings: list[str] = []
+    """Of the tree: why its values may be wrong."""
 
 
 class GroupRow(_Row):
@@ -144,6 +146,7 @@ def _row(mode: JobMode, result: RolloutResult, paths: RolloutPaths, tree: Rollou
         "n": node.n if node is not None else 0,
         "failed": {chain: _told(failure) for chain, failure in node.failed.items()} if node is not None else {},
         "error": _why_not(node, result),
+        "warnings": tree.warnings if tree is not None else [],
     }
     if isinstance(mode, ValueMode):
         known = node.model_dump(include={"value", "variance", "stderr"}) if node is not None else {}

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow.contracts.base import ArtifactRef, BlobStore
+from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.sandbox import (
     Capabilities,
     EntrypointState,
     ExecChunk,
-    ImageConfig,
-    ImageRef,
     OwnedSandbox,
     SandboxExecResult,
     SandboxRef,

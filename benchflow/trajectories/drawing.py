@@ -25,6 +25,8 @@ CHECKPOINT = "◆"
 _INDENT = 3
 _MIN_TEXT = 24
 """Columns for what is told of a node: guides that leave fewer are cut."""
+_MAX_WARNINGS = 5
+"""Of a tree, that are shown."""
 _MOST_NAMES = 3
 """Of children that failed, where they are folded."""
 
@@ -66,9 +68,17 @@ def draw(
         drawn += _fitted(line, told.text(line), console)
     if legend := " · ".join(told.legend()):
         drawn += Text(legend, style="dim").wrap(console, width)
+    for warning in _shortened(tree.warnings):
+        drawn += Text.assemble(("warning: ", "yellow"), sanitise_line(warning)).wrap(console, width)
     for part in drawn:
         part.rstrip()
     return Group(*drawn)
+
+
+def _shortened(warnings: Sequence[str]) -> list[str]:
+    """Return the first warnings, and how many more there are: a tree may have one for each child."""
+    more = len(warnings) - _MAX_WARNINGS
+    return [*warnings[:_MAX_WARNINGS], *([f"{more} more in tree.json"] if more > 0 else [])]
 
 
 def _fewer(tree: RolloutTree, most: int) -> list[_Line]:

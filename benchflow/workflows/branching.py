@@ -25,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
         Unbranched,
     )
     from benchflow.contracts.checkpoint import Checkpoint, Rung
+    from benchflow.contracts.environment import unproven_warning
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.rollout import (
         Node,
@@ -59,6 +60,9 @@ class Branches:
         self.asked: str | None = None
         self.adopted: dict[int, str] = {}
         self.undone: list[Usage] = []
+        self.differences: tuple[str, ...] = ()
+        """In what the world of this rollout's sandbox differs from the one that it is a copy of."""
+
         aggregate = spec.run.branch.aggregate if spec.run.branch is not None else ""
         self._aggregate = OwnAggregate(aggregate) if is_own(aggregate) else None
         self._counting = asyncio.Lock()
@@ -81,6 +85,12 @@ class Branches:
     def kept(self) -> list[Checkpoint]:
         """What is kept of the states of all children, and below them."""
         return [checkpoint for outcome in self.outcomes for checkpoint in outcome.kept]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """In what the worlds of this rollout, and of all below it, differ from those that they are copies of."""
+        own = [f"{self.chain}: {text}" if self.chain else text for text in self.differences]
+        return (*own, *(text for outcome in self.outcomes for text in outcome.warnings))
 
     @property
     def n_tool_calls(self) -> int:
@@ -322,7 +332,10 @@ class Branches:
 
     def tree(self, own: Sequence[Node], returns: float | None = None) -> RolloutTree:
         """The tree from where this rollout begins, as far as it has grown."""
-        return grow(self._spec.id, own, self.outcomes, self._values(), returns=returns)
+        environment = self._spec.task.environment
+        unproven = [unproven_warning(environment)] if environment is not None and environment.unproven else []
+        grown = grow(self._spec.id, own, self.outcomes, self._values(), returns=returns)
+        return grown.model_copy(update={"warnings": [*unproven, *self.warnings]})
 
     def _known(self, steps: Sequence[StepOutcome]) -> RolloutTree:
         """The tree as far as this rollout knows it: what led to it, its own nodes, and all below."""
@@ -384,6 +397,7 @@ def child_outcome(
         used=total([*_used(steps[branches.begun :]), *branches.used]),
         n_tool_calls=outcome.n_tool_calls,
         pack=outcome.pack,
+        warnings=branches.warnings,
     )
 
 

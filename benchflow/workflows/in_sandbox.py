@@ -197,10 +197,12 @@ class InSandbox:
         self.warnings += [text for text in self.sandbox.warnings if text not in self.warnings]
         if plan.has_healthcheck or plan.readiness_timeout_sec:
             self._begin("readiness")
-            baseline = checkpoint.baseline if checkpoint is not None else None
-            here = ReadinessInput(spec=spec, sandbox=self.sandbox, baseline=baseline)
+            begun = {"baseline": checkpoint.baseline, "observed": checkpoint.observed} if checkpoint is not None else {}
+            here = ReadinessInput(spec=spec, sandbox=self.sandbox, **begun)
             limit = plan.healthcheck_timeout_sec + plan.readiness_timeout_sec + spec.options.margin_sec
             self.readied = await self.on_host(names.READINESS, here, Readied | None, limit)
+            self.branches.differences = self.readied.differences if self.readied is not None else ()
+            self.warnings += self.branches.differences
 
     # --- a step ----------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from trivial_task import IMAGE
 
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.acp.client import Client
 from benchflow.planes.agent.acp.notes import SessionFiles

@@ -9,7 +9,8 @@ import sys
 import time
 import uuid
 
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.errors import BenchFlowError
 from benchflow.planes.sandbox.local.images import BARE
 from benchflow.planes.sandbox.local.provider import STACK_LABEL, LocalProvider

@@ -38,7 +38,8 @@ from local_steps import why_left_out
 from office_world import Office
 
 from benchflow.contracts.environment import BASELINE, Manifest, Readiness, Service, StateTable
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.environment.interpreter import interpreter_of, program_of
 from benchflow.planes.environment.keeper import Keeper

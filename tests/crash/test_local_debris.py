@@ -19,7 +19,7 @@ from support.embedded import chance_of_this_run
 from support.local_churn import KEPT, STACK, churn, live, spec_of, stop_in_a_capture
 from support.local_world import LocalWorld, free_subnet
 
-from benchflow.contracts.sandbox import ImageRef
+from benchflow.contracts.images import ImageRef
 from benchflow.errors import SandboxLostError
 from benchflow.planes.sandbox.local.cgroups import END_SEC
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE

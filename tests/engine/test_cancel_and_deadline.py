@@ -16,8 +16,8 @@ from benchflow.activities import report
 from benchflow.activities.turns import TurnActivities
 from benchflow.contracts import names
 from benchflow.contracts.activities import StepInput
+from benchflow.contracts.images import ImageRef
 from benchflow.contracts.rollout import Answer, TurnResult
-from benchflow.contracts.sandbox import ImageRef
 from benchflow.jobs import Job
 from benchflow.testing.waiting import until
 

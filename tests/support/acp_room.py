@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxRef, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxRef, SandboxSpec
 from benchflow.planes.agent.acp.client import Client
 from benchflow.planes.agent.acp.limits import Limits, Patience
 from benchflow.planes.agent.acp.notes import Message, SessionFiles

@@ -20,7 +20,8 @@ from support.acp_room import CWD, LOG, PATIENT, PROVIDERS, USER
 from support.small_agents import node_agent
 
 from benchflow.contracts.agent import AgentRecord
-from benchflow.contracts.sandbox import ImageRef, Mount, Sandbox, SandboxRef, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Mount, Sandbox, SandboxRef, SandboxSpec
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import Limits
 from benchflow.planes.agent.acp.notes import Message, SessionFiles

@@ -11,7 +11,8 @@ import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from benchflow.contracts.sandbox import ImageRef, SandboxRef, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.errors import BenchFlowError
 from benchflow.planes.sandbox.docker.engine import RecordingClient
 from benchflow.planes.sandbox.docker.provider import DockerProvider

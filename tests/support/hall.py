@@ -14,7 +14,8 @@ from typing import Any
 
 from benchflow.checkpoints.capture import FENCE
 from benchflow.contracts.base import ArtifactRef, BlobStore
-from benchflow.contracts.sandbox import Capabilities, ImageRef, OwnedSandbox, SandboxExecResult, SandboxRef, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Capabilities, OwnedSandbox, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.planes.reward.capture import LEFT
 from benchflow.testing.noop_sandbox import REWARD_FILE, NoopProvider, NoopSandbox
 

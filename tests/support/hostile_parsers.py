@@ -14,9 +14,9 @@ from typing import Any
 
 from benchflow.confined import ConfinedPath
 from benchflow.contracts.gateway import Api
+from benchflow.contracts.images import ImageConfig
 from benchflow.contracts.reward import JudgeScale
 from benchflow.contracts.rollout import RolloutResult, RolloutTree
-from benchflow.contracts.sandbox import ImageConfig
 from benchflow.errors import BenchFlowError
 from benchflow.gateway.dialects import DIALECTS
 from benchflow.gateway.dialects.reading import documents, read_json

@@ -27,8 +27,9 @@ from benchflow.contracts.gateway import (
     Registration,
     agent_base_url,
 )
+from benchflow.contracts.images import ImageRef
 from benchflow.contracts.rollout import AgentSession
-from benchflow.contracts.sandbox import ImageRef, Mount, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.sandbox import Mount, Sandbox, SandboxProvider, SandboxSpec
 from benchflow.gateway.client import GatewayClient, make_token
 from benchflow.gateway.process import ensure_gateway, is_running
 from benchflow.paths import StatePaths

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from benchflow.contracts.sandbox import ImageRef, SandboxRef, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.errors import BenchFlowError
 from benchflow.planes.sandbox.local.provider import LocalProvider
 from benchflow.planes.sandbox.local.store.store import Store

@@ -111,7 +111,8 @@ print(json.dumps([found, memories]))
 # On the host: who may use a key of this process's session, by inheritance and by its keyring's number.
 KEYRINGS = r"""
 import asyncio, json, subprocess, sys
-from benchflow.contracts.sandbox import ImageRef, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.planes.sandbox.local.provider import LocalProvider
 
 CALLS = '''

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider, SandboxRef, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxRef, SandboxSpec
 from benchflow.planes.sandbox.local.images import BARE
 from benchflow.testing.sandbox_conformance.fixtures import STACK_LABEL, Fixtures, elsewhere, make_provider, remove_all
 

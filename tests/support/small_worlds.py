@@ -14,7 +14,8 @@ import pytest_asyncio
 from support.local_sandboxes import Economical
 
 from benchflow.contracts.environment import Manifest, Service
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.errors import ServiceDiedError
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.environment.keeper import Keeper

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.planes.agent.toolbox import Toolbox
 from benchflow.planes.environment.interpreter import Kind, program_of
 from benchflow.planes.environment.keeper import Keeper

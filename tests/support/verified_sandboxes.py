@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageRef, Sandbox
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import VerifierConfig, VerifierDocument
 from benchflow.planes.reward.verify import ScriptVerifier
 from benchflow.planes.sandbox.local.images import BARE

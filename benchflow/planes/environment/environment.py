@@ -16,7 +16,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow.contracts.environment import Manifest, ReadyWorld, Service, ServiceStatus, StateSnapshot, WorldState
+from benchflow.contracts.environment import (
+    Manifest,
+    Observation,
+    ReadyWorld,
+    Service,
+    ServiceStatus,
+    StateSnapshot,
+    WorldState,
+)
 from benchflow.contracts.sandbox import EntrypointState, Sandbox, SandboxProvider
 from benchflow.errors import (
     SandboxError,
@@ -28,6 +36,7 @@ from benchflow.errors import (
 )
 from benchflow.planes.environment import incarnation
 from benchflow.planes.environment.keeper import Keeper
+from benchflow.planes.environment.observing import observe
 from benchflow.planes.environment.readiness import targets_of, wait_until_healthy
 from benchflow.planes.environment.services import Services
 from benchflow.planes.environment.state import SqliteStore, read_state
@@ -227,6 +236,11 @@ class ManifestEnvironment:
 
     def _store(self) -> SqliteStore:
         return SqliteStore(self._place.keeper, foreign=self._foreign)
+
+    async def observe(self) -> tuple[Observation, ...]:
+        """Ask the URLs that the manifest declares for this, and return their answers without the bodies."""
+        state = self._manifest.state
+        return await observe(self._place.keeper, state.observe if state is not None else ())
 
     # --- who serves it -------------------------------------------------------------------------------
 

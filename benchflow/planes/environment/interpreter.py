@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, cast
 
-from benchflow.contracts.sandbox import ImageRef, SandboxExecResult, SandboxProvider
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import SandboxExecResult, SandboxProvider
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import Toolbox
 from benchflow.planes.sandbox.image_facts import image_fact

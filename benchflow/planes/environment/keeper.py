@@ -57,7 +57,7 @@ class Keeper:
         self._kind = kind
 
     async def ask(self, operation: str, request: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """Have an operation carried out: `snapshot`, `restore`, `probe`, `ports`. Repeatable, each of them.
+        """Have an operation carried out: `snapshot`, `restore`, `probe`, `ports`, `observe`. Repeatable, each of them.
 
         Raises `StateError` (key: the path it is about), its `StateBusyError`, and `WorldError` when the helper did not
         run or not end in `timeout` seconds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -33,7 +33,7 @@ class Timed(NamedTuple):
 class Rollback:
     """One after the other: `take_baseline`, `write`, `restore`, `reset`. Each says what was seen.
 
-    directory: on this host, for copies of the state. source: the manifest's file. post: the request that writes, in
+    directory: on this host, for copies of the state. source: the manifest's file. posts: the requests that write, in
     place of SQLite. All raise `WorldError` for what the world does not do.
     """
 
@@ -45,14 +45,14 @@ class Rollback:
         directory: Path,
         source: str,
         *,
-        post: Post | None,
+        posts: Sequence[Post],
     ) -> None:
         self._world = world
         self._place = place
         self._writer = writer
         self._directory = directory
         self._source = source
-        self._post = post
+        self._posts = posts
         self._digests: dict[str, str] = {}
         self._baseline: StateSnapshot
 
@@ -99,9 +99,9 @@ class Rollback:
 
     async def _write(self) -> str:
         sandbox = self._place.sandbox
-        if self._post is not None:
+        if self._posts:
             try:
-                return await self._writer.send(sandbox, self._post)
+                return ", ".join([await self._writer.send(sandbox, post) for post in self._posts])
             except WorldError as error:
                 logs = await self._world.logs(tail=_TAIL)
                 error.log_tail = error.log_tail or "\n".join(f"{name}:\n{text}" for name, text in logs.items() if text)

@@ -34,6 +34,7 @@ def problems_of(manifest: Manifest, written: dict[str, Any]) -> Iterator[Problem
     yield from _forward_env(manifest)
     if manifest.state is not None:
         yield from _state(manifest.state.paths)
+        yield from _urls(manifest.state.observe, ("state", "observe"))
 
 
 def _names(manifest: Manifest) -> Iterator[Problem]:
@@ -117,15 +118,18 @@ def _readiness(manifest: Manifest) -> Iterator[Problem]:
     for index, port in enumerate(manifest.ports):
         yield from _port(port, ("ports", index))
     yield from _given_twice(manifest.ports, ("ports",))
-    at: KeyPath = ("readiness", "http")
-    for index, url in enumerate(manifest.readiness.http):
-        problem = _url_problem(url)
-        if problem:
-            yield (*at, index), f"{url!r} {problem}", "write it like http://localhost:8000/health"
-    yield from _given_twice(manifest.readiness.http, at)
+    yield from _urls(manifest.readiness.http, ("readiness", "http"))
     for index, port in enumerate(manifest.readiness.tcp):
         yield from _port(port, ("readiness", "tcp", index))
     yield from _given_twice(manifest.readiness.tcp, ("readiness", "tcp"))
+
+
+def _urls(urls: Sequence[str], at: KeyPath) -> Iterator[Problem]:
+    for index, url in enumerate(urls):
+        problem = _url_problem(url)
+        if problem:
+            yield (*at, index), f"{url!r} {problem}", "write it like http://localhost:8000/health"
+    yield from _given_twice(urls, at)
 
 
 def _url_problem(url: str) -> str | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -17,24 +17,28 @@ from typing import Literal
 from benchflow.contracts.base import Model
 from benchflow.contracts.environment import Manifest, ReadyWorld
 from benchflow.contracts.failures import failure_of
+from benchflow.contracts.images import ImageRef
 from benchflow.contracts.rollout import Failure
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider, SandboxSpec
-from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError, WorldError
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError, UnprovenStateError, WorldError
 from benchflow.paths import StatePaths
-from benchflow.planes.environment.environment import ManifestEnvironment, Place
-from benchflow.planes.environment.outfit import fit_out_world
+from benchflow.planes.environment.copying import Comparison
+from benchflow.planes.environment.environment import ManifestEnvironment, Place, Recycle
+from benchflow.planes.environment.outfit import Outfit, fit_out_world
+from benchflow.planes.environment.proofs import UrlProof
 from benchflow.planes.environment.rollback import Rollback, Timed, answers_of
 from benchflow.planes.environment.writing import Post, Writer
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
-Outcome = Literal["holds", "fails", "not declared", "not tried"]
+Outcome = Literal["holds", "fails", "unproven", "not declared", "not tried"]
 
 START_SEC = 120.0
 """What a sandbox may take to start."""
 
 _ROLLBACK = ("snapshot", "write", "restore", "reset")
-_ROWS = ("image", "sandbox", "services", "ready", *_ROLLBACK, "teardown", "removed")
+_ROWS = ("image", "sandbox", "services", "ready", *_ROLLBACK, "copy", "teardown", "removed")
+_MAX_DETAILS = 3
 
 
 class Finding(Model):
@@ -47,12 +51,16 @@ class Finding(Model):
 
 
 class EnvironmentCheck(Model):
-    """What a trial found, in its order. world: as it became ready. failure: of the first thing that fails."""
+    """What a trial found, in its order. world: as it became ready. failure: of the first thing that fails.
+
+    urls: what was seen of each URL in a copy of the world.
+    """
 
     name: str
     source: str
     sandbox: str
     findings: tuple[Finding, ...]
+    urls: tuple[UrlProof, ...] = ()
     world: ReadyWorld | None = None
     failure: Failure | None = None
 
@@ -67,7 +75,9 @@ class Setting:
 
     build: makes the image. wanted: the sandbox, without what the manifest adds to it. task: its id, for the world. env:
     variables of services that the framework starts; secrets: of an entrypoint. prepare: what a task does in its sandbox
-    before the world is started. post: how to write through a service.
+    before the world is started. posts: how to write through a service. observe: URLs whose answers are compared in a
+    copy; is_declared: whether the manifest names them, else verifiers were found to read them. solve: changes the state
+    as the task's oracle does, and says how it ended.
     """
 
     manifest: Manifest
@@ -79,7 +89,10 @@ class Setting:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     prepare: Callable[[Sandbox], Awaitable[None]] | None = None
-    post: Post | None = None
+    posts: tuple[Post, ...] = ()
+    observe: tuple[str, ...] = ()
+    is_declared: bool = False
+    solve: Callable[[Sandbox], Awaitable[str]] | None = None
     paths: StatePaths | None = None
 
 
@@ -94,6 +107,7 @@ async def try_world(setting: Setting, tell: Callable[[str], None] = lambda what:
         await trial.start()
         if setting.manifest.is_stateful:
             await trial.roll_back()
+        await trial.compare_copy()
     except _Ended:
         pass
     finally:
@@ -117,6 +131,8 @@ class _Trial:
         self._world: ManifestEnvironment | None = None
         self._ready: ReadyWorld | None = None
         self._writer: Writer | None = None
+        self._outfit: Outfit | None = None
+        self._proofs: list[UrlProof] = []
 
     def result(self) -> EnvironmentCheck:
         for what in _ROWS:
@@ -132,6 +148,7 @@ class _Trial:
             source=self._setting.source,
             sandbox=self._setting.provider.name,
             findings=tuple(self._findings[what] for what in _ROWS),
+            urls=tuple(self._proofs),
             world=self._ready,
             failure=self._failure,
         )
@@ -173,9 +190,12 @@ class _Trial:
         self._spec, outfit = await fit_out_world(
             manifest, self._spec, provider, task=self._setting.task, paths=self._setting.paths
         )
+        self._outfit = outfit
 
         async def place() -> Place:
-            sandbox = await self._start_sandbox()
+            sandbox = await self._start_sandbox(self._spec)
+            if self._setting.prepare is not None:
+                await self._setting.prepare(sandbox)
             return Place(sandbox, outfit.keeper(sandbox))
 
         async def recycle() -> Place:
@@ -185,31 +205,31 @@ class _Trial:
 
         self._place = await place()
         self._writer = Writer(outfit.program, outfit.kind)
-        self._world = ManifestEnvironment(
-            manifest,
-            self._place.sandbox,
-            provider,
-            keeper=self._place.keeper,
+        self._world = self._world_in(self._place, recycle)
+        return f"{provider.name}; {'its own python3' if outfit.kind == 'python3' else 'a mounted Node'} reads the state"
+
+    def _world_in(self, place: Place, recycle: Recycle | None = None) -> ManifestEnvironment:
+        return ManifestEnvironment(
+            self._manifest,
+            place.sandbox,
+            self._setting.provider,
+            keeper=place.keeper,
             task=self._setting.task,
             env=self._setting.env,
             source=self._setting.source,
             foreign=tuple(mount.target for mount in self._spec.mounts),
             recycle=recycle,
         )
-        return f"{provider.name}; {'its own python3' if outfit.kind == 'python3' else 'a mounted Node'} reads the state"
 
-    async def _start_sandbox(self) -> Sandbox:
-        start = self._setting.provider.start(self._spec, host_id="", queue="", secrets=self._setting.secrets)
+    async def _start_sandbox(self, spec: SandboxSpec) -> Sandbox:
+        start = self._setting.provider.start(spec, host_id="", queue="", secrets=self._setting.secrets)
         try:
             async with awake_timeout(START_SEC):
-                sandbox = await start
+                return await start
         except TimeoutError as error:
             raise SandboxStartError(
                 f"the sandbox did not start within {START_SEC:g} s", remedy="see what keeps this host busy"
             ) from error
-        if self._setting.prepare is not None:
-            await self._setting.prepare(sandbox)
-        return sandbox
 
     async def _provision(self) -> str:
         assert self._world is not None
@@ -232,15 +252,79 @@ class _Trial:
         assert self._place is not None and self._world is not None and self._writer is not None
         with tempfile.TemporaryDirectory(prefix="benchflow-env-check-") as directory:
             states = Rollback(
-                self._world, self._place, self._writer, Path(directory), self._setting.source, post=self._setting.post
+                self._world, self._place, self._writer, Path(directory), self._setting.source, posts=self._setting.posts
             )
             await self._step("snapshot", states.take_baseline)
-            if states.is_empty and self._setting.post is None:
+            if states.is_empty and not self._setting.posts:
                 for what in ("write", "restore", "reset"):
                     self._record(what, "not tried", "no declared database is in this image")
                 return
             for what, work in (("write", states.write), ("restore", states.restore), ("reset", states.reset)):
                 await self._step(what, work)
+
+    # --- a copy --------------------------------------------------------------------------------------
+
+    async def compare_copy(self) -> None:
+        """Hold a copy of the world, as a child of a branch has one, against it by the answers of its services."""
+        setting = self._setting
+        if not setting.observe:
+            why = "there is no environment.state.observe, and no URL was found in a verifier: give --task"
+            return self._record("copy", "not declared", why)
+        if not setting.provider.capabilities().snapshot:
+            return self._record("copy", "not tried", f"{setting.provider.name} takes no snapshots")
+        started = time.monotonic()
+        await self._step("copy", self._compare)
+        lost = [proof.detail for proof in self._proofs if not proof.is_proven]
+        if lost:
+            # What nobody has declared fails nobody's check.
+            more = f"; and {len(lost) - _MAX_DETAILS} more" if len(lost) > _MAX_DETAILS else ""
+            detail = "; ".join(lost[:_MAX_DETAILS]) + more
+            self._record("copy", "unproven", detail, time.monotonic() - started)
+
+    async def _compare(self) -> str:
+        assert self._place is not None and self._world is not None
+        setting = self._setting
+        done, self._proofs = await Comparison(
+            world=self._world,
+            place=self._place,
+            provider=setting.provider,
+            urls=setting.observe,
+            act=self._act,
+            start_copy=self._copy,
+            name=f"{self._spec.name}-copy",
+            image=self._spec.image.reference,
+        ).run()
+        lost = next((proof for proof in self._proofs if proof.is_lost), None)
+        if lost is not None and setting.is_declared:
+            raise UnprovenStateError(
+                lost.detail,
+                file=setting.source,
+                key="environment.state.observe",
+                remedy="have the service keep this state in its database or in files, and read it when it starts",
+            )
+        return f"{done}; {', '.join(setting.observe)} answer alike in a copy"
+
+    async def _act(self) -> str:
+        """Change the state by way of the services, and say how."""
+        assert self._place is not None and self._writer is not None
+        setting, done = self._setting, []
+        if setting.solve is not None:
+            done.append(await setting.solve(self._place.sandbox))
+        for post in setting.posts:
+            done.append(await self._writer.send(self._place.sandbox, post))
+        return ", ".join(done) or "there is neither --write nor a task with an oracle"
+
+    @asynccontextmanager
+    async def _copy(self, image: ImageRef) -> AsyncIterator[tuple[ManifestEnvironment, Place]]:
+        """Start a sandbox from a snapshot of this one, and remove it."""
+        assert self._outfit is not None
+        spec = self._spec.model_copy(update={"name": f"{self._spec.name}-copy", "image": image})
+        try:
+            sandbox = await self._start_sandbox(spec)
+            place = Place(sandbox, self._outfit.keeper(sandbox))
+            yield self._world_in(place), place
+        finally:
+            await see_through(self._setting.provider.remove(spec.name))
 
     # --- down ----------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from benchflow.confined import MAX_TEXT, read_regular
-from benchflow.contracts.sandbox import ImageConfig
+from benchflow.contracts.images import ImageConfig
 from benchflow.errors import ConfigError, ImageBuildError, UnsafePathError
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchflow.contracts.ids import short_hash
-from benchflow.contracts.sandbox import ImageRef, SandboxExecResult, SandboxProvider, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import SandboxExecResult, SandboxProvider, SandboxSpec
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.store import write_atomic

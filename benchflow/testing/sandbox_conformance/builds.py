@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import SandboxProvider
 from benchflow.errors import ConfigError, ImageBuildError, SandboxError, UnsupportedFeatureError
 from benchflow.testing.sandbox_conformance import others
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Start, nap

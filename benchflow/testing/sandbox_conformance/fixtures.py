@@ -19,7 +19,8 @@ from typing import Any, ClassVar, TypeVar, cast
 import pytest
 import pytest_asyncio
 
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxRef, SandboxSpec
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxLostError
 from benchflow.testing.waiting import TIMEOUT_SEC, until
 

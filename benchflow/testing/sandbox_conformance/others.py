@@ -13,7 +13,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from benchflow.contracts.sandbox import ImageConfig, SandboxRef, SandboxSpec
+from benchflow.contracts.images import ImageConfig
+from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.testing.sandbox_conformance.fixtures import make_provider
 
 WAIT = 120.0

@@ -18,7 +18,8 @@ import pytest
 import pytest_asyncio
 
 from benchflow.contracts.base import ArtifactRef
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.errors import CorruptArtifactError, SandboxStartError, StoreError, UnsupportedFeatureError
 from benchflow.store import DirectoryBackend, Store
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Keep, Start, nap

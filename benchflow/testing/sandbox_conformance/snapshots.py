@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.errors import SandboxStartError, UnsupportedFeatureError
 from benchflow.testing.sandbox_conformance.borders import HOG
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Keep, Start, leave, nap, napping

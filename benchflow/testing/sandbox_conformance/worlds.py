@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.errors import ImagePullError, SandboxError, SandboxLostError, SandboxStartError
 from benchflow.testing.sandbox_conformance import others
 from benchflow.testing.sandbox_conformance.builds import BuildContext

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from benchflow.contracts.sandbox import ImageRef, Sandbox
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.planes.agent.acp.client import (
     INVALID_PARAMS,
     MOST_OUTPUT,

@@ -21,7 +21,8 @@ import pytest
 import pytest_asyncio
 from support.acp_room import CWD, PATIENT, USER, Room, take_turn
 
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxRef, SandboxSpec
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.errors import SandboxLostError
 from benchflow.planes.agent.acp.client import Client
 from benchflow.planes.agent.acp.mirror import Mirror

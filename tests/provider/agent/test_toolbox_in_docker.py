@@ -13,7 +13,8 @@ import pytest
 import pytest_asyncio
 from support.small_agents import node_agent, python_agent
 
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxSpec
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.errors import SandboxError, UnsupportedFeatureError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import AGENT_UID

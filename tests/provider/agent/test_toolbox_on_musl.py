@@ -14,7 +14,8 @@ from support.musl_image import musl_image
 from support.small_agents import node_agent, python_agent
 
 from benchflow.contracts.agent import AgentRecord
-from benchflow.contracts.sandbox import ImageRef, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import AgentInstallError, SandboxStartError, UnsupportedFeatureError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.acp.notes import SessionFiles

@@ -19,7 +19,8 @@ from benchflow.checkpoints import capture, prove
 from benchflow.checkpoints.capture import FENCE
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.environment import StateTable
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxProvider
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.errors import TornCheckpointError
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.testing.sandbox_conformance.fixtures import leave, nap

@@ -24,7 +24,8 @@ from support.small_worlds import (
 )
 
 from benchflow.contracts.environment import Manifest
-from benchflow.contracts.sandbox import EntrypointState, ImageConfig, ImageRef, SandboxProvider, SandboxSpec
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import EntrypointState, SandboxProvider, SandboxSpec
 from benchflow.errors import ReadinessError, SandboxError, ServiceDiedError, StatelessError, UnsupportedFeatureError
 from benchflow.planes.environment.environment import ENTRYPOINT, ManifestEnvironment, Place
 from benchflow.testing.sandbox_conformance.fixtures import elsewhere, make_provider

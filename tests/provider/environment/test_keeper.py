@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from support.state_room import PROVIDERS, Room, by_both, by_python
 
-from benchflow.contracts.sandbox import ImageConfig, ImageRef
+from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.errors import StateError, WorldError
 from benchflow.paths import StatePaths
 from benchflow.planes.environment.interpreter import interpreter_of, program_of
 from benchflow.planes.environment.keeper import Keeper
+from benchflow.planes.environment.observing import observe
 from benchflow.planes.sandbox.docker import DockerProvider
 from benchflow.testing.sandbox_conformance.fixtures import make_provider
 
@@ -31,6 +32,10 @@ answers = {
     "rude": b"220 mail.example ESMTP\r\n",
     "shut": b"",
     "silent": None,
+    "json": b'HTTP/1.1 200 OK\r\n\r\n{"b": [1, 2], "a": "\xc3\xa9"}',
+    "spaced": b'HTTP/1.1 200 OK\r\n\r\n{ "a" : "\\u00e9",  "b" : [1,2] }',
+    "other": b'HTTP/1.1 200 OK\r\n\r\n{"b": [2, 1], "a": "\xc3\xa9"}',
+    "cut": b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nno more",
 }
 def serve(server, how):
     while True:
@@ -119,6 +124,26 @@ async def test_the_last_answer_of_each_target_is_told(room: Room) -> None:
     assert unknown and unknown not in ("was not tried", "connected")
     assert port == "connection refused"
     assert {each.seconds for each in probed.answers} == {None}
+
+
+@by_both
+async def test_services_are_asked_for_what_they_show_of_their_state(room: Room) -> None:
+    hows = ["json", "spaced", "other", "moved", "cut", "chunked"]
+    urls = [f"http://localhost:{9001 + n}/log?n=1" for n in range(len(hows) + 1)]
+    async with serving(room, *(f"127.0.0.1,{9001 + n},{how}" for n, how in enumerate(hows))):
+        seen = await observe(room.keeper, urls, with_bodies=True)
+        digests = await observe(room.keeper, urls)
+    assert [each.url for each in seen] == urls
+    json_, spaced, other, moved, cut, chunked, nobody = seen
+    assert json_.digest == spaced.digest != other.digest
+    assert json.loads(str(json_.body)) == json.loads(str(spaced.body)) == {"a": "é", "b": [1, 2]}
+    assert (moved.status, moved.is_comparable) == (302, False)
+    assert (chunked.status, chunked.body) == (500, "oh no")
+    assert (cut.status, cut.error, nobody.status, nobody.error) == (
+        *(None, "the answer was cut short"),
+        *(None, "connection refused"),
+    )
+    assert [each.model_copy(update={"body": None}) for each in seen] == list(digests)
 
 
 @pytest.mark.long

@@ -22,7 +22,8 @@ from support.gateway_house import Agent, House
 from support.raw_upstream import SSE_HEAD, Visit, chunk, event, raw_upstream
 
 from benchflow.contracts.gateway import RELAY_MOUNT, RELAY_PORT, SOCKET_NAME, agent_base_url
-from benchflow.contracts.sandbox import ImageRef, Mount, Sandbox, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Mount, Sandbox, SandboxSpec
 from benchflow.planes.agent.toolbox import RELAY, Toolbox
 from benchflow.planes.agent.toolbox.manifest import absolute
 from benchflow.testing.sandbox_conformance.fixtures import make_provider

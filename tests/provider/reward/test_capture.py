@@ -14,8 +14,9 @@ import pytest
 from support.paths import SUPPORT
 from support.verified_sandboxes import InDocker, InLocal, sh
 
+from benchflow.contracts.images import ImageConfig
 from benchflow.contracts.reward import RewardFuncSpec, RewardTable
-from benchflow.contracts.sandbox import ImageConfig, Sandbox
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import JudgeConfig, Task, VerifierConfig, VerifierDocument
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace, put_workspace

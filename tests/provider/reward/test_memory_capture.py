@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageRef, Sandbox
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import RewardFuncError, VerifierError
 from benchflow.planes.reward.memory import MemoryCapture, capture_memory, keep_memory, read_memory
 from benchflow.planes.reward.memory.capture import LIST_LIMIT, TEXT_LIMIT, TEXTS_LIMIT

@@ -11,7 +11,8 @@ import docker
 import pytest
 import pytest_asyncio
 
-from benchflow.contracts.sandbox import ImageRef, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.planes.sandbox.docker import DockerProvider
 from benchflow.planes.sandbox.docker.sandbox import DockerSandbox
 

@@ -11,7 +11,7 @@ from support.local_sandboxes import LOCAL, Economical
 from support.rounds import MORE_ROUNDS
 from support.world_readiness import WorldReadiness
 
-from benchflow.contracts.sandbox import ImageConfig
+from benchflow.contracts.images import ImageConfig
 from benchflow.testing.sandbox_conformance import SandboxConformance
 from benchflow.testing.sandbox_conformance.fixtures import left_mounted
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import docker
 import pytest
 
-from benchflow.contracts.sandbox import ImageConfig, SandboxSpec
+from benchflow.contracts.images import ImageConfig
+from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import ConfigError, SandboxLostError, SandboxStartError, UnsupportedFeatureError
 from benchflow.testing.waiting import until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageConfig, ImageRef
+from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.errors import ImageBuildError, ImagePullError
 from benchflow.testing.waiting import until
 

@@ -14,7 +14,7 @@ import docker
 import pytest
 from docker.errors import APIError
 
-from benchflow.contracts.sandbox import ImageRef
+from benchflow.contracts.images import ImageRef
 from benchflow.errors import SandboxError, SandboxLostError, SandboxStartError
 from benchflow.testing.sandbox_conformance.fixtures import PATIENCE
 from benchflow.testing.waiting import until

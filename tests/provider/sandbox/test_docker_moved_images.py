@@ -12,7 +12,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from benchflow.contracts.sandbox import ImageConfig, ImageRef
+from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.errors import ImagePullError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker import DockerProvider
 from benchflow.planes.sandbox.image_facts import image_fact

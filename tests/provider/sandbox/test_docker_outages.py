@@ -18,7 +18,8 @@ import pytest_asyncio
 from support.outages import fill
 from support.second_daemon import SecondDaemon, fragile_daemon
 
-from benchflow.contracts.sandbox import ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import DaemonUnavailableError, SandboxError, SandboxLostError, SandboxSpaceError
 from benchflow.planes.sandbox.docker import DockerProvider
 from benchflow.planes.sandbox.docker import engine as engines

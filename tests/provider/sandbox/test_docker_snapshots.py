@@ -7,7 +7,8 @@ import uuid
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageRef, Mount
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Mount
 from benchflow.errors import SandboxLostError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker import DockerProvider, captures
 from benchflow.planes.sandbox.docker.engine import RecordingClient

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageRef
+from benchflow.contracts.images import ImageRef
 from benchflow.errors import SandboxError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker import DockerProvider, captures, uppers
 from benchflow.planes.sandbox.docker.engine import RecordingClient

@@ -8,7 +8,7 @@ import uuid
 import pytest
 from support.local_sandboxes import OverTheHost
 
-from benchflow.contracts.sandbox import ImageConfig
+from benchflow.contracts.images import ImageConfig
 from benchflow.errors import SandboxLostError, SandboxMemoryError
 from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.testing.sandbox_conformance.borders import HOG

@@ -19,7 +19,8 @@ import docker
 import pytest
 from support.paths import BENCHMARKS
 
-from benchflow.contracts.sandbox import ExecChunk, ImageConfig, ImageRef, SandboxExecResult, SandboxSpec
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult, SandboxSpec
 from benchflow.errors import ImageBuildError, SandboxLostError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker import DockerProvider
 from benchflow.planes.sandbox.local.build.builder import Builder

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from support.local_sandboxes import OverTheHost
 
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.errors import SandboxLostError, SandboxStartError
 from benchflow.testing.sandbox_conformance.fixtures import Keep, Start, asleep, nap, napping
 from benchflow.testing.waiting import until

@@ -17,7 +17,8 @@ import docker
 import pytest
 
 from benchflow.contracts.base import ArtifactRef
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxSpec
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import ForeignSnapshotError, SandboxError
 from benchflow.planes.sandbox.docker import DockerProvider
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT

@@ -91,8 +91,10 @@ timeout_sec = 120
 STATE = '[environment.state]\npaths = ["/data/desk.db", "/data/phone.db"]\n'
 POST = 'http://localhost:9001/notes:{"text": "two"}'
 
-DONE = ["image", "sandbox", "services", "ready", "snapshot", "write", "restore", "reset", "teardown", "removed"]
+DONE = ["image", "sandbox", "services", "ready", "snapshot", "write", "restore", "reset", "copy", "teardown", "removed"]
 ROLLBACK = DONE[4:8]
+WITHOUT_URLS = dict.fromkeys(DONE, "holds") | {"copy": "not declared"}
+"""All that holds in a world of which nobody is to observe any URL."""
 
 
 @pytest.fixture
@@ -146,8 +148,8 @@ def test_all_that_a_stateful_world_declares_holds(bench: Bench, world: Path, san
     ran = bench("env", "check", manifest(world, STARTED + STATE), "--sandbox", sandbox, "--json")
     assert ran.status == 0, ran.out
     found = ran.json
-    assert outcomes(found) == dict.fromkeys(DONE, "holds")
-    assert all(finding["seconds"] is not None for finding in found["findings"])
+    assert outcomes(found) == WITHOUT_URLS
+    assert all(finding["seconds"] is not None for finding in found["findings"] if finding["what"] != "copy")
     assert "not in this image: phone" in detail(found, "services")
     assert "not in this image: /data/phone.db" in detail(found, "snapshot")
     assert [service["state"] for service in found["world"]["services"]] == ["running", "left_out"]
@@ -170,7 +172,7 @@ def test_a_world_whose_entrypoint_owns_the_services_is_rolled_back_while_it_runs
 ) -> None:
     ran = bench("env", "check", manifest(world, OWNED + STATE), "--sandbox", sandbox, "--write", POST, "--json")
     assert ran.status == 0, ran.out
-    assert outcomes(ran.json) == dict.fromkeys(DONE, "holds")
+    assert outcomes(ran.json) == WITHOUT_URLS
     assert "a no-op" in detail(ran.json, "reset")
     assert left(sandbox) == []
 
@@ -200,6 +202,7 @@ def test_the_table_says_what_holds_and_what_is_not_declared(bench: Bench, world:
     assert list(lines) == DONE
     for what in ROLLBACK:
         assert "– " in lines[what] and "not declared: there is no [environment.state]" in lines[what]
+    assert "– " in lines["copy"] and "no environment.state.observe" in lines["copy"]
     assert "✓ ready" in lines["ready"] and "HTTP 200" in lines["ready"]
     assert "s" in lines["ready"].split()[3]
 
@@ -209,7 +212,7 @@ def test_a_world_that_does_not_get_ready_shows_its_log_and_leaves_nothing(bench:
     text = STARTED.replace("/data/desk.db", "/missing/desk.db") + STATE
     ran = bench("env", "check", manifest(world, text), "--sandbox", "local", "--json")
     assert ran.status == 1
-    expected = ["holds"] * 3 + ["fails"] + ["not tried"] * 5 + ["holds"]
+    expected = ["holds"] * 3 + ["fails"] + ["not tried"] * 6 + ["holds"]
     assert outcomes(ran.json) == dict(zip(DONE, expected, strict=True))
     assert "unable to open database file" in ran.json["failure"]["log_tail"]
     assert left("local") == []

@@ -14,8 +14,9 @@ from support.task_writer import BASE_IMAGE, write_step, write_task
 from support.world_package import GET, POST, manifest, write_package
 
 from benchflow.activities.clean_room import keep_for_room, put_for_room
+from benchflow.contracts.images import ImageRef
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.contracts.sandbox import ImageRef, SandboxSpec
+from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import VerifierError
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox import close_providers, get_provider

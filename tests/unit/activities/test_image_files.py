@@ -10,7 +10,7 @@ import pytest
 from support.task_writer import write_script, write_task
 
 from benchflow.activities.blueprint import Blueprint
-from benchflow.contracts.sandbox import ImageConfig
+from benchflow.contracts.images import ImageConfig
 from benchflow.tasks import load_task
 from benchflow.testing.noop_sandbox import NoopProvider
 

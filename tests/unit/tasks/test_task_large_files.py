@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.confined import MAX_TEXT
-from benchflow.contracts.sandbox import ImageConfig
+from benchflow.contracts.images import ImageConfig
 from benchflow.errors import ImageBuildError, ManifestError, TaskError
 from benchflow.planes.environment.manifest import read_manifest
 from benchflow.planes.sandbox.context import read_context

@@ -229,3 +229,10 @@ def test_rewards_that_were_given_afterwards_are_told_by_their_names() -> None:
     given = tree.nodes[1].model_copy(update={"rewards": {"calm": 0.25}, "given": ("calm",)})
     nodes = [tree.nodes[0], given, tree.nodes[2]]
     assert drawn(tree.model_copy(update={"nodes": nodes}))[1:] == ["n0 – n1  calm=0.25", "n2  reward=0.5"]
+
+
+def test_what_makes_values_doubtful_is_told_below_the_tree() -> None:
+    warned = tree_of(2).model_copy(update={"warnings": [f"n1.{number}: \x1b[1mit differs" for number in range(7)]})
+    lines = drawn(warned)
+    assert "warning: n1.0: ␛[1mit differs" in [line.rstrip() for line in lines]
+    assert lines[-1].rstrip() == "warning: 2 more in tree.json"

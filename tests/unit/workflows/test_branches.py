@@ -11,9 +11,9 @@ from temporalio.exceptions import TemporalError
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.branch import BranchConfig, BranchOrigin, ChildOutcome, ChildSpec, CustomPolicy
 from benchflow.contracts.checkpoint import Checkpoint, FilesLayer
+from benchflow.contracts.images import ImageRef
 from benchflow.contracts.job import AgentSpec, Origin, RolloutSpec, RunConfig, TaskRef
 from benchflow.contracts.rollout import Node, Step, StepOutcome, TurnResult
-from benchflow.contracts.sandbox import ImageRef
 from benchflow.workflows.branching import Branches, chain_nodes
 from benchflow.workflows.children import origin_of
 

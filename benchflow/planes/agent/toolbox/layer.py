@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchflow.contracts.ids import short_hash
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, SandboxProvider
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import SandboxProvider
 from benchflow.errors import ConfigError
 from benchflow.planes.agent.toolbox.manifest import Toolbox
 from benchflow.store import write_atomic

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import cast
 
-from benchflow.contracts.sandbox import ImageRef, SandboxExecResult, SandboxProvider
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import SandboxExecResult, SandboxProvider
 from benchflow.errors import SandboxError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.manifest import Libc

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from docker.errors import APIError
 from docker.errors import NotFound as DaemonNotFound
 
-from benchflow.contracts.sandbox import ImageRef
+from benchflow.contracts.images import ImageRef
 from benchflow.errors import SandboxError, UnsupportedFeatureError
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.cancellation import see_through

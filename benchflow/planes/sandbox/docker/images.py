@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchflow.contracts.sandbox import ImageConfig, ImageRef
+from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.errors import (
     ImageBuildError,
     ImagePullError,

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from benchflow.contracts.base import ArtifactRef, BlobStore, Model
 from benchflow.contracts.failures import typed_error
-from benchflow.contracts.sandbox import ImageRef
+from benchflow.contracts.images import ImageRef
 from benchflow.errors import ForeignSnapshotError, SandboxError
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT, snapshot_reference

@@ -15,15 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.base import ArtifactRef, BlobStore
-from benchflow.contracts.sandbox import (
-    Capabilities,
-    EntrypointState,
-    ImageConfig,
-    ImageRef,
-    OwnedSandbox,
-    SandboxRef,
-    SandboxSpec,
-)
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import Capabilities, EntrypointState, OwnedSandbox, SandboxRef, SandboxSpec
 from benchflow.errors import (
     BenchFlowError,
     SandboxError,

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchflow.contracts.sandbox import ImageRef
+from benchflow.contracts.images import ImageRef
 from benchflow.errors import BenchFlowError, SandboxError, SandboxLostError
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker import entrypoint

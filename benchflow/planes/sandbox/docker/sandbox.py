@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
+from benchflow.contracts.images import ImageRef
 from benchflow.contracts.memory_use import MemoryUse
-from benchflow.contracts.sandbox import ExecChunk, ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
+from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.executions import Command, Executions

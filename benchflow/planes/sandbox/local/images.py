@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from benchflow.contracts.base import Model
-from benchflow.contracts.sandbox import ImageRef
+from benchflow.contracts.images import ImageRef
 from benchflow.errors import SandboxError, SandboxStartError
 
 BARE = "host"

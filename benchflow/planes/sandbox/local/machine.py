@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.failures import typed_error
-from benchflow.contracts.sandbox import ImageRef, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.local import network

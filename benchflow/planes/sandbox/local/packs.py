@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from benchflow.contracts.base import ArtifactRef, BlobStore, Model
-from benchflow.contracts.sandbox import ImageRef
+from benchflow.contracts.images import ImageRef
 from benchflow.errors import ForeignSnapshotError, SandboxError
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.images import Image, key_of, require_image

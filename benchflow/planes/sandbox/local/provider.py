@@ -9,15 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchflow.contracts.base import ArtifactRef, BlobStore
-from benchflow.contracts.sandbox import (
-    Capabilities,
-    EntrypointState,
-    ImageConfig,
-    ImageRef,
-    OwnedSandbox,
-    SandboxRef,
-    SandboxSpec,
-)
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import Capabilities, EntrypointState, OwnedSandbox, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxLostError, SandboxStartError, UnsupportedFeatureError
 from benchflow.planes.sandbox.local.client import UnknownUserError
 from benchflow.planes.sandbox.local.images import key_of, read_image

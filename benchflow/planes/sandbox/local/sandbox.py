@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from benchflow.contracts.images import ImageRef
 from benchflow.contracts.memory_use import MemoryUse
-from benchflow.contracts.sandbox import ExecChunk, ImageRef, SandboxExecResult, SandboxRef, SandboxSpec
+from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.local.entrypoint import Entrypoint, group_of
 from benchflow.planes.sandbox.local.executions import Command, Executions, leaf_of

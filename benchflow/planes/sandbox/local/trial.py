@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchflow.contracts.sandbox import ImageRef, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxUnavailableError
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint

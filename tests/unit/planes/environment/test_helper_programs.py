@@ -41,7 +41,7 @@ def test_a_try_that_the_deadline_cuts_short_leaves_the_answer_before_it() -> Non
     assert (tried.healthy, tried.answer) == (False, "HTTP 503")
 
 
-@pytest.mark.parametrize("name", ["shared", "snapshot", "restore", "probe", "ports"])
+@pytest.mark.parametrize("name", ["shared", "snapshot", "restore", "probe", "ports", "observe"])
 def test_what_is_sent_holds_to_an_old_python(name: str) -> None:
     text = (resources.files("benchflow.planes.environment.helper") / f"{name}.py").read_text()
     ast.parse(text, feature_version=(3, 7))

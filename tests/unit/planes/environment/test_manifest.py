@@ -54,11 +54,12 @@ keys = ["TOKEN"]
 [environment.state]
 kind = "sqlite"
 paths = ["/data/a/world.db", "/data/b/world.db"]
+observe = ["http://localhost:9101/log"]
 """
 
 FULL_YAML = """
 environment:
-  state: {paths: [/data/a/world.db, /data/b/world.db]}
+  state: {paths: [/data/a/world.db, /data/b/world.db], observe: ["http://localhost:9101/log"]}
   forward_env:
     keys: [TOKEN]
   readiness: {http: ["http://localhost:9001/deep"], tcp: [9002], timeout_sec: 2.5}
@@ -90,7 +91,9 @@ FULL = Manifest(
     ),
     readiness=Readiness(http=("http://localhost:9001/deep",), tcp=(9002,), timeout_sec=2.5),
     forward_env=ForwardEnv(keys=("TOKEN",)),
-    state=StateTable(kind="sqlite", paths=("/data/a/world.db", "/data/b/world.db")),
+    state=StateTable(
+        kind="sqlite", paths=("/data/a/world.db", "/data/b/world.db"), observe=("http://localhost:9101/log",)
+    ),
 )
 
 HEAD = '[environment]\nname = "x"\nimage = "i"\n'
@@ -251,6 +254,8 @@ WRONG = [
     (state("/var/lib/benchflow/x.db"), 5, "state.paths[1]", "elsewhere"),
     (state("/logs/verifier/x.db"), 5, "state.paths[1]", "elsewhere"),
     (state("/data/ok.db"), 5, "state.paths[1]", "once"),
+    ('[environment.state]\nobserve = ["/log"]', 5, "state.observe[0]", "http://localhost:8000"),
+    ('[environment.state]\nobserve = ["http://h:1/", "http://h:1/"]', 5, "state.observe[1]", "once"),
 ]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageConfig
+from benchflow.contracts.images import ImageConfig
 from benchflow.planes.sandbox.context import read_context
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageConfig
+from benchflow.contracts.images import ImageConfig
 from benchflow.errors import ImageBuildError, UnsupportedFeatureError
 from benchflow.planes.sandbox.context import read_context
 from benchflow.planes.sandbox.local.build.copies import Copy

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchflow.contracts.sandbox import ImageConfig, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.images import ImageConfig
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.errors import ConfigError, SandboxUnavailableError
 from benchflow.planes.sandbox import get_provider, provider_names
 from benchflow.planes.sandbox.docker import DockerProvider

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from benchflow.contracts.sandbox import ImageConfig, ImageRef, Sandbox
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import (
     ImageBuildError,
     ImagePullError,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from benchflow.contracts.sandbox import ImageRef, Sandbox, SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.planes.sandbox.local.build.recipe import LayerConfig
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.images import BARE, PREFIX, Image, read_image

@@ -1,0 +1,95 @@
+"""Asks the services of a sandbox for what they show of their state. Run inside it."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import ssl
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchflow.planes.environment.helper.shared import run
+
+MAX_BODY = 16 << 20
+
+
+def observation(url: str, show: int, patience: float) -> dict[str, Any]:
+    """Return what a GET of the URL is answered. show: most bytes of a body that is returned itself."""
+    try:
+        status, body = answer_of(url, patience)
+    except http.client.IncompleteRead:
+        return {"url": url, "error": "the answer was cut short"}
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        said = str(getattr(error, "strerror", None) or error)
+        return {"url": url, "error": said.lower() or type(error).__name__}
+    if len(body) > MAX_BODY:
+        return {"url": url, "error": f"the body is larger than {MAX_BODY >> 20} MiB"}
+    seen = {"url": url, "status": status, "digest": hashlib.sha256(canonical(body)).hexdigest(), "size": len(body)}
+    if len(body) <= show:
+        seen["body"] = body.decode("utf-8", "replace")
+    return seen
+
+
+def answer_of(url: str, patience: float) -> tuple[int, bytes]:
+    parts = urlsplit(url)
+    # `localhost` is two addresses, and services listen on one.
+    hosts = ["127.0.0.1", "::1"] if parts.hostname == "localhost" else [parts.hostname or ""]
+    refused: OSError | None = None
+    for host in hosts:
+        link = opened(parts.scheme, host, parts.port, patience)
+        try:
+            link.connect()
+        except OSError as error:
+            refused = refused or error
+            continue
+        try:
+            place = (parts.path or "/") + ("?" + parts.query if parts.query else "")
+            link.request("GET", place, headers={"Host": parts.netloc, "Accept": "*/*", "Connection": "close"})
+            response = link.getresponse()
+            return response.status, body_of(response, time.monotonic() + patience)
+        finally:
+            link.close()
+    assert refused
+    raise refused
+
+
+def body_of(response: http.client.HTTPResponse, deadline: float) -> bytes:
+    """Return the body, or more than `MAX_BODY` bytes of it. A stream that never ends is given up at the deadline."""
+    body = b""
+    while len(body) <= MAX_BODY:
+        piece = response.read1(1 << 16)
+        if not piece:
+            # What is still to come of a length that was announced; `read1` does not tell.
+            if response.length:
+                raise http.client.IncompleteRead(body, response.length)
+            break
+        body += piece
+        if time.monotonic() > deadline:
+            raise TimeoutError("timed out")
+    return body
+
+
+def opened(scheme: str, host: str, port: int | None, patience: float) -> http.client.HTTPConnection:
+    if scheme == "https":
+        # A world's certificate is its own; what counts is what it answers.
+        context = ssl._create_unverified_context()
+        return http.client.HTTPSConnection(host, port, timeout=patience, context=context)
+    return http.client.HTTPConnection(host, port, timeout=patience)
+
+
+def canonical(body: bytes) -> bytes:
+    """Return JSON with its keys in order and without spaces, and all else as it is."""
+    try:
+        return json.dumps(json.loads(body), sort_keys=True, separators=(",", ":")).encode()
+    except (ValueError, RecursionError):
+        return body
+
+
+def observe(request: dict[str, Any]) -> dict[str, Any]:
+    return {"observed": [observation(url, request["show"], request["patience"]) for url in request["urls"]]}
+
+
+if __name__ == "__main__":
+    run(observe)

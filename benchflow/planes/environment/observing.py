@@ -1,0 +1,95 @@
+"""What services show of their state, and whether a copy of their world shows the same.
+
+A copy has the files and the databases of its world, and services that were started anew: what they held in memory
+alone is gone. No file tells of that; the answers of the services do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchflow.contracts.environment import Observation
+from benchflow.planes.environment.keeper import Keeper
+
+SHOWN_BYTES = 64 * 1024
+"""Of bodies up to this size, what differs in them is shown."""
+
+_PATIENCE_SEC = 10.0
+_MAX_PARTS = 3
+_MAX_VALUE = 60
+
+
+async def observe(keeper: Keeper, urls: Sequence[str], *, with_bodies: bool = False) -> tuple[Observation, ...]:
+    """Send a GET to each URL, one after another, from within the sandbox. Redirects are not followed.
+
+    with_bodies: return the bodies, too, up to `SHOWN_BYTES` each.
+    """
+    if not urls:
+        return ()
+    request = {"urls": list(urls), "patience": _PATIENCE_SEC, "show": SHOWN_BYTES if with_bodies else -1}
+    answer = await keeper.ask("observe", request, _PATIENCE_SEC * len(urls) + 15)
+    return tuple(Observation.model_validate(each) for each in answer["observed"])
+
+
+def differences(before: Sequence[Observation], after: Sequence[Observation]) -> tuple[str, ...]:
+    """Return a sentence for each URL that answers otherwise than it did, or gave no answer that could be compared."""
+    found = {each.url: each for each in after}
+    told = (difference(each, found[each.url]) for each in before)
+    return tuple(text for text in told if text is not None)
+
+
+def difference(before: Observation, after: Observation, *, where: str = "in the copy") -> str | None:
+    """Return in what two answers of one URL differ, in words; None where they are the same. where: of the second."""
+    if not before.is_comparable:
+        return f"GET {before.url} could not be compared: it answers {answer_words(before)}"
+    if is_same(before, after):
+        return None
+    if before.body is None or after.body is None or before.status != after.status:
+        return f"GET {before.url} answered {answer_words(before)}, and {answer_words(after)} {where}"
+    return f"GET {before.url} answers otherwise {where}: {_parts(before.body, after.body)}"
+
+
+def is_same(one: Observation, other: Observation) -> bool:
+    """Return whether two answers show the same state."""
+    return (one.status, one.digest) == (other.status, other.digest)
+
+
+def answer_words(seen: Observation) -> str:
+    """Return an answer in words, without its body."""
+    return f"nothing ({seen.error})" if seen.status is None else f"HTTP {seen.status} with {seen.size} bytes"
+
+
+def _parts(before: str, after: str) -> str:
+    """Return the first places in which two bodies differ: keys and indices of JSON, else the first line."""
+    try:
+        one, other = json.loads(before), json.loads(after)
+    except ValueError:
+        one, other = before.splitlines(), after.splitlines()
+    places = list(_places(one, other, "$"))
+    more = f"; and {len(places) - _MAX_PARTS} more" if len(places) > _MAX_PARTS else ""
+    return "; ".join(places[:_MAX_PARTS]) + more
+
+
+def _places(before: Any, after: Any, at: str) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({*before, *after}):
+            if key not in after:
+                yield f"{at}.{key} is gone: {_shown(before[key])}"
+            elif key not in before:
+                yield f"{at}.{key} is new: {_shown(after[key])}"
+            else:
+                yield from _places(before[key], after[key], f"{at}.{key}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from _places(one, other, f"{at}[{index}]")
+    elif isinstance(before, list) and isinstance(after, list):
+        yield f"{at} has {len(after)} entries, not {len(before)}: {_shown(after)}, not {_shown(before)}"
+    elif type(before) is not type(after) or before != after:
+        yield f"{at} is {_shown(after)}, not {_shown(before)}"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 1]}…"
