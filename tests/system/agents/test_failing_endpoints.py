@@ -25,6 +25,8 @@ def policy(model: ScriptedModel, fault: str) -> AgentSpec:
 async def run_all(root: Path, agents: list[MakeSpec], idle_sec: float, concurrency: int = 10) -> list[Seen]:
     task = write_model_task(root, "asked")
     given = {"sandbox": "local", "concurrency": concurrency, "agent_idle_timeout_sec": idle_sec}
+    # Twenty agents that start at once take minutes on a small machine; and all of them fail.
+    given |= {"sandbox_setup_timeout": 400, "stop_after_errors": 0}
     failing = await run_faults(task, root / "jobs", agents, REPLIES, job_name="fail", **given)
     # The limit is short, so that no gateway waits for minutes.
     repeated = await run_faults(
