@@ -8,9 +8,11 @@ import time
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 from support.gateway_house import House
 from support.raw_upstream import DONE, SSE_HEAD, Visit, answer, event, raw_upstream
 
+from benchflow.contracts.gateway import EndpointPolicy, RetryPolicy
 from benchflow.testing.scripted_model import ScriptedModel
 from benchflow.testing.waiting import until
 
@@ -42,7 +44,8 @@ async def test_the_upstream_says_how_long_to_wait(house: House) -> None:
         assert (await agent.call()).status == 200
         assert time.monotonic() - began >= 0.3
     [(_, response)] = await agent.answered()
-    assert response["retries"] == [{"status": 429, "waited_sec": 0.3}]
+    [retry] = response["retries"]
+    assert (retry["status"], retry["waited_sec"]) == (429, 0.3)
     # The one counts from the call, the other from the last attempt.
     assert response["timing"]["first_byte_ms"] - response["timing"]["upstream_first_byte_ms"] >= 299
 
@@ -100,7 +103,9 @@ async def test_a_connection_that_is_lost_before_the_answer_is_made_again_at_once
         began = time.monotonic()
         assert (await agent.call(stream=False)).body == DONE
         assert time.monotonic() - began < 25
-    assert (await agent.answered())[0][1]["retries"] == [{"status": None, "waited_sec": 0.0}]
+    assert (await agent.answered())[0][1]["retries"] == [
+        {"status": None, "waited_sec": 0.0, "words": "Server disconnected"}
+    ]
 
 
 async def test_nothing_is_asked_again_after_the_first_byte(house: House) -> None:
@@ -129,5 +134,56 @@ async def test_an_agent_that_leaves_while_it_waits_ends_the_asking(house: House)
         call.cancel()
         [(_, response)] = await agent.answered()
     assert response["error"]["kind"] == "client_closed"
-    assert (response["status"], response["retries"]) == (None, [{"status": 429, "waited_sec": 300.0}])
+    assert (response["status"], response["retries"]) == (None, [{"status": 429, "waited_sec": 300.0, "words": "{}"}])
     assert len(upstream.visits) == 1
+
+
+WAIT = RetryPolicy.of("wait(20s)").model_dump() | {"first_wait_sec": 0.3}
+
+
+@pytest.mark.parametrize("status", [401, 404, 429, 503])
+async def test_an_endpoint_that_somebody_mends_is_waited_for(house: House, status: int) -> None:
+    with ScriptedModel([failing(status, 3, message="not now"), "Hi"]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url, retries=WAIT)
+        began = time.monotonic()
+        got = await agent.call()
+        waited = time.monotonic() - began
+    assert got.status == 200
+    [(_, response)] = await agent.answered()
+    assert [(retry["status"], retry["words"].partition(" (")[0]) for retry in response["retries"]] == [
+        (status, "not now")
+    ] * 3
+    # The agent's turn is not charged for it.
+    [(blocked, until_)] = (await house.client.status(agent.id)).blocked
+    assert waited * 0.8 <= until_ - blocked <= waited
+
+
+async def test_all_calls_of_a_rollout_wait_for_its_endpoint_together(house: House) -> None:
+    policy = WAIT | {"total_sec": 1.0}
+    with ScriptedModel([failing(401, "always")]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url, retries=policy)
+        began = time.monotonic()
+        assert (await agent.call()).status == 401
+        assert time.monotonic() - began < 3
+        # What an agent repeats has no limit of its own.
+        began = time.monotonic()
+        assert (await agent.call()).status == 401
+        assert time.monotonic() - began < 0.5
+
+
+async def test_a_question_that_is_wrong_is_not_waited_for(house: House) -> None:
+    with ScriptedModel([failing(400, "always")]) as model:
+        agent = await house.agent("openai-chat", model.openai_base_url, retries=WAIT)
+        assert (await agent.call()).status == 400
+    assert len(model.calls) == 1
+
+
+@pytest.mark.parametrize("policy", ["wait", "wait()", "wait(5d)", "wait(-1s)", "wait(1h) ", "never"])
+def test_a_policy_that_is_none_is_refused(policy: str) -> None:
+    with pytest.raises(ValidationError, match="must be `fail`, or `wait"):
+        TypeAdapter(EndpointPolicy).validate_python(policy)
+
+
+@pytest.mark.parametrize(("policy", "seconds"), [("wait(90)", 90), ("wait(1.5m)", 90), ("wait(2h)", 7200)])
+def test_the_limit_of_a_policy_has_a_unit(policy: str, seconds: float) -> None:
+    assert RetryPolicy.of(policy).total_sec == seconds

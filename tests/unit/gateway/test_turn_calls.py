@@ -1,0 +1,228 @@
+"""Whether a turn's model was kept from answering, by the record of its calls."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchflow.contracts.gateway import CallError, CallTiming, RefusedLine, RequestLine, ResponseLine, RetryNote
+from benchflow.gateway.turn_calls import EndedBy, TurnCalls
+
+ANSWER = json.dumps({"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]})
+EMPTY = json.dumps({"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]})
+
+
+class Record:
+    """A record as the gateway writes it, call by call."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._number = 0
+
+    def append(self, line: dict[str, Any], last: str) -> None:
+        # The body is the last member of a line.
+        body = line.pop(last, None)
+        with self.path.open("a") as file:
+            file.write(json.dumps(line | {last: body}) + "\n")
+
+    def ask(self, *, side: bool = False, ago_sec: float = 0.0) -> str:
+        """Begin a call."""
+        self._number += 1
+        began = (datetime.now(UTC) - timedelta(seconds=ago_sec)).isoformat(timespec="milliseconds")
+        request = RequestLine(
+            id=f"call-{self._number}",
+            seq=self._number,
+            ts=began.replace("+00:00", "Z"),
+            node="n1",
+            role="agent",
+            turn=0,
+            side=side,
+            side_reason="title" if side else None,
+            api="openai-chat",
+            method="POST",
+            path="/v1/chat/completions",
+            model="some-model",
+            stream=False,
+            sampling_applied=None,
+            source="live",
+        )
+        self.append(request.model_dump(exclude={"request_text"}), "request")
+        return request.id
+
+    def answer(
+        self,
+        id_: str,
+        status: int | None = 200,
+        text: str | None = ANSWER,
+        *,
+        error: str | None = None,
+        waited_sec: float = 0.1,
+        began_sec: float | None = None,
+        retries: tuple[RetryNote, ...] = (),
+    ) -> None:
+        """End a call. error: kind of what was wrong; began_sec: when the endpoint began to answer."""
+        response = ResponseLine(
+            id=id_,
+            ts="2026-01-01T00:00:00.000Z",
+            status=status,
+            headers={"content-type": "application/json"},
+            error=CallError(kind=error, message=f"it is {error}") if error is not None else None,
+            retries=list(retries),
+            timing=CallTiming(
+                total_ms=1000 * waited_sec, upstream_first_byte_ms=None if began_sec is None else 1000 * began_sec
+            ),
+            response=text,
+        )
+        self.append(response.model_dump(exclude={"response_base64"}), "response")
+
+    def refuse(self, path: str) -> None:
+        self.append(RefusedLine(method="POST", path=path, count=1, ts="2026-01-01T00:00:00.000Z").model_dump(), "ts")
+
+    def problem(self, ended_by: EndedBy = "agent", limit_sec: float | None = None) -> str | None:
+        """Return the kind of the problem, and the status if there is one."""
+        calls = TurnCalls(self.path, 0)
+        calls.read()
+        found = calls.find_problem(ended_by, limit_sec)
+        return None if found is None else f"{found.kind} {found.status or ''}".strip()
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    return Record(tmp_path / "llm_trajectory.jsonl")
+
+
+def failed(record: Record, status: int = 500, message: str = "out of order") -> None:
+    body = json.dumps({"error": {"message": message}})
+    record.answer(record.ask(), status, body, error="upstream_status")
+
+
+def test_a_turn_without_calls_says_nothing_against_the_endpoint(record: Record) -> None:
+    assert record.problem() is None
+
+
+def test_a_turn_whose_limit_came_before_its_first_call_has_measured_nothing(record: Record) -> None:
+    assert record.problem("idle", 60.0) == "unanswered"
+
+
+def test_served_calls_are_no_problem(record: Record) -> None:
+    failed(record)
+    record.answer(record.ask())
+    assert record.problem() is None
+
+
+def test_the_last_calls_decide_where_others_were_served(record: Record) -> None:
+    record.answer(record.ask())
+    failed(record, 401)
+    assert record.problem() == "upstream_status 401"
+
+
+def test_empty_answers_are_a_problem_only_where_there_are_no_others(record: Record) -> None:
+    record.answer(record.ask(), text=EMPTY)
+    assert record.problem() == "empty"
+    record.answer(record.ask())
+    record.answer(record.ask(), text=EMPTY)
+    assert record.problem() is None
+
+
+def test_a_conversation_that_became_too_long_is_the_agents_own_failure(record: Record) -> None:
+    failed(record, 400, "This model's maximum context length is 8192 tokens")
+    assert record.problem() == "upstream_status 400"
+    record.answer(record.ask())
+    failed(record, 400, "This model's maximum context length is 8192 tokens")
+    assert record.problem() is None
+
+
+@pytest.mark.parametrize("kind", ["budget_exhausted", "replay_diverged"])
+def test_limits_have_errors_of_their_own(record: Record, kind: str) -> None:
+    record.answer(record.ask(), 402, None, error=kind)
+    assert record.problem() is None
+
+
+@pytest.mark.parametrize("kind", ["stalled", "truncated", "incomplete", "unreachable", "missing_secret", "unusable"])
+def test_an_answer_that_is_none_is_a_problem(record: Record, kind: str) -> None:
+    record.answer(record.ask())
+    record.answer(record.ask(), 200, "half", error=kind)
+    assert record.problem() == kind
+
+
+def test_a_call_that_the_agent_left_soon_is_its_own_business(record: Record) -> None:
+    record.answer(record.ask(), None, None, error="client_closed", waited_sec=3)
+    assert record.problem() is None
+
+
+def test_a_call_that_the_agent_gave_up_is_a_problem(record: Record) -> None:
+    record.answer(record.ask())
+    record.answer(record.ask(), None, None, error="client_closed", waited_sec=60)
+    assert record.problem() == "unanswered"
+
+
+def test_what_the_gateway_tried_before_the_agent_left_counts(record: Record) -> None:
+    retries = (RetryNote(status=None, waited_sec=1), RetryNote(status=429, waited_sec=1, words="slow down"))
+    record.answer(record.ask(), None, None, error="client_closed", waited_sec=3, retries=retries)
+    assert record.problem() == "upstream_status 429"
+
+
+def test_a_hanging_call_is_a_problem_of_a_turn_that_was_silent_for_too_long(record: Record) -> None:
+    record.answer(record.ask())
+    record.answer(record.ask(), None, None, error="client_closed", waited_sec=600, began_sec=1.0)
+    assert record.problem("idle", 600.0) == "unanswered"
+
+
+@pytest.mark.parametrize(
+    ("waited", "began", "problem"), [(290, None, None), (310, None, "unanswered"), (310, 5.0, None)]
+)
+def test_a_slow_model_is_no_failing_one(
+    record: Record, waited: float, began: float | None, problem: str | None
+) -> None:
+    record.answer(record.ask())
+    record.answer(record.ask(), None, None, error="client_closed", waited_sec=waited, began_sec=began)
+    assert record.problem("wall_clock", 600.0) == problem
+
+
+def test_a_call_that_is_still_open_counts_by_its_age(record: Record) -> None:
+    record.answer(record.ask())
+    record.ask(ago_sec=2)
+    assert record.problem() is None
+    record.ask(ago_sec=100)
+    assert record.problem() == "unanswered"
+
+
+def test_side_calls_count_only_where_there_are_no_others(record: Record) -> None:
+    record.answer(record.ask(side=True), 401, "{}", error="upstream_status")
+    assert record.problem() == "upstream_status 401"
+    record.answer(record.ask())
+    record.answer(record.ask(side=True), 401, "{}", error="upstream_status")
+    assert record.problem() is None
+
+
+def test_requests_that_are_not_passed_on_are_named_where_there_are_no_calls(record: Record) -> None:
+    record.refuse("/v1/realtime")
+    assert record.problem() == "not_allowed"
+    record.answer(record.ask())
+    assert record.problem() is None
+
+
+def test_calls_of_earlier_turns_do_not_count(record: Record) -> None:
+    record.answer(record.ask())
+    calls = TurnCalls(record.path, record.path.stat().st_size)
+    failed(record, 503)
+    calls.read()
+    found = calls.find_problem("agent", None)
+    assert found is not None
+    assert (found.status, found.words, found.model) == (503, "out of order", "some-model")
+
+
+def test_half_a_line_is_left_to_the_next_time(record: Record) -> None:
+    failed(record)
+    whole = record.path.read_bytes()
+    record.path.write_bytes(whole[:-20])
+    calls = TurnCalls(record.path, 0)
+    calls.read()
+    assert calls.failing_sec == 0
+    record.path.write_bytes(whole)
+    calls.read()
+    assert calls.find_problem("agent", None) is not None
