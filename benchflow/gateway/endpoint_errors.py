@@ -27,10 +27,6 @@ _NO_MODEL = (
     "invalid model",
     "no such model",
 )
-_TOO_LONG = (
-    *("context_length_exceeded", "maximum context length", "context window", "prompt is too long"),
-    *("exceeds the maximum number of tokens", "input is too long", "too many tokens", "context length"),
-)
 
 
 @dataclass(frozen=True)
@@ -53,9 +49,9 @@ class CallProblem:
     """Whether the endpoint had begun to answer by then."""
 
     @property
-    def is_too_long(self) -> bool:
-        """Whether the agent's conversation is longer than the model takes, which is the agent's own failure."""
-        return self.status in (400, 413) and _names(self.words, _TOO_LONG)
+    def is_of_request(self) -> bool:
+        """Whether the request itself was wrong, as a conversation that is longer than the model takes."""
+        return self.status in (400, 413, 415, 422) and not self.is_refusal
 
     @property
     def is_key(self) -> bool:

@@ -57,6 +57,7 @@ class TurnCalls:
         self._open: dict[str, _Call] = {}
         self._made = 0
         self._served = 0
+        self._models: set[str | None] = set()
         self._has_empty = False
         self._refused: str | None = None
         self._problem: CallProblem | None = None
@@ -107,6 +108,7 @@ class TurnCalls:
                 self._has_empty = True
                 return
             self._served += 1
+            self._models.add(call.model)
             self._problem = self._failing_since = None
             return
         problem = _problem(call, response)
@@ -124,7 +126,7 @@ class TurnCalls:
         """
         problem = self._unanswered(ended_by) or self._problem
         if self._served:
-            return problem if problem is not None and _is_cause(problem, ended_by, limit_sec) else None
+            return problem if problem is not None and self._is_cause(problem, ended_by, limit_sec) else None
         if problem is not None:
             return problem
         if self._has_empty:
@@ -151,15 +153,17 @@ class TurnCalls:
             return None
         return CallProblem("unanswered", f"no answer in {waited:.0f} s", model=call.model, waited_sec=waited)
 
+    def _is_cause(self, problem: CallProblem, ended_by: EndedBy, limit_sec: float | None) -> bool:
+        """Return whether the last call's problem is why the turn ended, where calls before it were served.
 
-def _is_cause(problem: CallProblem, ended_by: EndedBy, limit_sec: float | None) -> bool:
-    """Return whether the last call's problem is why the turn ended, where calls before it were served."""
-    if problem.is_too_long:
-        return False
-    if problem.waited_sec is None or ended_by in ("agent", "idle"):
-        return True
-    # A slow model is no failure. One that took half of the turn for no word is.
-    return not problem.is_streaming and limit_sec is not None and problem.waited_sec >= limit_sec / 2
+        What a request causes by itself is no such reason: an agent that is about to fail could make one.
+        """
+        if problem.is_of_request or (problem.is_model and problem.model not in self._models):
+            return False
+        if problem.waited_sec is None or ended_by in ("agent", "idle"):
+            return True
+        # A slow model is no failure. One that took half of the turn for no word is.
+        return not problem.is_streaming and limit_sec is not None and problem.waited_sec >= limit_sec / 2
 
 
 def _problem(call: _Call, response: Mapping[str, Any]) -> CallProblem:

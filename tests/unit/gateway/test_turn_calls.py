@@ -29,7 +29,7 @@ class Record:
         with self.path.open("a") as file:
             file.write(json.dumps(line | {last: body}) + "\n")
 
-    def ask(self, *, side: bool = False, ago_sec: float = 0.0) -> str:
+    def ask(self, *, side: bool = False, ago_sec: float = 0.0, model: str = "some-model") -> str:
         """Begin a call."""
         self._number += 1
         began = (datetime.now(UTC) - timedelta(seconds=ago_sec)).isoformat(timespec="milliseconds")
@@ -45,7 +45,7 @@ class Record:
             api="openai-chat",
             method="POST",
             path="/v1/chat/completions",
-            model="some-model",
+            model=model,
             stream=False,
             sampling_applied=None,
             source="live",
@@ -226,3 +226,19 @@ def test_half_a_line_is_left_to_the_next_time(record: Record) -> None:
     record.path.write_bytes(whole)
     calls.read()
     assert calls.find_problem("agent", None) is not None
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_an_agent_cannot_avoid_its_score_by_a_wrong_request(record: Record, status: int) -> None:
+    record.answer(record.ask())
+    failed(record, status, "what is this?")
+    assert record.problem() is None
+
+
+def test_an_agent_cannot_avoid_its_score_by_asking_for_another_model(record: Record) -> None:
+    record.answer(record.ask())
+    body = json.dumps({"error": {"message": "the model other does not exist"}})
+    record.answer(record.ask(model="other"), 404, body, error="upstream_status")
+    assert record.problem() is None
+    record.answer(record.ask(), 404, body, error="upstream_status")
+    assert record.problem() == "upstream_status 404"
