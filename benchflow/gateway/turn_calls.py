@@ -158,7 +158,8 @@ class TurnCalls:
 
         What a request causes by itself is no such reason: an agent that is about to fail could make one.
         """
-        if problem.is_of_request or (problem.is_model and problem.model not in self._models):
+        is_unknown = problem.is_model or problem.status == 404
+        if problem.is_of_request or (is_unknown and problem.model not in self._models):
             return False
         if problem.waited_sec is None or ended_by in ("agent", "idle"):
             return True
