@@ -267,6 +267,7 @@ class ReportActivities:
         if sandbox is not None:
             capabilities = get_provider(spec.run.sandbox).capabilities()
             about |= {"name": sandbox.name, "host": sandbox.host_id, "workdir": sandbox.workdir}
+            about |= {"has_workdir": sandbox.has_workdir}
             about |= {"isolation": capabilities.isolation}
         return RolloutResult(
             rollout_name=spec.name,

@@ -139,6 +139,7 @@ class Scene:
             clean=self.redact.clean_below,
             evidence=evidence,
             baseline=read_baseline(self.evidence),
+            has_workdir=self.sandbox.ref.has_workdir,
         )
 
     @property

@@ -13,7 +13,8 @@ from benchflow.errors import VerifierError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.reward.hardening import HardeningBaseline, read_baseline
-from benchflow.planes.reward.verify import ScriptVerifier, config_of, read_result, verifier_of
+from benchflow.planes.reward.verifier_end import read_result
+from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
 from benchflow.planes.sandbox import get_provider
 from benchflow.rescoring.record import Ran
 from benchflow.rescoring.sandboxes import Room, Setting
@@ -89,6 +90,7 @@ class Place:
             clean=self.redactor(task).clean_below,
             evidence=self.rollout.state(self.step),
             baseline=self.baseline,
+            has_workdir=self.rollout.result.sandbox.get("has_workdir", True),
         )
         if not setting.has_clean_room:
             return verifier

@@ -211,5 +211,6 @@ def ref_of(
         queue=queue,
         generation=generation,
         workdir=running.workdir,
+        has_workdir=spec.named_workdir is not None,
         warnings=running.warnings,
     )
