@@ -168,10 +168,13 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
 
 
 def reward_or_value(result: RolloutResult) -> str:
-    """`0.5`, or what a state is worth: `V 0.42 ±0.2 n=4`."""
+    """`0.5`, what a state is worth: `V 0.42 ±0.2 n=4`, or each of several keys: `style 1, speed 0.5`."""
+    from benchflow.contracts.rewards import shown_keys
     from benchflow.results.trees import value_of
 
     node = value_of(result)
+    if result.status == "scored":
+        return one_line(shown_keys(result.rewards))
     if node is None:
         return earned(result.reward, result.reward_kind)
     error = f" ±{reward(node.stderr)}" if node.stderr is not None else ""
@@ -244,7 +247,7 @@ def show_totals(summary: Summary, screen: Screen) -> None:
 
     text = Text.assemble((plural(summary.total, "rollout"), "bold"), ":  ")
     parts = []
-    for status in ("passed", "failed", "errored", "cancelled"):
+    for status in ("passed", "failed", "scored", "errored", "cancelled"):
         number = getattr(summary, status)
         if number:
             parts.append(Text(f"{number} {status}", STATUS_STYLES[status]))
@@ -254,6 +257,8 @@ def show_totals(summary: Summary, screen: Screen) -> None:
         parts.append(Text(f"{summary.run_again} run again"))
     if summary.mean_reward is not None:
         parts.append(Text.assemble(mean_of(summary), " ", (mean_and_interval(summary.reward_interval), "bold")))
+    for key, value in summary.by_key.items():
+        parts.append(Text.assemble(f"mean {one_line(key)} ", (mean_and_interval(value), "bold")))
     if summary.n_input_tokens is not None:
         parts.append(Text(f"{short_number(summary.n_input_tokens + (summary.n_output_tokens or 0))} tokens"))
     if summary.cost_usd is not None:

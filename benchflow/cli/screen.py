@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from benchflow.cli.terminal import Screen, Text
     from benchflow.contracts.rollout import Failure, RewardKind
 
-STATUS_STYLES = {"passed": "green", "failed": "yellow", "errored": "red", "cancelled": "magenta"}
-STATUS_SIGNS = {"passed": "✓", "failed": "✗", "errored": "!", "cancelled": "–"}
+STATUS_STYLES = {"passed": "green", "failed": "yellow", "errored": "red", "cancelled": "magenta", "scored": "cyan"}
+STATUS_SIGNS = {"passed": "✓", "failed": "✗", "errored": "!", "cancelled": "–", "scored": "≡"}
 
 
 def console(*, stderr: bool = False) -> Screen:

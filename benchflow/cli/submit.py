@@ -229,6 +229,15 @@ def submit(
             rich_help_panel=_SCORE,
         ),
     ] = None,
+    reward_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Which key of reward.json is the reward, where it reports several. "
+            "[dim]\\[default: as each task says][/dim]",
+            rich_help_panel=_SCORE,
+        ),
+    ] = None,
     allow_code: AllowCode = None,
     yes: Yes = False,
     job_name: Annotated[
@@ -293,6 +302,7 @@ def submit(
         keep=keep,
         keep_max_mb=keep_max_mb,
         verify_in=verify_in,
+        reward_key=reward_key,
         allow_code=allow_code,
     )
     from benchflow.cli.plan import show_plan

@@ -19,6 +19,7 @@ from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, earned, one_line, 
 from benchflow.cli.terminal import LiveDisplay, Rows, Screen, Text, line
 from benchflow.contracts import ids
 from benchflow.contracts.job import JobProgress, JobSpec, RolloutProgress
+from benchflow.contracts.rewards import scalar_of, shown_keys
 from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
 
 if TYPE_CHECKING:
@@ -135,7 +136,9 @@ def _print_line(screen: Screen, label: tuple[str, str], status: str, value: str,
 
 
 def _earned(outcome: RolloutOutcome | RolloutResult) -> str:
-    return earned((outcome.rewards or {}).get("reward"), outcome.reward_kind)
+    if outcome.status == "scored":
+        return one_line(shown_keys(outcome.rewards))
+    return earned(scalar_of(outcome.rewards), outcome.reward_kind)
 
 
 def _why(outcome: RolloutOutcome | RolloutResult) -> str:
@@ -232,7 +235,7 @@ class Board:
         done = progress.total - progress.open_count - progress.waiting
         earlier = done - counts.finished
         words = Text()
-        for status in ("passed", "failed", "errored", "cancelled"):
+        for status in ("passed", "failed", "scored", "errored", "cancelled"):
             number = getattr(counts, status)
             if number:
                 words.append(f"{number} {status}", STATUS_STYLES[status]).append("  ")

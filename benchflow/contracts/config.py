@@ -6,6 +6,7 @@ knows them.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from benchflow.contracts.branch import BranchConfig
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.job import MAX_WINDOW, AgentSpec, Keep, RetryConfig
 from benchflow.contracts.modes import JobMode
-from benchflow.contracts.reward import JudgeSettings
+from benchflow.contracts.reward import LENIENT_VARIABLE, JudgeSettings
 from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.task import VerifierMode
 from benchflow.errors import ConfigError, UnsupportedFeatureError, categories
@@ -87,6 +88,12 @@ class RunOptions(Model):
     keep_max_mb: int = Field(default=256, gt=0)
     branch: BranchConfig | None = None
     verify_in: VerifierMode | None = None
+    reward_key: str | None = Field(default=None, min_length=1)
+    """Which key of `reward.json` is the scalar where that has no `reward`, instead of the one that each task names."""
+
+    reward_lenient: bool = Field(default_factory=lambda: os.environ.get(LENIENT_VARIABLE) == "1")
+    """Whether reward files are read leniently. A job that is resumed keeps what it was submitted with."""
+
     allow_code: list[str] = []
     """Modules whose code tasks may name, to be imported on the host. None but installed entry points by default."""
     agent_env: dict[str, str] = Field(default={}, repr=False)

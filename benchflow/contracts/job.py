@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
 from typing import Literal
 
@@ -12,6 +11,7 @@ from benchflow.contracts import ids
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import BranchConfig, BranchOrigin
+from benchflow.contracts.counts import Counts
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
 from benchflow.contracts.lost import LostGroup, SweepState
@@ -135,6 +135,12 @@ class RunConfig(Model):
     mode: JobMode | None = None
     keep_max_mb: int = Field(default=256, gt=0)
     verify_in: VerifierMode | None = None
+    reward_key: str | None = Field(default=None, min_length=1)
+    """Which key of `reward.json` is the scalar, instead of the one that each task names."""
+
+    reward_lenient: bool = False
+    """Whether reward files are read leniently: `BENCHFLOW_REWARD_LENIENT` of whoever submitted the job."""
+
     allow_code: list[str] = []
     """Modules whose code the tasks may name, to be imported by workers. The user's own word, given at submit."""
 
@@ -289,34 +295,6 @@ class Retry(Model):
     index: int
     attempt: int
     not_before: float
-
-
-class Counts(Model):
-    """n_values: how many of the rewards are a V(s)."""
-
-    passed: int = 0
-    failed: int = 0
-    errored: int = 0
-    cancelled: int = 0
-    reward_sum: float = 0.0
-    rewarded: int = 0
-    n_values: int = 0
-
-    @property
-    def finished(self) -> int:
-        return self.passed + self.failed + self.errored + self.cancelled
-
-    def plus_errored(self, number: int) -> Counts:
-        """Return the counts with rollouts that have failed, and of which nothing else is known."""
-        return self.model_copy(update={"errored": self.errored + number})
-
-    def plus(self, outcome: RolloutOutcome) -> Counts:
-        update: dict[str, float] = {outcome.status: getattr(self, outcome.status) + 1}
-        if outcome.rewards is not None and math.isfinite(outcome.rewards.get("reward", math.nan)):
-            update["reward_sum"] = self.reward_sum + outcome.rewards["reward"]
-            update["rewarded"] = self.rewarded + 1
-            update["n_values"] = self.n_values + (outcome.reward_kind == "value")
-        return self.model_copy(update=update)
 
 
 class JobInput(Model):

@@ -168,6 +168,9 @@ class VerifierConfig(Model):
     workdir: Literal["workspace", "verifier"] = "workspace"
     """Where `test.sh` starts: in the workspace, or in the directory of the verifier's own files."""
 
+    reward_key: str | None = Field(default=None, min_length=1)
+    """Which key of `reward.json` is the scalar, where that has no `reward`."""
+
 
 class OracleConfig(Model):
     """The `solution` (task.toml) or `oracle` (task.md) table."""

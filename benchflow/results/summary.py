@@ -63,6 +63,12 @@ class Summary(Model):
     errors: dict[str, int]
     by_agent: dict[str, Interval]
     phase_seconds: dict[str, float]
+    scored: int = 0
+    """Rollouts measured by several keys, without a scalar. They are in no mean reward, and in no pass@k."""
+
+    by_key: dict[str, Interval] = {}
+    """The mean of each key over those of them that have it."""
+
     n_input_tokens: int | None = None
     n_output_tokens: int | None = None
     cost_usd: float | None = None
@@ -138,6 +144,8 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult]) -> Summar
         errors=dict(Counter(r.error_category for r in results if r.error_category).most_common()),
         by_agent={agent: interval(values) for agent, values in sorted(by_agent.items())},
         phase_seconds=_phase_medians(results),
+        scored=status["scored"],
+        by_key=_by_key(results),
         n_input_tokens=_total([r.n_input_tokens for r in results]),
         n_output_tokens=_total([r.n_output_tokens for r in results]),
         cost_usd=_total([r.cost_usd for r in results]),
@@ -148,11 +156,22 @@ def _agent(result: RolloutResult) -> str:
     return f"{result.agent}:{result.model}" if result.model else result.agent
 
 
+def _by_key(results: Sequence[RolloutResult]) -> dict[str, Interval]:
+    values: dict[str, list[float]] = defaultdict(list)
+    for result in results:
+        if result.reward is None:
+            for key, value in (result.rewards or {}).items():
+                values[key].append(value)
+    return {key: interval(measured) for key, measured in values.items()}
+
+
 def _pass_at_ks(results: Sequence[RolloutResult]) -> dict[str, float]:
-    """An attempt that was not scored did not pass; one that was cancelled was no attempt."""
+    """An attempt that was not scored did not pass; one that was cancelled was no attempt. Of one that was scored by
+    several keys nobody knows whether it passed: it does not count.
+    """
     groups: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for result in results:
-        if result.status != "cancelled":
+        if result.status not in ("cancelled", "scored"):
             groups[result.task_name, _agent(result)].append(result.status == "passed")
     most = min((len(group) for group in groups.values()), default=0)
     ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= most] + ([most] if most else [])

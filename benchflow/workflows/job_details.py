@@ -7,8 +7,11 @@ from collections.abc import Iterable
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 from benchflow.contracts import names
-from benchflow.contracts.job import Counts, JobInput
+from benchflow.contracts.counts import Counts
+from benchflow.contracts.job import JobInput
+from benchflow.contracts.rewards import shown_keys
 from benchflow.contracts.rollout import RolloutOutcome
+from benchflow.sanitise import sanitised_markdown
 
 
 def job_attributes(name: str) -> TypedSearchAttributes:
@@ -22,14 +25,15 @@ def job_details(job: JobInput, counts: Counts, n_open: int, recent: Iterable[Rol
     lines = [
         f"**{job.name}**: {counts.finished} of {job.total} done, {n_open} running, mean reward {mean}",
         "",
-        f"{counts.passed} passed · {counts.failed} failed · {counts.errored} errored · {counts.cancelled} cancelled",
+        f"{counts.passed} passed · {counts.failed} failed · {counts.errored} errored · {counts.cancelled} cancelled"
+        + (f" · {counts.scored} scored by several keys" if counts.scored else ""),
         "",
         "| rollout | status | reward | seconds |",
         "|---|---|---|---|",
     ]
     for outcome in recent:
         measured = (outcome.rewards or {}).get("reward")
-        reward = f"{measured:g}" if measured is not None else "–"
+        reward = f"{measured:g}" if measured is not None else sanitised_markdown(shown_keys(outcome.rewards))
         if measured is not None and outcome.reward_kind == "value":
             reward = f"V {reward}"
         name = outcome.id.partition("/r/")[2]

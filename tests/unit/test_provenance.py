@@ -260,6 +260,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "retry": {"max_retries": 1, "categories": ["sandbox"]},
         "permissions": "ask",
         "verify_in": "separate",
+        "reward_key": "style",
+        "reward_lenient": True,
     },
     "models": {
         "agents": ["oracle", "nop"],

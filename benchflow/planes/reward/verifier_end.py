@@ -94,14 +94,27 @@ def read_result(
     document: VerifierDocument | None,
     rubrics: Mapping[str, JudgeRubric],
     exit_code: int,
+    is_split: bool = False,
+    is_lenient: bool = False,
 ) -> VerifyResult:
-    """What a verifier has left in `logs`, by what the task declares of it. Raises what `parse_rewards` raises."""
+    """What a verifier has left in `logs`, by what the task declares of it. Raises what `parse_rewards` raises.
+
+    is_split: of a task of the split layout. is_lenient: as `parse_rewards` has it.
+    """
     policy = document.outputs.aggregate_policy if document else None
     criteria = kit.criteria_of(document.strategy, rubrics) if document else None
     if criteria is not None and document is not None:
         policy = kit.criteria_policy(document, criteria)
-    allowed, now = config.reward_range, datetime.now(UTC)
-    result = parse_rewards(logs, reward_range=allowed, exit_code=exit_code, aggregate=policy, now=now)
+    result = parse_rewards(
+        logs,
+        reward_range=config.reward_range,
+        exit_code=exit_code,
+        aggregate=policy,
+        now=datetime.now(UTC),
+        reward_key=config.reward_key,
+        is_split=is_split,
+        is_lenient=is_lenient,
+    )
     if criteria is not None and policy is not None:
         kit.check_criteria(result, criteria, policy)
     return result

@@ -84,6 +84,12 @@ class ScriptVerifier:
     starts_in_root: bool = False
     """Whether `test.sh` starts in `/` instead of the workspace."""
 
+    is_split: bool = False
+    """Whether it is of a task of the split layout, where several keys without a scalar are a reward."""
+
+    is_lenient: bool = False
+    """Whether its reward files are read leniently."""
+
     def directory(self, sandbox: Sandbox) -> str:
         """Return the directory of the sandbox that the verifier starts in."""
         if self._declared_command is not None or self.config.workdir == "verifier":
@@ -276,7 +282,13 @@ class ScriptVerifier:
             is_pinned=self._pinned_by is not None,
         )
         result = read_result(
-            logs, config=self.config, document=self.document, rubrics=self.rubrics, exit_code=outcome.return_code
+            logs,
+            config=self.config,
+            document=self.document,
+            rubrics=self.rubrics,
+            exit_code=outcome.return_code,
+            is_split=self.is_split,
+            is_lenient=self.is_lenient,
         )
         return result.model_copy(update={"warnings": [*notes, *result.warnings]})
 
@@ -355,5 +367,6 @@ def verifier_of(
         target="/tests" if Path(sources[-1]).name == "tests" else "/verifier",
         rubrics=task.rubrics,
         starts_in_root=task.starts_in_root(has_workdir),
+        is_split=task.layout == "split",
         **how,
     )

@@ -20,7 +20,7 @@ from benchflow.planes.environment.rows import read_state
 from benchflow.planes.reward.capture import _retell
 from benchflow.planes.reward.hardening.survey import _read as read_survey
 from benchflow.planes.reward.script import parse_rewards
-from benchflow.planes.reward.verify import _tail
+from benchflow.planes.reward.verifier_end import _tail
 from benchflow.rescoring.judging import _lay_out
 from benchflow.tasks import unpack
 

@@ -10,7 +10,8 @@ from rich.console import Console
 from benchflow.cli.watch import Board, Labels
 from benchflow.contracts import ids
 from benchflow.contracts.base import ArtifactRef
-from benchflow.contracts.job import AgentSpec, Counts, JobProgress, JobSpec, RolloutProgress, TaskRef
+from benchflow.contracts.counts import Counts
+from benchflow.contracts.job import AgentSpec, JobProgress, JobSpec, RolloutProgress, TaskRef
 from benchflow.contracts.rollout import Failure, RolloutOutcome
 
 JOB = "job/j-12345678"
