@@ -75,6 +75,9 @@ class RewardDocument:
         document = dict(self.document)
         rewards = document.pop("rewards", None)
         if isinstance(rewards, dict):
+            for name in sorted(rewards.keys() & document.keys()):
+                if rewards[name] != document[name]:
+                    refuse(self.file, f"contradicts rewards.{name}", "say it once", key=name)
             document = rewards | document
         elif rewards is not None and "reward" not in document:
             document["reward"] = rewards

@@ -197,7 +197,16 @@ def test_the_lenient_reading_drops_metrics_that_are_no_numbers_with_a_warning(tm
     ]
 
 
-@pytest.mark.parametrize("content", [{"reward": "1"}, {"reward": True}, {"score": "1"}, {"rewards": [1]}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"reward": "1"},
+        {"reward": True},
+        {"score": "1"},
+        {"rewards": [1]},
+        {"reward": 1, "rewards": {"reward": 0}},
+    ],
+)
 def test_the_lenient_reading_takes_no_reward_that_is_no_number(tmp_path: Path, content: object) -> None:
     with pytest.raises(RewardFileError):
         read(tmp_path, content, is_lenient=True)
