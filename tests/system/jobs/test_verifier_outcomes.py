@@ -34,13 +34,13 @@ HANGS = "sleep 600 & echo $! > /tmp/child; wait"
 SHORT = "[verifier]\ntimeout_sec = 2\n"
 
 
-def keyed_steps(root: Path) -> Path:
+def keyed_steps(root: Path, task_name: str, minimum: str) -> Path:
     """Three steps of two keys each, of which the third needs more than the second has of one of them."""
     steps = "".join(
-        f'[[steps]]\nname = "{name}"\nmin_reward = {{ correctness = {least} }}\n'
+        f'[[steps]]\nname = "{name}"\nmin_reward = {minimum.format(least=least)}\n'
         for name, least in (("one", 0.5), ("two", 0.9), ("three", 0))
     )
-    task = write_task(root, "keyed-steps", config=steps, dockerfile=DOCKERFILE)
+    task = write_task(root, task_name, config=steps, dockerfile=DOCKERFILE)
     for name in ("one", "two", "three"):
         write_step(task, name, solve="true\n", test=TWO_KEYS)
     return task
@@ -64,7 +64,8 @@ def system_tasks(root: Path) -> SystemTasks:
         task("two-keys", TWO_KEYS),
         task("named-key", TWO_KEYS, config='[verifier]\nreward_key = "style"\n'),
         task("weighed-keys", TWO_KEYS, config='[reward.aggregate]\nmethod = "mean"\n'),
-        keyed_steps(root),
+        keyed_steps(root, "keyed-steps", "{{ correctness = {least} }}"),
+        keyed_steps(root, "keyed-minimum", "{least}"),
         task("oracle-late", wins, solve=f"echo 1 > /root/half; {HANGS}\n", config="[solution]\ntimeout_sec = 1\n"),
         task("oracle-fails", f"echo 0.5 > {TEXT}\n", solve="echo no luck; exit 7\n"),
     ]
@@ -155,6 +156,13 @@ def test_steps_go_on_and_are_combined_per_key(local_results: Results) -> None:
     result = local_results["keyed-steps"]
     assert [outcome.step.name for outcome in result.steps] == ["one", "two"]
     assert (result.status, result.rewards) == ("scored", {"correctness": 0.5, "style": 1.0})
+
+
+def test_a_minimum_that_is_one_number_refuses_several_keys(local_results: Results) -> None:
+    result = local_results["keyed-minimum"]
+    assert (result.status, result.rewards, result.error_category) == ("errored", None, "reward_scalar")
+    assert result.verifier_error is not None and "min_reward" in result.verifier_error.message
+    assert [outcome.step.name for outcome in result.steps] == ["one"]
 
 
 def test_a_wider_reward_range_is_kept(local_results: Results) -> None:
