@@ -515,6 +515,12 @@ class RewardMissingError(VerifierError):
     category = "reward_missing"
 
 
+class RewardScalarError(VerifierError):
+    """The verifier reported several keys and no scalar, where one is needed."""
+
+    category = "reward_scalar"
+
+
 class JudgeError(VerifierError):
     """A model that was to judge gave no usable answer, or could not be asked."""
 

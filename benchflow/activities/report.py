@@ -269,6 +269,7 @@ class ReportActivities:
             capabilities = get_provider(spec.run.sandbox).capabilities()
             about |= {"name": sandbox.name, "host": sandbox.host_id, "workdir": sandbox.workdir}
             about |= {"isolation": capabilities.isolation, "image": sandbox.image}
+            about |= {"has_workdir": sandbox.has_workdir}
         return RolloutResult(
             rollout_name=spec.name,
             task_name=spec.task.name,

@@ -36,7 +36,7 @@ async def blueprint_of(context: WorkerContext, spec: RolloutSpec) -> Blueprint:
     external = await context.directory(spec.task.context) if spec.task.context else None
     jobs_dir = context.results(spec).root.parent.parent
     return Blueprint(
-        verified_in(task, spec.run.verify_in),
+        verified_in(task, spec.run.verify_in, spec.run.reward_key),
         directory,
         external,
         spec.task.environment,

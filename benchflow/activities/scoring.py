@@ -43,6 +43,7 @@ from benchflow.errors import RewardFuncError
 from benchflow.paths import RolloutPaths, state_label
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.environment.environment import ManifestEnvironment
+from benchflow.planes.reward.aggregate import require_scalar
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
 from benchflow.planes.reward.hardening import harden, read_baseline
 from benchflow.planes.reward.judge.by_key import JudgeByKey
@@ -141,6 +142,8 @@ class Scene:
             evidence=evidence,
             baseline=read_baseline(self.evidence),
             kills=verifier_note(self.context, self.sandbox, self.step.index),
+            has_workdir=self.sandbox.ref.has_workdir,
+            is_lenient=self.spec.run.reward_lenient,
         )
 
     @property
@@ -255,7 +258,9 @@ class ScoringActivities:
             )
 
         result = await scene.say(scene.verifier(evidence), work.run_id, scene.evidence, say)
-        if result.reward is None:
+        if (needs_scalar := _needs_scalar(spec, step)) is not None:
+            require_scalar(result, needs_scalar)
+        if not result.is_scored:
             raise RewardFuncError(result.error or "the reward could not be made of what was measured")
         await asyncio.to_thread(write_rewards, scene.paths, step.index, result.events)
         warnings = list(dict.fromkeys([*notes, *result.warnings]))
@@ -352,6 +357,13 @@ class ScoringActivities:
             return await verify(node, scene.task, scene.config, step=work.step.name, now=datetime.now(UTC))
 
         return without_events(await scene.say(verifier, work.run_id, evidence, say))
+
+
+def _needs_scalar(spec: RolloutSpec, step: Step) -> str | None:
+    """Return what of a rollout needs its steps' scalars; None where nothing does."""
+    if spec.run.branch is not None:
+        return "a rollout that branches"
+    return "min_reward" if step.min_reward is not None and not isinstance(step.min_reward, dict) else None
 
 
 async def _given(sandbox: Sandbox) -> Sandbox:

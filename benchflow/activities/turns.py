@@ -258,6 +258,7 @@ class TurnActivities:
                 target="/solution" if source and Path(source).name == "solution" else "/oracle",
                 env=command_env(self.context, work.spec, task, task.oracle.env),
                 timeout=step.timeout_sec,
+                cwd="/" if task.starts_in_root(sandbox.ref.has_workdir) else None,
             )
         except asyncio.CancelledError:
             # A cancelled rollout stops its agent; a worker that only shuts down leaves it running.

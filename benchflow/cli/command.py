@@ -35,27 +35,6 @@ AllowCode = Annotated[
     ),
 ]
 
-RequireProvenState = Annotated[
-    bool,
-    typer.Option(
-        "--require-proven-state",
-        help="Refuse to branch over a world of which bench env check has not proven that its services lose no state in "
-        "a child.",
-        rich_help_panel="How they are run",
-    ),
-]
-
-VerifyIn = Annotated[
-    str | None,
-    typer.Option(
-        metavar="shared|separate",
-        help="Where verifiers run: where the agent worked, or in a fresh sandbox that receives the workspace and "
-        "declared artifacts only. Not a fresh one by default, because a verifier may read more than that. "
-        "[dim]\\[default: as each task says][/dim]",
-        rich_help_panel="How they are scored",
-    ),
-]
-
 _VERBOSE = "--verbose"
 Verbose = Annotated[bool, typer.Option(_VERBOSE, help="Show the log, and tracebacks; may stand after the verb, too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; the rest goes to stderr.")]

@@ -119,10 +119,10 @@ def _show_pass_at_k(summary: Summary, screen: Screen) -> None:
 
 def _keys(about: AgentSummary) -> list[str]:
     """Return the means by key, where there is no scalar that stands for them."""
-    if not about.n_no_scalar:
+    if not about.scored:
         return []
     means = [f"{key} {reward(one.mean)} n={one.n}" for key, one in about.by_key.items()]
-    return [*means, f"({about.n_no_scalar} without a scalar reward)"]
+    return [*means, f"({about.scored} without a scalar reward)"]
 
 
 def _show_each(name: str, summary: Summary, screen: Screen, parts_of: Callable[[AgentSummary], list[str]]) -> None:

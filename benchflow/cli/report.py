@@ -172,10 +172,13 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
 
 
 def reward_or_value(result: RolloutResult) -> str:
-    """`0.5`, or what a state is worth: `V 0.42 ±0.2 n=4`."""
+    """`0.5`, what a state is worth: `V 0.42 ±0.2 n=4`, or each of several keys: `style 1, speed 0.5`."""
+    from benchflow.contracts.rewards import shown_keys
     from benchflow.results.trees import value_of
 
     node = value_of(result)
+    if result.status == "scored":
+        return one_line(shown_keys(result.rewards))
     if node is None:
         return earned(result.reward, result.reward_kind)
     error = f" ±{reward(node.stderr)}" if node.stderr is not None else ""

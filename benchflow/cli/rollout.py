@@ -357,7 +357,7 @@ def _show_outcome(result: RolloutResult | None, screen: Screen, over: bool) -> N
     sign = f"{STATUS_SIGNS[result.status]} {result.status}"
     screen.print(line((sign, f"bold {style}"), f"  reward {reward_or_value(result)}", (f"  {took}", "dim")))
     metrics = {name: value for name, value in (result.rewards or {}).items() if name != "reward"}
-    if metrics:
+    if metrics and result.status != "scored":
         told = "  ".join(f"{name} {reward(value)}" for name, value in metrics.items())
         screen.print(line((told, "dim")), soft_wrap=True)
     show_errors([result], screen)
@@ -366,4 +366,4 @@ def _show_outcome(result: RolloutResult | None, screen: Screen, over: bool) -> N
 def _status(result: RolloutResult | None, over: bool) -> int:
     if result is None:
         return command.SOME_ERRORED if over else command.ALL_SCORED
-    return command.ALL_SCORED if result.status in ("passed", "failed") else command.SOME_ERRORED
+    return command.ALL_SCORED if result.status in ("passed", "failed", "scored") else command.SOME_ERRORED

@@ -16,11 +16,19 @@ if TYPE_CHECKING:
 STATUS_STYLES = {
     "passed": "green",
     "failed": "yellow",
+    "scored": "cyan",
     "errored": "red",
     "cancelled": "magenta",
     "not_started": "magenta",
 }
-STATUS_SIGNS = {"passed": "✓", "failed": "✗", "errored": "!", "cancelled": "–", "not_started": "–"}
+STATUS_SIGNS = {
+    "passed": "✓",
+    "failed": "✗",
+    "scored": "≡",
+    "errored": "!",
+    "cancelled": "–",
+    "not_started": "–",
+}
 
 
 def console(*, stderr: bool = False) -> Screen:

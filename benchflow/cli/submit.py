@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import AllowCode, Json, RequireProvenState, VerifyIn, Yes
+from benchflow.cli.command import AllowCode, Json, Yes
+from benchflow.cli.options import (
+    AGENT,
+    RUN,
+    SCORE,
+    EndpointPolicy,
+    NoPreflight,
+    Rebuild,
+    RequireProvenState,
+    RewardKey,
+    StopAfterErrors,
+    VerifyIn,
+)
 
 if TYPE_CHECKING:
     from benchflow.cli.request import FileRequest
@@ -18,9 +30,6 @@ if TYPE_CHECKING:
 
 _JOB = "The job"
 _TASKS = "Which tasks"
-_AGENT = "Who acts"
-_RUN = "How they are run"
-_SCORE = "How they are scored"
 _SHOW = "What is shown"
 
 
@@ -58,7 +67,7 @@ def submit(
         typer.Option(
             metavar="AGENT",
             help="NAME or NAME:MODEL; repeatable; see bench agent list. [dim]\\[default: oracle][/dim]",
-            rich_help_panel=_AGENT,
+            rich_help_panel=AGENT,
         ),
     ] = None,
     model: Annotated[
@@ -66,7 +75,7 @@ def submit(
         typer.Option(
             metavar="MODEL",
             help="For the agents that name none; provider/model, or as the agent's first provider spells it.",
-            rich_help_panel=_AGENT,
+            rich_help_panel=AGENT,
         ),
     ] = None,
     agent_import_path: Annotated[
@@ -74,7 +83,7 @@ def submit(
         typer.Option(
             metavar="MODULE:NAME",
             help="An agent of your own: an AgentRecord, or what makes one; repeatable.",
-            rich_help_panel=_AGENT,
+            rich_help_panel=AGENT,
         ),
     ] = None,
     agent_env: Annotated[
@@ -82,7 +91,7 @@ def submit(
         typer.Option(
             metavar="K=V",
             help="A variable of the agent's; K alone hands yours on. Its value is recorded nowhere; repeatable.",
-            rich_help_panel=_AGENT,
+            rich_help_panel=AGENT,
         ),
     ] = None,
     base_url: Annotated[
@@ -90,60 +99,36 @@ def submit(
         typer.Option(
             metavar="URL",
             help="An endpoint of your own, of the kind that the agent speaks, as sandboxes reach it.",
-            rich_help_panel=_AGENT,
+            rich_help_panel=AGENT,
         ),
     ] = None,
     effort: Annotated[
-        str | None, typer.Option(metavar="LEVEL", help="How hard the model thinks.", rich_help_panel=_AGENT)
+        str | None, typer.Option(metavar="LEVEL", help="How hard the model thinks.", rich_help_panel=AGENT)
     ] = None,
     permissions: Annotated[
         str | None,
         typer.Option(
             metavar="auto|deny|ask",
             help="Who answers what an agent asks; ask waits for bench rollout answer. [dim]\\[default: auto][/dim]",
-            rich_help_panel=_AGENT,
+            rich_help_panel=AGENT,
         ),
     ] = None,
     agent_idle_timeout: Annotated[
         float | None,
         typer.Option(
-            metavar="SEC", help="How long an agent may be silent. [dim]\\[default: 600][/dim]", rich_help_panel=_AGENT
+            metavar="SEC", help="How long an agent may be silent. [dim]\\[default: 600][/dim]", rich_help_panel=AGENT
         ),
     ] = None,
-    endpoint_policy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="fail|wait(LIMIT)",
-            help="What becomes of model calls whose endpoint fails: repeated for some minutes, or for as long as "
-            "LIMIT says, as in wait(2h). [dim]\\[default: fail][/dim]",
-            rich_help_panel=_AGENT,
-        ),
-    ] = None,
-    stop_after_errors: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Equal errors without a success after which nothing more is started; 0: never. "
-            "[dim]\\[default: 5][/dim]",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    no_preflight: Annotated[
-        bool,
-        typer.Option(
-            "--no-preflight",
-            help="Don't ask each model for one token before the job starts.",
-            rich_help_panel=_AGENT,
-        ),
-    ] = False,
+    endpoint_policy: EndpointPolicy = None,
+    stop_after_errors: StopAfterErrors = None,
+    no_preflight: NoPreflight = False,
     sandbox: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             help="Where it runs: docker, local, …; auto is docker if it answers, else local. "
             "[dim]\\[default: auto][/dim]",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
     concurrency: Annotated[
@@ -155,7 +140,7 @@ def submit(
             min=1,
             max=500,
             help="Rollouts at a time. [dim]\\[default: 4][/dim]",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
     repeats: Annotated[
@@ -167,24 +152,17 @@ def submit(
             min=1,
             max=10_000,
             help="Rollouts per task and agent. [dim]\\[default: 1][/dim]",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
-    rebuild: Annotated[
-        bool,
-        typer.Option(
-            "--rebuild",
-            help="Build each image anew, without any cache: once for all rollouts of the job.",
-            rich_help_panel=_RUN,
-        ),
-    ] = False,
+    rebuild: Rebuild = False,
     max_retries: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=0,
             help="Further attempts after a failure that may pass. [dim]\\[default: 2][/dim]",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
     branch: Annotated[
@@ -193,7 +171,7 @@ def submit(
             metavar="POLICY:K=V,… | FILE",
             help="Children go on from one state, whose value is what they earn: group:n=8, after_steps:steps=1+3,n=4, "
             "or a file; see docs/branching.md.",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
     mode: Annotated[
@@ -202,19 +180,19 @@ def submit(
             metavar="MODE:K=V,…",
             help="What the job is for: grpo:n=8 (a group a task, in groups.jsonl) or value:depths=0+2,n=4 (V(s) at "
             "these depths, in values.jsonl).",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
     agent_timeout: Annotated[
         float | None,
-        typer.Option(metavar="SEC", help="Of a turn; overrides the tasks' own.", rich_help_panel=_AGENT),
+        typer.Option(metavar="SEC", help="Of a turn; overrides the tasks' own.", rich_help_panel=AGENT),
     ] = None,
     sandbox_setup_timeout: Annotated[
         float | None,
         typer.Option(
             metavar="SEC",
             help="To prepare the sandbox for the agent. [dim]\\[default: 120][/dim]",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
     judge_model: Annotated[
@@ -222,19 +200,19 @@ def submit(
         typer.Option(
             metavar="MODEL",
             help="Of tasks that a model judges: openai/… or anthropic/…; instead of the one that they name.",
-            rich_help_panel=_SCORE,
+            rich_help_panel=SCORE,
         ),
     ] = None,
     judge_base_url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="An endpoint of your own for it.", rich_help_panel=_SCORE),
+        typer.Option(metavar="URL", help="An endpoint of your own for it.", rich_help_panel=SCORE),
     ] = None,
     judge_key: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             help="The variable that holds its key. [dim]\\[default: the provider's][/dim]",
-            rich_help_panel=_SCORE,
+            rich_help_panel=SCORE,
         ),
     ] = None,
     keep: Annotated[
@@ -243,7 +221,7 @@ def submit(
             metavar="evidence|workspace",
             help="What is kept to score it again: what scorers read, or the workspace too. "
             "[dim]\\[default: evidence][/dim]",
-            rich_help_panel=_SCORE,
+            rich_help_panel=SCORE,
         ),
     ] = None,
     keep_max_mb: Annotated[
@@ -252,11 +230,12 @@ def submit(
             metavar="MB",
             min=1,
             help="The most that is kept of one rollout. [dim]\\[default: 256][/dim]",
-            rich_help_panel=_SCORE,
+            rich_help_panel=SCORE,
         ),
     ] = None,
     verify_in: VerifyIn = None,
     require_proven_state: RequireProvenState = False,
+    reward_key: RewardKey = None,
     allow_code: AllowCode = None,
     yes: Yes = False,
     job_name: Annotated[
@@ -325,6 +304,7 @@ def submit(
         keep_max_mb=keep_max_mb,
         verify_in=verify_in,
         rebuild=rebuild or None,
+        reward_key=reward_key,
         allow_code=allow_code,
         require_proven_state=require_proven_state or None,
     )
@@ -376,7 +356,7 @@ def start(
     job = submitted[0]
     if detach:
         show_detached(job, screen, as_json)
-        raise typer.Exit(command.ALL_SCORED)
+        raise typer.Exit(command.ALLSCORED)
     raise typer.Exit(finish(job, screen, as_json))
 
 

@@ -22,6 +22,7 @@ from benchflow.cli.terminal import LiveDisplay, Rows, Screen, Text, line
 from benchflow.contracts import ids
 from benchflow.contracts.counts import Counts, RewardSums
 from benchflow.contracts.job import JobProgress, JobSpec, RolloutProgress
+from benchflow.contracts.rewards import scalar_of, shown_keys
 from benchflow.contracts.rollout import Failure, RolloutOutcome, RolloutResult
 
 if TYPE_CHECKING:
@@ -138,7 +139,9 @@ def _print_line(screen: Screen, label: tuple[str, str], status: str, value: str,
 
 
 def _earned(outcome: RolloutOutcome | RolloutResult) -> str:
-    return earned((outcome.rewards or {}).get("reward"), outcome.reward_kind)
+    if outcome.status == "scored":
+        return one_line(shown_keys(outcome.rewards))
+    return earned(scalar_of(outcome.rewards), outcome.reward_kind)
 
 
 def _why(outcome: RolloutOutcome | RolloutResult) -> str:

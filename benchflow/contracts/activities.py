@@ -17,6 +17,7 @@ from benchflow.contracts.rollout import (
     Rollback,
     RolloutOutcome,
     RolloutTree,
+    Status,
     Step,
     StepOutcome,
     Usage,
@@ -303,7 +304,7 @@ class ReportInput(Model):
     spec: RolloutSpec
     run_id: str
     sandbox: SandboxRef | None
-    status: Literal["passed", "failed", "errored", "cancelled"]
+    status: Status
     rewards: dict[str, float] | None = None
     error: Failure | None = None
     verifier_error: Failure | None = None

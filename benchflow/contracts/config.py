@@ -6,6 +6,7 @@ knows them.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from benchflow.contracts.error_limit import DEFAULT_ERRORS
 from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sampling
 from benchflow.contracts.job import MAX_WINDOW, AgentSpec, Keep, RetryConfig
 from benchflow.contracts.modes import JobMode
-from benchflow.contracts.reward import JudgeSettings
+from benchflow.contracts.reward import LENIENT_VARIABLE, JudgeSettings
 from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.task import VerifierMode
 from benchflow.errors import ConfigError, UnsupportedFeatureError, categories
@@ -95,6 +96,11 @@ class RunOptions(Model):
     verify_in: VerifierMode | None = None
     rebuild: bool = False
     """Build each image anew, without any cache, once per host; rollouts that come later find it."""
+    reward_key: str | None = Field(default=None, min_length=1)
+    """Which key of `reward.json` is the scalar where that has no `reward`, instead of the one that each task names."""
+
+    reward_lenient: bool = Field(default_factory=lambda: os.environ.get(LENIENT_VARIABLE) == "1")
+    """Whether reward files are read leniently. A job that is resumed keeps what it was submitted with."""
 
     allow_code: list[str] = []
     """Modules whose code tasks may name, to be imported on the host. None but installed entry points by default."""

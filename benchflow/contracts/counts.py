@@ -48,6 +48,9 @@ class Counts(Model):
     cancelled: int = 0
     """Somebody stopped them."""
 
+    scored: int = 0
+    """They were measured by several keys without a scalar: they neither passed nor failed."""
+
     not_started: int = 0
     """The job had stopped before their turn."""
 
@@ -65,7 +68,7 @@ class Counts(Model):
 
     @property
     def finished(self) -> int:
-        return self.passed + self.failed + self.errored + self.cancelled + self.not_started
+        return self.passed + self.failed + self.scored + self.errored + self.cancelled + self.not_started
 
     def plus_lost(self, number: int, status: Literal["errored", "not_started"] = "errored") -> Counts:
         """Return the counts with rollouts that have not reported, and of which nothing else is known."""

@@ -142,6 +142,12 @@ class RunConfig(Model):
     verify_in: VerifierMode | None = None
     rebuild: str | None = None
     """Name of the job's request to build its images anew, by which all of its rollouts share the builds."""
+    reward_key: str | None = Field(default=None, min_length=1)
+    """Which key of `reward.json` is the scalar, instead of the one that each task names."""
+
+    reward_lenient: bool = False
+    """Whether reward files are read leniently: `BENCHFLOW_REWARD_LENIENT` of whoever submitted the job."""
+
     allow_code: list[str] = []
     """Modules whose code the tasks may name, to be imported by workers. The user's own word, given at submit."""
 

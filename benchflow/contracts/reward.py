@@ -21,12 +21,17 @@ if TYPE_CHECKING:
 Space = Literal["output", "action", "reasoning", "memory", "latent"]
 """Where a reward is read from. `latent` is a name that nothing here scores yet."""
 
+LENIENT_VARIABLE = "BENCHFLOW_REWARD_LENIENT"
+"""With `1`, jobs that are submitted read reward files leniently."""
+
 Granularity = Literal["terminal", "step"]
 AggregateMethod = Literal["mean", "weighted_mean", "weighted_sum", "all_pass", "any_pass", "threshold"]
 
 
 class RewardEvent(Model):
-    """One measured reward. value: within the verifier's reward range, [0, 1] by default. step: index."""
+    """One measured reward. value: within the verifier's reward range, [0, 1] by default; of one key of several, whose
+    name is the tag, any finite number. step: index.
+    """
 
     space: Space = "output"
     granularity: Granularity = "terminal"
@@ -51,9 +56,11 @@ class AggregatePolicy(Model):
 
 
 class VerifyResult(Model):
-    """What a verifier said. reward: the scalar, None where it could not be measured, and then error says why.
+    """What a verifier said. reward: the scalar, None where it could not be measured, and then error says why; or where
+    the verifier reported several keys and nothing says which of them is the scalar.
 
-    items: other named numbers (metrics). events: in order. errors: of the functions that failed, by name.
+    items: other named numbers (metrics), with those keys among them. events: in order. errors: of the functions that
+    failed, by name.
     """
 
     reward: float | None
@@ -67,8 +74,18 @@ class VerifyResult(Model):
     errors: dict[str, str] = {}
 
     @property
+    def is_keyed(self) -> bool:
+        """Whether it was scored by several keys, without a scalar."""
+        return self.reward is None and not self.error and bool(self.items)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether anything was measured that a rollout's result is made of."""
+        return self.reward is not None or self.is_keyed
+
+    @property
     def rewards(self) -> dict[str, float]:
-        """`{"reward": x, **items}`, the shape that results carry; without `reward` where none was measured."""
+        """`{"reward": x, **items}`, the shape that results carry; without `reward` where there is no scalar."""
         measured = {} if self.reward is None else {"reward": self.reward}
         return measured | self.items
 

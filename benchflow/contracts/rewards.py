@@ -5,11 +5,11 @@ Live scoring and scoring again use the same rules, which is why they are here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from benchflow.contracts.reward import VerifyResult
-from benchflow.contracts.rollout import Failure, StepOutcome
+from benchflow.contracts.rollout import Failure, Status, StepOutcome
 
 _OF_THE_AGENT = frozenset(
     {
@@ -45,6 +45,26 @@ def is_measured(error: Failure | None) -> bool:
     return error is None or error.category in _OF_THE_AGENT
 
 
+def scalar_of(rewards: Mapping[str, float] | None) -> float | None:
+    """Return the scalar of a rollout's rewards; None where there is none, or nothing was measured."""
+    return None if rewards is None else rewards.get("reward")
+
+
+def status_of(rewards: Mapping[str, float] | None) -> Status:
+    """Return how a rollout with these rewards has ended, which was not cancelled."""
+    if rewards is None:
+        return "errored"
+    scalar = scalar_of(rewards)
+    if scalar is None:
+        return "scored"
+    return "passed" if scalar >= 1.0 else "failed"
+
+
+def shown_keys(rewards: Mapping[str, float] | None) -> str:
+    """Return rewards of several keys as a table shows them, `a 0.5, b 1`; a dash where nothing was measured."""
+    return ", ".join(f"{name} {value:.3g}" for name, value in (rewards or {}).items()) or "–"
+
+
 def combine_steps(
     steps: Sequence[StepOutcome], strategy: Literal["mean", "final"], error: Failure | None
 ) -> tuple[dict[str, float] | None, Failure | None]:
@@ -64,15 +84,18 @@ def combine_steps(
 
 
 def _mean(scored: Sequence[VerifyResult], key: str) -> float | None:
-    """A metric that a step does not have counts as 0 there; None where a function may have failed to measure it."""
-    if any(key not in verify.rewards and verify.errors for verify in scored):
+    """A metric that a step does not have counts as 0 there; None where a function may have failed to measure it.
+
+    A scalar that a step does not have was not measured: there is none of the rollout either.
+    """
+    if any(key not in verify.rewards and (verify.errors or key == "reward") for verify in scored):
         return None
     return sum(verify.rewards.get(key, 0.0) for verify in scored) / len(scored)
 
 
 def _unscored(verify: VerifyResult | None) -> Failure | None:
-    """Why a result that the verifier did give has no reward."""
-    if verify is None or verify.reward is not None:
+    """Why a result that the verifier did give has no rewards."""
+    if verify is None or verify.is_scored:
         return None
     message = verify.error or "the reward could not be made of what was measured"
     return Failure(type="RewardFuncError", category="reward_func", message=message, phase="verify")
@@ -92,9 +115,9 @@ def leads_on(outcome: StepOutcome) -> bool:
 
 
 def reaches(verify: VerifyResult, minimum: float | dict[str, float] | None) -> bool:
-    """Whether a step's rewards are enough for the next step."""
+    """Whether a step's rewards are enough for the next step; one that was not measured is not."""
     if minimum is None:
         return True
     wanted = minimum if isinstance(minimum, dict) else {"reward": minimum}
     rewards = verify.rewards
-    return all(rewards.get(key, 0.0) >= value for key, value in wanted.items())
+    return all(key in rewards and rewards[key] >= value for key, value in wanted.items())

@@ -16,7 +16,8 @@ from benchflow.errors import ResultFileError
 Phase = Literal[
     "plan", "provision", "readiness", "connect", "execute", "branch", "verify", "report", "teardown", "done"
 ]
-Status = Literal["passed", "failed", "errored", "cancelled", "not_started"]
+Status = Literal["passed", "failed", "scored", "errored", "cancelled", "not_started"]
+"""How a rollout ended. `scored`: by several keys, of which none is the scalar, so that it neither passed nor failed."""
 
 RewardKind = Literal["measured", "value"]
 """What a rollout's reward is: what its verifier has measured, or the V(s) of the state where it has branched."""
@@ -311,7 +312,8 @@ class Rollback(Model):
 class RolloutResult(Model):
     """One scored rollout, as `result.json` holds it and the Python API returns it. Alias: `RunResult`.
 
-    rewards: `{"reward": x, …}`, None when nothing was measured (never a 0 that nobody measured). error: how the
+    rewards: `{"reward": x, …}`, without `reward` where the verifier reported several keys and no scalar, None when
+    nothing was measured (never a 0 that nobody measured). error: how the
     agent or the engine failed; verifier_error: how the verifier failed. timing: seconds a phase. environment: the
     manifest's name, source and digest, and what its world was; empty for a task without one. rollbacks: that it was put
     back to states that it had been in.
@@ -357,5 +359,5 @@ class RolloutResult(Model):
 
     @property
     def reward(self) -> float | None:
-        """The scalar reward, None when nothing was measured."""
+        """The scalar reward, None when none was measured."""
         return None if self.rewards is None else self.rewards.get("reward")

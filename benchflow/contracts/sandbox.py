@@ -76,6 +76,11 @@ class SandboxSpec(Model):
     ports: tuple[int, ...] = ()
 
     @property
+    def named_workdir(self) -> str | None:
+        """The workspace that the task or its image names, None where neither does."""
+        return self.workdir or self.image.workdir
+
+    @property
     def runs_entrypoint(self) -> bool:
         """Whether what the image runs by itself is run for its own sake."""
         return self.entrypoint in ("first", "below")
@@ -100,6 +105,9 @@ class SandboxRef(Model):
     episode: str = ""
     image: str | None = None
     """Identity of the image that it was started from. None of one that an earlier version started."""
+    has_workdir: bool = True
+    """Whether the task or its image names the workspace. Where neither does, it is one of the provider's choice, and
+    commands of the image itself start in `/`."""
 
 
 class SandboxExecResult(Model):

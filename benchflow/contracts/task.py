@@ -165,6 +165,11 @@ class VerifierConfig(Model):
     hardening: HardeningConfig = HardeningConfig()
     judge: JudgeConfig | None = None
     memory: MemoryConfig | None = None
+    workdir: Literal["workspace", "verifier"] = "workspace"
+    """Where `test.sh` starts: in the workspace, or in the directory of the verifier's own files."""
+
+    reward_key: str | None = Field(default=None, min_length=1)
+    """Which key of `reward.json` is the scalar, where that has no `reward`."""
 
 
 class OracleConfig(Model):
@@ -332,6 +337,13 @@ class Task(Model):
     user: UserSpec | None = None
     extension: dict[str, Any] = {}
     compat_extra: dict[str, Any] = {}
+
+    def starts_in_root(self, has_workdir: bool) -> bool:
+        """Return whether its scripts start in `/`, as published ones of the split layout expect of such an image.
+
+        has_workdir: whether the task or its image names a workspace.
+        """
+        return self.layout == "split" and not has_workdir
 
     @property
     def n_turns(self) -> int:

@@ -88,7 +88,7 @@ def plan_job(config: JobConfig) -> JobPlan:
         given = config.environment_manifest is not None
         task = load_task(path, context_root=config.context_root, has_manifest=given)
         variables |= worlds.add(path, task)
-        as_run = verified_in(task, config.verify_in)
+        as_run = verified_in(task, config.verify_in, config.reward_key)
         warnings += [f"{task.name}: {note}" for note in require_supported(as_run, provider.capabilities())]
         if any(agent.name == "oracle" for agent in agents):
             _require_oracle(task)
@@ -255,6 +255,8 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
             mode=config.mode,
             verify_in=config.verify_in,
             rebuild=_rebuild_of(plan),
+            reward_key=config.reward_key,
+            reward_lenient=config.reward_lenient,
             allow_code=config.allow_code,
             require_proven_state=config.require_proven_state,
         ),

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchflow.contracts.reward import VerifyResult
+from benchflow.contracts.reward import LENIENT_VARIABLE, VerifyResult
 from benchflow.contracts.rollout import StepOutcome
 from benchflow.contracts.task import Task
 from benchflow.errors import VerifierError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.reward.hardening import HardeningBaseline, read_baseline
-from benchflow.planes.reward.verify import ScriptVerifier, config_of, read_result, verifier_of
+from benchflow.planes.reward.verifier_end import read_result
+from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
 from benchflow.planes.sandbox import get_provider
 from benchflow.rescoring.record import Ran
 from benchflow.rescoring.sandboxes import Room, Setting
 from benchflow.rescoring.stored import StoredRollout
 from benchflow.rescoring.tasks import FoundTask
 from benchflow.secrets import Redactor, Secrets, agent_references, references
+from benchflow.tasks import verified_in
 
 UNPINNED = (
     "nothing is known of the sandbox before its agent acted, because the rollout is from before that was kept: the "
@@ -65,6 +68,15 @@ class Place:
         """Whether a task is the one that the rollout was scored by at first."""
         return found.digest == self.rollout.result.task_digest
 
+    def as_run(self, found: FoundTask) -> Task:
+        """Return a task as the rollout's job has it verified."""
+        run = self.rollout.spec.run
+        return verified_in(found.task, run.verify_in, run.reward_key)
+
+    @property
+    def _is_lenient(self) -> bool:
+        return self.rollout.spec.run.reward_lenient or os.environ.get(LENIENT_VARIABLE) == "1"
+
     def redactor(self, task: Task) -> Redactor:
         """Takes out of what comes back what the task and the agent were given by name."""
         named = {*references(task), *agent_references(self.rollout.spec.agent)}
@@ -77,7 +89,7 @@ class Place:
 
     def verifier(self, found: FoundTask, setting: Setting, room: Room) -> ScriptVerifier:
         """A task's verifier, as at the first scoring. room: that it runs in, if it has one."""
-        task = found.task
+        task = self.as_run(found)
         env = setting.env(config_of(task, self.step))
         verifier = verifier_of(
             task,
@@ -89,6 +101,8 @@ class Place:
             clean=self.redactor(task).clean_below,
             evidence=self.rollout.state(self.step),
             baseline=self.baseline,
+            has_workdir=self.rollout.result.sandbox.get("has_workdir", True),
+            is_lenient=self._is_lenient,
         )
         if not setting.has_clean_room:
             return verifier
@@ -105,7 +119,7 @@ class Place:
 
     def first(self, recorded: FoundTask) -> VerifyResult:
         """What the verifier said at the first scoring, read again. Raises `VerifierError` where it is not a reward."""
-        task = recorded.task
+        task = self.as_run(recorded)
         return read_result(
             self.rollout.paths.verifier_of(self.step),
             config=config_of(task, self.step),
@@ -113,6 +127,8 @@ class Place:
             rubrics=task.rubrics,
             # How it ended was told by the warnings of the first scoring.
             exit_code=0,
+            is_split=task.layout == "split",
+            is_lenient=self._is_lenient,
         )
 
     def nothing_kept(self, found: FoundTask | None = None) -> VerifierError:

@@ -50,7 +50,8 @@ class Setting:
 
     @property
     def task(self) -> Task:
-        return verified_in(self.found.task, self.rollout.spec.run.verify_in)
+        run = self.rollout.spec.run
+        return verified_in(self.found.task, run.verify_in, run.reward_key)
 
     @property
     def blueprint(self) -> Blueprint:

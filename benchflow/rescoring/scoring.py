@@ -28,6 +28,7 @@ from benchflow.contracts.rewards import combine_steps, is_measured, reaches
 from benchflow.contracts.rollout import Failure, StepOutcome
 from benchflow.contracts.task import Task
 from benchflow.paths import RolloutPaths, StatePaths
+from benchflow.planes.reward.aggregate import require_scalar
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.needs import table_of
 from benchflow.planes.reward.score import score
@@ -180,6 +181,8 @@ class _Rescored:
             async with opened(place) as workbench:
                 judge = self._judge_of(outcome, found.task, redact)
                 result = redact.result(await self._said(outcome, found, judge, workbench))
+                if self._rollout.spec.run.branch is not None:
+                    require_scalar(result, "a rollout that branches")
         except Exception as error:
             failure = _redacted(failure_of(error, "verify"), redact)
             self._steps.append(StepScore(**mark, verifier=place.ran, error=failure))
@@ -227,8 +230,8 @@ class _Rescored:
 
     def _counts_on(self, outcome: StepOutcome, task: Task, result: VerifyResult) -> bool:
         names = [step.name for step in task.steps]
-        if outcome.step.name not in names or result.reward is None:
-            return result.reward is not None
+        if outcome.step.name not in names or not result.is_scored:
+            return result.is_scored
         place, run = names.index(outcome.step.name), self._rollout.result.steps
         is_last = outcome is run[-1]
         if reaches(result, task.steps[place].min_reward):

@@ -195,12 +195,17 @@ async def _check_workspace(place: Place) -> None:
         except VerifierError as error:
             said = f"fails: {error.message}"
         else:
-            if result.reward == first.reward:
+            if _worth(result) == _worth(first):
                 return
-            said = f"gives {result.reward}"
+            said = f"gives {_worth(result)}"
     raise VerifierError(
-        f"the verifier of the first scoring gave {first.reward}, and {said} with the kept workspace in a new sandbox: "
+        f"the verifier of the first scoring gave {_worth(first)}, and {said} with the kept workspace in a new sandbox: "
         "what it reads is not all in the workspace, or it does not always say the same",
         file=str(place.rollout.paths.root),
         remedy=_OUTSIDE,
     )
+
+
+def _worth(result: VerifyResult) -> float | dict[str, float] | None:
+    """Return what a result says of the work: its scalar, or its several keys."""
+    return result.rewards if result.is_keyed else result.reward

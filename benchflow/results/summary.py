@@ -67,7 +67,7 @@ class AgentSummary(Model):
     n_values: int = 0
     """How many of the rewards are the V(s) of a rollout that branched; these are in `value`, and not in `reward`."""
 
-    n_no_scalar: int = 0
+    scored: int = 0
     """Rollouts whose rewards have several keys and no scalar `reward`: in `by_key` only."""
 
     reward: Interval = Interval()
@@ -139,7 +139,7 @@ class Summary(Model):
     n_values: int = 0
     """How many of the rewards are a V(s)."""
 
-    n_no_scalar: int = 0
+    scored: int = 0
     """Rollouts whose rewards have no scalar `reward`."""
 
     errors: dict[str, int] = {}
@@ -229,7 +229,7 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult], spec: Job
         not_run=total - len(results),
         run_again=sum(result.attempt > 1 for result in results),
         n_values=sum(agent.n_values for agent in agents.values()),
-        n_no_scalar=sum(agent.n_no_scalar for agent in agents.values()),
+        scored=status["scored"],
         errors=_errors(results),
         agents=agents,
         mean_reward=only.reward.mean if only else None,
@@ -272,7 +272,7 @@ def _summarize_agent(
         not_started=status["not_started"],
         not_run=total - len(results),
         n_values=len(values),
-        n_no_scalar=sum(_scalar(result) is None for result in measured),
+        scored=status["scored"],
         reward=estimate(_samples(measured, allowed)),
         value=estimate(_samples(values, allowed), is_trial=False) if values else None,
         by_key=_means_by_key(measured),

@@ -51,7 +51,7 @@ def migrate_task(path: Path) -> MigrationReport:
         sources.append(("instruction.md", "task.md"))
     for name, _ in sources:
         (path / name).unlink()
-    return MigrationReport(path=str(path), moved=sources + moves, kept=kept, warnings=_warnings(path, moves))
+    return MigrationReport(path=str(path), moved=sources + moves, kept=kept, warnings=_warnings(path, moves, before))
 
 
 def _moves(root: Path) -> Iterator[tuple[str, str]]:
@@ -171,9 +171,18 @@ def _meaning(task: Task) -> dict[str, Any]:
     return data
 
 
-def _warnings(root: Path, moves: list[tuple[str, str]]) -> list[str]:
-    """Files that name the oracle's old place in the sandbox."""
+_WORKDIR = re.compile(r"^\s*WORKDIR\s", re.M | re.I)
+
+
+def _warnings(root: Path, moves: list[tuple[str, str]], before: Task) -> list[str]:
+    """Return what may mean something else now: where scripts start, and files that name the oracle's old place."""
     found = []
+    named = _WORKDIR.search(read_text(root / before.dockerfile)) if before.dockerfile else None
+    if before.sandbox.workdir is None and named is None:
+        found.append(
+            "neither the task nor its Dockerfile names a workspace; if its image does not either, test.sh and solve.sh "
+            "started in /, and start in /app or /root now: name one, or begin them with `cd /`"
+        )
     for old, new in moves:
         for path in sorted((root / new).rglob("*")):
             if (

@@ -203,13 +203,18 @@ FEATURES: tuple[Feature, ...] = (
 )
 
 
-def verified_in(task: Task, mode: VerifierMode | None) -> Task:
-    """The task with all its verifiers run in the place that a job wants, None for where the task says."""
-    if mode is None:
+def verified_in(task: Task, mode: VerifierMode | None, reward_key: str | None = None) -> Task:
+    """The task with all its verifiers run in the place that a job wants, None for where the task says.
+
+    reward_key: names the scalar of several keys, None for the one that the task names.
+    """
+    wanted = {"sandbox_mode": mode, "reward_key": reward_key}
+    changed = {name: value for name, value in wanted.items() if value is not None}
+    if not changed:
         return task
 
     def moved(config: VerifierConfig) -> VerifierConfig:
-        return config.model_copy(update={"sandbox_mode": mode})
+        return config.model_copy(update=changed)
 
     steps = [step.model_copy(update={"verifier": moved(step.verifier)}) for step in task.steps]
     return task.model_copy(update={"verifier": moved(task.verifier), "steps": steps})

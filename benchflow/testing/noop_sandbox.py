@@ -181,7 +181,8 @@ class NoopProvider:
                 host_id=host_id,
                 queue=queue,
                 generation=generation,
-                workdir=spec.workdir or spec.image.workdir or "/app",
+                workdir=spec.named_workdir or "/app",
+                has_workdir=spec.named_workdir is not None,
             )
         )
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchflow.contracts.rewards import shown_keys
 from benchflow.contracts.rollout import Failure, Node, RolloutTree
 from benchflow.sanitise import sanitise_line, sanitise_log
 from benchflow.trajectories.growth import chain_of, start_of
@@ -266,6 +267,8 @@ class _Told:
             if name != "reward":
                 yield f"{name}={_number((node.rewards or {})[name])}", "cyan"
         reward = (node.rewards or {}).get("reward")
+        if reward is None and node.rewards and not node.given:
+            yield shown_keys(node.rewards), "cyan"
         if reward is not None:
             yield f"reward={_number(reward)}", "green" if reward > 0 else ""
         if node.returns is not None and node.returns != reward:

@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.checkpoint import Checkpoint, Rung
     from benchflow.contracts.environment import unproven_warning
     from benchflow.contracts.job import RolloutSpec
+    from benchflow.contracts.rewards import scalar_of
     from benchflow.contracts.rollout import (
         Node,
         Question,
@@ -384,7 +385,7 @@ def child_outcome(
     return ChildOutcome(
         chain=origin.chain,
         number=origin.number,
-        reward=outcome.rewards["reward"] if outcome.rewards is not None else None,
+        reward=scalar_of(outcome.rewards),
         value=branches.value,
         failure=outcome.error or outcome.verifier_error,
         rung=rung,

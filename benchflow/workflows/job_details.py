@@ -9,6 +9,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 from benchflow.contracts import names
 from benchflow.contracts.counts import Counts
 from benchflow.contracts.job import JobInput
+from benchflow.contracts.rewards import shown_keys
 from benchflow.contracts.rollout import RolloutOutcome
 from benchflow.sanitise import sanitised_markdown
 
@@ -24,6 +25,7 @@ def job_details(job: JobInput, counts: Counts, n_open: int, recent: Iterable[Rol
         f"**{job.name}**: {counts.finished} of {job.total} done, {n_open} running",
         "",
         f"{counts.passed} passed · {counts.failed} failed · {counts.errored} errored · {counts.cancelled} cancelled"
+        + (f" · {counts.scored} scored by several keys" if counts.scored else "")
         + (f" · {counts.not_started} not started" if counts.not_started else ""),
         *_means(job, counts),
         "",
@@ -32,7 +34,7 @@ def job_details(job: JobInput, counts: Counts, n_open: int, recent: Iterable[Rol
     ]
     for outcome in recent:
         measured = (outcome.rewards or {}).get("reward")
-        reward = f"{measured:g}" if measured is not None else "–"
+        reward = f"{measured:g}" if measured is not None else sanitised_markdown(shown_keys(outcome.rewards))
         if measured is not None and outcome.reward_kind == "value":
             reward = f"V {reward}"
         name = outcome.id.partition("/r/")[2]

@@ -14,6 +14,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair
 from benchflow.contracts import names
 from benchflow.contracts.environment import ReadyWorld
 from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.rewards import scalar_of, shown_keys
 from benchflow.contracts.rollout import Failure, Question, StepOutcome
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.sanitise import sanitised_markdown as shown
@@ -64,7 +65,9 @@ def rollout_details(
     if steps:
         lines += ["", "| node | step | stop reason | reward |", "|---|---|---|---|"]
     for number, outcome in enumerate(steps, 1):
-        reward = f"{outcome.verify.reward:g}" if outcome.verify else "–"
+        rewards = outcome.verify.rewards if outcome.verify else None
+        scalar = scalar_of(rewards)
+        reward = f"{scalar:g}" if scalar is not None else shown(shown_keys(rewards))
         lines.append(f"| n{number} | {shown(outcome.step.name or '')} | {shown(outcome.turn.stop_reason)} | {reward} |")
     if error is not None:
         lines += ["", f"error: `{error.category}` {shown(error.message)}"]

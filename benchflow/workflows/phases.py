@@ -11,6 +11,7 @@ from temporalio.common import SearchAttributeKey
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
     from benchflow.contracts.job import RolloutProgress, RolloutSpec
+    from benchflow.contracts.rewards import scalar_of
     from benchflow.contracts.rollout import Phase, Question
     from benchflow.workflows.deadline import Deadline
 
@@ -42,8 +43,8 @@ class Phases:
         self._waited_before = waited
         self.phase, self.since = phase, now
         updates: list[Any] = [_PHASE.value_set(phase)]
-        if rewards is not None:
-            updates.append(_REWARD.value_set(rewards["reward"]))
+        if (scalar := scalar_of(rewards)) is not None:
+            updates.append(_REWARD.value_set(scalar))
         workflow.upsert_search_attributes(updates)
 
     def progress(self, spec: RolloutSpec, detail: str, question: Question | None) -> RolloutProgress:

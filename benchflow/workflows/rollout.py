@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.branch import ChildOutcome
     from benchflow.contracts.job import RolloutProgress, RolloutSpec
     from benchflow.contracts.reward import VerifyResult
-    from benchflow.contracts.rewards import combine_steps, is_measured
+    from benchflow.contracts.rewards import combine_steps, is_measured, scalar_of, status_of
     from benchflow.contracts.rollout import TRUNCATING, Answer, Failure, RolloutOutcome, Status
     from benchflow.sanitise import sanitised_markdown
     from benchflow.workflows import options
@@ -264,13 +264,8 @@ class RolloutWorkflow:
         with self._continuing():
             rewards, verifier_error = self._measured()
             n_tool_calls = self._n_tool_calls()
-        status: Status
-        if self._cancelled:
-            status, rewards = "cancelled", None
-        elif rewards is None:
-            status = "errored"
-        else:
-            status = "passed" if rewards["reward"] >= 1.0 else "failed"
+        rewards = None if self._cancelled else rewards
+        status: Status = "cancelled" if self._cancelled else status_of(rewards)
         with self._continuing():
             self._phases.enter("report", rewards)
             self._tell()
@@ -328,7 +323,7 @@ class RolloutWorkflow:
         return ChildOutcome(
             chain=self._spec.branch.chain,
             number=self._spec.branch.number,
-            reward=rewards["reward"] if rewards is not None else None,
+            reward=scalar_of(rewards),
             failure=error or verifier_error,
             kept=kept,
             n_tool_calls=n_tool_calls,
@@ -368,8 +363,7 @@ class RolloutWorkflow:
         here = self._here
         is_root = self._spec.branch is None and bool(here.branches.outcomes)
         # What its own chain has earned, where that went on to an end.
-        rewards = report.rewards
-        own = rewards["reward"] if rewards is not None and here.branches.value is None else None
+        own = scalar_of(report.rewards) if here.branches.value is None else None
         tree = here.branches.tree(chain_nodes(here.branches, here.steps), own) if is_root else None
         known = {
             "steps": here.steps,

@@ -261,6 +261,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "permissions": "ask",
         "verify_in": "separate",
         "rebuild": True,
+        "reward_key": "style",
+        "reward_lenient": True,
     },
     "models": {
         "agents": ["oracle", "nop"],

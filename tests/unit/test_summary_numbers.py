@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from benchflow.cli.report import reward_or_value
 from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.counts import Counts
 from benchflow.contracts.job import AgentSpec, JobSpec, TaskRef
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
 from benchflow.paths import JobPaths
 from benchflow.results.summary import AgentSummary, Summary, pass_at_k, read_results, summarize, write_summary
 
@@ -121,7 +123,7 @@ def test_rewards_without_a_scalar_are_counted_and_have_means_of_their_keys() -> 
     results = [result("a", 0.0, **several), result("b", rewards={"reward": 1.0, "correctness": 1.0})]
     summary = summarize("j", 2, results)
     about = of("oracle", summary)
-    assert (summary.n_no_scalar, about.n_no_scalar) == (1, 1)
+    assert (summary.scored, about.scored) == (1, 1)
     assert (about.reward.mean, about.reward.n, about.pass_at_k) == (1.0, 1, {"1": 1.0})
     assert {key: (one.mean, one.n) for key, one in about.by_key.items()} == {
         "correctness": (0.75, 2),
@@ -167,3 +169,27 @@ def test_rows_are_written_once_each_and_in_order(tmp_path: Path) -> None:
     assert [r.task_name for r in read_results(paths)] == ["a", "b"]
     rows = paths.results.read_text().splitlines()
     assert len(rows) == 2 and '"task_name": "a"' in rows[0]
+
+
+def test_several_keys_are_in_no_mean_and_no_pass_at_k_but_by_key() -> None:
+    keyed = [result(status="scored", rewards={"correctness": correctness, "style": 1.0}) for correctness in (0.0, 0.5)]
+    summary = summarize("j", 4, [*keyed, result(reward=1.0), result(reward=0.5)])
+    assert (summary.scored, summary.passed, summary.failed, summary.errored) == (2, 1, 1, 0)
+    assert (summary.mean_reward, summary.reward_interval.n, summary.by_agent["oracle"].n) == (0.75, 2, 2)
+    assert summary.pass_at_k == {"1": 0.5, "2": 1.0}
+    assert {key: (value.mean, value.n) for key, value in summary.by_key.items()} == {
+        "correctness": (0.25, 2),
+        "style": (1.0, 2),
+    }
+    assert summarize("j", 2, keyed).mean_reward is None
+
+
+def test_a_job_counts_several_keys_as_finished_and_as_no_reward() -> None:
+    outcome = RolloutOutcome(id="r", index=0, attempt=1, status="scored", rewards={"a": 1.0, "b": 0.0})
+    counts = Counts().plus(outcome)
+    assert (counts.finished, counts.scored, counts.rewarded, counts.reward_sum) == (1, 1, 0, 0.0)
+
+
+def test_a_table_shows_each_of_several_keys() -> None:
+    assert reward_or_value(result(status="scored", rewards={"a\x1b[2J": 0.5, "b": 1.0})) == "a␛ 0.5, b 1"
+    assert reward_or_value(result(reward=0.5)) == "0.5"

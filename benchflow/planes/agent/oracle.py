@@ -31,10 +31,12 @@ async def run_oracle(
     target: str,
     env: dict[str, str],
     timeout: float | None,
+    cwd: str | None = None,
 ) -> tuple[TurnResult, list[dict[str, Any]]]:
     """Run `solve.sh` once under `key`; the turn and its trajectory lines.
 
-    source: the oracle's directory on this host; target: where it lies in the sandbox (absolute).
+    source: the oracle's directory on this host; target: where it lies in the sandbox (absolute). cwd: where it starts,
+    the workspace by default.
     """
     if source is None or not (source / "solve.sh").is_file():
         raise UnsupportedFeatureError(
@@ -45,7 +47,8 @@ async def run_oracle(
         await sandbox.control(_PLACE, target)
         await sandbox.upload(source, target)
     script = f"{target}/solve.sh"
-    result = await sandbox.exec_once(key, ["sh", "-c", _RUN, script], env=env, cwd=sandbox.ref.workdir, timeout=timeout)
+    cwd = cwd or sandbox.ref.workdir
+    result = await sandbox.exec_once(key, ["sh", "-c", _RUN, script], env=env, cwd=cwd, timeout=timeout)
     try:
         output = (await sandbox.read_file(OUTPUT)).decode(errors="replace")
     except FileNotFoundError:

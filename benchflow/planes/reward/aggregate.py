@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
-from benchflow.contracts.reward import AggregatePolicy
-from benchflow.errors import VerifierError
+from benchflow.contracts.reward import AggregatePolicy, VerifyResult
+from benchflow.errors import RewardScalarError, VerifierError
 
 
 def aggregate_metrics(metrics: Mapping[str, float], policy: AggregatePolicy) -> float:
@@ -38,6 +38,18 @@ def aggregate_metrics(metrics: Mapping[str, float], policy: AggregatePolicy) -> 
         case "threshold":
             mean = weighted_mean((weights[name], value) for name, value in counted.items())
             return float(mean >= policy.threshold)
+
+
+def require_scalar(result: VerifyResult, who: str) -> None:
+    """Raise `RewardScalarError` for a result of several keys without a scalar. who: needs one."""
+    if not result.is_keyed:
+        return
+    raise RewardScalarError(
+        f"{who} needs one number, and the verifier reported {', '.join(result.items)}, none of which is the reward",
+        key="verifier.reward_key",
+        remedy="name the key that is (verifier.reward_key of the task, --reward-key of the job), or make one of them "
+        "by the aggregate policy of the task's reward table",
+    )
 
 
 def weighted_mean(pairs: Iterable[tuple[float, float]]) -> float:

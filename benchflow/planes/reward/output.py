@@ -33,6 +33,7 @@ from benchflow.contracts.reward import (
 from benchflow.contracts.sandbox import SandboxExecResult
 from benchflow.errors import RewardFuncError, UnsafePathError, VerifierError, VerifierTimeoutError
 from benchflow.paths import RolloutPaths
+from benchflow.planes.reward.aggregate import require_scalar
 from benchflow.planes.reward.inputs import find_inputs
 from benchflow.planes.reward.judge import Document, ModelJudge, credential_of, documents_below, judge_rubric
 from benchflow.planes.reward.judge.by_key import JudgeByKey
@@ -77,6 +78,7 @@ class TestRewardFunc:
 
     async def score(self, node: RolloutNode) -> RewardEvent:
         result = await _workbench(node).tests()
+        require_scalar(result, "the function `tests`")
         if result.reward is None:
             raise RewardFuncError(f"the tests gave no reward: {result.error or 'they did not say why'}")
         return _event(

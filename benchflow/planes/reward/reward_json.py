@@ -7,12 +7,21 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from benchflow.contracts.reward import AggregatePolicy, Granularity, RewardEvent, Space, VerifyResult
+from benchflow.contracts.reward import LENIENT_VARIABLE, AggregatePolicy, Granularity, RewardEvent, Space, VerifyResult
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.aggregate import aggregate_metrics
 from benchflow.planes.reward.strict import AGREEMENT, choice, in_range, mapping, number, quote, refuse, text_value
 
 _RESERVED = frozenset({"reward", "metrics", "items", "events", "space", "granularity", "metadata"})
+STRUCTURED = frozenset(
+    {
+        *("details", "details_path", "rubric", "reason", "reasons", "evidence", "artifacts", "errors", "aggregate"),
+        *("regressions", "participants", "winner", "raw", "debug"),
+    }
+)
+"""Keys of the published contract that describe a reward, whatever they hold, and are no metrics."""
+
+_LENIENT = f"or submit with {LENIENT_VARIABLE}=1, which leaves it out"
 _EVENT_KEYS = frozenset({"value", "source", "ts", "tag", "meta", "space", "granularity", "type", "step", "step_index"})
 
 
@@ -21,7 +30,9 @@ class RewardDocument:
     """One document on its way to a `VerifyResult`.
 
     file: what errors call it. source: of its reward, and of events that name none. allowed: the range of rewards. now:
-    stamps events that bring no time.
+    stamps events that bring no time. reward_key: names the scalar, where there is no `reward`. is_split: several keys
+    without a scalar are a reward. is_lenient: the reward has other names, too, and what is no metric is left out.
+    text: what `reward.txt` says.
     """
 
     document: dict[str, Any]
@@ -30,36 +41,84 @@ class RewardDocument:
     allowed: tuple[float, float]
     aggregate: AggregatePolicy | None
     now: datetime
+    reward_key: str | None = None
+    is_split: bool = False
+    is_lenient: bool = False
+    text: float | None = None
+    warnings: list[str] = field(default_factory=list, init=False)
     space: Space = field(init=False)
     granularity: Granularity = field(init=False)
 
     def result(self) -> VerifyResult:
         """What the document says. Raises `RewardFileError`."""
+        if self.is_lenient:
+            self._take_aliases()
         document = self.document
         self.space = self._choice(document.get("space", "output"), get_args(Space), "space")
         self.granularity = self._choice(document.get("granularity", "terminal"), get_args(Granularity), "granularity")
         metrics = self._metrics()
-        reward, source = self._reward(metrics)
+        scalar = self._reward(metrics)
         return VerifyResult(
-            reward=reward,
+            reward=None if scalar is None else scalar.value,
             items=metrics,
-            events=self._events(reward, source),
+            events=self._events(
+                [self._scalar(metrics[key], tag=key) for key in metrics] if scalar is None else [scalar]
+            ),
             space=self.space,
             granularity=self.granularity,
-            metadata=self._mapping(document.get("metadata", {}), "metadata"),
+            metadata=self._metadata(),
+            warnings=self.warnings,
         )
+
+    def _take_aliases(self) -> None:
+        """Read `score` as the reward, and `rewards` as that, or as several keys."""
+        document = dict(self.document)
+        rewards = document.pop("rewards", None)
+        if isinstance(rewards, dict):
+            for name in sorted(rewards.keys() & document.keys()):
+                if rewards[name] != document[name]:
+                    refuse(self.file, f"contradicts rewards.{name}", "say it once", key=name)
+            document = rewards | document
+        elif rewards is not None and "reward" not in document:
+            document["reward"] = rewards
+        if "reward" not in document and "score" in document:
+            document["reward"] = document.pop("score")
+        self.document = document
+
+    def _metadata(self) -> dict[str, Any]:
+        metadata = dict(self._mapping(self.document.get("metadata", {}), "metadata"))
+        for name, value in self.document.items():
+            if name not in STRUCTURED and not (name == "items" and isinstance(value, list)):
+                continue
+            if metadata.setdefault(name, value) != value:
+                refuse(self.file, f"contradicts metadata.{name}", "say it once", key=name)
+        return metadata
+
+    @property
+    def _top(self) -> dict[str, Any]:
+        """The top level without the keys that are no metrics."""
+        return {name: value for name, value in self.document.items() if name not in _RESERVED | STRUCTURED}
 
     def _metrics(self) -> dict[str, float]:
         """Top-level numbers, `metrics` and `items`: three places for one thing, which must not disagree."""
         found: dict[str, float] = {}
+        dropped: list[str] = []
+        items = self.document.get("items", {})
         places: list[tuple[str, Mapping[str, Any]]] = [
-            ("", {name: value for name, value in self.document.items() if name not in _RESERVED}),
+            ("", self._top),
             ("metrics.", self._mapping(self.document.get("metrics", {}), "metrics")),
-            ("items.", self._mapping(self.document.get("items", {}), "items")),
+            ("items.", {} if isinstance(items, list) else self._mapping(items, "items")),
         ]
         for prefix, values in places:
             for name, value in values.items():
-                figure = number(value, file=self.file, key=prefix + name)
+                if (
+                    self.is_lenient
+                    and name != "reward"
+                    and (isinstance(value, bool) or not isinstance(value, int | float))
+                ):
+                    dropped.append(prefix + name)
+                    continue
+                figure = number(value, file=self.file, key=prefix + name, remedy=f"write a finite number, {_LENIENT}")
                 if name == "reward" and "reward" not in self.document:
                     refuse(self.file, "the reward is not a metric", "move it up", key=prefix + name)
                 known = self.document.get("reward") if name == "reward" else found.get(name)
@@ -72,37 +131,63 @@ class RewardDocument:
                     )
                 if name != "reward":
                     found[name] = figure
+        if dropped:
+            self.warnings.append(f"{self.file}: left out what is no number: {', '.join(dropped)}")
         return found
 
-    def _reward(self, metrics: Mapping[str, float]) -> tuple[float, str]:
+    def _reward(self, metrics: Mapping[str, float]) -> RewardEvent | None:
+        """The scalar; None for several keys of which none is it."""
         if "reward" in self.document:
             value = number(self.document["reward"], file=self.file, key="reward")
-            return in_range(value, self.allowed, file=self.file, key="reward"), self.source
-        if self.aggregate is None:
-            refuse(
-                self.file,
-                f"there is no reward in {quote(self.document)}",
-                "add a number, or declare outputs.aggregate_policy in verifier/verifier.md",
-                key="reward",
-            )
-        method = self.aggregate.method
+            return self._scalar(in_range(value, self.allowed, file=self.file, key="reward"))
+        keys = [name for name in self._top if name in metrics]
+        key = self.reward_key or (keys[0] if self.is_split and len(keys) == 1 and self.aggregate is None else None)
+        if key is not None:
+            if key not in metrics:
+                told = ", ".join(metrics) or "no number at all"
+                refuse(self.file, f"is not there; there is {told}", "name one of these as reward_key", key=key)
+            return self._scalar(in_range(metrics[key], self.allowed, file=self.file, key=key), tag=key)
+        if self.aggregate is not None:
+            return self._aggregated(metrics, self.aggregate)
+        if self.is_split and keys:
+            return None if self.text is None else self._scalar(self.text, source="reward.txt")
+        refuse(
+            self.file,
+            f"there is no reward in {quote(self.document)}",
+            "add a number, name a key as verifier.reward_key, or declare outputs.aggregate_policy in "
+            f"verifier/verifier.md; {LENIENT_VARIABLE}=1 reads `score` and `rewards`",
+            key="reward",
+        )
+
+    def _aggregated(self, metrics: Mapping[str, float], policy: AggregatePolicy) -> RewardEvent:
+        method = policy.method
         try:
-            value = aggregate_metrics(metrics, self.aggregate)
+            value = aggregate_metrics(metrics, policy)
         except VerifierError as error:
             refuse(self.file, error.message, error.remedy or "add a reward")
-        value = number(value, file=self.file, key=method)
-        return in_range(value, self.allowed, file=self.file, key=method), f"aggregate:{method}"
+        value = in_range(number(value, file=self.file, key=method), self.allowed, file=self.file, key=method)
+        return self._scalar(value, source=f"aggregate:{method}")
 
-    def _events(self, reward: float, source: str) -> list[RewardEvent]:
-        """The declared events, and the scalar as one more unless a terminal event says it already."""
+    def _scalar(self, value: float, *, source: str = "", tag: str | None = None) -> RewardEvent:
+        source = source or self.source
+        return RewardEvent(
+            space=self.space, granularity=self.granularity, value=value, source=source, ts=self.now, tag=tag
+        )
+
+    def _events(self, measured: list[RewardEvent]) -> list[RewardEvent]:
+        """The declared events, and each measured one unless a terminal event says it already."""
         declared = self.document.get("events", [])
         if not isinstance(declared, list):
             refuse(self.file, f"{quote(declared)} is not a list", "write a list of objects", key="events")
         events = [self._event(item, f"events[{index}]") for index, item in enumerate(declared)]
-        if any(event.granularity == "terminal" and abs(event.value - reward) <= AGREEMENT for event in events):
-            return events
-        scalar = RewardEvent(space=self.space, granularity=self.granularity, value=reward, source=source, ts=self.now)
-        return [*events, scalar]
+        declared_ends = [event for event in events if event.granularity == "terminal"]
+
+        def is_told(one: RewardEvent) -> bool:
+            # A key of several is told by an event with its name alone.
+            same = (end for end in declared_ends if len(measured) == 1 or end.tag == one.tag)
+            return any(abs(end.value - one.value) <= AGREEMENT for end in same)
+
+        return [*events, *(one for one in measured if not is_told(one))]
 
     def event(self) -> RewardEvent:
         """The document as one event, as `rewards.jsonl` has a line for each."""

@@ -88,7 +88,7 @@ async def score(
     for passing in (one.passing for one in scored if one.passing is not None):
         # An outage says nothing of the agent's work. A judge that does not answer may leave a space unmeasured that the
         # reward does not hang on.
-        if passing.is_outage or result.reward is None:
+        if passing.is_outage or not result.is_scored:
             raise passing
     return result
 
@@ -180,10 +180,10 @@ def combine(
     The metrics are the verifier's own, `<space>.<name>` of each function, `<space>.<name>.<item>` of what else it
     reports, and `<space>`: the mean, by their weights, of its functions, with the verifier's reward among those of
     `output` at weight 1. A function of weight 0 is only told. Without an aggregate the scalar is the verifier's; an
-    aggregate without weights takes the spaces alike.
+    aggregate without weights takes the spaces alike; in place of a verifier's that has no scalar, its keys.
     """
     failed = {one.name: one.error for one in scored if one.result is None}
-    if verified.reward is None:
+    if not verified.is_scored:
         failed["output"] = verified.error or "the verifier gave no reward"
     spaces = _by_space([Scored("verifier", "output", 1.0, verified), *scored])
     own = [(space, mean) for space, members in spaces.items() if (mean := mean_of(members)) is not None]
@@ -200,15 +200,20 @@ def combine(
     )
     if aggregate is None:
         return result
-    policy = aggregate if aggregate.weights else aggregate.model_copy(update={"weights": dict.fromkeys(spaces, 1.0)})
-    return _with_scalar(result, policy, now, reward_range)
+    parts = [*verified.items, *(space for space in spaces if space != "output")] if verified.is_keyed else spaces
+    policy = aggregate if aggregate.weights else aggregate.model_copy(update={"weights": dict.fromkeys(parts, 1.0)})
+    return _with_scalar(result, policy, now, reward_range, keys=list(verified.items) if verified.is_keyed else [])
 
 
-def _with_scalar(result: VerifyResult, policy: AggregatePolicy, now: datetime, allowed: Range) -> VerifyResult:
+def _with_scalar(
+    result: VerifyResult, policy: AggregatePolicy, now: datetime, allowed: Range, *, keys: Sequence[str] = ()
+) -> VerifyResult:
+    """Add the scalar of the metrics. keys: those that the verifier reported instead of one."""
     missing = sorted(policy.weights.keys() - result.items.keys())
     try:
         if missing:
             why = "".join(f"\n  {name}: {error}" for name, error in result.errors.items())
+            why += f"\n  output: the verifier reported {', '.join(keys)}, and no scalar" if keys else ""
             raise VerifierError(f"the aggregate weighs {', '.join(missing)}, which could not be measured{why}")
         value = aggregate_metrics(result.items, policy)
         if not isfinite(value) or not _is_within(value, allowed):

@@ -41,11 +41,15 @@ def parse_rewards(
     exit_code: int,
     aggregate: AggregatePolicy | None = None,
     now: datetime,
+    reward_key: str | None = None,
+    is_split: bool = False,
+    is_lenient: bool = False,
 ) -> VerifyResult:
     """The result in a host-side copy of `/logs/verifier`, `reward.json` before `reward.txt`.
 
     exit_code: the script's; one other than 0 becomes a warning when a reward was written. aggregate: makes
-    the scalar of the metrics where `reward.json` has none. now: stamps events that bring no time.
+    the scalar of the metrics where `reward.json` has none. now: stamps events that bring no time. reward_key,
+    is_split, is_lenient: as `RewardDocument` has them.
     Raises `RewardMissingError` when neither file is there and `RewardFileError` when one is not a reward.
     """
     text = read_text(ConfinedPath(verifier_dir, "reward.txt"), REWARD_TEXT)
@@ -62,9 +66,19 @@ def parse_rewards(
         result = _text_result(cast(float, plain), now)
     else:
         loaded = _load(document)
-        result = RewardDocument(loaded, REWARD_JSON, "reward.json", reward_range, aggregate, now).result()
-        assert result.reward is not None
-        if plain is not None and abs(plain - result.reward) > AGREEMENT:
+        result = RewardDocument(
+            loaded,
+            REWARD_JSON,
+            "reward.json",
+            reward_range,
+            aggregate,
+            now,
+            reward_key=reward_key,
+            is_split=is_split,
+            is_lenient=is_lenient,
+            text=plain,
+        ).result()
+        if plain is not None and result.reward is not None and abs(plain - result.reward) > AGREEMENT:
             raise RewardFileError(
                 f"says {result.reward!r} while reward.txt says {plain!r}",
                 file=REWARD_JSON,

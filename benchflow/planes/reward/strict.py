@@ -122,9 +122,9 @@ def skip_blank(text: str, start: int) -> int:
 # --- values --------------------------------------------------------------------------------------------
 
 
-def number(value: object, *, file: str, key: str) -> float:
+def number(value: object, *, file: str, key: str, remedy: str = "write a finite number") -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        refuse(file, f"{quote(value)} is not a number", "write a finite number", key=key)
+        refuse(file, f"{quote(value)} is not a number", remedy, key=key)
     try:
         found = float(value)
     except OverflowError:

@@ -1,31 +1,31 @@
 """Running a verifier in a sandbox: the agent ends, the verifier arrives, it runs, its files are read.
 
-The verifier enters the sandbox only now. Its own directory is its working directory; a script's shebang decides who
-runs it, a reward kit is a Python program. `soft` does the same while the agent is still there, and leaves no trace.
+The verifier enters the sandbox only now. `test.sh` starts in the workspace, as the published ones expect, a command of
+the verifier's document in the verifier's own directory; a script's shebang decides who runs it, a reward kit is a
+Python program. `soft` does the same while the agent is still there, and leaves no trace.
 """
 
 from __future__ import annotations
 
 import posixpath
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchflow.confined import ConfinedDirectory, ConfinedPath
+from benchflow.confined import ConfinedDirectory
 from benchflow.contracts.reward import JudgeRubric, VerifyResult
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.contracts.task import CollectCommand, Task, VerifierConfig, VerifierDocument, VerifierOutputs
-from benchflow.errors import UnsafePathError, VerifierError, VerifierTimeoutError
+from benchflow.errors import UnsafePathError, VerifierError
 from benchflow.planes.reward import kit
-from benchflow.planes.reward.hardening import HardeningBaseline, files_of, misses_plugin, put_plugins, verifier_env
+from benchflow.planes.reward.hardening import HardeningBaseline, files_of, put_plugins, verifier_env
 from benchflow.planes.reward.hardening.names import CLEAR_AWAY
 from benchflow.planes.reward.killed import explaining_kills
-from benchflow.planes.reward.script import parse_rewards
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
 from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room
-from benchflow.planes.reward.strict import read_tail
+from benchflow.planes.reward.verifier_end import RUN, TAIL, check_end, output_tail, read_result
 from benchflow.planes.sandbox.memory import KillNote
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.store import storage_errors, write_atomic
@@ -38,8 +38,6 @@ FETCH_TIMEOUT = 300.0
 """Seconds to bring what a verifier has left to this host: ten times what the most that is allowed takes."""
 
 EVIDENCE_VARIABLE = "BENCHFLOW_ENVIRONMENT"
-_TAIL = 4000
-_MOST_READ = 4 * 1024 * 1024
 _SOFT_END = "soft.json"
 """How a soft verification ended, beside what it left: with it, nothing is run again."""
 
@@ -58,19 +56,7 @@ if [ "$target" = /verifier ] && {{ [ -h /tests ] || [ ! -e /tests ]; }}; then ln
 """
 
 
-_SCRIPT = "./test.sh"
-_ENDED = "ended by itself"
-# A shell of its own waits for the verifier: it says to its standard error alone what signal ended its child, which for
-# it has the same status as an exit with that number, and says nothing at all when it is killed as well.
-_RUN = f"""
-chmod +x {_SCRIPT} 2>/dev/null
-(
-{{command}}
-) >{{output}} 2>&1
-c=$?
-echo {_ENDED}
-exit $c
-"""
+_SCRIPT = "test.sh"
 
 
 @dataclass(frozen=True)
@@ -99,21 +85,37 @@ class ScriptVerifier:
     baseline: HardeningBaseline | None = None
     room: Callable[[], HardeningBaseline | None] | None = None
     kills: KillNote | None = None
+    starts_in_root: bool = False
+    """Whether `test.sh` starts in `/` instead of the workspace."""
+
+    is_split: bool = False
+    """Whether it is of a task of the split layout, where several keys without a scalar are a reward."""
+
+    is_lenient: bool = False
+    """Whether its reward files are read leniently."""
+
+    def directory(self, sandbox: Sandbox) -> str:
+        """Return the directory of the sandbox that the verifier starts in."""
+        if self._declared_command is not None or self.config.workdir == "verifier":
+            return self.target
+        return "/" if self.starts_in_root else sandbox.ref.workdir
 
     @property
-    def command(self) -> str:
-        if self.document is None:
-            return _SCRIPT
-        strategy = self.document.strategy
+    def _declared_command(self) -> str | None:
+        """The command that the verifier's document declares; None where `test.sh` scores."""
+        strategy = self.document.strategy if self.document else None
+        if strategy is None:
+            return None
         if strategy.type == "reward-kit":
             return kit.kit_command(self._program)
-        return strategy.command or _SCRIPT
+        # The shell falls back to itself for a script without a shebang, which execve alone refuses.
+        return f"exec ./{_SCRIPT}" if strategy.command == f"./{_SCRIPT}" else strategy.command
 
     @property
     def _program(self) -> str:
         strategy = self.document.strategy if self.document else None
         if strategy is None or strategy.type != "reward-kit":
-            return f"{self.target}/test.sh"
+            return f"{self.target}/{_SCRIPT}"
         return posixpath.join(self._place(strategy.root or "."), strategy.entrypoint or "reward.py")
 
     def alone(self, env: dict[str, str], room: Callable[[], HardeningBaseline | None]) -> ScriptVerifier:
@@ -121,9 +123,12 @@ class ScriptVerifier:
         with the agent's work. env: of its commands there. room: what that sandbox is, whose image may be another than
         the agent's; without a baseline of the agent's nothing is pinned there either.
         """
+        room_of = room if self.baseline else None
+        # The room's own table may move the workspace.
+        in_root = self.starts_in_root and not (self.config.sandbox and self.config.sandbox.workdir)
         config = self.config.model_copy(update={"collect": []})
-        pinned_by = room if self.baseline else None
-        return replace(self, config=config, trusted=True, env=env, room=pinned_by, baseline=None, kills=None)
+        alone = replace(self, config=config, trusted=True, env=env, room=room_of, baseline=None, kills=None)
+        return replace(alone, starts_in_root=in_root)
 
     @property
     def _pinned_by(self) -> HardeningBaseline | None:
@@ -143,8 +148,8 @@ class ScriptVerifier:
         outcome = await self._execute(sandbox)
         use = await sandbox.memory_use()
         await self._fetch(sandbox, logs)
-        with explaining_kills(use, self.kills, outcome.return_code, self._program, _tail(logs)) as warnings:
-            result = self._result(logs, outcome, notes)
+        with explaining_kills(use, self.kills, outcome.return_code, self._program, output_tail(logs)) as warnings:
+            result = self._result(sandbox, logs, outcome, notes)
         return result.model_copy(update={"warnings": [*result.warnings, *warnings]})
 
     async def soft(self, sandbox: Sandbox, logs: Path) -> VerifyResult:
@@ -167,7 +172,7 @@ class ScriptVerifier:
             kept = {"stdout": outcome.stdout[-100:], "stderr": outcome.stderr[-100:]}
             write_atomic(end, outcome.model_copy(update=kept).model_dump_json().encode())
         await clear_room(*room)
-        return self._result(logs, SandboxExecResult.model_validate_json(end.read_bytes()), [])
+        return self._result(sandbox, logs, SandboxExecResult.model_validate_json(end.read_bytes()), [])
 
     # --- before it ---------------------------------------------------------------------------------------
 
@@ -217,7 +222,7 @@ class ScriptVerifier:
         gone = aside + (self._own_files() if fresh else [])
         result = await sandbox.control(_PREPARE, self.target, self._user, "yes" if fresh else "", *gone)
         if result.return_code != 0:
-            raise VerifierError("the sandbox could not be made ready for the verifier", log_tail=result.stderr[-_TAIL:])
+            raise VerifierError("the sandbox could not be made ready for the verifier", log_tail=result.stderr[-TAIL:])
         await self._bring(sandbox, None)
 
     async def _bring(self, sandbox: Sandbox, user: str | int | None) -> None:
@@ -239,13 +244,13 @@ class ScriptVerifier:
     # --- it ----------------------------------------------------------------------------------------------
 
     async def _execute(self, sandbox: Sandbox, env: Mapping[str, str] | None = None) -> SandboxExecResult:
-        # The shell falls back to itself for a script without a shebang, which execve alone refuses.
-        command = f"exec {_SCRIPT}" if self.command == _SCRIPT else self.command
+        script = shlex.quote(f"{self.target}/{_SCRIPT}")
+        command = self._declared_command or f"exec {script}"
         return await sandbox.exec_once(
             self.key,
-            ["sh", "-c", _RUN.format(command=command, output=OUTPUT)],
+            ["sh", "-c", RUN.format(script=script, command=command, output=OUTPUT)],
             env={EVIDENCE_VARIABLE: EVIDENCE, **self._kit_env(), **(env or {}), **self.pinned(sandbox), **self.env},
-            cwd=self.target,
+            cwd=self.directory(sandbox),
             user=self.config.user,
             timeout=self.config.timeout_sec,
         )
@@ -276,33 +281,23 @@ class ScriptVerifier:
 
     # --- after it ----------------------------------------------------------------------------------------
 
-    def _result(self, logs: Path, outcome: SandboxExecResult, notes: list[str]) -> VerifyResult:
-        if outcome.timed_out:
-            raise VerifierTimeoutError(
-                f"the verifier did not finish in {self.config.timeout_sec:g} s",
-                file=self._program,
-                key="verifier.timeout_sec",
-                remedy="raise verifier.timeout_sec, or find what hangs",
-                log_tail=_tail(logs),
-            )
-        if _was_killed(outcome):
-            raise VerifierError(
-                f"the verifier was killed (exit status {outcome.return_code}): what it has written does not count",
-                file=self._program,
-                remedy="let what it tests not run as its user, and see whether it runs out of memory",
-                log_tail=_tail(logs),
-            )
-        if self._pinned_by is not None and misses_plugin(_tail(logs, _MOST_READ) or ""):
-            raise VerifierError(
-                "its pytest did not find the plugin that the engine gives it, so that no test was run: a Python of the "
-                "verifier's own is isolated from $PYTHONPATH, or is given another one",
-                file=self._program,
-                key="verifier.hardening.pin_environment",
-                remedy='keep what is there (PYTHONPATH="/app:$PYTHONPATH"), or set pin_environment = false',
-                log_tail=_tail(logs),
-            )
+    def _result(self, sandbox: Sandbox, logs: Path, outcome: SandboxExecResult, notes: list[str]) -> VerifyResult:
+        check_end(
+            outcome,
+            logs,
+            self.config,
+            program=self._program,
+            directory=self.directory(sandbox),
+            is_pinned=self._pinned_by is not None,
+        )
         result = read_result(
-            logs, config=self.config, document=self.document, rubrics=self.rubrics, exit_code=outcome.return_code
+            logs,
+            config=self.config,
+            document=self.document,
+            rubrics=self.rubrics,
+            exit_code=outcome.return_code,
+            is_split=self.is_split,
+            is_lenient=self.is_lenient,
         )
         return result.model_copy(update={"warnings": [*notes, *result.warnings]})
 
@@ -348,31 +343,6 @@ class ScriptVerifier:
         return [*self._declared_outside(), *(files_of(pinned_by) if pinned_by is not None else [])]
 
 
-def read_result(
-    logs: Path,
-    *,
-    config: VerifierConfig,
-    document: VerifierDocument | None,
-    rubrics: Mapping[str, JudgeRubric],
-    exit_code: int,
-) -> VerifyResult:
-    """What a verifier has left in `logs`, by what the task declares of it. Raises what `parse_rewards` raises."""
-    policy = document.outputs.aggregate_policy if document else None
-    criteria = kit.criteria_of(document.strategy, rubrics) if document else None
-    if criteria is not None and document is not None:
-        policy = kit.criteria_policy(document, criteria)
-    allowed, now = config.reward_range, datetime.now(UTC)
-    result = parse_rewards(logs, reward_range=allowed, exit_code=exit_code, aggregate=policy, now=now)
-    if criteria is not None and policy is not None:
-        kit.check_criteria(result, criteria, policy)
-    return result
-
-
-def _was_killed(outcome: SandboxExecResult) -> bool:
-    """Whether a signal ended the verifier's own process, as far as a shell tells: of SIGINT and SIGPIPE it does not."""
-    return outcome.return_code > 128 and (_ENDED not in outcome.stdout or bool(outcome.stderr.strip()))
-
-
 def config_of(task: Task, step: str | None) -> VerifierConfig:
     """The verifier's table of a step, None for the only one. Raises `VerifierError` when the task has no such step."""
     if step is None:
@@ -388,8 +358,13 @@ def config_of(task: Task, step: str | None) -> VerifierConfig:
     )
 
 
-def verifier_of(task: Task, directory: Path, step: str | None, **how: Any) -> ScriptVerifier:
-    """A task's verifier for a step, None for the only one. directory: of its files; how: the fields that are left."""
+def verifier_of(
+    task: Task, directory: Path, step: str | None, *, has_workdir: bool = True, **how: Any
+) -> ScriptVerifier:
+    """A task's verifier for a step, None for the only one. directory: of its files; how: the fields that are left.
+
+    has_workdir: whether the task or its image names a workspace.
+    """
     own = task.step_files[step].verifier_dir if step else None
     # What the steps share comes first, a step's own files over it.
     sources = [source for source in (task.verifier_dir, own) if source is not None]
@@ -400,9 +375,7 @@ def verifier_of(task: Task, directory: Path, step: str | None, **how: Any) -> Sc
         sources=[directory / source for source in sources],
         target="/tests" if Path(sources[-1]).name == "tests" else "/verifier",
         rubrics=task.rubrics,
+        starts_in_root=task.starts_in_root(has_workdir),
+        is_split=task.layout == "split",
         **how,
     )
-
-
-def _tail(logs: Path, most: int = _TAIL) -> str | None:
-    return read_tail(ConfinedPath(logs, posixpath.basename(OUTPUT)), most)

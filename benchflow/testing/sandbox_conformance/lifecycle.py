@@ -124,6 +124,7 @@ class Starting(Fixtures):
         asked, images, none = await asyncio.gather(*(start(**fields) for fields in wanted))
         assert (asked.ref.workdir, images.ref.workdir) == ("/asked", "/image")
         assert none.ref.workdir in ("/root", "/app")
+        assert [one.ref.has_workdir for one in (asked, images, none)] == [True, True, False]
 
     async def test_the_log_directories_are_there_with_their_modes(self, sandbox: Sandbox) -> None:
         directories = ("/logs", "/logs/agent", "/logs/verifier", "/logs/artifacts")

@@ -141,7 +141,7 @@ class TestInTheWorld(InLocal):
     def world(self, sandbox: Sandbox, tmp_path: Path) -> RolloutNode:
         tests = verifier(
             tmp_path / "v",
-            {"test.sh": "#!/bin/sh\ncat mark >/logs/verifier/reward.txt\n", "mark": "0.5"},
+            {"test.sh": "#!/bin/sh\ncat /tests/mark >/logs/verifier/reward.txt\n", "mark": "0.5"},
             key=name_of(tmp_path),
         )
 

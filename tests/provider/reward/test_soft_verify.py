@@ -17,8 +17,8 @@ from benchflow.testing.sandbox_conformance.fixtures import leave, nap, napping
 
 COUNT = """#!/bin/sh
 echo run >>/var/tmp/runs
-echo "said $(ls) $PYTHONDONTWRITEBYTECODE"
-[ -e ../srv/done ] && echo 1 >/logs/verifier/reward.txt || echo 0 >/logs/verifier/reward.txt
+echo "said $(ls /verifier) $PYTHONDONTWRITEBYTECODE"
+[ -e /srv/done ] && echo 1 >/logs/verifier/reward.txt || echo 0 >/logs/verifier/reward.txt
 """
 WAIT = """#!/bin/sh
 echo 0.5 >/logs/verifier/reward.txt
@@ -130,7 +130,7 @@ class TestSoftVerifying(SoftVerifying, InLocal):
     @pytest.mark.long
     async def test_a_verifier_of_another_user_can_read_and_write_its_own(self, own: Sandbox, tmp_path: Path) -> None:
         config = {"user": AGENT + 1}
-        script = "#!/bin/sh\ncat test.sh >/dev/null && id -u && echo 1 >/logs/verifier/reward.txt\n"
+        script = "#!/bin/sh\ncat $0 >/dev/null && id -u && echo 1 >/logs/verifier/reward.txt\n"
         made = soft(tmp_path / "v", script=script, config=config)
         assert (await made.soft(own, tmp_path / "soft")).reward == 1.0
 

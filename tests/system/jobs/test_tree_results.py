@@ -43,7 +43,16 @@ def two_steps(root: Path, *, test: str = DRAWN) -> Path:
 
 
 def system_tasks(root: Path) -> SystemTasks:
-    return {"groups": [two_steps(root)]}
+    return {"groups": [two_steps(root), _of_two_keys(root)]}
+
+
+def _of_two_keys(root: Path) -> Path:
+    test = 'echo \'{"correctness": 0.5, "style": 1}\' > /logs/verifier/reward.json\n'
+    config = '[[steps]]\nname = "first"\n[[steps]]\nname = "second"\n'
+    task = write_task(root, "keyed", config=config, dockerfile=f"FROM {BASE_IMAGE}\nWORKDIR /app\n")
+    for step in ("first", "second"):
+        write_step(task, step, solve="true\n", test=test)
+    return task
 
 
 @pytest.fixture
@@ -65,6 +74,18 @@ def result_of(directory: Path) -> RolloutResult:
 
 
 pytestmark = [pytest.mark.local, pytest.mark.usefixtures("module_jobs")]
+
+
+def test_a_rollout_that_branches_refuses_several_keys_without_a_scalar(groups_job: Path) -> None:
+    (directory,) = groups_job.glob("keyed__*")
+    result = result_of(directory)
+    assert (result.status, result.rewards, result.error_category) == ("errored", None, "reward_scalar")
+    assert result.verifier_error is not None and result.verifier_error.type == "RewardScalarError"
+    assert "correctness, style" in result.verifier_error.message
+    assert "reward_key" in str(result.verifier_error.remedy) and "aggregate" in str(result.verifier_error.remedy)
+    # Nothing was begun that needs the number.
+    assert [outcome.step.name for outcome in result.steps] == ["first"]
+    assert not (directory / "children").exists()
 
 
 def test_a_trajectory_leads_from_the_root_to_a_leaf_through_the_files_of_both(job: Path) -> None:

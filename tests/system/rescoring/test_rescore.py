@@ -49,6 +49,21 @@ async def test_the_same_scoring_says_exactly_the_same_and_touches_nothing(jobs: 
     assert not await get_provider("local").owned(OWNER)
 
 
+@pytest.mark.local
+async def test_several_keys_are_scored_again_per_key(jobs: Path, tmp_path: Path) -> None:
+    job = await store_job([write_task(tmp_path / "tasks", "one")], jobs, {"one": KEPT})
+    changed = tmp_path / "changed"
+    shutil.copytree(tmp_path / "tasks", changed)
+    # It starts where it did at first: in the workspace.
+    write_task(changed, "one", test='printf \'{"a": %s, "b": 1}\' "$(cat answer)" > /logs/verifier/reward.json\n')
+
+    found = await rescore(job, Request(tasks=changed))
+
+    [one] = found.rollouts
+    assert (one.error, one.outcome, one.rewards, one.reward) == (None, "changed", {"a": 0.5, "b": 1.0}, None)
+    assert (found.mean_before, found.mean_after) == (None, None)
+
+
 async def test_what_a_verifier_wrote_is_read_again_where_no_workspace_was_kept(jobs: Path, tmp_path: Path) -> None:
     job = await store_job([write_task(tmp_path / "tasks", "one")], jobs, {"one": Past({None: 0.25})})
 

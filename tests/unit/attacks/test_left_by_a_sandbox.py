@@ -20,7 +20,7 @@ from benchflow.planes.environment.rows import read_state
 from benchflow.planes.reward.capture import _retell
 from benchflow.planes.reward.hardening.survey import _read as read_survey
 from benchflow.planes.reward.script import parse_rewards
-from benchflow.planes.reward.verify import _tail
+from benchflow.planes.reward.verifier_end import output_tail
 from benchflow.rescoring.judging import _lay_out
 from benchflow.tasks import unpack
 
@@ -153,10 +153,10 @@ def test_a_verifiers_output_is_read_from_its_end_and_through_no_link(tmp_path: P
         file.truncate(10**13)
         file.seek(10**13)
         file.write(b"the end")
-    assert (_tail(tmp_path) or "").endswith("the end")
+    assert (output_tail(tmp_path) or "").endswith("the end")
     (tmp_path / "test-stdout.txt").unlink()
     (tmp_path / "test-stdout.txt").symlink_to(outside / "canary")
-    assert _tail(tmp_path) is None
+    assert output_tail(tmp_path) is None
 
 
 # --- a world's databases -------------------------------------------------------------------------------

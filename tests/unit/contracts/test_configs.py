@@ -103,3 +103,11 @@ def test_rollouts_are_numbered_repeats_first() -> None:
     coordinates = [spec.coordinates(index) for index in range(spec.total)]
     assert coordinates[:7] == [(0, 0, 0), (0, 1, 0), (0, 2, 0), (1, 0, 0), (1, 1, 0), (1, 2, 0), (0, 0, 1)]
     assert len(set(coordinates)) == spec.total == 12
+
+
+def test_whoever_submits_says_whether_reward_files_are_read_leniently(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not JobConfig(paths=[Path("task")]).reward_lenient
+    monkeypatch.setenv("BENCHFLOW_REWARD_LENIENT", "1")
+    assert JobConfig(paths=[Path("task")]).reward_lenient
+    # As a job that is resumed has it in its file.
+    assert not JobConfig(paths=[Path("task")], reward_lenient=False).reward_lenient

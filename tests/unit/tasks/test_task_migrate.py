@@ -84,7 +84,9 @@ def test_a_migrated_task_means_the_same(split: Builder) -> None:
         ("tests", "verifier"),
         ("solution", "oracle"),
     ]
-    assert report.warnings == ["oracle/solve.sh names /solution; in a native task the oracle is at /oracle"]
+    starts, names = report.warnings
+    assert starts.startswith("neither the task nor its Dockerfile names a workspace")
+    assert names == "oracle/solve.sh names /solution; in a native task the oracle is at /oracle"
 
 
 def test_comments_are_kept(split: Builder) -> None:
@@ -206,3 +208,20 @@ def test_any_text_survives_a_migration(split: Builder, seed: int) -> None:
     before = load_task(root)
     migrate_task(root)
     assert meaning(load_task(root)) == meaning(before)
+
+
+@pytest.mark.parametrize(
+    ("toml", "dockerfile", "warns"),
+    [
+        ("", "FROM debian\n", True),
+        ("", "FROM debian\nRUN echo\n  workdir /app\n", False),
+        ('[environment]\nworkdir = "/srv"\n', "FROM debian\n", False),
+        ('[environment]\ndocker_image = "debian"\n', None, True),
+    ],
+)
+def test_it_is_told_where_scripts_may_start_elsewhere_now(
+    split: Builder, toml: str, dockerfile: str | None, warns: bool
+) -> None:
+    report = migrate_task(split(toml, {"environment/": "", "environment/Dockerfile": dockerfile}))
+    assert [note for note in report.warnings if "test.sh and solve.sh" in note] == report.warnings[: int(warns)]
+    assert bool(report.warnings) == warns

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.task_writer import write_step, write_task
 
 from benchflow.contracts.sandbox import Capabilities
-from benchflow.errors import UnsupportedFeatureError
+from benchflow.errors import TaskError, UnsupportedFeatureError
 from benchflow.tasks import check, load_task, require_supported, verified_in
 
 Builder = Callable[..., Path]
@@ -230,3 +231,31 @@ def test_published_keys_that_change_nothing_are_listed_and_run(split: Builder, t
     assert require_supported(task, EVERYTHING) == []
     assert task.compat_extra
     assert {problem.severity for problem in check(root)} == {"warning"}
+
+
+def test_a_job_may_name_the_reward_key_of_all_tasks(tmp_path: Path) -> None:
+    config = (
+        '[verifier]\nreward_key = "own"\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
+        '[steps.verifier]\nreward_key = "of-the-step"\n'
+    )
+    root = write_task(tmp_path, config=config)
+    for name in ("one", "two"):
+        write_step(root, name, solve="true\n", test="true\n")
+    task = load_task(root)
+    assert (task.verifier.reward_key, task.steps[1].verifier.reward_key) == ("own", "of-the-step")
+    assert verified_in(task, None, None) == task
+    named = verified_in(task, None, "wanted")
+    assert [one.reward_key for one in (named.verifier, *(step.verifier for step in named.steps))] == ["wanted"] * 3
+    assert named.verifier.sandbox_mode == task.verifier.sandbox_mode
+
+
+def test_a_native_task_may_say_where_its_script_starts_and_which_key_is_its_reward(native: Builder) -> None:
+    task = load_task(native("name: org/a\nverifier: {workdir: verifier, reward_key: style}\n", "Do it."))
+    assert (task.verifier.workdir, task.verifier.reward_key) == ("verifier", "style")
+    with pytest.raises(TaskError, match="workdir"):
+        load_task(native("name: org/a\nverifier: {workdir: /app}\n", "Do it."))
+
+
+def test_only_scripts_of_the_split_layout_start_in_the_root(tmp_path: Path, native: Builder) -> None:
+    split, other = load_task(write_task(tmp_path)), load_task(native("name: org/a\n", "Do it."))
+    assert [task.starts_in_root(has) for task in (split, other) for has in (True, False)] == [False, True, False, False]

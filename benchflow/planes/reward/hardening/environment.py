@@ -68,6 +68,9 @@ def verifier_env(baseline: HardeningBaseline, config: VerifierConfig, *, target:
     pip = ("/etc/pip.conf", f"{home}/.config/pip/pip.conf", f"{home}/.pip/pip.conf")
     if not any(file in before for file in pip):
         env["PIP_CONFIG_FILE"] = f"{_OWN}/pip.conf"
+    if not any(file in before for file in ("/etc/uv/uv.toml", f"{home}/.config/uv/uv.toml")):
+        # It takes settings, the address of its index among them, from the directory in which it starts.
+        env["UV_NO_CONFIG"] = "1"
     return env
 
 

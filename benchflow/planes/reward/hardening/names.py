@@ -56,6 +56,7 @@ STARTUP = (
         "/etc/xdg/pip/pip.conf",
         "/usr/pip.conf",
         "/usr/local/pip.conf",
+        "/etc/uv/uv.toml",
         "/etc/ld.so.conf",
         "/etc/ld.so.conf.d/*",
         "/etc/crontab",

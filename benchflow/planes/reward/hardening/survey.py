@@ -76,7 +76,8 @@ if [ -n "$ws" ]; then
 fi
 above "$home/-" >>found
 IFS=:; set -- ${{ws:+"$ws"}} $modules; unset IFS
-for d; do put "$d"/*.py "$d"/*.pyc "$d"/*.so "$d"/*/__init__.*; done >top
+# A verifier that starts in / has Python look there first.
+for d in "" "$@"; do put "$d"/*.py "$d"/*.pyc "$d"/*.so "$d"/*/__init__.*; done >top
 IFS=:; set --
 for d in $path "$home/.local/bin"; do
   d=${{d%/*}}/lib

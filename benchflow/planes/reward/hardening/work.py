@@ -45,6 +45,10 @@ if [ -h /logs ]; then rm -f /logs; fi
 {CLEAR_AWAY}
 clear_away {LOGS} && mkdir -p {LOGS} && chown 0:0 /logs {LOGS} && chmod 755 /logs {LOGS} || exit 1
 """
+# A verifier starts in the workspace. What an agent has made of it must not decide whether one can be run at all.
+_MAKE = """
+if [ ! -d {workspace} ]; then rm -rf -- {workspace} && mkdir -p -- {workspace} && echo made workspace || exit 1; fi
+"""
 _OWN = r"""
 find {workspace} -xdev ! -user {user} -exec chown -h {user} {{}} + 2>/dev/null
 find {workspace} -xdev ! -type l \( -perm -020 -o -perm -002 \) -exec chmod go-w {{}} + 2>/dev/null
@@ -124,12 +128,14 @@ async def _act(
     lines = [_BEGIN, _LOGS if config.fresh_logs else ""]
     links = list(judged.links)
     lines += [f"link {index} {_word(path)}" for index, path in enumerate(links)]
+    workspace = workspace_of(sandbox)
+    if config.own_workspace and workspace:
+        lines.append(_MAKE.format(workspace=_word(workspace)))
     if judged.remove:
         lines.append(f"{_printed(f'{path}' + chr(0) for path in judged.remove)} | xargs -0 rm -rf -- || exit 1")
     for path, (_, kept) in judged.restore.items():
         content = _printed([kept.content], as_bytes=True)
         lines.append(f"{content} | put {_word(path)} {kept.mode:o} {kept.uid}:{kept.gid} || exit 1")
-    workspace = workspace_of(sandbox)
     if config.own_workspace and workspace and not trusted:
         user = "0" if verifier in (None, "root") else str(verifier)
         lines.append(_OWN.format(workspace=_word(workspace), user=_word(user)))
@@ -142,7 +148,11 @@ async def _act(
     if result.return_code != 0 or any(word == "failed" for word, *_ in said):
         raise VerifierError("what the agent left could not be cleared away", log_tail=result.stderr[-2000:])
     kept_links = {int(index) for word, index, *_ in said if word == "kept"}
-    return _told(judged, links, kept_links)
+    found = _told(judged, links, kept_links)
+    if ["made", "workspace"] in said:
+        detail = "was no directory any more"
+        found.append(HardeningFinding(item="own_workspace", action="replaced", path=workspace, detail=detail))
+    return found
 
 
 def _told(judged: Judgement, links: Sequence[str], kept: set[int]) -> list[HardeningFinding]:

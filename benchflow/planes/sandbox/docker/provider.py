@@ -143,6 +143,7 @@ class DockerProvider:
             queue=queue,
             generation=generation,
             workdir=workdir,
+            has_workdir=spec.named_workdir is not None,
             warnings=launch.warnings_of(spec, info),
             image=spec.image.identity,
         )
@@ -207,9 +208,8 @@ class DockerProvider:
         stack = _stack_of(parent)
         async with self._networks.hold(stack), self._captures.using(stack):
             children = await self._forks.fork(parent, names)
-        return [
-            ref.model_copy(update={"name": name, "handle": child}) for name, child in zip(names, children, strict=True)
-        ]
+        forked = zip(names, children, strict=True)
+        return [ref.model_copy(update={"name": name, "handle": handle}) for name, handle in forked]
 
     async def remove_image(self, image: ImageRef) -> None:
         if image.built:

@@ -57,7 +57,7 @@ class Connection:
 
     async def prepare(self, spec: SandboxSpec) -> str:
         """Make the directories that every sandbox has; the workspace. May be done again."""
-        chosen = spec.workdir or spec.image.workdir
+        chosen = spec.named_workdir
         find = f"w={shlex.quote(chosen)}" if chosen else "if [ -d /app ]; then w=/app; else w=/root; fi"
         answer = await self.shell.run(f'{_PREPARE}{find}\nmkdir -p -- "$w" && printf %s "$w"')
         if answer.code:

@@ -182,7 +182,7 @@ class Machine:
                 "limits": limits,
                 "hostname": HOSTNAME,
                 "mounts": [mount.model_dump() for mount in spec.mounts],
-                "workdir": spec.workdir or spec.image.workdir,
+                "workdir": spec.named_workdir,
             }, warnings
 
         request, warnings = await asyncio.to_thread(prepare)

@@ -216,6 +216,7 @@ def ref_of(
         queue=queue,
         generation=generation,
         workdir=running.workdir,
+        has_workdir=spec.named_workdir is not None,
         warnings=running.warnings,
         image=spec.image.identity,
     )

@@ -1,2 +1,2 @@
 #!/bin/sh
-exec office-check check.py
+exec office-check "$(dirname "$0")/check.py"

@@ -1,0 +1,82 @@
+"""Options of `bench submit` as types, so that the command itself fits into a file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+AGENT = "Who acts"
+"""A panel of the help; likewise the two below."""
+
+RUN = "How they are run"
+SCORE = "How they are scored"
+
+EndpointPolicy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="fail|wait(LIMIT)",
+        help="What becomes of model calls whose endpoint fails: repeated for some minutes, or for as long as "
+        "LIMIT says, as in wait(2h). [dim]\\[default: fail][/dim]",
+        rich_help_panel=AGENT,
+    ),
+]
+
+NoPreflight = Annotated[
+    bool,
+    typer.Option(
+        "--no-preflight",
+        help="Don't ask each model for one token before the job starts.",
+        rich_help_panel=AGENT,
+    ),
+]
+
+StopAfterErrors = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="Equal errors without a success after which nothing more is started; 0: never. [dim]\\[default: 5][/dim]",
+        rich_help_panel=RUN,
+    ),
+]
+
+Rebuild = Annotated[
+    bool,
+    typer.Option(
+        "--rebuild",
+        help="Build each image anew, without any cache: once for all rollouts of the job.",
+        rich_help_panel=RUN,
+    ),
+]
+
+RewardKey = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        help="Which key of reward.json is the reward, where it reports several. "
+        "[dim]\\[default: as each task says][/dim]",
+        rich_help_panel=SCORE,
+    ),
+]
+
+RequireProvenState = Annotated[
+    bool,
+    typer.Option(
+        "--require-proven-state",
+        help="Refuse to branch over a world of which bench env check has not proven that its services lose no state in "
+        "a child.",
+        rich_help_panel=RUN,
+    ),
+]
+
+VerifyIn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="shared|separate",
+        help="Where verifiers run: where the agent worked, or in a fresh sandbox that receives the workspace and "
+        "declared artifacts only. Not a fresh one by default, because a verifier may read more than that. "
+        "[dim]\\[default: as each task says][/dim]",
+        rich_help_panel=SCORE,
+    ),
+]

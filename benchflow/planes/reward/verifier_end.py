@@ -1,0 +1,125 @@
+"""How a verifier's program ended, and what it has written, as a result or a typed error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchflow.confined import ConfinedPath
+from benchflow.contracts.reward import JudgeRubric, VerifyResult
+from benchflow.contracts.sandbox import SandboxExecResult
+from benchflow.contracts.task import VerifierConfig, VerifierDocument
+from benchflow.errors import VerifierError, VerifierTimeoutError
+from benchflow.planes.reward import kit
+from benchflow.planes.reward.hardening import misses_plugin
+from benchflow.planes.reward.script import OUTPUT, parse_rewards
+from benchflow.planes.reward.strict import read_tail
+from benchflow.planes.sandbox.outcome import NOT_STARTED
+
+TAIL = 4000
+"""Bytes of a program's output that an error shows."""
+
+_MAX_READ = 4 * 1024 * 1024
+_ENDED = "ended by itself"
+# A shell of its own waits for the verifier: it says to its standard error alone what signal ended its child, which for
+# it has the same status as an exit with that number, and says nothing at all when it is killed as well.
+RUN = f"""
+chmod +x {{script}} 2>/dev/null
+(
+{{command}}
+) >{{output}} 2>&1
+c=$?
+echo {_ENDED}
+exit $c
+"""
+
+
+def check_end(
+    outcome: SandboxExecResult, logs: Path, config: VerifierConfig, *, program: str, directory: str, is_pinned: bool
+) -> None:
+    """Raise `VerifierError` or `VerifierTimeoutError` for a program after whose end nothing that it wrote counts.
+
+    Args:
+        outcome: of `RUN`.
+        logs: its files, on this host.
+        config: of the verifier.
+        program: the file in the sandbox that errors name.
+        directory: where it started.
+        is_pinned: whether its environment was pinned by a baseline.
+    """
+    tail = output_tail(logs)
+    if outcome.timed_out:
+        raise VerifierTimeoutError(
+            f"the verifier did not finish in {config.timeout_sec:g} s",
+            file=program,
+            key="verifier.timeout_sec",
+            remedy="raise verifier.timeout_sec, or find what hangs",
+            log_tail=tail,
+        )
+    if outcome.return_code == NOT_STARTED and _ENDED not in outcome.stdout:
+        raise VerifierError(
+            f"the verifier cannot be started in {directory}: {outcome.stderr.strip() or 'it is no directory'}",
+            file=program,
+            remedy="see what the agent has made of its workspace; verifier.hardening.own_workspace makes it anew",
+            log_tail=tail,
+        )
+    if _was_killed(outcome):
+        raise VerifierError(
+            f"the verifier was killed (exit status {outcome.return_code}): what it has written does not count",
+            file=program,
+            remedy="let what it tests not run as its user, and see whether it runs out of memory",
+            log_tail=tail,
+        )
+    if is_pinned and misses_plugin(output_tail(logs, _MAX_READ) or ""):
+        raise VerifierError(
+            "its pytest did not find the plugin that the engine gives it, so that no test was run: a Python of the "
+            "verifier's own is isolated from $PYTHONPATH, or is given another one",
+            file=program,
+            key="verifier.hardening.pin_environment",
+            remedy='keep what is there (PYTHONPATH="/app:$PYTHONPATH"), or set pin_environment = false',
+            log_tail=tail,
+        )
+
+
+def _was_killed(outcome: SandboxExecResult) -> bool:
+    """Whether a signal ended the verifier's own process, as far as a shell tells: of SIGINT and SIGPIPE it does not."""
+    return outcome.return_code > 128 and (_ENDED not in outcome.stdout or bool(outcome.stderr.strip()))
+
+
+def read_result(
+    logs: Path,
+    *,
+    config: VerifierConfig,
+    document: VerifierDocument | None,
+    rubrics: Mapping[str, JudgeRubric],
+    exit_code: int,
+    is_split: bool = False,
+    is_lenient: bool = False,
+) -> VerifyResult:
+    """What a verifier has left in `logs`, by what the task declares of it. Raises what `parse_rewards` raises.
+
+    is_split: of a task of the split layout. is_lenient: as `parse_rewards` has it.
+    """
+    policy = document.outputs.aggregate_policy if document else None
+    criteria = kit.criteria_of(document.strategy, rubrics) if document else None
+    if criteria is not None and document is not None:
+        policy = kit.criteria_policy(document, criteria)
+    result = parse_rewards(
+        logs,
+        reward_range=config.reward_range,
+        exit_code=exit_code,
+        aggregate=policy,
+        now=datetime.now(UTC),
+        reward_key=config.reward_key,
+        is_split=is_split,
+        is_lenient=is_lenient,
+    )
+    if criteria is not None and policy is not None:
+        kit.check_criteria(result, criteria, policy)
+    return result
+
+
+def output_tail(logs: Path, most: int = TAIL) -> str | None:
+    """Return the end of what a verifier has printed; None if it has printed nothing."""
+    return read_tail(ConfinedPath(logs, OUTPUT), most)
