@@ -31,7 +31,7 @@ def show_agents(summary: Summary, screen: Screen) -> None:
 
     right: dict[str, Any] = {"justify": "right", "no_wrap": True}
     agents = summary.agents
-    known = ("cancelled", "not_started", "not_run")
+    known = ("scored", "cancelled", "not_started", "not_run")
     rare = [name for name in known if any(getattr(about, name) for about in agents.values())]
     counts = ["passed", "failed", "errored", *rare]
     rows = table(

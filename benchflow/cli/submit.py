@@ -356,7 +356,7 @@ def start(
     job = submitted[0]
     if detach:
         show_detached(job, screen, as_json)
-        raise typer.Exit(command.ALLSCORED)
+        raise typer.Exit(command.ALL_SCORED)
     raise typer.Exit(finish(job, screen, as_json))
 
 

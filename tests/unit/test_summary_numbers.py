@@ -119,7 +119,7 @@ def test_the_value_of_a_state_is_in_no_mean_of_measured_rewards() -> None:
 
 
 def test_rewards_without_a_scalar_are_counted_and_have_means_of_their_keys() -> None:
-    several = {"status": "failed", "rewards": {"correctness": 0.5, "style": 1.0}}
+    several = {"status": "scored", "rewards": {"correctness": 0.5, "style": 1.0}}
     results = [result("a", 0.0, **several), result("b", rewards={"reward": 1.0, "correctness": 1.0})]
     summary = summarize("j", 2, results)
     about = of("oracle", summary)
@@ -175,9 +175,10 @@ def test_several_keys_are_in_no_mean_and_no_pass_at_k_but_by_key() -> None:
     keyed = [result(status="scored", rewards={"correctness": correctness, "style": 1.0}) for correctness in (0.0, 0.5)]
     summary = summarize("j", 4, [*keyed, result(reward=1.0), result(reward=0.5)])
     assert (summary.scored, summary.passed, summary.failed, summary.errored) == (2, 1, 1, 0)
-    assert (summary.mean_reward, summary.reward_interval.n, summary.by_agent["oracle"].n) == (0.75, 2, 2)
+    about = of("oracle", summary)
+    assert (summary.mean_reward, about.reward.n) == (0.75, 2)
     assert summary.pass_at_k == {"1": 0.5, "2": 1.0}
-    assert {key: (value.mean, value.n) for key, value in summary.by_key.items()} == {
+    assert {key: (value.mean, value.n) for key, value in about.by_key.items()} == {
         "correctness": (0.25, 2),
         "style": (1.0, 2),
     }
@@ -186,8 +187,8 @@ def test_several_keys_are_in_no_mean_and_no_pass_at_k_but_by_key() -> None:
 
 def test_a_job_counts_several_keys_as_finished_and_as_no_reward() -> None:
     outcome = RolloutOutcome(id="r", index=0, attempt=1, status="scored", rewards={"a": 1.0, "b": 0.0})
-    counts = Counts().plus(outcome)
-    assert (counts.finished, counts.scored, counts.rewarded, counts.reward_sum) == (1, 1, 0, 0.0)
+    counts = Counts().plus(outcome, "oracle")
+    assert (counts.finished, counts.scored, counts.rewarded, counts.agents) == (1, 1, 0, {})
 
 
 def test_a_table_shows_each_of_several_keys() -> None:

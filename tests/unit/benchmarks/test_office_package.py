@@ -31,7 +31,7 @@ def test_a_task_is_made_of_the_same_parts_as_the_others(tasks: dict[str, Task], 
     dockerfile = (root / "environment" / "Dockerfile").read_text()
     assert dockerfile == f"FROM benchflow/office\nRUN office-seed {name} --data /data\n"
     assert (PACKAGE / "image" / "worlds" / f"{name}.toml").is_file()
-    assert (root / "verifier" / "test.sh").read_text() == "#!/bin/sh\nexec office-check check.py\n"
+    assert (root / "verifier" / "test.sh").read_text() == '#!/bin/sh\nexec office-check "$(dirname "$0")/check.py"\n'
     assert all(os.access(root / script, os.X_OK) for script in ("verifier/test.sh", "oracle/solve.sh"))
     assert (task.agent.user, task.sandbox.network_mode) == ("agent", "no-network")
     urls = {server.name: server.url for server in task.sandbox.mcp_servers}

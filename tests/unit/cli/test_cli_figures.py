@@ -95,10 +95,10 @@ def test_a_summary_of_an_earlier_version_is_made_anew(bench: Bench, jobs: Path) 
 def test_rewards_without_a_scalar_are_shown_by_key(bench: Bench, jobs: Path) -> None:
     for result in read_results(JobPaths(jobs / "alone")):
         changed = result.model_copy(
-            update={"rewards": {"correctness": 0.5}, "status": "failed", "error_category": None}
+            update={"rewards": {"correctness": 0.5}, "status": "scored", "error_category": None}
         )
         (Path(str(result.directory)) / "result.json").write_text(changed.model_dump_json())
     shown = bench("results", "alone", "--jobs-dir", jobs).out
     assert "rewards  correctness 0.5 n=4   (4 without a scalar reward)" in shown
-    assert rows(shown, "oracle")[0] == ["oracle", "0", "4", "0", "–", "0", "–"]
+    assert rows(shown, "oracle")[0] == ["oracle", "0", "0", "0", "4", "–", "0", "–"]
     assert "mean reward" not in shown.splitlines()[-2]

@@ -44,7 +44,7 @@ def test_values_of_states_and_rewards_without_a_scalar_are_in_no_mean_of_rewards
     outcomes = [ended(0, {"reward": 0.5}), ended(1, {"reward": 0.25}, "value"), ended(2, {"correctness": 1.0})]
     lines = shown(job("oracle"), *outcomes)
     assert lines[2] == "oracle: mean reward 0.500 (n=1), mean V(s) 0.250 (n=1)"
-    assert lines[-1].split(" | ")[2] == "–"
+    assert lines[-1].split(" | ")[2] == "correctness 1"
 
 
 def test_a_job_of_an_earlier_version_shows_no_mean() -> None:
