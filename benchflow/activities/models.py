@@ -307,7 +307,7 @@ class Model:
         try:
             yield
         except AgentError as error:
-            found = await asyncio.to_thread(self.endpoint_error, calls, "agent", None)
+            found = await asyncio.to_thread(self.endpoint_error, calls, "opening", None)
             if not isinstance(found, ModelEndpointError):
                 raise
             found.log_tail = "\n".join(text for text in (error.message, error.log_tail) if text)

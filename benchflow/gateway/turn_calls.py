@@ -19,8 +19,9 @@ from benchflow.gateway.dialects.reading import count_spoken, documents
 from benchflow.gateway.endpoint_errors import CallProblem, endpoint_words
 from benchflow.gateway.record import head_of
 
-EndedBy = Literal["agent", "idle", "wall_clock"]
-"""What ends a turn: the agent, in whatever way, or one of the turn's limits."""
+EndedBy = Literal["agent", "idle", "wall_clock", "opening"]
+"""What ends a turn: the agent, in whatever way, or one of the turn's limits. `opening` is no turn, but a session that the
+agent could not open."""
 
 MIN_PATIENCE_SEC = 30.0
 """Seconds after which an agent that closes the connection of a call has given up on the endpoint. Before, it may have
@@ -62,6 +63,7 @@ class TurnCalls:
         self._refused: str | None = None
         self._problem: CallProblem | None = None
         self._side_problem: CallProblem | None = None
+        self._left_soon: CallProblem | None = None
         self._failing_since: float | None = None
 
     @property
@@ -113,6 +115,7 @@ class TurnCalls:
             return
         problem = _problem(call, response)
         if problem.waited_sec is not None and problem.waited_sec < MIN_PATIENCE_SEC:
+            self._left_soon = problem
             return
         self._problem = problem
         self._failing_since = self._failing_since or call.began
@@ -125,6 +128,10 @@ class TurnCalls:
             limit_sec: The limit that did, in seconds.
         """
         problem = self._unanswered(ended_by) or self._problem
+        if ended_by == "opening":
+            # Whatever an agent asks for then, it needs.
+            problem = problem or self._left_soon or self._side_problem
+            return None if self._served else problem
         if self._served:
             return problem if problem is not None and self._is_cause(problem, ended_by, limit_sec) else None
         if problem is not None:

@@ -242,3 +242,12 @@ def test_an_agent_cannot_avoid_its_score_by_asking_for_another_model(record: Rec
     assert record.problem() is None
     record.answer(record.ask(), 404, body, error="upstream_status")
     assert record.problem() == "upstream_status 404"
+
+
+def test_a_session_that_does_not_open_has_asked_for_what_it_needs(record: Record) -> None:
+    record.answer(record.ask(side=True), None, None, error="client_closed", waited_sec=5)
+    assert record.problem("opening") == "unanswered"
+    record.answer(record.ask(), None, None, error="client_closed", waited_sec=5)
+    assert record.problem("opening") == "unanswered"
+    record.answer(record.ask())
+    assert record.problem("opening") is None
