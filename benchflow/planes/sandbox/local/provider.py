@@ -63,6 +63,7 @@ class LocalProvider:
             snapshot=True,
             fork=True,
             portable=True,
+            freeze=True,
             cpu_limit=True,
             memory_limit=True,
             storage_limit=False,
