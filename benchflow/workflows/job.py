@@ -22,7 +22,7 @@ from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
-    from benchflow.contracts.activities import Batch, BatchInput, FinishJob
+    from benchflow.contracts.activities import Batch, BatchInput
     from benchflow.contracts.job import (
         CancelRollout,
         JobInput,
@@ -35,13 +35,16 @@ with workflow.unsafe.imports_passed_through():
     )
     from benchflow.contracts.lost import LostGroup, LostRollout, merged, without
     from benchflow.contracts.rollout import Failure, RolloutOutcome
+    from benchflow.contracts.slots import SlotAccount
     from benchflow.workflows import options
     from benchflow.workflows.backlog import Backlog
     from benchflow.workflows.cancellation import cancel_workflows, to_the_end
+    from benchflow.workflows.closing import finish_job
     from benchflow.workflows.failures import failure_from
     from benchflow.workflows.job_details import job_details
     from benchflow.workflows.operator import rollout_attributes, rollout_summary, show
     from benchflow.workflows.patience import Patience
+    from benchflow.workflows.slot_pool import SlotPool
     from benchflow.workflows.sweep import ANY_ATTEMPT, Sweep, is_of
 
 RECENT = 20
@@ -72,11 +75,18 @@ class JobWorkflow:
         self._naming = Patience(total_sec, self._has_to_act, lambda: True, timeouts_pass=True, since=job.naming_since)
         self._driving = Patience(total_sec, lambda: self._cancelled)
         self._finishing = Patience(self.options.report_total_sec, outlasts=lambda: not self._cancelled)
+        self._slots = SlotPool(
+            job.slots,
+            self._open,
+            lambda: 1 if job.one_at_a_time else self._concurrency,
+            is_to_come=lambda index: not self._starts_nothing and self._backlog.has(index),
+            on_change=self._hear_change,
+        )
         self._sweep = Sweep(job, self._open, self.rollout_done, self._take, outlasts=lambda: not self._cancelled)
 
     @workflow.run
     async def run(self, job: JobInput) -> JobOutcome:
-        self._sweeping = asyncio.create_task(self._sweep.run())
+        self._beside = asyncio.gather(self._sweep.run(), self._slots.run(), return_exceptions=True)
         try:
             # A cancellation is not passed on: what an activity or a child's start does with one is theirs to decide,
             # and they may drop it. The window sees the flag before it starts anything more.
@@ -92,6 +102,9 @@ class JobWorkflow:
         self._cancelled = True
         self._wake += 1
 
+    def _hear_change(self) -> None:
+        self._wake += 1
+
     # --- signals and queries -----------------------------------------------------------------------------
 
     @workflow.signal(name=names.ROLLOUT_DONE)
@@ -104,6 +117,7 @@ class JobWorkflow:
     def _take(self, outcome: RolloutOutcome, lost: LostRollout) -> None:
         """Count the outcome of an open rollout, or schedule its retry. lost: names its row, if it has no result."""
         del self._open[outcome.index]
+        self._slots.drop(outcome.index)
         self._wake += 1
         self._lost = without(self._lost, outcome.index)
         if outcome.directory is None and outcome.pack is None:
@@ -118,6 +132,11 @@ class JobWorkflow:
         self._counts = self._counts.plus(outcome)
         self._recent.append(outcome)
         self._show()
+
+    @workflow.signal(name=names.SLOTS)
+    def note_slots(self, account: SlotAccount) -> None:
+        """Take what a rollout that branches says of its slots, and asks for."""
+        self._slots.note(account)
 
     @workflow.signal(name=names.PAUSE)
     def pause(self) -> None:
@@ -189,6 +208,7 @@ class JobWorkflow:
                     break
             if self._must_continue_as_new():
                 await workflow.wait_condition(workflow.all_handlers_finished)
+                await self._slots.close()
                 workflow.continue_as_new(self._carry())
             if self._is_unfinished() and not self._to_be_cancelled():
                 await self._wait(seen)
@@ -200,13 +220,9 @@ class JobWorkflow:
     def _is_unfinished(self) -> bool:
         return bool(self._open) or (not self._starts_nothing and len(self._backlog) > 0)
 
-    def _room(self) -> int:
-        """How many rollouts may be started now."""
-        window = 1 if self._job.one_at_a_time else self._concurrency
-        return window - len(self._open)
-
     def _has_room(self) -> bool:
-        return len(self._backlog) > 0 and not self._starts_nothing and not self._paused and self._room() > 0
+        can_start = len(self._backlog) > 0 and not self._starts_nothing and not self._paused
+        return can_start and self._slots.n_free_for_roots > 0
 
     async def _wait(self, seen: int) -> None:
         """Wait until something happens, the next retry is due, or the sweeps have made the history long."""
@@ -219,7 +235,7 @@ class JobWorkflow:
         """Name rollouts that may start now, if none is: retries that are due, before new ones."""
         if self._backlog.named:
             return
-        count = min(self._room(), self.options.start_batch)
+        count = min(self._slots.n_free_for_roots, self.options.start_batch)
         due, indices = self._backlog.next(workflow.time(), count, self.options.start_batch)
         if not indices:
             return
@@ -239,7 +255,7 @@ class JobWorkflow:
 
     async def _start_named(self) -> int:
         """Start rollouts that are named, as many as there is room for. Returns how many."""
-        count = min(self._room(), len(self._backlog.named)) if self._has_room() else 0
+        count = min(self._slots.n_free_for_roots, len(self._backlog.named)) if self._has_room() else 0
         starts = [asyncio.create_task(self._start(self._backlog.named.popleft())) for _ in range(count)]
         if starts:
             await asyncio.gather(*starts)
@@ -264,6 +280,7 @@ class JobWorkflow:
         except Exception as error:
             self._fail_start(spec, error)
         else:
+            self._slots.drop(spec.index)
             self._children.add(child)
             child.add_done_callback(self._child_closed)
             self._confirm(spec, {"run_id": child.first_execution_run_id or ""})
@@ -358,6 +375,7 @@ class JobWorkflow:
                 "to_cancel": list(self._to_cancel),
                 "failed_starts": self._failed_starts,
                 "naming_since": self._naming.since,
+                "slots": self._slots.accounts,
                 "sweep": self._sweep.state(),
             }
         )
@@ -377,29 +395,12 @@ class JobWorkflow:
             workflow.logger.exception("not every rollout was waited for")
         if self._cancelled:
             self._counts = self._counts.plus_errored(self._backlog.drop_attempted(workflow.time()))
-        self._sweeping.cancel()
+        self._beside.cancel()
         try:
             # A task, so that the sweep's timer is cancelled before: the order that recorded histories have.
-            await asyncio.create_task(self._finish())
+            await asyncio.create_task(finish_job(self._job, self._lost, self._finishing, self._children))
         except Exception as error:
             workflow.logger.error("the summary could not be written: %s", error)
-
-    async def _finish(self) -> None:
-        job = self._job
-        finish = FinishJob(
-            job_id=job.id,
-            job_name=job.name,
-            spec=job.spec,
-            origin=job.origin,
-            run_id=workflow.info().first_execution_run_id,
-            total=job.total,
-            lost=self._lost,
-        )
-        await self._finishing.execute(names.FINISH_JOB, finish, limit_sec=self.options.report_total_sec)
-        if self._children:
-            # The last ones have reported and are about to close. An event of theirs that arrives while the job
-            # completes would make its last workflow task fail and run again.
-            await workflow.wait(list(self._children), timeout=self.options.closing_sec)
 
     # --- cancel ------------------------------------------------------------------------------------------
 
