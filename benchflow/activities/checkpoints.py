@@ -16,6 +16,7 @@ from temporalio import activity
 from benchflow.activities.agents import least_rung, model_of, redacted_errors, redactor_for
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import world_of
+from benchflow.activities.freezing import freeze, thaw
 from benchflow.activities.kept import Kept, read_kept, remove_kept, remove_layers, write_kept
 from benchflow.activities.portable import packed
 from benchflow.activities.session_files import sessions_of
@@ -71,9 +72,14 @@ class CheckpointActivities:
     async def _let_go(self, work: CheckpointInput) -> None:
         """Let the agent's model be called again, or others have the slot of a sandbox that waits for its children."""
         if not work.goes_on:
-            self.context.slots.lend(work.sandbox.name)
+            await self._wait_frozen(work.sandbox)
         else:
             await self._call_again(work.spec, work.sandbox, work.session)
+
+    async def _wait_frozen(self, ref: SandboxRef) -> None:
+        """Have a sandbox stand still for as long as its children run, and others have its slot."""
+        await freeze(await self.context.sandbox(ref))
+        self.context.slots.lend(ref.name)
 
     async def _call_again(self, spec: RolloutSpec, ref: SandboxRef, session: AgentSession | None) -> None:
         """Let the agent's model be called again."""
@@ -147,9 +153,11 @@ class CheckpointActivities:
         for checkpoint in work.checkpoints:
             await remove_kept(self.context.paths.checkpoints / f"{checkpoint.id}.json", self.context.store)
         if work.waiting is not None:
-            self.context.slots.lend(work.waiting.name)
+            await self._wait_frozen(work.waiting)
         if work.resumed is not None:
-            await self._call_again(work.resumed.spec, work.resumed.sandbox, work.resumed.session)
+            resumed = work.resumed
+            await thaw(await self.context.sandbox(resumed.sandbox), self.context.results(resumed.spec).root)
+            await self._call_again(resumed.spec, resumed.sandbox, resumed.session)
 
     @activity.defn(name=names.WRITE_TREE)
     async def write_tree(self, work: TreeInput) -> None:

@@ -7,8 +7,9 @@ anywhere else (a tool on PATH, a library, a process, a file in /var) is not ther
 It is not the default, because verifiers that others have written do read more than that: a reply that was put into a
 spool outside of the workspace, a service that has to answer.
 
-It counts in the slot that its rollout has: if it had to wait for one of its own, rollouts that hold all the slots would
-wait for each other for ever. So a host may for the time of their verifiers run up to twice its capacity in sandboxes.
+It counts in the slots that its rollout has, of the job and of the host: if it had to wait for one of its own, rollouts
+that hold all the slots would wait for each other for ever. Meanwhile the rollout's own sandbox is frozen. So a host may
+for the time of verifiers have up to twice its capacity in sandboxes, of which half run.
 """
 
 from __future__ import annotations

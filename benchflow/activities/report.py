@@ -21,6 +21,7 @@ from benchflow.activities.call_warnings import call_warnings
 from benchflow.activities.clean_room import end_rooms
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import keep_logs, world_of
+from benchflow.activities.freezing import thaw
 from benchflow.activities.portable import lay_out_record
 from benchflow.activities.session_files import keep_journals
 from benchflow.confined import ConfinedDirectory
@@ -131,6 +132,9 @@ class ReportActivities:
         assert report.sandbox is not None
         try:
             sandbox = await self.context.sandbox(report.sandbox)
+            if report.is_frozen:
+                return ["logs and artifacts were not collected: the rollout was cancelled while it waited for a slot"]
+            await thaw(sandbox, paths.root)
             if report.status == "cancelled" and report.spec.job_run_id is None:
                 # Nothing in it is needed any more, and what runs there could hold up the collecting.
                 await sandbox.kill_processes(keep="nothing")

@@ -28,6 +28,7 @@ from benchflow.activities.environments import (
     keep_state,
     world_of,
 )
+from benchflow.activities.freezing import freeze, thaw
 from benchflow.activities.memory import keep_step_memory
 from benchflow.activities.out_of_memory import explaining_losses, verifier_note
 from benchflow.activities.sandboxes import blueprint_of, sandbox_labels
@@ -39,7 +40,7 @@ from benchflow.contracts.reward import Evidence, HardeningReport, Judge, Rollout
 from benchflow.contracts.rollout import Node, RolloutTree, Step
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import ArtifactSpec, Task, VerifierConfig
-from benchflow.errors import RewardFuncError
+from benchflow.errors import BenchFlowError, RewardFuncError
 from benchflow.paths import RolloutPaths, state_label
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.environment.environment import ManifestEnvironment
@@ -185,7 +186,16 @@ class Scene:
         )
         env = command_env(context, spec, blueprint.task, self.config.env)
         alone = verifier.alone(env, room.baseline)
-        result = await room.once(lambda: clean(room.open, alone))
+        # It runs in its rollout's slot, in place of the agent's sandbox. Where the room stays for another attempt, that
+        # one stays frozen.
+        await freeze(self.sandbox)
+        try:
+            result = await room.once(lambda: clean(room.open, alone))
+        except BenchFlowError as error:
+            if not error.retryable:
+                await thaw(self.sandbox, self.paths.root)
+            raise
+        await thaw(self.sandbox, self.paths.root)
         return result.model_copy(update={"metadata": {**result.metadata, "verified_in": "separate"}})
 
     def judge(self, transcripts: Path) -> Judge:
@@ -338,6 +348,8 @@ class ScoringActivities:
         scene = await Scene.of(self.context, work.spec, work.step, work.sandbox)
         root = scene.paths.root / "soft" / str(work.number)
         evidence = root / "evidence"
+        # Of an attempt that a crash cut off.
+        await thaw(scene.sandbox, scene.paths.root)
         with redacted_errors(scene.redact):
             world = await world_of(self.context, work.spec, scene.task, work.sandbox)
             shown = None

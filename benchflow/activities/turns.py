@@ -27,6 +27,7 @@ from benchflow.activities.agents import (
 from benchflow.activities.attempts import is_cancelled
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import command_env, died, world_of
+from benchflow.activities.freezing import thaw
 from benchflow.activities.memory import keep_step_memory
 from benchflow.activities.models import RELAY_KEY
 from benchflow.activities.out_of_memory import TurnMemory, explaining_agent_errors, explaining_losses, session_note
@@ -117,6 +118,8 @@ class TurnActivities:
         spec, step = work.spec, work.step
         task, directory = await self.context.task(spec.task)
         sandbox = await self.context.sandbox(work.sandbox)
+        # After a preview that a crash cut off while the agent waited for an answer.
+        await thaw(sandbox, self.context.results(spec).root)
         redact = redactor_for(self.context, spec, task)
         with closing(trajectory_writer(self.context, work, redact)) as writer:
             memory = TurnMemory(self.context, work, task, sandbox, writer)

@@ -322,10 +322,10 @@ def unpause(name: Name, jobs_dir: JobsDir = JOBS) -> None:
 @app.command(cls=Command)
 def concurrency(
     name: Name,
-    number: Annotated[int, typer.Argument(metavar="N", min=1, max=500, help="Rollouts at a time.")],
+    number: Annotated[int, typer.Argument(metavar="N", min=1, max=500, help="Sandboxes that run at a time.")],
     jobs_dir: JobsDir = JOBS,
 ) -> None:
-    """Change how many rollouts run at a time."""
+    """Change how many sandboxes of a job run at a time."""
     _control(name, jobs_dir, lambda job: job.set_concurrency(number), f"runs {number} at a time")
 
 
@@ -349,7 +349,9 @@ def resume(
     name: Name,
     jobs_dir: JobsDir = JOBS,
     errored: Annotated[bool, typer.Option("--errored", help="Run those again that errored, too.")] = False,
-    concurrency: Annotated[int, typer.Option("-n", "--concurrency", min=1, max=500, help="Rollouts at a time.")] = 4,
+    concurrency: Annotated[
+        int, typer.Option("-n", "--concurrency", min=1, max=500, help="Sandboxes that run at a time.")
+    ] = 4,
     context_root: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The build context that the job was submitted with.")
     ] = None,

@@ -139,7 +139,7 @@ def submit(
             metavar="N",
             min=1,
             max=500,
-            help="Rollouts at a time. [dim]\\[default: 4][/dim]",
+            help="Sandboxes that run at a time, those of branches included. [dim]\\[default: 4][/dim]",
             rich_help_panel=RUN,
         ),
     ] = None,

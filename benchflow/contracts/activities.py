@@ -321,6 +321,9 @@ class ReportInput(Model):
     readied: Readied | None = None
     warnings: list[str] = []
     timing: dict[str, float] = {}
+    is_frozen: bool = False
+    """Whether the sandbox has to stay frozen, so that nothing can be collected in it."""
+
     started_at: float
     generations: int = 1
 

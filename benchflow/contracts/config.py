@@ -177,7 +177,8 @@ class RolloutConfig(RunOptions):
             paths=[self.task_path],
             agents=[_only_agent(self.scenes)],
             sandbox=self.environment,
-            concurrency=1,
+            # Nobody has said how many sandboxes may run, but for the children of one node.
+            concurrency=self.branch.concurrency if self.branch is not None else 1,
             **self.options(),
         )
 

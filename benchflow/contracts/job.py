@@ -20,11 +20,11 @@ from benchflow.contracts.modes import JobMode
 from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import Failure, Permissions, Phase, Question, RolloutOutcome, RolloutResult
+from benchflow.contracts.slots import PooledAccount
 from benchflow.contracts.task import VerifierMode
 
 MAX_WINDOW = 500
 """Most rollouts of one job that are open at a time."""
-
 
 Keep = Literal["evidence", "workspace"]
 """What is kept of a sandbox to score it again: what its scorers read, or the whole workspace as well."""
@@ -310,8 +310,8 @@ class Retry(Model):
 class JobInput(Model):
     """What a JobWorkflow starts from, and all that it carries across continue-as-new.
 
-    spec: the JobSpec in the store. pending: half-open ranges of rollout indices still to be started. one_at_a_time: its
-    rollouts share a sandbox, whatever concurrency somebody asks for.
+    spec: the JobSpec in the store. pending: half-open ranges of rollout indices still to be started. concurrency: its
+    sandboxes that run at a time. one_at_a_time: its rollouts share a sandbox, whatever its concurrency.
     """
 
     id: str
@@ -349,6 +349,9 @@ class JobInput(Model):
     naming_since: float | None = None
     """From when on the failures to name rollouts count, workflow time; None if that does not fail."""
 
+    slots: list[PooledAccount] = []
+    """The slots of rollouts that have branched."""
+
     sweep: SweepState | None = None
     """None in the first run of the job's workflow."""
 
@@ -361,9 +364,9 @@ class JobInput(Model):
 
 
 class JobProgress(Model):
-    """The answer to the `progress` query. open: at most 50 ids.
+    """The answer to the `progress` query. open: at most 50 ids. recent: the last outcomes, oldest first.
 
-    recent: the last outcomes, oldest first. run_again: likewise, those of attempts that another one follows.
+    run_again: likewise, those of attempts that another one follows.
     """
 
     id: str

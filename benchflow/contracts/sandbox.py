@@ -31,6 +31,9 @@ class Capabilities(Model):
     snapshot: bool = False
     fork: bool = False
     portable: bool = False
+    freeze: bool = False
+    """Whether its sandboxes can stand still for as long as it takes. One that can't runs on while it waits."""
+
     cpu_limit: bool = False
     memory_limit: bool = False
     storage_limit: bool = False
@@ -266,6 +269,22 @@ class Sandbox(Protocol):
         sockets and what lies in memory file systems (/dev/shm) are not kept. Raises `UnsupportedFeatureError` where
         the provider's capabilities say no, here and in `restore` and `fork`.
         """
+        ...
+
+    async def freeze(self) -> None:
+        """Stop all its processes where they are until `thaw`, whichever processes of the engine die meanwhile.
+
+        Frozen, it can be attached to and removed, and nothing else. Once it is frozen, freezing is success. Called only
+        where the provider's capabilities say `freeze`, here and in `thaw` and `is_frozen`.
+        """
+        ...
+
+    async def thaw(self) -> None:
+        """Let its processes go on. One that is not frozen is success."""
+        ...
+
+    async def is_frozen(self) -> bool:
+        """Tell whether it was frozen and not thawed since."""
         ...
 
     async def restore(self, image: ImageRef) -> None:

@@ -20,7 +20,7 @@ from benchflow.gateway.endpoint_errors import CallProblem, endpoint_words
 from benchflow.gateway.record import head_of
 
 EndedBy = Literal["agent", "idle", "wall_clock", "opening"]
-"""What ends a turn: the agent, in whatever way, or one of the turn's limits. `opening` is no turn, but a session that the
+"""What ends a turn: the agent, in whatever way, or one of its limits. `opening` is no turn, but a session that the
 agent could not open."""
 
 MIN_PATIENCE_SEC = 30.0

@@ -131,6 +131,15 @@ class NoopSandbox:
     async def snapshot(self, name: str) -> ImageRef:
         raise UnsupportedFeatureError("the no-op sandbox has no state to keep", key="snapshot")
 
+    async def freeze(self) -> None:
+        return None
+
+    async def thaw(self) -> None:
+        return None
+
+    async def is_frozen(self) -> bool:
+        return False
+
     async def restore(self, image: ImageRef) -> None:
         raise UnsupportedFeatureError("the no-op sandbox has no state to restore", key="restore")
 

@@ -64,6 +64,11 @@ class Backlog:
         """Rollouts that had no attempt yet, and those that are named."""
         return len(self.named) + len(self.pending)
 
+    def has(self, index: int) -> bool:
+        """Tell whether a rollout is still to be started."""
+        indices = [*(spec.index for spec in self.named), *(retry.index for retry in self.retries)]
+        return index in indices or any(first <= index < end for first, end in self.pending)
+
     def next(self, now: float, count: int, batch: int) -> tuple[list[Retry], list[Range]]:
         """Return what to name next: at most `count` retries that are due, else `batch` pending ones; and its ranges."""
         due = [retry for retry in self.retries if retry.not_before <= now][:count]

@@ -26,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from benchflow.contracts.checkpoint import Checkpoint, Rung
     from benchflow.contracts.environment import unproven_warning
+    from benchflow.contracts.ids import child_id
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.rewards import scalar_of
     from benchflow.contracts.rollout import (
@@ -39,6 +40,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from benchflow.trajectories.growth import chain_of, grow, merge, node_in, start_of, state_values
     from benchflow.trajectories.values import is_own, state_value
+    from benchflow.workflows import slots
     from benchflow.workflows.children import origin_of, run_child
     from benchflow.workflows.deciding import OwnAggregate, decided
 
@@ -243,10 +245,18 @@ class Branches:
         assert self.config is not None
         self.pending = [origin.chain for origin in origins]
         room, starts = asyncio.Semaphore(self.config.concurrency), asyncio.Semaphore(MAX_STARTS)
+        n_left = len(origins)
 
         async def one(origin: BranchOrigin) -> None:
-            async with room:
-                outcome = await run_child(self._spec, origin, starts)
+            nonlocal n_left
+            child = child_id(origin.root, origin.chain)
+            try:
+                async with room:
+                    await slots.current().take(child)
+                    outcome = await run_child(self._spec, origin, starts)
+            finally:
+                n_left -= 1
+                slots.current().give_back(child, is_last=n_left == 0)
             outcome = outcome.model_copy(update={"tree": origin.tree, "before": origin.before})
             # One after another, so that what its start is worth is known of each that is there.
             async with self._counting:

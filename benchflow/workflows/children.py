@@ -16,7 +16,8 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.branch import BranchOrigin, ChildOutcome, ChildSpec
     from benchflow.contracts.checkpoint import Checkpoint
     from benchflow.contracts.job import RolloutSpec
-    from benchflow.contracts.rollout import Failure, StepOutcome
+    from benchflow.contracts.rewards import scalar_of
+    from benchflow.contracts.rollout import Failure, RolloutOutcome, StepOutcome
     from benchflow.trajectories.growth import child_chain
     from benchflow.workflows.deadline import waiting
     from benchflow.workflows.failures import failure_from
@@ -106,6 +107,19 @@ async def _start(spec: RolloutSpec, origin: BranchOrigin) -> workflow.ChildWorkf
             if (tries := tries - 1) < 0:
                 raise
             await workflow.sleep(EARLIER_RUN_SEC)
+
+
+def bare_outcome(origin: BranchOrigin, outcome: RolloutOutcome, kept: list[Checkpoint]) -> ChildOutcome:
+    """Return what a child hands up of which no more can be told than how it ended."""
+    return ChildOutcome(
+        chain=origin.chain,
+        number=origin.number,
+        reward=scalar_of(outcome.rewards),
+        failure=outcome.error or outcome.verifier_error,
+        kept=kept,
+        n_tool_calls=outcome.n_tool_calls,
+        pack=outcome.pack,
+    )
 
 
 def failed(outcomes: Sequence[ChildOutcome]) -> Failure:

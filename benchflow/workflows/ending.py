@@ -27,20 +27,20 @@ class ReportWriter:
 
     def __init__(self) -> None:
         self._writing: asyncio.Task[ReportResult] | None = None
-        self._is_cancelled = False
+        self.is_cancelled = False
 
     def cancel(self) -> None:
         """End the collecting of what is in the sandbox, and the waiting. What there is by then is written."""
-        self._is_cancelled = True
+        self.is_cancelled = True
         if self._writing is not None:
             self._writing.cancel()
 
     async def write(self, report: ReportInput) -> tuple[ReportResult, Failure | None]:
         """Write the result. Return its place, and the failure if it could not be written."""
         if report.status == "cancelled":
-            self._is_cancelled = True
+            self.is_cancelled = True
         while True:
-            was_cancelled = self._is_cancelled
+            was_cancelled = self.is_cancelled
             try:
                 return await self._execute(report), None
             except (asyncio.CancelledError, Exception) as error:
@@ -50,7 +50,7 @@ class ReportWriter:
                     why = "the rollout was cancelled" if cancelled else failure_from(error, "report").message
                     told = [*report.warnings, f"what lies in the sandbox was not collected, or not all of it: {why}"]
                     report = report.model_copy(update={"sandbox": None, "warnings": told})
-                elif was_cancelled or not self._is_cancelled:
+                elif was_cancelled or not self.is_cancelled:
                     if not isinstance(error, asyncio.CancelledError | ActivityError):
                         raise
                     workflow.logger.error("the result could not be written: %s", error.__cause__ or error)
@@ -59,7 +59,7 @@ class ReportWriter:
     async def _execute(self, report: ReportInput) -> ReportResult:
         """Execute the activity that writes a result, where its sandbox is or on any host."""
         limit = options.current().report_total_sec
-        total = limit if self._is_cancelled else None
+        total = limit if self.is_cancelled else None
         if report.sandbox is not None:
             writing = on_host(report.sandbox.queue, names.REPORT, report, ReportResult, limit, total=total)
         else:

@@ -36,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.rollout import AgentSession, Answer, Failure, Question, Step, StepOutcome, TurnResult
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.trajectories.growth import asked_in
+    from benchflow.workflows import slots
     from benchflow.workflows.branching import Branches, chain_nodes
     from benchflow.workflows.deadline import waiting
     from benchflow.workflows.failures import failure_from
@@ -184,6 +185,7 @@ class InSandbox:
         self._begin("provision")
         # The first is where a lost host's rollout begins again.
         is_first = self.sandbox is None
+        await slots.current().hold()
         generation = self._generation if is_first else next(self._more)
         limit = plan.build_timeout_sec + plan.setup_timeout_sec + plan.install_timeout_sec
         limit += 2 * spec.run.sandbox_setup_timeout
@@ -349,6 +351,7 @@ class InSandbox:
         """Have children go on from here; whether this rollout then goes on, here or where one of them has ended."""
         # The checkpoint may have been taken although it was cancelled.
         self._check_stop()
+        slots.current().lend()
         if self._phases.phase != "branch":
             self._begin("branch")
         if self.branches.keeps(checkpoint.steps_done, branches=True) and not self._keeps(checkpoint.node):
@@ -379,6 +382,7 @@ class InSandbox:
         """Have the sandbox go on that has waited for its children, who have begun at the checkpoint."""
         assert self.sandbox is not None
         await self._release(checkpoint)
+        await slots.current().hold()
         place = ProvisionInput(spec=self._spec, run_id=self._run_id, generation=self.sandbox.generation)
         await wait_for_slot(self.sandbox.queue, place, self._check_stop)
         resumed = Resumed(spec=self._spec, sandbox=self.sandbox, session=self._talks.current)

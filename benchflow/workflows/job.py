@@ -22,7 +22,7 @@ from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
-    from benchflow.contracts.activities import Batch, BatchInput, FinishJob
+    from benchflow.contracts.activities import Batch, BatchInput
     from benchflow.contracts.error_limit import Decision
     from benchflow.contracts.job import (
         CancelRollout,
@@ -36,13 +36,16 @@ with workflow.unsafe.imports_passed_through():
     )
     from benchflow.contracts.lost import LostGroup, LostRollout, merged, without
     from benchflow.contracts.rollout import Failure, RolloutOutcome
+    from benchflow.contracts.slots import SlotAccount
     from benchflow.workflows import options
     from benchflow.workflows.backlog import Backlog
-    from benchflow.workflows.cancellation import cancel_workflows, to_the_end
+    from benchflow.workflows.cancellation import Cancellations, to_the_end
+    from benchflow.workflows.closing import finish_job
     from benchflow.workflows.failures import failure_from
     from benchflow.workflows.job_details import job_details
     from benchflow.workflows.operator import rollout_attributes, rollout_summary, show
     from benchflow.workflows.patience import Patience
+    from benchflow.workflows.slot_pool import SlotPool
     from benchflow.workflows.stopping import ErrorStop
     from benchflow.workflows.sweep import ANY_ATTEMPT, Sweep, is_of
 
@@ -62,8 +65,9 @@ class JobWorkflow:
         self._concurrency = job.concurrency
         self._paused = job.paused
         self._cancelled = job.cancelled
-        self._to_cancel = dict.fromkeys(job.to_cancel)
-        self._cancel_sent: set[tuple[int, int]] = set()  # index and attempt
+        self._cancellations = Cancellations(
+            job.to_cancel, self._open, lambda: self._cancelled, self.options.start_batch
+        )
         self._given_up = job.given_up
         self._error_stop = ErrorStop(job.error_limit, self._give_up, answer_sec=self.options.answer_sec)
         self._recent: deque[RolloutOutcome] = deque(maxlen=RECENT)
@@ -75,11 +79,18 @@ class JobWorkflow:
         self._naming = Patience(total_sec, self._has_to_act, lambda: True, timeouts_pass=True, since=job.naming_since)
         self._driving = Patience(total_sec, lambda: self._cancelled)
         self._finishing = Patience(self.options.report_total_sec, outlasts=lambda: not self._cancelled)
+        self._slots = SlotPool(
+            job.slots,
+            self._open,
+            lambda: 1 if job.one_at_a_time else self._concurrency,
+            is_to_come=lambda index: not self._starts_nothing and self._backlog.has(index),
+            on_change=self._hear_change,
+        )
         self._sweep = Sweep(job, self._open, self.rollout_done, self._take, outlasts=lambda: not self._cancelled)
 
     @workflow.run
     async def run(self, job: JobInput) -> JobOutcome:
-        self._sweeping = asyncio.create_task(self._sweep.run())
+        self._beside = asyncio.gather(self._sweep.run(), self._slots.run(), return_exceptions=True)
         try:
             # A cancellation is not passed on: what an activity or a child's start does with one is theirs to decide,
             # and they may drop it. The window sees the flag before it starts anything more.
@@ -93,6 +104,9 @@ class JobWorkflow:
 
     def _hear_cancel(self) -> None:
         self._cancelled = True
+        self._hear_change()
+
+    def _hear_change(self) -> None:
         self._wake += 1
 
     # --- signals and queries -----------------------------------------------------------------------------
@@ -107,6 +121,7 @@ class JobWorkflow:
     def _take(self, outcome: RolloutOutcome, lost: LostRollout) -> None:
         """Count the outcome of an open rollout, or schedule its retry. lost: names its row, if it has no result."""
         del self._open[outcome.index]
+        self._slots.drop(outcome.index)
         self._wake += 1
         self._lost = without(self._lost, outcome.index)
         if outcome.directory is None and outcome.pack is None:
@@ -117,11 +132,16 @@ class JobWorkflow:
             self._backlog.add_retry(outcome.index, outcome.attempt + 1, workflow.time() + wait)
             self._run_again.append(outcome)
             return
-        self._to_cancel.pop(outcome.id, None)
+        self._cancellations.forget(outcome.id)
         self._counts = self._counts.plus(outcome, self._job.agent_of(outcome.index))
         self._recent.append(outcome)
         self._error_stop.add(outcome, has_more=len(self._backlog) > 0 and not self._starts_nothing)
         self._show()
+
+    @workflow.signal(name=names.SLOTS)
+    def note_slots(self, account: SlotAccount) -> None:
+        """Take what a rollout that branches says of its slots, and asks for."""
+        self._slots.note(account)
 
     @workflow.signal(name=names.PAUSE)
     def pause(self) -> None:
@@ -141,8 +161,7 @@ class JobWorkflow:
     @workflow.signal(name=names.CANCEL_ROLLOUT)
     def cancel_rollout(self, wanted: CancelRollout) -> None:
         """Cancel a rollout that runs, or as soon as it does. It is not run again."""
-        if len(self._to_cancel) < self._job.total:
-            self._to_cancel[wanted.id] = None
+        self._cancellations.request(wanted.id, limit=self._job.total)
         self._wake += 1
 
     @workflow.signal(name=names.DECIDE_TO_CONTINUE)
@@ -192,7 +211,7 @@ class JobWorkflow:
         """Start rollouts and cancel them, and continue as new in time, however long those that are open take."""
         while self._is_unfinished():
             seen = self._wake
-            await self._cancel_named()
+            await self._cancellations.send()
             # While rollouts end as fast as they are started, only the history's length ends this.
             while self._has_room() and not self._must_continue_as_new():
                 await self._name_next()
@@ -200,8 +219,9 @@ class JobWorkflow:
                     break
             if self._must_continue_as_new():
                 await workflow.wait_condition(workflow.all_handlers_finished)
+                await self._slots.close()
                 workflow.continue_as_new(self._carry())
-            if self._is_unfinished() and not self._to_be_cancelled():
+            if self._is_unfinished() and not self._cancellations.unsent():
                 await self._wait(seen)
 
     @property
@@ -211,14 +231,9 @@ class JobWorkflow:
     def _is_unfinished(self) -> bool:
         return bool(self._open) or (not self._starts_nothing and len(self._backlog) > 0)
 
-    def _room(self) -> int:
-        """How many rollouts may be started now."""
-        window = 1 if self._job.one_at_a_time else self._concurrency
-        return window - len(self._open)
-
     def _has_room(self) -> bool:
-        is_held = self._paused or self._error_stop.asked is not None
-        return len(self._backlog) > 0 and not self._starts_nothing and not is_held and self._room() > 0
+        is_held = self._starts_nothing or self._paused or self._error_stop.asked is not None
+        return len(self._backlog) > 0 and not is_held and self._slots.n_free_for_roots > 0
 
     async def _wait(self, seen: int) -> None:
         """Wait until something happens, the next retry is due, or the sweeps have made the history long."""
@@ -233,14 +248,13 @@ class JobWorkflow:
         """Name rollouts that may start now, if none is: retries that are due, before new ones."""
         if self._backlog.named:
             return
-        count = min(self._room(), self.options.start_batch)
+        count = min(self._slots.n_free_for_roots, self.options.start_batch)
         due, indices = self._backlog.next(workflow.time(), count, self.options.start_batch)
         if not indices:
             return
-        job, run_id = self._job, workflow.info().first_execution_run_id
-        wanted = BatchInput(
-            job_id=job.id, job_name=job.name, spec=job.spec, origin=job.origin, indices=indices, run_id=run_id
-        )
+        run_id = workflow.info().first_execution_run_id
+        same = {name: getattr(self._job, name) for name in ("spec", "origin")}
+        wanted = BatchInput(job_id=self._job.id, job_name=self._job.name, indices=indices, run_id=run_id, **same)
         try:
             batch: Batch = await self._naming.execute(names.NAME_ROLLOUTS, wanted, Batch)
         except Exception as error:
@@ -253,7 +267,7 @@ class JobWorkflow:
 
     async def _start_named(self) -> int:
         """Start rollouts that are named, as many as there is room for. Returns how many."""
-        count = min(self._room(), len(self._backlog.named)) if self._has_room() else 0
+        count = min(self._slots.n_free_for_roots, len(self._backlog.named)) if self._has_room() else 0
         starts = [asyncio.create_task(self._start(self._backlog.named.popleft())) for _ in range(count)]
         if starts:
             await asyncio.gather(*starts)
@@ -278,6 +292,7 @@ class JobWorkflow:
         except Exception as error:
             self._fail_start(spec, error)
         else:
+            self._slots.drop(spec.index)
             self._children.add(child)
             child.add_done_callback(self._child_closed)
             self._confirm(spec, {"run_id": child.first_execution_run_id or ""})
@@ -322,7 +337,7 @@ class JobWorkflow:
 
     def _retry_wait(self, outcome: RolloutOutcome) -> float | None:
         """Seconds until this rollout is run again; None when its outcome stands."""
-        if self._starts_nothing or outcome.id in self._to_cancel or not self._job.retry.allows(outcome):
+        if self._starts_nothing or self._cancellations.has(outcome.id) or not self._job.retry.allows(outcome):
             return None
         return self._job.retry.wait(outcome.attempt)
 
@@ -355,7 +370,7 @@ class JobWorkflow:
 
     def _has_to_act(self) -> bool:
         """Tell whether there is more to do than to try again what fails."""
-        return self._cancelled or bool(self._to_be_cancelled()) or self._must_continue_as_new()
+        return self._cancelled or bool(self._cancellations.unsent()) or self._must_continue_as_new()
 
     def _carry(self) -> JobInput:
         self._backlog.unname(workflow.time())
@@ -370,9 +385,10 @@ class JobWorkflow:
                 "concurrency": self._concurrency,
                 "cancelled": self._cancelled,
                 "given_up": self._given_up,
-                "to_cancel": list(self._to_cancel),
+                "to_cancel": self._cancellations.requested,
                 "failed_starts": self._failed_starts,
                 "naming_since": self._naming.since,
+                "slots": self._slots.accounts,
                 "sweep": self._sweep.state(),
                 "error_limit": self._error_stop.limit,
             }
@@ -387,49 +403,18 @@ class JobWorkflow:
                 self._give_up(Failure(type="JobError", category="internal", message="the job's workflow has a defect"))
             while self._open:
                 # Only after a defect of the window: otherwise nothing is open here.
-                await self._cancel_named()
+                await self._cancellations.send()
                 await workflow.wait_condition(lambda seen=self._wake: self._wake != seen)  # type: ignore[misc]
         except Exception:
             workflow.logger.exception("not every rollout was waited for")
         if self._cancelled:
             self._counts = self._counts.plus_lost(self._backlog.drop_attempted(workflow.time()))
-        self._sweeping.cancel()
+        self._beside.cancel()
         try:
             # A task, so that the sweep's timer is cancelled before: the order that recorded histories have.
-            await asyncio.create_task(self._finish())
+            await asyncio.create_task(finish_job(self._job, self._lost, self._finishing, self._children))
         except Exception as error:
             workflow.logger.error("the summary could not be written: %s", error)
-
-    async def _finish(self) -> None:
-        job = self._job
-        finish = FinishJob(
-            job_id=job.id,
-            job_name=job.name,
-            spec=job.spec,
-            origin=job.origin,
-            run_id=workflow.info().first_execution_run_id,
-            total=job.total,
-            lost=self._lost,
-        )
-        await self._finishing.execute(names.FINISH_JOB, finish, limit_sec=self.options.report_total_sec)
-        if self._children:
-            # The last ones have reported and are about to close. An event of theirs that arrives while the job
-            # completes would make its last workflow task fail and run again.
-            await workflow.wait(list(self._children), timeout=self.options.closing_sec)
-
-    # --- cancel ------------------------------------------------------------------------------------------
-
-    def _to_be_cancelled(self) -> list[OpenRollout]:
-        """Return the running rollouts, or all of a cancelled job, whose cancellation was asked for and not sent."""
-        started = [rollout for rollout in self._open.values() if rollout.since is not None]
-        unsent = [rollout for rollout in started if (rollout.index, rollout.attempt) not in self._cancel_sent]
-        return [rollout for rollout in unsent if self._cancelled or rollout.id in self._to_cancel]
-
-    async def _cancel_named(self) -> None:
-        """Send the cancellations that were requested, and those that are requested meanwhile."""
-        while asked := self._to_be_cancelled():
-            self._cancel_sent |= {(rollout.index, rollout.attempt) for rollout in asked}
-            await cancel_workflows([rollout.id for rollout in asked], self.options.start_batch)
 
     def _show(self) -> None:
         show(lambda: job_details(self._job, self._counts, len(self._open), self._recent))

@@ -15,9 +15,12 @@ from benchflow.contracts import names
 from benchflow.contracts.environment import ReadyWorld
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rewards import scalar_of, shown_keys
-from benchflow.contracts.rollout import Failure, Question, StepOutcome
+from benchflow.contracts.rollout import Failure, Phase, Question, StepOutcome
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.sanitise import sanitised_markdown as shown
+from benchflow.workflows.branching import Branches
+from benchflow.workflows.hosts import SLOT
+from benchflow.workflows.slots import JOB_SLOT, Slots
 
 
 def rollout_attributes(spec: RolloutSpec) -> list[SearchAttributePair[Any]]:
@@ -36,6 +39,29 @@ def rollout_attributes(spec: RolloutSpec) -> list[SearchAttributePair[Any]]:
 def rollout_summary(spec: RolloutSpec) -> str:
     """Return the line by which the Web UI lists a rollout's workflow."""
     return f"{shown(spec.task.name)} · {shown(spec.agent.label)} · repeat {spec.repeat}"
+
+
+def phase_detail(
+    phase: Phase,
+    n_done: int,
+    n_steps: int,
+    question: Question | None,
+    branches: Branches,
+    slots: Slots,
+    waits_for: str | None,
+) -> str:
+    """Return what a rollout is about in its phase, in a few words; empty where the phase says it all."""
+    if question is not None:
+        return f"asks: {question.text}"
+    if waits_for == SLOT:
+        return "waits for a slot of a host"
+    if waits_for == JOB_SLOT:
+        return "waits for a slot of its job"
+    if phase == "branch":
+        ended, running = len(branches.outcomes), len(branches.pending)
+        waiting = f", {slots.n_waiting} wait for a slot" if slots.n_waiting else ""
+        return f"{ended} of {ended + running} children have ended{waiting}"
+    return f"step {n_done + 1} of {n_steps}" if n_steps > 1 and phase in ("execute", "verify") else ""
 
 
 def rollout_details(

@@ -23,20 +23,22 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rewards import combine_steps, is_measured, scalar_of, status_of
     from benchflow.contracts.rollout import TRUNCATING, Answer, Failure, RolloutOutcome, Status
+    from benchflow.contracts.slots import SlotGrant
     from benchflow.sanitise import sanitised_markdown
     from benchflow.workflows import options
     from benchflow.workflows.branching import chain_nodes, child_outcome
     from benchflow.workflows.cancellation import to_the_end
-    from benchflow.workflows.children import failed
+    from benchflow.workflows.children import bare_outcome, failed
     from benchflow.workflows.deadline import Deadline
     from benchflow.workflows.ending import ReportWriter, tell_job
     from benchflow.workflows.failures import failure_from
-    from benchflow.workflows.hosts import SLOT, HostLost, tear_down
+    from benchflow.workflows.hosts import HostLost, tear_down
     from benchflow.workflows.in_sandbox import InSandbox
     from benchflow.workflows.keeping import PutBack, release
-    from benchflow.workflows.operator import rollout_details
+    from benchflow.workflows.operator import phase_detail, rollout_details
     from benchflow.workflows.phases import Phases
     from benchflow.workflows.rollback import NOT_RESTORABLE, Rollbacks
+    from benchflow.workflows.slots import Slots
     from benchflow.workflows.waiting import Answers, as_update_failure
 
 
@@ -56,6 +58,7 @@ class RolloutWorkflow:
         self._here = self._in_sandbox()
         self._in_work: asyncio.Task[None] | None = None
         self._writer = ReportWriter()
+        self.slots = Slots(spec)
         self._provisions = 0
         self._warnings: list[str] = []
         self._error: Failure | None = None
@@ -202,6 +205,11 @@ class RolloutWorkflow:
         """Take a user's answer to a question of the agent. Of two valid ones to one question the first counts."""
         self._answers.add(answer, self._here.question)
 
+    @workflow.signal(name=names.SLOTS_GRANTED)
+    def take_slots(self, grant: SlotGrant) -> None:
+        """Take slots that the job has granted."""
+        self.slots.grant(grant)
+
     @workflow.update(name=names.SOFT_VERIFY)
     async def soft_verify(self) -> VerifyResult:
         """What the verifier says of the world as it is, while the agent waits for an answer. Nothing is changed by it.
@@ -260,7 +268,10 @@ class RolloutWorkflow:
         """Report, tear down, and notify the job or the parent: each of them although one before it raised."""
         rewards: dict[str, float] | None = None
         verifier_error: Failure | None = None
-        n_tool_calls, here = 0, self._here
+        n_tool_calls, here, is_frozen = 0, self._here, False
+        with self._continuing():
+            # Whoever cancels does not wait until there is a slot to look into the sandbox.
+            is_frozen = not await self.slots.hold(lambda: self._cancelled or self._writer.is_cancelled)
         with self._continuing():
             rewards, verifier_error = self._measured()
             n_tool_calls = self._n_tool_calls()
@@ -278,6 +289,7 @@ class RolloutWorkflow:
             error=self._error,
             verifier_error=verifier_error,
             n_tool_calls=n_tool_calls,
+            is_frozen=is_frozen,
             started_at=started.timestamp(),
             generations=self._provisions,
         )
@@ -296,6 +308,7 @@ class RolloutWorkflow:
             kept = [*here.kept, *here.later, *here.branches.kept]
             await self._finish(lambda: release(kept, lost=self._lost))
         await self._finish(lambda: tear_down(self._spec, here.sandbox))
+        await self._finish(self.slots.close)
         with self._continuing():
             self._phases.enter("done")
             self._tell()
@@ -320,15 +333,7 @@ class RolloutWorkflow:
         kept = [*here.later, *here.kept]
         with self._continuing():
             return child_outcome(self._spec.branch, here.branches, here.steps, outcome, here.rung, here.leaf, kept)
-        return ChildOutcome(
-            chain=self._spec.branch.chain,
-            number=self._spec.branch.number,
-            reward=scalar_of(rewards),
-            failure=error or verifier_error,
-            kept=kept,
-            n_tool_calls=n_tool_calls,
-            pack=report.pack,
-        )
+        return bare_outcome(self._spec.branch, outcome, kept)
 
     def _measured(self) -> tuple[dict[str, float] | None, Failure | None]:
         """The rewards, or how a verifier failed."""
@@ -391,14 +396,9 @@ class RolloutWorkflow:
             workflow.logger.exception("the rollout's details cannot be shown")
 
     def _phase_detail(self) -> str:
-        step, total, branches = len(self._here.steps), len(self._plan.steps), self._here.branches
-        if self._here.question is not None:
-            return f"asks: {self._here.question.text}"
-        if self._deadline.waits_for == SLOT:
-            return "waits for a slot of a host"
-        if self._phases.phase == "branch":
-            return f"{len(branches.outcomes)} of {len(branches.outcomes) + len(branches.pending)} children have ended"
-        return f"step {step + 1} of {total}" if total > 1 and self._phases.phase in ("execute", "verify") else ""
+        here, phase = self._here, self._phases.phase
+        counts = (len(here.steps), len(self._plan.steps))
+        return phase_detail(phase, *counts, here.question, here.branches, self.slots, self._deadline.waits_for)
 
     def _details(self) -> str:
         here = self._here

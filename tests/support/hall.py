@@ -32,7 +32,8 @@ class Hall(NoopProvider):
     images: the fences of the snapshots that were taken or unpacked, by their names.
     reward: what verifiers write. drawn: what the turns in each sandbox have left there, one number each, with those
     that the state had which it began from; with `draws` the last of them is the reward. turns: how often each rollout
-    had one; verified: how often its verifier was started; most_open: sandboxes at a time.
+    had one; verified: how often its verifier was started; most_open: sandboxes at a time. frozen: those that stand
+    still; running: how many of the others there were, each time that one of them began to run.
     """
 
     name = "hall"
@@ -54,6 +55,8 @@ class Hall(NoopProvider):
         self.order: list[str] = []
         self.open: set[str] = set()
         self.most_open = 0
+        self.frozen: set[str] = set()
+        self.running: list[int] = []
         self.removed: Counter[str] = Counter()
         self.images: dict[str, str] = {}
         self._released: dict[str, asyncio.Event] = {}
@@ -76,7 +79,7 @@ class Hall(NoopProvider):
         self.release(*self.in_turn)
 
     def capabilities(self) -> Capabilities:
-        return super().capabilities().model_copy(update={"snapshot": True, "portable": True})
+        return super().capabilities().model_copy(update={"snapshot": True, "portable": True, "freeze": True})
 
     async def pack_snapshot(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
         return await store.put_bytes(self.images[image.reference].encode())
@@ -107,6 +110,7 @@ class Hall(NoopProvider):
         self.drawn[spec.name] = self._drawn_in.get(spec.image.reference, ())
         self.open.add(spec.name)
         self.most_open = max(self.most_open, len(self.open))
+        self.note_running()
         labels = spec.labels
         if queues := self.elsewhere.get(labels["benchflow.task"]) or self.elsewhere.get(labels["benchflow.workflow"]):
             queue = queues.pop(0)
@@ -119,6 +123,7 @@ class Hall(NoopProvider):
 
     async def remove(self, name: str) -> None:
         self.open.discard(name)
+        self.frozen.discard(name)
         self.removed[name] += 1
 
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
@@ -128,6 +133,10 @@ class Hall(NoopProvider):
             for spec in specs
             if spec.labels["benchflow.stack"] == stack_id
         ]
+
+    def note_running(self) -> None:
+        """Count the sandboxes that run."""
+        self.running.append(len(self.open - self.frozen))
 
     def reward_in(self, sandbox: str) -> bytes:
         """What a verifier writes in this sandbox now."""
@@ -178,7 +187,18 @@ class _Seat(NoopSandbox):
         self._hall._drawn_in[name] = self._hall.drawn[self.ref.name]
         return ImageRef(reference=name, workdir="/app")
 
+    async def freeze(self) -> None:
+        self._hall.frozen.add(self.ref.name)
+
+    async def thaw(self) -> None:
+        self._hall.frozen.discard(self.ref.name)
+        self._hall.note_running()
+
+    async def is_frozen(self) -> bool:
+        return self.ref.name in self._hall.frozen
+
     async def exec_once(self, key: str, cmd: Sequence[str], **options: Any) -> SandboxExecResult:
+        assert self.ref.name not in self._hall.frozen
         if key.startswith("turn-"):
             await self._hall.turn(self._labels)
             self._hall.drawn[self.ref.name] += (random.randrange(1, 2**16) / 2**16,)

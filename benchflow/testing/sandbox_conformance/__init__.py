@@ -48,7 +48,7 @@ from benchflow.testing.sandbox_conformance.builds import Builds  # noqa: E402
 from benchflow.testing.sandbox_conformance.commands import Commands, Control, Streams  # noqa: E402
 from benchflow.testing.sandbox_conformance.endings import Endings  # noqa: E402
 from benchflow.testing.sandbox_conformance.files import Files  # noqa: E402
-from benchflow.testing.sandbox_conformance.lifecycle import Ending, Finding, Starting  # noqa: E402
+from benchflow.testing.sandbox_conformance.lifecycle import Ending, Finding, Freezing, Starting  # noqa: E402
 from benchflow.testing.sandbox_conformance.networks import Networks  # noqa: E402
 from benchflow.testing.sandbox_conformance.once import ExactlyOnce  # noqa: E402
 from benchflow.testing.sandbox_conformance.packs import Packs  # noqa: E402
@@ -71,6 +71,7 @@ __all__ = [
         "Refusing",
         "SandboxConformance",
     ),
+    "Freezing",
     *("Snapshots", "Starting", "Streams", "Uploads", "Worlds"),
 ]
 
@@ -93,6 +94,7 @@ class SandboxConformance(
     Starting,
     Finding,
     Ending,
+    Freezing,
     Refusing,
     Snapshots,
     Forks,

@@ -26,6 +26,7 @@ from benchflow.testing.sandbox_conformance.fixtures import (
     nap,
     napping,
 )
+from benchflow.testing.waiting import until
 
 KILLS = pytest.mark.parametrize("kills", [3, 10])
 """How many processes are killed while they start a sandbox, each a little later than the one before."""
@@ -347,6 +348,59 @@ class Ending(Fixtures):
         await asyncio.gather(*(cycle() for _ in range(5)))
         over.set()
         await sweeping
+
+
+class Freezing(Fixtures):
+    """`freeze`, `thaw` and `is_frozen`, of providers that can."""
+
+    async def test_a_frozen_sandbox_stands_still_until_it_is_thawed(
+        self, provider: SandboxProvider, other: SandboxProvider, start: Start, stack: str
+    ) -> None:
+        """Also while other processes find it, attach to it and clear up."""
+        if not provider.capabilities().freeze:
+            pytest.skip("its sandboxes can't be frozen")
+        sandbox = await start()
+        await sandbox.exec(["sh", "-c", "(while sleep 0.02; do date +%s%N >>/beats; done &) >/dev/null 2>&1"], cwd="/")
+
+        async def beats(seen: Sandbox) -> list[int]:
+            try:
+                return [int(line) for line in (await seen.read_file("/beats")).decode().splitlines() if len(line) > 18]
+            except FileNotFoundError:
+                return []
+
+        await until(lambda: beats(sandbox))
+        assert not await sandbox.is_frozen()
+        await sandbox.freeze()
+        began = time.time_ns()
+        await sandbox.freeze()
+        assert sandbox.ref.name in [owned.name for owned in await other.owned(stack)]
+        again = await other.attach(sandbox.ref)
+        assert await again.is_frozen() and await sandbox.is_frozen()
+        await asyncio.sleep(1)
+        ended = time.time_ns()
+        await again.thaw()
+        await again.thaw()
+        assert not await sandbox.is_frozen()
+
+        async def has_gone_on() -> bool:
+            return (await beats(sandbox))[-1] > ended
+
+        await until(has_gone_on)
+        assert [beat for beat in await beats(sandbox) if began < beat < ended] == []
+
+    async def test_a_frozen_sandbox_is_removed_and_goes_on_where_it_is_started_again(
+        self, provider: SandboxProvider, other: SandboxProvider, start: Start, stack: str
+    ) -> None:
+        if not provider.capabilities().freeze:
+            pytest.skip("its sandboxes can't be frozen")
+        first = await start()
+        await first.freeze()
+        again = await start(name=first.ref.name)
+        assert not await first.is_frozen()
+        assert (await again.exec(["echo", "alive"])).stdout == "alive\n"
+        await again.freeze()
+        await provider.remove(first.ref.name)
+        assert await other.owned(stack) == []
 
 
 def on_this_host(lengths: list[str]) -> list[str]:

@@ -255,7 +255,7 @@ class Captures:
 
 @contextlib.contextmanager
 def _paused(client: RecordingClient, container: str) -> Iterator[None]:
-    _pause(client, container)
+    pause(client, container)
     try:
         yield
     finally:
@@ -263,7 +263,7 @@ def _paused(client: RecordingClient, container: str) -> Iterator[None]:
         client.unpause(container)
 
 
-def _pause(client: RecordingClient, container: str) -> None:
+def pause(client: RecordingClient, container: str) -> None:
     """Stop all that runs in a container. Left to do so by itself, the daemon copies also when it didn't succeed."""
     giving_up = AwakeDeadline(_PATIENCE)
     while True:

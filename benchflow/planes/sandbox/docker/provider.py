@@ -25,7 +25,7 @@ from benchflow.errors import (
     SandboxUnavailableError,
     UnsupportedFeatureError,
 )
-from benchflow.planes.sandbox.docker import entrypoint, launch, uppers
+from benchflow.planes.sandbox.docker import entrypoint, freezer, launch, uppers
 from benchflow.planes.sandbox.docker.captures import PART_LABEL, Captures
 from benchflow.planes.sandbox.docker.copies import handle_of, room_of
 from benchflow.planes.sandbox.docker.engine import Engine
@@ -34,7 +34,7 @@ from benchflow.planes.sandbox.docker.images import Images
 from benchflow.planes.sandbox.docker.memory import lost_error
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL, Networks
 from benchflow.planes.sandbox.docker.packs import Packs
-from benchflow.planes.sandbox.docker.records import capturing, container_records, forget
+from benchflow.planes.sandbox.docker.records import container_records, forget, is_frozen
 from benchflow.planes.sandbox.docker.restores import SUFFIX, Restores, forget_restores
 from benchflow.planes.sandbox.docker.sandbox import Connection, DockerSandbox
 from benchflow.planes.sandbox.docker.starter import Starter
@@ -82,6 +82,8 @@ class DockerProvider:
             snapshot=keeps,
             fork=keeps,
             portable=keeps,
+            # Without control groups, as a daemon without root has it on kernels of old, nothing can be paused.
+            freeze=self._info is None or self._info.get("CgroupDriver") != "none",
             cpu_limit=True,
             memory_limit=True,
             storage_limit=False,
@@ -169,7 +171,7 @@ class DockerProvider:
     async def attach(self, ref: SandboxRef) -> DockerSandbox:
         held = self._held().connections.get(ref.handle)
         # A shell that answers proves that the container runs, sooner than the daemon could say so.
-        if held is None or not await held.shell.alive():
+        if held is None or is_frozen(ref.handle) or not await held.shell.alive():
             found = await self._require(ref)
             held = self._connection(ref.handle, found["Id"])
         return DockerSandbox(self._engine, held, ref, self)
@@ -235,7 +237,7 @@ class DockerProvider:
         for row in sorted(named, key=lambda row: str(row["Names"][0]).endswith(SUFFIX)):
             name = row["Names"][0].lstrip("/").removesuffix(SUFFIX)
             if row["State"] == "paused":
-                await self._go_on(row["Id"])
+                await freezer.go_on(self._engine, row)
             if name in found:
                 await self._restores.tidy(name)
             found.setdefault(name, OwnedSandbox(name=name, handle=handle_of(row), labels=row["Labels"]))
@@ -271,8 +273,8 @@ class DockerProvider:
         state = found["State"]
         try:
             if state["Running"]:
-                if state["Paused"]:
-                    await self._go_on(container)
+                # Whoever starts it wants to use it: its last rollout may have been terminated while it was frozen.
+                await freezer.thaw(self._engine, container, handle_of(found))
                 return found
             if state["Status"] == "created":
                 # Made by a process that died, or that is about to start it: starting twice is one start.
@@ -291,15 +293,8 @@ class DockerProvider:
         if found is None or not found["State"]["Running"]:
             raise lost_error(ref.name, found)
         if found["State"]["Paused"]:
-            await self._go_on(found["Id"])
+            await freezer.go_on(self._engine, found)
         return found
-
-    async def _go_on(self, container: str) -> None:
-        """Let a container go on that somebody who died has left paused; one that is being copied is left alone."""
-        async with capturing(container, wait=False) as held:
-            if held:
-                with contextlib.suppress(SandboxError):
-                    await self._engine.call(lambda client: client.unpause(container))
 
     async def _begin(self, spec: SandboxSpec, connection: Connection, told: dict[str, str]) -> None:
         """Let the entrypoint go on with its secrets, or start it: once, whoever else does the same now."""

@@ -42,6 +42,24 @@ def end_all(handle: str, *, but: str) -> None:
             write_record(file, record | {"return_code": KILLED})
 
 
+def is_frozen(handle: str) -> bool:
+    """Tell whether a sandbox is to stand still, and was not left paused by a process that died."""
+    return _frozen_mark(handle).exists()
+
+
+def mark_frozen(handle: str, is_to_stand_still: bool) -> None:
+    """Note whether a sandbox is to stand still."""
+    if is_to_stand_still:
+        write_record(_frozen_mark(handle), {})
+    else:
+        _frozen_mark(handle).unlink(missing_ok=True)
+
+
+def _frozen_mark(handle: str) -> Path:
+    # Not among the `*.json` there, each of which is an execution.
+    return container_records(handle) / "frozen"
+
+
 @contextlib.asynccontextmanager
 async def entering(container: str) -> AsyncIterator[None]:
     """Held while a command is started: the daemon starts none in a container that is being copied."""

@@ -15,6 +15,7 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxError, SandboxLostError
+from benchflow.planes.sandbox.docker import freezer
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.executions import Command, Executions
 from benchflow.planes.sandbox.docker.files import Files
@@ -22,7 +23,7 @@ from benchflow.planes.sandbox.docker.launch import ROOM, daemon_host
 from benchflow.planes.sandbox.docker.memory import memory_use
 from benchflow.planes.sandbox.docker.outside import read_original, read_outside, write_outside
 from benchflow.planes.sandbox.docker.processes import Processes
-from benchflow.planes.sandbox.docker.records import BASELINE, container_records
+from benchflow.planes.sandbox.docker.records import BASELINE, container_records, is_frozen
 from benchflow.planes.sandbox.docker.shell import RootShell
 from benchflow.planes.sandbox.docker.translation import raise_if_full
 from benchflow.planes.sandbox.outcome import TIMED_OUT
@@ -208,6 +209,18 @@ class DockerSandbox:
 
     async def snapshot(self, name: str) -> ImageRef:
         return await self._lives.snapshot(self._ref, name)
+
+    async def freeze(self) -> None:
+        # A shell that is asked while the container stands still would not answer.
+        self._connection.shell.close()
+        await freezer.freeze(self._engine, self._connection.container, self._ref.handle)
+
+    async def thaw(self) -> None:
+        if await self.is_frozen():
+            await freezer.thaw(self._engine, self._connection.container, self._ref.handle)
+
+    async def is_frozen(self) -> bool:
+        return is_frozen(self._ref.handle)
 
     async def restore(self, image: ImageRef) -> None:
         await self._lives.restore(self._ref, image)

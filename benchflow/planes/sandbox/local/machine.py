@@ -121,6 +121,8 @@ class Machine:
         async with self.using(), self._hold(spec.name):
             found = await asyncio.to_thread(self.running, spec.name)
             if found is not None:
+                # Whoever starts it wants to use it: its last rollout may have been terminated while it was frozen.
+                self.records(spec.name).is_frozen = False
                 await self.thaw_forgotten(spec.name)
                 return found
             return await self._start_anew(spec, lambda: self._volumes.make_for(spec, copy))
@@ -329,10 +331,10 @@ class Machine:
 
     async def thaw_forgotten(self, name: str) -> None:
         """Thaw a sandbox that was frozen by a process that died; one that somebody holds still is left alone."""
-        cgroup = self.cgroups.sandbox(name)
+        cgroup, records = self.cgroups.sandbox(name), self.records(name)
         if await asyncio.to_thread(lambda: cgroup.frozen):
             async with self.standing_still(name, wait=False) as held:
-                if held:
+                if held and not records.is_frozen:
                     await asyncio.to_thread(cgroup.thaw)
 
     async def sweep(self) -> None:

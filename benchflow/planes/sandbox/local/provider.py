@@ -56,6 +56,7 @@ class LocalProvider:
             snapshot=True,
             fork=True,
             portable=True,
+            freeze=True,
             cpu_limit=True,
             memory_limit=True,
             storage_limit=False,

@@ -72,6 +72,18 @@ class Records:
             write_record(self.directory / "running.json", running.model_dump(mode="json"))
 
     @property
+    def is_frozen(self) -> bool:
+        """Whether it is to stand still, and was not left so by a process that died."""
+        return (self.directory / "frozen").exists()
+
+    @is_frozen.setter
+    def is_frozen(self, is_frozen: bool) -> None:
+        if is_frozen:
+            write_record(self.directory / "frozen", {})
+        else:
+            (self.directory / "frozen").unlink(missing_ok=True)
+
+    @property
     def baseline(self) -> Baseline:
         return _read(self.directory / "baseline.json", Baseline) or Baseline(leaves=())
 

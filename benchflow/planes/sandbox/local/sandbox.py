@@ -12,6 +12,7 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxError, SandboxLostError
+from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.local.entrypoint import Entrypoint, group_of
 from benchflow.planes.sandbox.local.executions import Command, Executions, leaf_of
 from benchflow.planes.sandbox.local.files import Files
@@ -159,6 +160,23 @@ class LocalSandbox:
 
     async def snapshot(self, name: str) -> ImageRef:
         return await self._machine.snapshot(self._ref.name, name)
+
+    async def freeze(self) -> None:
+        self._init()
+        async with self._machine.standing_still(self._ref.name):
+            # Before: whoever finds it frozen must see why.
+            self._records.is_frozen = True
+            await see_through(asyncio.to_thread(self._cgroup.freeze))
+
+    async def thaw(self) -> None:
+        if not self._records.is_frozen:
+            return
+        async with self._machine.standing_still(self._ref.name):
+            await see_through(asyncio.to_thread(self._cgroup.thaw))
+            self._records.is_frozen = False
+
+    async def is_frozen(self) -> bool:
+        return self._records.is_frozen
 
     async def restore(self, image: ImageRef) -> None:
         await self._machine.restore(self._ref.name, image)

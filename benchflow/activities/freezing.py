@@ -1,0 +1,37 @@
+"""Sandboxes that stand still: beside the clean room of their rollout, or while children of it run.
+
+So a rollout has one running sandbox at a time, and `-n` bounds those of a job. A crash may leave a sandbox frozen; the
+next activity that works in it thaws it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from benchflow.activities.clean_room import end_rooms
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.errors import SandboxLostError
+from benchflow.planes.sandbox import get_provider
+
+
+def _can_freeze(sandbox: Sandbox) -> bool:
+    return get_provider(sandbox.ref.provider).capabilities().freeze
+
+
+async def freeze(sandbox: Sandbox) -> None:
+    """Freeze a sandbox, where its provider can. One that is lost does not run, either."""
+    if _can_freeze(sandbox):
+        with suppress(SandboxLostError):
+            await sandbox.freeze()
+
+
+async def thaw(sandbox: Sandbox, results: Path) -> None:
+    """Thaw a sandbox, if it is frozen, after its rollout's clean rooms have ended. results: the rollout's.
+
+    One that is lost is for whoever works in it next to tell: what was measured in a room stays measured.
+    """
+    if _can_freeze(sandbox) and await sandbox.is_frozen():
+        await end_rooms(sandbox.ref.provider, results)
+        with suppress(SandboxLostError):
+            await sandbox.thaw()

@@ -1,0 +1,43 @@
+"""The end of a job: its summary is written, and its last rollouts close."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from benchflow.contracts import names
+    from benchflow.contracts.activities import FinishJob
+    from benchflow.contracts.job import JobInput
+    from benchflow.contracts.lost import LostGroup
+    from benchflow.workflows.patience import Patience
+
+
+async def finish_job(
+    job: JobInput, lost: list[LostGroup], patience: Patience, children: Collection[asyncio.Task[Any]]
+) -> None:
+    """Write the summary of a job and the rows that are missing.
+
+    Args:
+        job: The job.
+        lost: Its rollouts that still need a row.
+        patience: How long failures to write are tried again.
+        children: Rollouts whose workflows this run has started and not seen close.
+    """
+    finish = FinishJob(
+        job_id=job.id,
+        job_name=job.name,
+        spec=job.spec,
+        origin=job.origin,
+        run_id=workflow.info().first_execution_run_id,
+        total=job.total,
+        lost=lost,
+    )
+    await patience.execute(names.FINISH_JOB, finish, limit_sec=job.options.report_total_sec)
+    if children:
+        # The last ones have reported and are about to close. An event of theirs that arrives while the job
+        # completes would make its last workflow task fail and run again.
+        await workflow.wait(list(children), timeout=job.options.closing_sec)
