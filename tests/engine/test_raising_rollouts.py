@@ -31,8 +31,8 @@ UNREACHED = {
 }
 """Awaits that no scenario comes by, and why."""
 
-CANCELLED = {"in_sandbox:_write_growth:0", "in_sandbox:_write_growth:1"}
-"""Awaits that are cancelled, or end before, as the children of a tree happen to end."""
+CANCELLED = {"in_sandbox:_write_growth:0", "in_sandbox:_write_growth:1", "slots:_tell_all:0"}
+"""Awaits that are cancelled, or not come by, as the children of a tree happen to begin and to end."""
 
 STARTED = {"rollout:_work_in_time:1", "cancellation:result_of:0"}
 """Awaits of a task by a call: it can't raise before the task has ended."""
@@ -160,8 +160,8 @@ async def finished(
     job = await theatre.submit(
         task,
         repeats=len(planned),
-        # Where somebody acts on all of them, they wait for one another.
-        concurrency=len(planned) if scenario.act else min(len(planned), 32),
+        # Where somebody acts on all of them, they wait for one another, and so do the two children of each.
+        concurrency=min(3 * len(planned), 500) if scenario.act else min(len(planned), 32),
         job_name=name,
         retry={"max_retries": 0},
         **scenario.options,
