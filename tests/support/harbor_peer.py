@@ -88,7 +88,6 @@ REFUSED_FILES = {
     "both-differ": "reward.json and reward.txt must agree: which of them was meant nobody can say",
     "boolean": "a boolean is no measurement",
     "out-of-range": "a reward lies in the verifier's range, [0, 1] unless verifier.reward_range widens it",
-    "empty-object": "a file without a number is no measurement",
 }
 """Shapes of reward files in which Harbor finds a reward, and we an error."""
 
@@ -111,39 +110,43 @@ def difference(task: Mapping[str, Any], reading: Mapping[str, Any], result: Ours
         if any(re.fullmatch(pattern, result.error.key or "") for pattern, _ in REFUSED_TASKS[sandbox]):
             return None
         return f"refused: {result.error.key}: {result.error.message}"
-    if has_number_of(result.rewards) != (result.status in ("passed", "failed")):
-        return f"status {result.status} with rewards {result.rewards}"
+    if result.status in ("passed", "failed") and not result.rewards:
+        return f"status {result.status} without rewards"
     if reading["steps"]:
         return _difference_of_steps(reading, result)
-    shape = task["shapes"][""]
+    shape, expected = task["shapes"][""], reading["rewards"] or None
     widened = shape == "out-of-range" and "reward_range" in task["config"]
-    if shape in REFUSED_FILES and not widened:
-        has_error = result.verifier_error is not None and result.verifier_error.type == "RewardFileError"
-        return None if has_error else f"{shape} is read: {result.rewards}"
-    expected = reading["rewards"]
-    if shape == STRUCTURED:
+    if expected and shape in REFUSED_FILES and not widened:
+        failure = result.verifier_error
+        return None if failure and failure.type == "RewardFileError" else f"{shape} is read: {result.rewards}"
+    if shape == STRUCTURED and "VerifierOutputParseError" in reading["error"]:
         expected = {"reward": json.loads((Path(reading["place"]) / "verifier/reward.json").read_text())["reward"]}
     if expected is None:
         if result.rewards is not None:
             return f"Harbor reads no reward ({reading['error']}), and we {result.rewards}"
-        return None if result.verifier_error is not None else f"no verifier_error, but {result.error}"
-    return _difference_of(expected, result.rewards, f"{result.error or result.verifier_error}")
+        return None if result.verifier_error or result.error else "neither a reward nor an error"
+    return _difference_of(expected, result.rewards, _errors_of(result))
+
+
+def _errors_of(result: RolloutResult) -> str:
+    return "; ".join(f"{error.type}: {error.message}" for error in (result.error, result.verifier_error) if error)
 
 
 def _difference_of_steps(reading: Mapping[str, Any], result: RolloutResult) -> str | None:
     theirs, ours = list(reading["steps"].values()), result.steps
     if len(theirs) != len(ours):
-        return f"Harbor ran the steps {list(reading['steps'])}, we {[step.step.name for step in ours]}: {result.error}"
+        names = list(reading["steps"]), [step.step.name for step in ours]
+        return f"Harbor ran the steps {names[0]}, we {names[1]}: {_errors_of(result)}"
     for number, (their, our) in enumerate(zip(theirs, ours, strict=True)):
         measured = None if our.verify is None else our.verify.rewards
-        if their["rewards"] is None and not has_number_of(measured):
+        if their["rewards"] is None and not measured:
             continue
         if found := _difference_of(their["rewards"], measured, str(our.verifier_error)):
             return f"step {number}: {found}"
     if any(their["rewards"] is None for their in theirs):
         # Harbor leaves such a step out of the mean. The mean of the others is no measurement of what was asked.
         return None if result.rewards is None else f"a step was not measured, and the rewards are {result.rewards}"
-    return _difference_of(reading["rewards"], result.rewards, f"{result.error or result.verifier_error}")
+    return _difference_of(reading["rewards"], result.rewards, _errors_of(result))
 
 
 def _difference_of(expected: Mapping[str, float] | None, found: Mapping[str, float] | None, why: str) -> str | None:
@@ -155,10 +158,6 @@ def _difference_of(expected: Mapping[str, float] | None, found: Mapping[str, flo
     wanted = scalar | dict(expected)
     wrong = {key: (wanted[key], value) for key, value in found.items() if abs(wanted[key] - value) > 1e-9}
     return f"Harbor's and our numbers differ: {wrong}" if wrong else None
-
-
-def has_number_of(rewards: Mapping[str, float] | None) -> bool:
-    return rewards is not None and bool(rewards)
 
 
 def is_refused(result: Ours) -> bool:
@@ -179,5 +178,6 @@ def explain(name: str, drawn: Drawn, reading: Mapping[str, Any], result: Ours, d
     task = drawn.root / name
     files = sorted(str(path.relative_to(task)) for path in task.rglob("*") if path.is_file())
     config = (task / "task.toml").read_text()
-    parts = (f"{name}: {difference}", *outputs, f"{drawn.tasks[name]}", config, " ".join(files))
+    made_of = {key: value for key, value in drawn.tasks[name].items() if key != "config"}
+    parts = (f"{name}: {difference}", *outputs, f"{made_of}", config, " ".join(files))
     return "\n".join(parts)

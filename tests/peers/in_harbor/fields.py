@@ -135,8 +135,9 @@ def left_out(drawing: Drawing, table: dict[str, Any]) -> Any:
 
 
 def step_names(drawing: Drawing, table: dict[str, Any]) -> str:
+    # Any directory's name, but mostly a plain one: of a task of which one is refused, nothing else is compared.
     plain = drawing.choose("make", "check.it", "x-1_y") + f"-{drawing.step}"
-    return f"ünï {plain}" if drawing.random.random() < 0.15 else plain
+    return f"ünï {plain}" if drawing.random.random() < 0.05 else plain
 
 
 def healthy(drawing: Drawing, table: dict[str, Any]) -> str:
@@ -180,7 +181,7 @@ def mcp_servers(drawing: Drawing, table: dict[str, Any]) -> list[Any]:
 def artifact(drawing: Drawing, table: dict[str, Any]) -> list[Any]:
     from harbor.models.task.config import ArtifactConfig
 
-    entries: list[Any] = [drawing.choose("/tmp/solved", "/tmp/absent", "/logs/artifacts", "/etc/hostname")]
+    entries: list[Any] = [drawing.choose("/tmp/solved", "/tmp/absent", "/logs/artifacts", "/etc/debian_version")]
     if drawing.wants("ArtifactConfig.source"):
         entries.append(drawing.model(ArtifactConfig))
     return entries

@@ -19,7 +19,10 @@ from typing import Any
 from fields import BEYOND_ONE_MACHINE, KNOWN, Drawing
 from harbor.models.task.config import StepConfig, TaskConfig
 from harbor.models.task.task import Task
-from scripts import SHAPES, STEP_SHAPES, solve_script, test_script
+from scripts import SHAPES, SHORT_SEC, STEP_SHAPES, TOO_LATE, solve_script, test_script
+
+TROUBLES = {6: "slow oracle", 10: "never healthy", 14: "slow verifier"}
+"""What goes wrong in some of each sixteen tasks."""
 
 SETUP = 'echo "$(pwd) $(id -u)" >> /tmp/prepared 2>/dev/null\nchmod 666 /tmp/prepared 2>/dev/null\ntrue\n'
 
@@ -83,8 +86,16 @@ class TaskWriter:
         if is_multi_step:
             self.steps(table)
         else:
-            self.verifier(self.directory / "tests", self.shapes[self.number - (self.number + 1) // 4])
-            self.file("solution/solve.sh", solve_script(self.random))
+            trouble = TROUBLES.get(self.number % 16, "none")
+            shape = self.shapes[(self.number - (self.number + 1) // 4) % len(self.shapes)]
+            self.verifier(self.directory / "tests", TOO_LATE if trouble == "slow verifier" else shape)
+            self.file("solution/solve.sh", solve_script(self.random, ends=trouble != "slow oracle"))
+            if trouble == "slow oracle":
+                table.setdefault("agent", {})["timeout_sec"] = SHORT_SEC
+            elif trouble == "slow verifier":
+                table.setdefault("verifier", {})["timeout_sec"] = SHORT_SEC
+            elif trouble == "never healthy":
+                table["environment"]["healthcheck"] = {"command": "false", "interval_sec": 0.1, "retries": 2}
         self.extras(table)
         self.finish(table)
         return {"image": image.__name__, "shapes": self.written, "config": toml(table)}

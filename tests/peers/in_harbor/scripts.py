@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 SHEBANGS = ("#!/bin/bash\n", "#!/bin/sh\n", "#!/usr/bin/env bash\n", "")
 
+SHORT_SEC, LONG_SEC = 15, 120
+"""Seconds that a script may take, and that it takes, where it is to be ended. A busy machine needs some to start it."""
+
 VARIABLES = (
     "SHARED",
     *(f"{prefix}_{name}" for prefix in ("ENVIRONMENT", "VERIFIER", "SOLUTION", "IMAGE") for name in ("A", "B")),
@@ -77,6 +80,9 @@ SHAPES = (
     Shape("empty-object", 'echo "{}" > $json'),
 )
 
+TOO_LATE = Shape("too-late", f'echo "$reward" > $text; sleep {LONG_SEC}')
+"""A reward of a verifier that does not end in time."""
+
 STEP_SHAPES = SHAPES[:13]
 """Those of steps: mostly numbers, since one that gives none ends the task."""
 
@@ -86,8 +92,11 @@ def test_script(drawn: random.Random, shape: Shape) -> str:
     return f"{drawn.choice(SHEBANGS)}{OBSERVE.replace('@VARIABLES@', variables)}{shape.lines}\n"
 
 
-def solve_script(drawn: random.Random) -> str:
-    """Return an oracle that says where and as whom it was run, with which variables; some leave more, or fail."""
+def solve_script(drawn: random.Random, *, ends: bool = True) -> str:
+    """Return an oracle that says where and as whom it was run, with which variables; some leave more, or fail.
+
+    ends: whether it does so in time.
+    """
     variables = " ".join(f"{name}=[${{{name}-unset}}]" for name in VARIABLES if not name.startswith("VERIFIER"))
     lines = [
         f'echo "$(pwd) $(id -u) $0 {variables}" >> /tmp/solved',
@@ -97,6 +106,8 @@ def solve_script(drawn: random.Random) -> str:
     if drawn.random() < 0.3:
         # Rewards of the agent's own, which no engine may take for the verifier's.
         lines.append("echo 1 > /logs/verifier/reward.txt; echo '{\"reward\": 1}' > /logs/verifier/reward.json")
-    if drawn.random() < 0.2:
+    if not ends:
+        lines.append(f"sleep {LONG_SEC}")
+    elif drawn.random() < 0.2:
         lines.append("exit 5")
     return drawn.choice(SHEBANGS) + "\n".join(lines) + "\n"
