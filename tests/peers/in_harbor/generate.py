@@ -47,7 +47,6 @@ def main(root: Path, seed: str, count: int) -> None:
     for number, (key, table) in enumerate(BEYOND_ONE_MACHINE.items()):
         drawing.random = random.Random(f"{seed}/beyond/{number}")
         name = f"beyond-{number:03}"
-        drawing.seen.add(key)
         drawing.drawn.add(key)
         tasks[name] = TaskWriter(root / name, drawing, number, shapes).write_beyond(key, table)
     for name in tasks:
@@ -75,6 +74,7 @@ class TaskWriter:
         self.shapes = shapes
         self.written: dict[str, str] = {}
         self.dockerfile_lines: list[str] = []
+        self.is_separate = False
 
     def write(self) -> dict[str, Any]:
         is_multi_step = self.number % 4 == 3
@@ -122,15 +122,21 @@ class TaskWriter:
         target.chmod(mode)
 
     def verifier(self, tests: Path, shape: Any, step: str = "") -> None:
-        self.file(tests / "test.sh", test_script(self.random, shape), self.random.choice((0o644, 0o755)))
+        script = test_script(self.random, shape, in_workspace=not self.is_separate)
+        self.file(tests / "test.sh", script, self.random.choice((0o644, 0o755)))
         self.file(tests / "helper.txt", f"of {tests.parent.name if step else 'the task'}\n")
+        if self.random.random() < 0.15:
+            self.file(tests / ".harborignore", "*.log\n")
+            self.file(tests / "ignored.log", "of the author's own runs\n")
         self.written[step] = shape.name
 
     def complete(self, table: dict[str, Any]) -> None:
         """Add what the tables that were drawn need to be carried out: Harbor makes no working directory by itself."""
         verifier = table.get("verifier", {})
         if "environment" in verifier:
-            # What the verifier looks at has to be sent there.
+            # What the verifier looks at has to be sent there. With us the workspace goes there, too, as
+            # docs/hardening.md says, so that its files are nothing to compare.
+            self.is_separate = True
             table["artifacts"] = ["/tmp/solved", *table.get("artifacts", [])]
         for part in (table["environment"], verifier.get("environment", {})):
             if "docker_image" in table["environment"] and part.get("workdir", "/") not in EXISTING:
@@ -150,6 +156,9 @@ class TaskWriter:
         shares_tests = self.random.random() < 0.3
         if shares_tests:
             self.verifier(self.directory / "tests", self.random.choice(STEP_SHAPES))
+        shares_oracle = self.random.random() < 0.3
+        if shares_oracle:
+            self.file("solution/solve.sh", solve_script(self.random))
         table["steps"] = []
         for number in range(1, self.random.randint(2, 3) + 1):
             self.drawing.step = number
@@ -157,7 +166,8 @@ class TaskWriter:
             table["steps"].append(step)
             place = self.directory / "steps" / step["name"]
             self.file(place / "instruction.md", f"Do step {number}.\n")
-            self.file(place / "solution/solve.sh", solve_script(self.random))
+            if not shares_oracle or self.random.random() < 0.5:
+                self.file(place / "solution/solve.sh", solve_script(self.random))
             if not shares_tests or self.random.random() < 0.5:
                 self.verifier(place / "tests", self.random.choice(STEP_SHAPES), step["name"])
             if self.random.random() < 0.5:
@@ -230,6 +240,13 @@ def with_root_workdir(task: TaskWriter, table: dict[str, Any]) -> None:
     task.dockerfile_lines += ["WORKDIR /", "COPY data.txt ."]
 
 
+def compose_file_of_main(task: TaskWriter, table: dict[str, Any]) -> None:
+    """Add to the one container by a compose file, which names no other."""
+    table.pop("workdir", None)
+    task.file("environment/docker-compose.yaml", "services:\n  main:\n    environment:\n      IMAGE_A: of-compose\n")
+    task.dockerfile_lines += ["WORKDIR /image/composed"]
+
+
 IMAGES: tuple[Callable[[TaskWriter, dict[str, Any]], None], ...] = (
     bare,
     with_workdir,
@@ -238,6 +255,7 @@ IMAGES: tuple[Callable[[TaskWriter, dict[str, Any]], None], ...] = (
     with_user,
     with_root_workdir,
     ready_image_and_dockerfile,
+    compose_file_of_main,
 )
 
 

@@ -59,7 +59,8 @@ def error_of(result: Any) -> str | None:
 
 
 def said(kind: str, message: str) -> str:
-    return f"{kind}: {message}"[:2000]
+    # Of a command that failed, its output comes last.
+    return f"{kind}: {message if len(message) < 2000 else f'{message[:300]} … {message[-1700:]}'}"
 
 
 if __name__ == "__main__":

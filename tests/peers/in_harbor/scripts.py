@@ -7,6 +7,7 @@ oracle left), so that two engines that run it alike get the same rewards, key by
 from __future__ import annotations
 
 import random
+import re
 from typing import NamedTuple
 
 SHEBANGS = ("#!/bin/bash\n", "#!/bin/sh\n", "#!/usr/bin/env bash\n", "")
@@ -36,6 +37,7 @@ observe prepared "$(cat /tmp/prepared 2>/dev/null)"
 observe solved "$(cat /tmp/solved 2>/dev/null)"
 observe collected "$(cat /tmp/collected 2>/dev/null)"
 observe stale "$(ls /logs/verifier/reward.* 2>/dev/null)"
+observe tests "$(LC_ALL=C ls -A "$(dirname "$0")" | tr '\n' ' ')"
 observe helper "$(cat "$(dirname "$0")/helper.txt" 2>/dev/null)"
 observe variables "@VARIABLES@"
 reward=$(printf '0.%03d' "$(number "$facts")")
@@ -87,9 +89,16 @@ STEP_SHAPES = SHAPES[:13]
 """Those of steps: mostly numbers, since one that gives none ends the task."""
 
 
-def test_script(drawn: random.Random, shape: Shape) -> str:
+def test_script(drawn: random.Random, shape: Shape, *, in_workspace: bool = True) -> str:
+    """Return a verifier that observes what it can, and writes that in a shape.
+
+    in_workspace: whether it looks at the workspace's files, too.
+    """
     variables = " ".join(f"{name}=[${{{name}-unset}}]" for name in VARIABLES)
-    return f"{drawn.choice(SHEBANGS)}{OBSERVE.replace('@VARIABLES@', variables)}{shape.lines}\n"
+    observe = OBSERVE.replace("@VARIABLES@", variables)
+    if not in_workspace:
+        observe = re.sub(r"observe \w+ \"\$\(cat \./.*\n", "", observe)
+    return f"{drawn.choice(SHEBANGS)}{observe}{shape.lines}\n"
 
 
 def solve_script(drawn: random.Random, *, ends: bool = True) -> str:
