@@ -21,7 +21,7 @@ from harbor.models.task.config import StepConfig, TaskConfig
 from harbor.models.task.task import Task
 from scripts import SHAPES, SHORT_SEC, STEP_SHAPES, TOO_LATE, solve_script, test_script
 
-TROUBLES = {6: "slow oracle", 10: "never healthy", 14: "slow verifier"}
+TROUBLES = {6: "slow oracle", 12: "slow verifier", 13: "never healthy"}
 """What goes wrong in some of each sixteen tasks."""
 
 SETUP = 'echo "$(pwd) $(id -u)" >> /tmp/prepared 2>/dev/null\nchmod 666 /tmp/prepared 2>/dev/null\ntrue\n'
@@ -80,7 +80,8 @@ class TaskWriter:
         is_multi_step = self.number % 4 == 3
         table = self.drawing.model(TaskConfig)
         table.setdefault("environment", {})
-        image = IMAGES[self.number % len(IMAGES)]
+        # Another one for the tasks of several steps each time round.
+        image = IMAGES[(self.number + self.number // len(IMAGES)) % len(IMAGES)]
         image(self, table["environment"])
         self.complete(table)
         if is_multi_step:
