@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def number_or_odd(chance: random.Random, odd: float) -> str:
 def read(verifier: Path) -> dict[str, float] | str:
     """Return our rewards, or how we refuse the files."""
     try:
-        return parse_rewards(verifier, exit_code=0, now=datetime.now(UTC)).rewards
+        return parse_rewards(verifier, exit_code=0, now=datetime.now(UTC), is_split=True).rewards
     except VerifierError as error:
         return f"{type(error).__name__}: {error.message}"
 
@@ -105,6 +106,8 @@ def reason_to_refuse(files: dict[str, str], theirs: dict[str, float]) -> str | N
     text = files.get("reward.txt", "")
     if not theirs:
         return "a file without a number is no measurement"
+    if any(isinstance(value, float) and not isfinite(value) for _, value in members):
+        return "NaN and infinity are nowhere in JSON, nor is what overflows to them"
     if not 0 <= theirs.get("reward", 0) <= 1:
         return "a reward lies in the verifier's range"
     if len(theirs) == 1 and not 0 <= next(iter(theirs.values())) <= 1:

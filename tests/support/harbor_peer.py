@@ -169,10 +169,10 @@ def is_refused(result: Ours) -> bool:
 
 def explain(name: str, drawn: Drawn, reading: Mapping[str, Any], result: Ours, difference: str) -> str:
     """Return what somebody needs to know to find out why a task is read otherwise."""
-    directory = Path("" if isinstance(result, TaskError) else result.directory or "")
-    outputs = []
-    for theirs in sorted(Path(reading["place"]).rglob("verifier/test-stdout.txt")):
-        ours = directory / theirs.relative_to(reading["place"])
+    outputs: list[str] = []
+    was_run = isinstance(result, RolloutResult) and result.directory is not None
+    for theirs in sorted(Path(reading["place"]).rglob("verifier/test-stdout.txt")) if was_run else []:
+        ours = Path(result.directory or "") / theirs.relative_to(reading["place"])
         text = [path.read_text().splitlines() if path.exists() else [f"no {path}"] for path in (theirs, ours)]
         outputs += difflib.unified_diff(*text, "Harbor's verifier saw", "ours saw", lineterm="", n=0)
     task = drawn.root / name
