@@ -93,6 +93,9 @@ def difference(files: dict[str, str], theirs: dict[str, float] | None, ours: dic
     if theirs is None:
         return "we read what Harbor refuses"
     scalar = {"reward": next(iter(theirs.values()))} if len(theirs) == 1 else {}
+    if len(theirs) > 1 and "reward" not in theirs and "reward.txt" in files:
+        # Of several keys the scalar is what reward.txt says, which Harbor does not look at (docs/rewards.md).
+        scalar = {"reward": float(files["reward.txt"])}
     if ours.keys() not in (theirs.keys(), theirs.keys() | scalar.keys()) and not {*OURS} & {*dict(members_of(files))}:
         return "other keys"
     wanted = scalar | theirs
