@@ -141,7 +141,7 @@ def _difference_of_steps(reading: Mapping[str, Any], result: RolloutResult) -> s
         measured = None if our.verify is None else our.verify.rewards
         if their["rewards"] is None and not measured:
             continue
-        if "reward" not in their["rewards"] and isinstance(our.step.min_reward, int | float):
+        if "reward" not in (their["rewards"] or {"reward": None}) and isinstance(our.step.min_reward, int | float):
             # Harbor takes it for a threshold that is not reached, and goes on with the keys. For us a threshold of one
             # number needs one number (docs/rewards.md).
             failure = our.verifier_error or result.verifier_error
