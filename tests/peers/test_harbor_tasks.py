@@ -36,7 +36,7 @@ from benchflow.jobs import Job, plan_job, submit
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(1200)]
 
 SEED = os.environ.get("BENCHFLOW_TEST_SEED", "1")
-COUNT = 16
+COUNT = 24
 LONG_COUNT = 64
 SANDBOXES = ("docker", "local")
 CONCURRENCY = 3

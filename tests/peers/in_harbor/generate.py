@@ -126,7 +126,7 @@ class TaskWriter:
         script = test_script(self.random, shape, in_workspace=not self.is_separate)
         self.file(tests / "test.sh", script, self.random.choice((0o644, 0o755)))
         self.file(tests / "helper.txt", f"of {tests.parent.name if step else 'the task'}\n")
-        if self.random.random() < 0.15:
+        if self.random.random() < 0.08:
             self.file(tests / ".harborignore", "*.log\n")
             self.file(tests / "ignored.log", "of the author's own runs\n")
         self.written[step] = shape.name
