@@ -29,7 +29,7 @@ from support.harbor_peer import (
 )
 from support.running import job_config
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout import Failure, RolloutResult
 from benchflow.errors import TaskError
 from benchflow.jobs import Job, plan_job, submit
 
@@ -111,6 +111,10 @@ async def run_jobs(paths: list[Path], jobs: Path) -> Results:
     }
 
 
+def error_of(result: Ours) -> Failure | TaskError | None:
+    return result.error if isinstance(result, RolloutResult) else result
+
+
 def test_each_field_of_harbors_models_is_known_and_drawn(drawn: Drawn) -> None:
     fields = drawn.fields
     assert fields["unknown"] == [], "say in fields.py what a value of these is"
@@ -123,10 +127,13 @@ def test_each_field_of_harbors_models_is_known_and_drawn(drawn: Drawn) -> None:
 @pytest.mark.local
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_rewards_are_harbors(compared: Compared, sandbox: str) -> None:
+    results = compared.results[sandbox]
+    refused = {name: str(error_of(results[name])) for name in compared.drawn.runnable if is_refused(results[name])}
+    print(f"{sandbox} refuses {len(refused)} of {len(compared.drawn.runnable)}: {refused}")
     found = compared.differences(sandbox)
     assert not found, f"{len(found)} of {len(compared.drawn.runnable)} differ\n\n" + "\n\n".join(found)
-    results = compared.results[sandbox].values()
-    assert len([result for result in results if isinstance(result, RolloutResult) and result.rewards]) > COUNT // 4
+    measured = [result for result in results.values() if isinstance(result, RolloutResult) and result.rewards]
+    assert len(measured) > COUNT // 4
 
 
 @pytest.mark.docker
@@ -137,7 +144,7 @@ def test_what_one_machine_cannot_carry_out_is_refused_by_name(compared: Compared
         if "beyond" in task:
             result = compared.results[sandbox][name]
             assert is_refused(result), (name, task, result)
-            error = result.error if isinstance(result, RolloutResult) else result
+            error = error_of(result)
             assert error is not None and error.key is not None
             assert re.search(rf"\b{error.key.split('.')[-1]}\b", task["config"]), (task, error.key)
             assert isinstance(result, TaskError) or (result.status == "errored" and result.rewards is None)
