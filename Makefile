@@ -5,6 +5,7 @@
 #   make test       the suite; one of its lanes: test-unit, test-engine, test-provider, test-system, test-crash
 #   make test-all   the suite with all variants, the mutants, and the demo on machines where nothing is installed
 #   make fresh-machine  the demo and the suite on such machines, half an hour and more
+#   make test-peers what foreign packages make of the same tasks: each runs in an environment of its own
 #   make test-times the suite, and where its time goes (TESTS=tests/unit: of a part)
 #   make soak NAME=outage_mixture  one of those that take longer still
 #   make lint       ruff: rules and format          make types   mypy, strict
@@ -14,7 +15,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: test-unit test-engine test-provider test-system test-crash
-.PHONY: help demo test test-all fresh-machine test-times soak lint types clean sandboxes testable
+.PHONY: help demo test test-all test-peers fresh-machine test-times soak lint types clean sandboxes testable
 
 # Each of the thousands of Python programs that a run starts would compile its modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,10 +25,10 @@ NEWEST_PYTHON = $(shell for name in python3 python3.14 python3.13 python3.12 pyt
 	&& { echo "$$name"; break; }; done)
 PYTHON ?= $(or $(NEWEST_PYTHON),python3)
 READY = .venv/.ready
-LINTED = benchflow tests tools tools/fresh-machine $(wildcard benchmarks/perf)
+LINTED = benchflow tests tools tools/fresh-machine tools/peers $(wildcard benchmarks/perf)
 
 help:
-	@sed -n '4,12s/^# *//p' Makefile
+	@sed -n '4,13s/^# *//p' Makefile
 
 $(READY): pyproject.toml
 	@command -v "$(PYTHON)" >/dev/null 2>&1 || { \
@@ -66,9 +67,14 @@ test-unit test-engine test-provider test-system test-crash: test-%: testable
 	$(PYTEST) tests/$*
 
 test-all: testable
-	$(PYTEST) -m 'not soak'
+	$(PYTEST) -m 'not soak and not peers'
 	.venv/bin/python tools/mutants
 	tools/fresh-machine --command 'make demo'
+
+# At most twenty minutes. With `long` they draw many more tasks: PEERS=peers.
+PEERS ?= peers and not long
+test-peers: testable
+	.venv/bin/python -m pytest -m '$(PEERS)' tests/peers
 
 fresh-machine:
 	tools/fresh-machine

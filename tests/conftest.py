@@ -104,7 +104,7 @@ def agents_problem() -> str | None:
 
 PACKAGES = "benchflow-test/packages"
 
-LANES = {"crash": 0, "provider": 0, "engine": 1, "system": 2, "unit": 3}
+LANES = {"crash": 0, "provider": 0, "engine": 1, "system": 2, "peers": 2, "unit": 3}
 """The directories of tests, in the order in which a run of all of them begins with their files: those that mostly wait
 for processes first, so that no process of the run is left alone with one of them in the end; system late, because its
 jobs run in the background from the start. The files of crash, and of each directory of provider, are spread over both
