@@ -416,7 +416,5 @@ def owned_by_this_process() -> dict[str, str]:
 
 def is_abandoned(owner: str | None) -> bool:
     """Whether the process that a sandbox was started for is gone."""
-    if owner is None:
-        return False
-    pid, _, started = owner.partition(":")
-    return not pid.isdecimal() or str(start_time(int(pid))) != started
+    pid, _, started = (owner or "").partition(":")
+    return owner is not None and not (pid.isdecimal() and str(start_time(int(pid))) == started)
