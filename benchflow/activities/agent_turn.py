@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import closing, suppress
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from benchflow.errors import (
     ReplayDivergedError,
     TurnInterruptedError,
 )
-from benchflow.gateway.turn_calls import EndedBy, TurnCalls
+from benchflow.gateway.turn_calls import TurnCalls, TurnEnd
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import PATIENCE, Limits
 from benchflow.planes.agent.acp.session import Line, Turn, Unanswered
@@ -60,7 +61,7 @@ class AgentTurn:
         self._redact = redact
         self._reading = Reading()
         self._is_interrupted = False
-        self._ended_by: EndedBy = "agent"
+        self._ended_by: Literal["agent", "idle", "wall_clock"] = "agent"
         session = work.session
         by_gateway = session is not None and session.model_access == "gateway"
         self._model = model_of(context, work.spec, sandbox) if by_gateway else None
@@ -111,7 +112,7 @@ class AgentTurn:
         turn = turn.model_copy(update={"usage": usage, "turn_end": turn_end, "replay": replay, "prefix": status.prefix})
         if status.prefix_divergence is not None:
             writer.add([{"type": "other_prefix", "message": self._redact(status.prefix_divergence.message)}])
-        ended = self._ended_by_gateway(status.budget_exhausted, replay) or await self._ended_by_endpoint(calls)
+        ended = self._ended_by_gateway(status.budget_exhausted, replay) or await self._ended_by_endpoint(calls, turn)
         if ended is None:
             return turn
         failure, line = ended
@@ -145,12 +146,14 @@ class AgentTurn:
         )
         return failure_of(error), {"message": divergence.message, "diff": divergence.diff}
 
-    async def _ended_by_endpoint(self, calls: TurnCalls) -> tuple[Failure, dict[str, Any]] | None:
+    async def _ended_by_endpoint(self, calls: TurnCalls, turn: TurnResult) -> tuple[Failure, dict[str, Any]] | None:
         """Return what kept the model from answering, and its line of the trajectory; None if nothing did."""
         assert self._model is not None
         step = self._work.step
-        limit = step.timeout_sec if self._ended_by == "wall_clock" else step.idle_timeout_sec
-        error = await asyncio.to_thread(self._model.endpoint_error, calls, self._ended_by, limit)
+        limits = {"wall_clock": step.timeout_sec, "idle": step.idle_timeout_sec, "agent": None}
+        limit = limits[self._ended_by]
+        end = TurnEnd(self._ended_by, limit if limit is not None else math.inf, turn.failure is not None)
+        error = await self._model.endpoint_error(calls, end)
         if error is None:
             return None
         failure = redacted(failure_of(error), self._redact)

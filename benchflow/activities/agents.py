@@ -206,12 +206,12 @@ async def open_model(context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox
 
 
 def explaining_model_errors(
-    context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox
+    context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox, session: int
 ) -> contextlib.AbstractAsyncContextManager[None]:
     """Return `Model.explaining` of the rollout's model; a context that does nothing for one that it calls directly."""
     if Outfit.of(sessions_of(context, sandbox)).access != "gateway":
         return contextlib.nullcontext()
-    return model_of(context, spec, sandbox).explaining()
+    return model_of(context, spec, sandbox).explaining(session)
 
 
 def least_rung(spec: RolloutSpec) -> Rung:

@@ -36,6 +36,8 @@ from benchflow.errors import (
     UnknownRolloutError,
     UnsupportedFeatureError,
 )
+from benchflow.gateway.endpoint_errors import endpoint_error
+from benchflow.gateway.turn_calls import TurnCalls, TurnEnd
 from benchflow.planes.agent.acp.limits import Intervals
 from benchflow.planes.agent.acp.notes import Notes
 from benchflow.planes.agent.registry import record_for
@@ -50,7 +52,6 @@ from benchflow.trajectories.tree import node_id
 
 if TYPE_CHECKING:
     from benchflow.gateway.client import GatewayClient
-    from benchflow.gateway.turn_calls import EndedBy, TurnCalls
 
 QUIET_SEC = 30.0
 """The longest that a turn waits for calls that its agent makes after its end."""
@@ -241,12 +242,8 @@ class Model:
             # A gateway that could not read what it was told; we can say it again.
             await self._register()
             status = await self._attribute(step)
-        from benchflow.gateway.turn_calls import TurnCalls
-
         noted = self._notes.note(f"usage-{step.index}", status.usage.model_dump(mode="json"))
-        record, size = self._end_of_record()
-        offset = self._notes.note(f"calls-{step.index}", {"offset": size})["offset"]
-        return UsageTotals.model_validate(noted), TurnCalls(record, offset)
+        return UsageTotals.model_validate(noted), self._calls_since(f"calls-{step.index}")
 
     async def _attribute(self, step: Step) -> GatewayStatus:
         own = self._spec.branch
@@ -299,31 +296,32 @@ class Model:
         return status.blocked
 
     @contextlib.asynccontextmanager
-    async def explaining(self) -> AsyncIterator[None]:
-        """Raise `ModelEndpointError` in place of an agent's error that comes of a call which its endpoint failed."""
-        from benchflow.gateway.turn_calls import TurnCalls
-
-        calls = TurnCalls(*self._end_of_record())
+    async def explaining(self, session: int) -> AsyncIterator[None]:
+        """Replace an agent's error by `ModelEndpointError` if a failed model call caused it. session: its number."""
+        calls = self._calls_since(f"opening-{session}")
         try:
             yield
         except AgentError as error:
-            found = await asyncio.to_thread(self.endpoint_error, calls, "opening", None)
+            found = await self.endpoint_error(calls, TurnEnd("opening"))
             if not isinstance(found, ModelEndpointError):
                 raise
             found.log_tail = "\n".join(text for text in (error.message, error.log_tail) if text)
             raise found from error
 
-    def _end_of_record(self) -> tuple[Path, int]:
+    def _calls_since(self, name: str) -> TurnCalls:
+        """Return the calls since a moment, which is noted under a name: the same for whoever asks for it later."""
         record = self._context.results(self._spec).model_calls
         with storage_errors(record):
-            return record, record.stat().st_size if record.exists() else 0
+            size = record.stat().st_size if record.exists() else 0
+        return TurnCalls(record, self._notes.note(name, {"offset": size})["offset"])
 
-    def endpoint_error(self, calls: TurnCalls, ended_by: EndedBy, limit_sec: float | None) -> BenchFlowError | None:
-        """Return the error of a turn whose model was kept from answering. Arguments as of `TurnCalls.find_problem`."""
-        from benchflow.gateway.endpoint_errors import endpoint_error
-
-        calls.read()
-        problem = calls.find_problem(ended_by, limit_sec)
+    async def endpoint_error(self, calls: TurnCalls, end: TurnEnd) -> BenchFlowError | None:
+        """Return the error of a turn whose model was kept from answering; None for any other turn."""
+        silent: dict[str, float] = {}
+        with contextlib.suppress(BenchFlowError):
+            silent = (await self._client().status(self._spec.id)).silent
+        await asyncio.to_thread(calls.read)
+        problem = calls.find_problem(end, silent)
         if problem is None:
             return None
         agent = self._spec.agent

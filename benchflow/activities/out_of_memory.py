@@ -33,7 +33,9 @@ from benchflow.trajectories.journal import NodeWriter
 POLL_INTERVAL_SEC = 5.0
 """Seconds between two looks at the counters, by which a kill is told to be older than what the agent does next."""
 
-_MAY_BE_MEMORY = frozenset({"agent", "agent_connection", "agent_exit", "agent_protocol", "agent_timeout"})
+_MAY_BE_MEMORY = frozenset(
+    {"agent", "agent_connection", "agent_exit", "agent_protocol", "agent_timeout", "model_endpoint"}
+)
 """Categories of a turn's failure that a killed agent may cause. The others prove that it went on (it has used up its
 budget, or said too much), or are no failure of its own.
 """

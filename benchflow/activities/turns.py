@@ -104,7 +104,7 @@ class TurnActivities:
         note = session_note(self.context, sandbox, here.session)
         with redacted_errors(redact):
             async with (
-                explaining_model_errors(self.context, spec, sandbox),
+                explaining_model_errors(self.context, spec, sandbox, here.session),
                 explaining_losses(sandbox),
                 explaining_agent_errors(sandbox, note, task),
             ):

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 MAX_AGENT_WIDTH = 32
 
-_METHODS = {"wilson": "Wilson", "t_by_task": "t by task", "t": "t", None: ""}
+_METHODS = {"wilson": "Wilson", "wilson_by_task": "Wilson by task", "t_by_task": "t by task", "t": "t", None: ""}
 _LEGEND = {
-    "wilson": "Wilson: for rewards of 0 and 1; assumes that rollouts are independent, repeats of a task too",
+    "wilson": "Wilson: for rewards of 0 and 1; assumes that rollouts are independent",
+    "wilson_by_task": "Wilson by task: repeats count as far as they differ; assumes that tasks are independent",
     "t_by_task": "t by task: Student's t, cut at the rewards' range; assumes that tasks are independent",
     "t": "t: Student's t over the repeats of one task, cut at the rewards' range",
 }

@@ -13,8 +13,8 @@ DEFAULT_ERRORS = 5
 _MAX_KINDS = 100
 """Kinds of errors that are counted: a job carries them in its input."""
 
-_OF_NO_STRUCTURE = frozenset({"cancelled", "deadline", "terminated"})
-"""Categories that say nothing of the rollouts to come."""
+_NOT_COUNTED = frozenset({"cancelled", "deadline", "terminated"})
+"""Categories that do not predict how later rollouts end."""
 
 _VARYING = re.compile(r"[0-9a-f]{8,}|\d+")
 """Parts of messages that differ between equal errors: ports, times, ids."""
@@ -37,6 +37,8 @@ class ErrorLimit(Model):
     """Number of errors of each kind so far."""
     is_off: bool = False
     """Whether nothing counts any more: a rollout was scored, or the user decided to go on."""
+    reached: Failure | None = None
+    """The error of rollouts that are not started, once the limit is reached and until that is decided; else None."""
     asked: Failure | None = None
     """What the user is asked about; None for nothing."""
     asked_at: float = 0.0
@@ -47,9 +49,9 @@ class ErrorLimit(Model):
         if not self.errors or self.is_off:
             return self
         if outcome.rewards is not None:
-            return self.model_copy(update={"is_off": True, "seen": {}})
+            return self.model_copy(update={"is_off": True, "seen": {}, "reached": None})
         failure = outcome.error or outcome.verifier_error
-        if failure is None or failure.category in _OF_NO_STRUCTURE:
+        if failure is None or failure.category in _NOT_COUNTED:
             return self
         kind = f"{failure.type} {failure.key} {_VARYING.sub('#', failure.message)[:200]}"
         if kind not in self.seen and len(self.seen) >= _MAX_KINDS:

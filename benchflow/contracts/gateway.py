@@ -286,6 +286,10 @@ class GatewayStatus(Model):
     """When calls waited for the gateway itself: for the disk of their record, or for its process, which was frozen or
     away. Begin and end of each, of this host's monotonic clock; one that goes on is told up to the last second."""
 
+    silent: dict[str, float] = {}
+    """For how many seconds the endpoint has said nothing, by the ids of calls under way; also of calls whose agent has
+    left."""
+
     @property
     def quiet(self) -> bool:
         return self.in_flight == 0
@@ -382,6 +386,8 @@ class ResponseLine(Model):
     logprobs: Any = None
     error: CallError | None = None
     retries: list[RetryNote] = []
+    is_waiting: bool = False
+    """Whether the agent left while another attempt was waited for."""
     timing: CallTiming
     response: str | None = None
     response_base64: str | None = None

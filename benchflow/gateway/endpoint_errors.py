@@ -14,6 +14,9 @@ MAX_WORDS = 300
 
 WAIT_REMEDY = "`bench job resume` runs it again once the endpoint answers; --endpoint-policy 'wait(1h)' waits for it"
 
+_REFUSED_REQUESTS = frozenset({"not_allowed", "too_large", "too_slow", "unpriced", "unreadable"})
+"""Requests that the gateway does not pass on because of what they ask."""
+
 _QUOTA = ("insufficient_quota", "exceeded your current quota", "credit balance", "billing", "out of credits", "payment")
 """Words by which endpoints tell an exhausted quota from calls that come too fast. Both often have the status 429."""
 
@@ -34,7 +37,8 @@ class CallProblem:
     """What was wrong with a call that its endpoint did not serve."""
 
     kind: str
-    """As in `CallError`; also `unanswered` (the agent closed the connection, or waits still) and `empty`."""
+    """As in `CallError`; also `unanswered` (the agent has left, or waits still), `empty` (answers without content) and
+    `no_call` (the agent did not call its model)."""
     message: str
     """What happened, where there are no words of the endpoint."""
     status: int | None = None
@@ -43,15 +47,15 @@ class CallProblem:
     """The endpoint's own words, shortened."""
     model: str | None = None
     """The model that was asked for, as the endpoint spells it; None if unknown."""
-    waited_sec: float | None = None
-    """Seconds until the agent closed the connection; None if it did not."""
-    is_streaming: bool = False
-    """Whether the endpoint had begun to answer by then."""
+    waited_sec: float = 0.0
+    """Seconds without an answer; 0 for a call that ended otherwise."""
 
     @property
     def is_of_request(self) -> bool:
         """Whether the request itself was wrong, as a conversation that is longer than the model takes."""
-        return self.status in (400, 413, 415, 422) and not self.is_refusal
+        if self.kind in _REFUSED_REQUESTS:
+            return True
+        return self.status in (400, 404, 405, 413, 415, 422) and not (self.is_key or self.is_quota or self.is_model)
 
     @property
     def is_key(self) -> bool:
@@ -131,6 +135,9 @@ def endpoint_error(problem: CallProblem, base_url: str, credentials: Sequence[st
     if problem.status == 429:
         message = f"the endpoint turns calls away: {status}{words}"
         return ModelEndpointError(message, key="concurrency", remedy=f"lower -n; {WAIT_REMEDY}")
+    if problem.kind in ("no_call", "not_allowed"):
+        remedy = "see what the agent was doing: its trajectory, and err.log in its directory below agent/"
+        return ModelEndpointError(problem.message, key="agent", remedy=remedy)
     if problem.status is not None and problem.words:
         return ModelEndpointError(f"{model} did not answer: {status}{words}", key="base_url", remedy=WAIT_REMEDY)
     said = problem.message if problem.message.startswith(base_url) else f"{base_url}: {problem.message}"

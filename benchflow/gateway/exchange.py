@@ -31,7 +31,7 @@ from benchflow.gateway.rollouts import Rollout
 from benchflow.gateway.sampling import applied, changes_calls
 from benchflow.gateway.side_calls import side_reason
 from benchflow.gateway.surcharges import find_surcharge
-from benchflow.gateway.upstream import Attempts, NoAnswerError, Upstream, upstream_headers, upstream_url
+from benchflow.gateway.upstream import Asking, Attempts, NoAnswerError, Upstream, upstream_headers, upstream_url
 from benchflow.gateway.values import MAX_VALUES, AnswerValues, count_values
 from benchflow.trajectories.journal import timestamp
 
@@ -235,6 +235,7 @@ class Exchange:
             raise
         finally:
             self._is_finishing = True
+            self._rollout.heard.pop(self._id, None)
             self._rollout.note_read(self._cut_off)
             if self._timer is not None:
                 self._timer.cancel()
@@ -344,6 +345,10 @@ class Exchange:
 
     # --- the upstream
 
+    @property
+    def _model(self) -> str:
+        return self._taken.asked.model or self._rollout.registration.model or ""
+
     async def _live(self, upstream: Upstream, body: bytes, memory: Reservation) -> web.StreamResponse:
         registration = self._rollout.registration
         if self._passed.counts_as == "token_count":
@@ -356,11 +361,11 @@ class Exchange:
             # What was read as JSON goes on unpacked.
             headers.popall("Content-Encoding", None)
         url = upstream_url(registration, self._passed.path)
+        self._rollout.heard[self._id] = time.monotonic()
         self._is_at_upstream = True
         try:
-            response = await upstream.ask(
-                registration, self._request.method, url, headers, body, self._attempts, self._rollout.outage
-            )
+            asked = Asking(self._rollout.outage, self._forms.cover_text, self._model if self._dialect else None)
+            response = await upstream.ask(registration, self._request.method, url, headers, body, self._attempts, asked)
         except NoAnswerError as error:
             failed = CallError(kind=error.kind, message=f"{url.origin()}: {error.message}")
             return self._refused(_STATUS.get(error.kind, 502), failed)
@@ -411,6 +416,7 @@ class Exchange:
             except UnpackingError as error:
                 return self._broken("unusable", str(error))
             if data:
+                self._rollout.heard[self._id] = time.monotonic()
                 self._note_first_byte()
             size = len(self._answer.body) + len(self._unheard) + len(passing)
             if size > RESPONSE_LIMIT or not memory.grow(len(passing)):
@@ -545,6 +551,7 @@ class Exchange:
             "logprobs": recorded.logprobs,
             "error": answer.error.model_dump() if answer.error is not None else None,
             "retries": [retry.model_dump() for retry in self._attempts.retries],
+            "is_waiting": self._attempts.is_waiting,
             "timing": answer.timing(self._upstream_first_byte).model_dump(),
         }
 

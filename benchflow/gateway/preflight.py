@@ -13,7 +13,9 @@ from benchflow.contracts.gateway import Api, Registration, RetryPolicy, Sampling
 from benchflow.gateway.client import make_token
 from benchflow.gateway.dialects import DIALECTS
 from benchflow.gateway.endpoint_errors import CallProblem, endpoint_words
+from benchflow.gateway.key_cutter import key_forms
 from benchflow.gateway.upstream import (
+    Asking,
     Attempts,
     NoAnswerError,
     Outage,
@@ -81,15 +83,14 @@ async def probe(
     headers = upstream_headers(CIMultiDictProxy(given), registration, key)
     url = upstream_url(registration, _PATHS[api].format(model=model))
     body = json.dumps(_question(api, base_url, model)).encode()
+    asking = Asking(Outage(lambda sent: None), key_forms(*(key or ("", ""))).cover_text, model)
     upstream = Upstream()
     try:
-        response = await upstream.ask(
-            registration, "POST", url, headers, body, Attempts(time.monotonic()), Outage(lambda sent: None)
-        )
+        response = await upstream.ask(registration, "POST", url, headers, body, Attempts(time.monotonic()), asking)
         if response.status < 300:
             response.close()
             return None
-        words = await read_words(response)
+        words = await read_words(response, asking.cover)
         problem = CallProblem("upstream_status", words, status=response.status, words=words, model=model)
         return None if response.status in _OF_PARAMETERS and not problem.is_refusal else problem
     except NoAnswerError as error:

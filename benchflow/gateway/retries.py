@@ -12,8 +12,8 @@ from benchflow.contracts.gateway import RetryPolicy
 RETRIED = frozenset({429, 500, 502, 503, 504, 529})
 """Statuses that may be others in a while."""
 
-MENDED = frozenset({401, 402, 403, 404})
-"""Statuses that a call keeps until somebody mends the key, the quota, the model's name or the address."""
+FIXABLE = frozenset({401, 402, 403, 404})
+"""Statuses that persist until a user fixes the key, the quota, the model's name or the address."""
 
 
 def wanted_wait(headers: Mapping[str, str]) -> float | None:

@@ -79,6 +79,8 @@ class Rollout:
         self._left_calls: set[Callable[[], None]] = set()
         self.blockage = blockage
         self.outage = Outage(blockage.add)
+        self.heard: dict[str, float] = {}
+        """When the endpoint said something last, by the ids of calls that are under way there; monotonic."""
         self.is_over = False
         """Whether the rollout was forgotten: nobody reads its record any more."""
 
@@ -187,6 +189,7 @@ class Rollout:
             failure=self.failure,
             refused=self.refusals.counted(),
             blocked=tuple(self.blockage.intervals),
+            silent={id_: round(time.monotonic() - heard, 1) for id_, heard in self.heard.items()},
         )
 
     def kept(self, **changes: Registration | Attribution | bool) -> Kept:

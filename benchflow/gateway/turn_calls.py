@@ -7,9 +7,12 @@ that whoever ends the turn judges it alike.
 from __future__ import annotations
 
 import contextlib
+import math
+import re
+import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -19,19 +22,28 @@ from benchflow.gateway.dialects.reading import count_spoken, documents
 from benchflow.gateway.endpoint_errors import CallProblem, endpoint_words
 from benchflow.gateway.record import head_of
 
-EndedBy = Literal["agent", "idle", "wall_clock", "opening"]
-"""What ends a turn: the agent, in whatever way, or one of its limits. `opening` is no turn, but a session that the
-agent could not open."""
-
 MIN_PATIENCE_SEC = 30.0
-"""Seconds after which an agent that closes the connection of a call has given up on the endpoint. Before, it may have
-reasons of its own: it ends, or does not need the answer any more."""
+"""Seconds without an answer after which an agent that leaves has given up on the endpoint. Before, it may have reasons
+of its own: it ends, or does not need the answer any more."""
 
 _OF_LIMITS = frozenset({"budget_exhausted", "replay_diverged", "too_many"})
 """Refusals of the gateway that say nothing of the endpoint, and have errors of their own."""
 
-_TOOL_CALLS = ('"tool_calls"', '"tool_use"', '"function_call"', '"functionCall"', '"custom_tool_call"')
-"""Names under which the dialects' answers have calls of tools."""
+_CONTENT = re.compile(r'"(tool_calls|refusal|reasoning)":\s*(\[\s*[^\]\s]|\{|"[^"])|"(tool_use|functionCall|\w+_call)"')
+"""Content of answers beside their texts: calls of tools, refusals, and reasoning under the names of some servers."""
+
+
+@dataclass(frozen=True)
+class TurnEnd:
+    """How a turn ended."""
+
+    ended_by: Literal["agent", "idle", "wall_clock", "opening"] = "agent"
+    """The agent, in whatever way, or one of the turn's limits. `opening` is no turn, but a session that the agent could
+    not open."""
+    limit_sec: float = math.inf
+    """The limit that ended it, in seconds."""
+    is_failed: bool = False
+    """Whether the agent ended it by an error, and not as its protocol has it."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +51,52 @@ class _Call:
     """A call without a response."""
 
     began: float
+    """When, in seconds since the epoch."""
     model: str | None
     is_side: bool
 
 
+@dataclass
+class _Tally:
+    """Calls of one kind, main or side."""
+
+    made: int = 0
+    served: int = 0
+    last_served: float = -math.inf
+    """Begin of the last call that was served."""
+    models: set[str | None] = field(default_factory=set)
+    """Models that were served."""
+    has_empty: bool = False
+    problem: CallProblem | None = None
+    """What was wrong with the last call since then that counts against the endpoint."""
+    n_failed: int = 0
+    """Calls since then that count against the endpoint."""
+    failing_since: float = math.inf
+    failed_until: float = -math.inf
+    """Begin of the first of these calls, and end of the last."""
+    left: list[CallProblem] = field(default_factory=list)
+    """Calls since then that the agent left before it had an answer."""
+
+    def serve(self, call: _Call) -> None:
+        """Count a call that was served."""
+        self.served += 1
+        self.models.add(call.model)
+        if call.began >= self.last_served:
+            self.last_served, self.problem, self.n_failed, self.left = call.began, None, 0, []
+            self.failing_since = math.inf
+
+    def fail(self, call: _Call, problem: CallProblem, ended: float) -> None:
+        """Count a call that was not. Once others were served, what an agent causes itself says nothing against them."""
+        if self.served and (problem.is_of_request or problem.model not in self.models):
+            return
+        self.problem = problem
+        self.n_failed += 1
+        self.failing_since = min(self.failing_since, call.began)
+        self.failed_until = max(self.failed_until, ended)
+
+
 class TurnCalls:
-    """The main calls of a turn so far. Side calls count where there is no main call; token counts never do."""
+    """Tracks which model calls of a turn were served. Side calls, as for titles, count where there are no others."""
 
     def __init__(self, record: Path, offset: int) -> None:
         """Begin at a position of a record.
@@ -55,25 +107,20 @@ class TurnCalls:
         """
         self._record = record
         self._offset = offset
+        self._lock = threading.Lock()
         self._open: dict[str, _Call] = {}
-        self._made = 0
-        self._served = 0
-        self._models: set[str | None] = set()
-        self._has_empty = False
+        self._main, self._side = _Tally(), _Tally()
         self._refused: str | None = None
-        self._problem: CallProblem | None = None
-        self._side_problem: CallProblem | None = None
-        self._left_soon: CallProblem | None = None
-        self._failing_since: float | None = None
 
     @property
     def failing_sec(self) -> float:
-        """Return for how long all calls have failed that ended; 0 if the last one was served."""
-        return 0.0 if self._failing_since is None else time.time() - self._failing_since
+        """Return for how long calls have failed in a row, two at least; 0 after one that was served."""
+        tally = self._main
+        return tally.failed_until - tally.failing_since if tally.n_failed > 1 else 0.0
 
     def read(self) -> None:
         """Take in what was recorded since. A line that is not complete yet is left to the next time."""
-        with contextlib.suppress(FileNotFoundError), self._record.open("rb") as file:
+        with self._lock, contextlib.suppress(FileNotFoundError), self._record.open("rb") as file:
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):
@@ -87,9 +134,8 @@ class TurnCalls:
         head = head_of(line)
         if head is not None:
             if head["api"] != "other":
-                self._made += not head["side"]
-                began = datetime.fromisoformat(head["ts"]).timestamp()
-                self._open[head["id"]] = _Call(began, head["model"], head["side"])
+                self._tally(is_side=head["side"]).made += 1
+                self._open[head["id"]] = _Call(_seconds(head["ts"]), head["model"], head["side"])
             return
         response = read_json(line)
         if response["type"] == "refused":
@@ -97,114 +143,115 @@ class TurnCalls:
         elif (call := self._open.pop(response["id"], None)) is not None:
             self._end(call, response)
 
-    def _end(self, call: _Call, response: Mapping[str, Any]) -> None:
-        error = response.get("error") or {}
-        if error.get("kind") in _OF_LIMITS:
-            return
-        if call.is_side:
-            is_served = not error and response["status"] is not None
-            self._side_problem = None if is_served else _problem(call, response)
-            return
-        if not error and response["status"] is not None and response["status"] < 300:
-            if not self._served and not _says_something(response):
-                self._has_empty = True
-                return
-            self._served += 1
-            self._models.add(call.model)
-            self._problem = self._failing_since = None
-            return
-        problem = _problem(call, response)
-        if problem.waited_sec is not None and problem.waited_sec < MIN_PATIENCE_SEC:
-            self._left_soon = problem
-            return
-        self._problem = problem
-        self._failing_since = self._failing_since or call.began
+    def _tally(self, *, is_side: bool) -> _Tally:
+        return self._side if is_side else self._main
 
-    def find_problem(self, ended_by: EndedBy, limit_sec: float | None) -> CallProblem | None:
+    def _end(self, call: _Call, response: Mapping[str, Any]) -> None:
+        tally = self._tally(is_side=call.is_side)
+        kind = (response.get("error") or {}).get("kind")
+        if kind in _OF_LIMITS:
+            return
+        is_whole = kind is None and response["status"] is not None and response["status"] < 300
+        if is_whole or kind == "incomplete":
+            # Some servers close an answer without its end; what they said was said.
+            if _has_content(response):
+                return tally.serve(call)
+            if is_whole:
+                tally.has_empty = True
+                return None
+        if kind == "client_closed" and not response.get("is_waiting"):
+            if call.began >= tally.last_served and not _is_answering(response):
+                waited = float(response["timing"]["total_ms"]) / 1000
+                tally.left.append(_unanswered(waited, call.model))
+            return None
+        return tally.fail(call, _problem(call, response), _seconds(response["ts"]))
+
+    def find_problem(self, end: TurnEnd, silent: Mapping[str, float] | None = None) -> CallProblem | None:
         """Return what kept the model from answering, so that the turn says nothing of the agent; None if nothing did.
 
         Args:
-            ended_by: What ended the turn.
-            limit_sec: The limit that did, in seconds.
+            end: How the turn ended.
+            silent: For how many seconds the endpoint has said nothing, by the ids of calls that are under way. A call
+                that is not among them counts by its age.
         """
-        problem = self._unanswered(ended_by) or self._problem
-        if ended_by == "opening":
-            # Whatever an agent asks for then, it needs.
-            problem = problem or self._left_soon or self._side_problem
-            return None if self._served else problem
-        if self._served:
-            return problem if problem is not None and self._is_cause(problem, ended_by, limit_sec) else None
-        if problem is not None:
-            return problem
-        if self._has_empty:
+        tally = self._main if self._main.made else self._side
+        if tally.problem is not None:
+            return tally.problem
+        now = time.time()
+        waiting = list(tally.left)
+        for id_, call in self._open.items():
+            if self._tally(is_side=call.is_side) is tally and call.began > tally.last_served:
+                waiting.append(_unanswered((silent or {}).get(id_, now - call.began), call.model))
+        longest = max(waiting, key=lambda one: one.waited_sec, default=None)
+        if longest is not None and _counts(waiting, end, has_served=tally.served > 0):
+            return longest
+        if tally.served or end.ended_by == "opening":
+            return None
+        if tally.has_empty:
             return CallProblem("empty", "every answer was empty")
-        if self._made:
-            message = "no call was answered before the turn's time was over"
-            return CallProblem("unanswered", message) if ended_by != "agent" else None
-        if self._refused is not None:
+        if not tally.made and self._refused is not None:
             message = f"the gateway does not pass on {self._refused}, which the agent asked for"
             return CallProblem("not_allowed", message)
-        if self._side_problem is None and ended_by != "agent":
-            return CallProblem("unanswered", "the agent asked for nothing before the turn's time was over")
-        # Some agents ask for a title first, or whether the model is there, and give up.
-        return self._side_problem
+        if not tally.made and end.ended_by != "agent":
+            return CallProblem("no_call", "the agent had not called its model when the turn's time was over")
+        return None
 
-    def _unanswered(self, ended_by: EndedBy) -> CallProblem | None:
-        """Return the problem of the call that waits the longest, if one does."""
-        calls = [call for call in self._open.values() if not call.is_side or not self._made]
-        if not calls:
-            return None
-        call = min(calls, key=lambda one: one.began)
-        waited = time.time() - call.began
-        if ended_by == "agent" and waited < MIN_PATIENCE_SEC:
-            return None
-        return CallProblem("unanswered", f"no answer in {waited:.0f} s", model=call.model, waited_sec=waited)
 
-    def _is_cause(self, problem: CallProblem, ended_by: EndedBy, limit_sec: float | None) -> bool:
-        """Return whether the last call's problem is why the turn ended, where calls before it were served.
+def _counts(waiting: list[CallProblem], end: TurnEnd, *, has_served: bool) -> bool:
+    """Return whether calls without an answer, those since the last one that was served, are why a turn ended."""
+    waits = [problem.waited_sec for problem in waiting]
+    if end.ended_by == "opening":
+        # Whatever an agent asks for then, it needs.
+        return not has_served
+    if end.ended_by != "agent":
+        # A slow model is no failure. One that took half of the limit for no word is.
+        return not has_served or max(waits) >= end.limit_sec / 2
+    if end.is_failed:
+        # An agent that dies leaves its calls, too.
+        return max(waits) >= MIN_PATIENCE_SEC
+    # One call may be left for many reasons, two in a row for one.
+    return not has_served or (len(waits) > 1 and sum(waits) >= MIN_PATIENCE_SEC)
 
-        What a request causes by itself is no such reason: an agent that is about to fail could make one.
-        """
-        is_unknown = problem.is_model or problem.status == 404
-        if problem.is_of_request or (is_unknown and problem.model not in self._models):
-            return False
-        if problem.waited_sec is None or ended_by in ("agent", "idle"):
-            return True
-        # A slow model is no failure. One that took half of the turn for no word is.
-        return not problem.is_streaming and limit_sec is not None and problem.waited_sec >= limit_sec / 2
+
+def _unanswered(seconds: float, model: str | None) -> CallProblem:
+    return CallProblem("unanswered", f"no answer in {seconds:.0f} s", model=model, waited_sec=seconds)
+
+
+def _seconds(timestamp: str) -> float:
+    return datetime.fromisoformat(timestamp).timestamp()
+
+
+def _is_answering(response: Mapping[str, Any]) -> bool:
+    """Return whether the endpoint was answering when the agent left, or has answered since."""
+    usage = response.get("usage") or {}
+    is_told = bool(usage) and not usage.get("is_estimated")
+    return is_told or response["timing"].get("upstream_first_byte_ms") is not None
 
 
 def _problem(call: _Call, response: Mapping[str, Any]) -> CallProblem:
-    error, timing = response.get("error") or {}, response.get("timing") or {}
+    error = response.get("error") or {}
     kind, status = error.get("kind", "upstream_status"), response.get("status")
-    retries = response.get("retries") or ()
-    if kind == "client_closed" and retries:
-        last = retries[-1]
+    if kind == "client_closed":
+        # While the call was to be made again.
+        last = response["retries"][-1]
         kind = "upstream_status" if last["status"] is not None else "unreachable"
         return CallProblem(kind, last["words"], status=last["status"], words=last["words"], model=call.model)
-    if kind == "client_closed":
-        waited = float(timing.get("total_ms") or 0.0) / 1000
-        return CallProblem(
-            "unanswered",
-            f"no whole answer in {waited:.0f} s",
-            model=call.model,
-            waited_sec=waited,
-            is_streaming=timing.get("upstream_first_byte_ms") is not None,
-        )
-    is_told = kind == "upstream_status" and isinstance(response.get("response"), str)
+    has_body = kind == "upstream_status" and isinstance(response.get("response"), str)
     return CallProblem(
         kind,
         str(error.get("message") or f"it answered {status}"),
         # What the gateway refuses has a status of its own.
         status=status if kind == "upstream_status" else None,
-        words=endpoint_words(response["response"]) if is_told else "",
+        words=endpoint_words(response["response"]) if has_body else "",
         model=call.model,
     )
 
 
-def _says_something(response: Mapping[str, Any]) -> bool:
-    text = response.get("response")
-    if not isinstance(text, str) or any(name in text for name in _TOOL_CALLS):
+def _has_content(response: Mapping[str, Any]) -> bool:
+    """Return whether an answer has any. A model that ends at once has spoken: it told a token."""
+    usage, text = response.get("usage") or {}, response.get("response")
+    if not isinstance(text, str) or (usage.get("output_tokens") and not usage.get("is_estimated")):
         return True
     content_type = (response.get("headers") or {}).get("content-type", "")
-    return any(count_spoken(document) for document in documents(text.encode("utf-8", "replace"), content_type))
+    spoken = any(count_spoken(document) for document in documents(text.encode("utf-8", "replace"), content_type))
+    return spoken or _CONTENT.search(text) is not None

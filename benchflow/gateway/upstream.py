@@ -19,7 +19,7 @@ from benchflow.contracts.gateway import TOKEN_PREFIX, Registration, RetryNote, R
 from benchflow.errors import BenchFlowError
 from benchflow.gateway.allowed_requests import is_allowed_header
 from benchflow.gateway.endpoint_errors import endpoint_words
-from benchflow.gateway.retries import MENDED, RETRIED, next_wait, wanted_wait
+from benchflow.gateway.retries import FIXABLE, RETRIED, next_wait, wanted_wait
 from benchflow.paths import StatePaths
 from benchflow.secrets import Secrets
 
@@ -157,21 +157,46 @@ class Outage:
         """on_wait: called every second in which a call waits, with the time (monotonic) of its last attempt."""
         self.on_wait = on_wait
         self._since: float | None = None
+        self._served: set[str | None] = set()
 
     def note_failure(self, sent: float) -> float:
-        """Return when the first of the calls was sent that failed in a row. sent: when this one was."""
+        """Record a failed attempt. sent: when (monotonic). Return when the current run of failures began."""
         self._since = sent if self._since is None else self._since
         return self._since
 
-    def end(self) -> None:
-        """Note that the endpoint serves calls."""
+    def note_served(self, model: str | None) -> None:
+        """Record that the endpoint serves a model."""
         self._since = None
+        self._served.add(model)
+
+    def is_of_all(self, model: str | None) -> bool:
+        """Return whether a call that the endpoint refuses is refused to all: no other model was served."""
+        return not self._served or model in self._served
 
 
-def _is_repeated(response: aiohttp.ClientResponse, policy: RetryPolicy) -> bool:
-    if policy.waits_for_endpoint and response.status in MENDED | RETRIED:
-        return True
-    return response.status in RETRIED and response.headers.get("x-should-retry") != "false"
+@dataclass(frozen=True)
+class Asking:
+    """What is known of a call that is made."""
+
+    outage: Outage
+    """The rollout's."""
+    cover: Callable[[str], str]
+    """Takes the key out of a text."""
+    model: str | None
+    """The model of a generation; None for another request."""
+
+    def is_repeated(self, response: aiohttp.ClientResponse, policy: RetryPolicy) -> bool:
+        """Return whether the call is made again after this answer."""
+        if policy.waits_for_endpoint and response.status in FIXABLE:
+            return self.model is not None and self.outage.is_of_all(self.model)
+        if policy.waits_for_endpoint and response.status in RETRIED:
+            return True
+        return response.status in RETRIED and response.headers.get("x-should-retry") != "false"
+
+    def note_served(self, response: aiohttp.ClientResponse) -> None:
+        """Record an answer that the agent gets."""
+        if response.status < 300 and self.model is not None:
+            self.outage.note_served(self.model)
 
 
 class Upstream:
@@ -200,13 +225,13 @@ class Upstream:
         headers: CIMultiDict[str],
         body: bytes,
         attempts: Attempts,
-        outage: Outage,
+        asking: Asking,
     ) -> aiohttp.ClientResponse:
         """Return the upstream's answer, of which nothing but the head was read; ask again as the policy says.
 
-        outage: of the rollout's endpoint. Raises `NoAnswerError`.
+        asking: what is known of the call. Raises `NoAnswerError`.
         """
-        policy = registration.retries
+        policy, outage = registration.retries, asking.outage
         lost = False
         while True:
             attempts.sent = time.monotonic()
@@ -228,18 +253,21 @@ class Upstream:
             except (aiohttp.ClientError, ValueError) as error:
                 raise NoAnswerError("unreachable", _reason(error)) from error
             if response is not None:
-                if not _is_repeated(response, policy):
-                    outage.end()
+                if not asking.is_repeated(response, policy):
+                    asking.note_served(response)
                     return response
                 status, wanted = response.status, wanted_wait(response.headers)
-            began = outage.note_failure(attempts.sent) if policy.waits_for_endpoint else attempts.began
+            # The call's own age bounds it, too: others may be served meanwhile.
+            began = attempts.began
+            if policy.waits_for_endpoint:
+                began = min(began, outage.note_failure(attempts.sent))
             wait = next_wait(policy, attempts.count, time.monotonic() - began, wanted)
             if wait is None or attempts.is_last:
                 if failure is not None:
                     raise failure
                 assert response is not None
                 return response
-            words = await read_words(response) if response is not None else str(failure)
+            words = await read_words(response, asking.cover) if response is not None else str(failure)
             await attempts.wait(wait, status, words, outage.on_wait if policy.waits_for_endpoint else None)
 
     async def _request(
@@ -258,15 +286,18 @@ class Upstream:
         )
 
 
-async def read_words(response: aiohttp.ClientResponse) -> str:
-    """Return what an endpoint says in an error that its caller does not get, and close the connection."""
+async def read_words(response: aiohttp.ClientResponse, cover: Callable[[str], str]) -> str:
+    """Return what an endpoint says in an error that its caller does not get, and close the connection.
+
+    cover: takes the key out of a text, before it is shortened: a part of a key would not be found.
+    """
     body = b""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
         async with asyncio.timeout(WORDS_SEC):
             while len(body) < WORDS_BYTES and (data := await response.content.readany()):
                 body += data
     response.close()
-    return endpoint_words(body[:WORDS_BYTES].decode("utf-8", "replace"))
+    return endpoint_words(cover(body.decode("utf-8", "replace")))
 
 
 def _reason(error: BaseException) -> str:

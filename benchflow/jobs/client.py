@@ -33,7 +33,7 @@ from benchflow.contracts.job import (
     SetConcurrency,
 )
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.errors import BenchFlowError, JobNotFoundError, ModelEndpointError, ServerUnavailableError, StackError
+from benchflow.errors import BenchFlowError, JobNotFoundError, ServerUnavailableError, StackError
 from benchflow.executions import find_pack, find_trouble, require_not_found
 from benchflow.host import host_id, locked, make_state_private
 from benchflow.jobs.engine import Engine, ServerWait
@@ -337,7 +337,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = (), asks: bool = False
             job._expect(pending)
         try:
             job.warnings = await check_models(engine, plan)
-        except ModelEndpointError:
+        except BaseException:
             secrets.remove(paths, plan.id)
             if is_new:
                 # It may be submitted under its name with another key or model.

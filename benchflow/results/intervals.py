@@ -14,7 +14,7 @@ from benchflow.contracts.base import Model
 Z95 = 1.959963984540054
 """The normal quantile of a two-sided 95 % interval."""
 
-Method = Literal["wilson", "t_by_task", "t"]
+Method = Literal["wilson", "wilson_by_task", "t_by_task", "t"]
 
 
 class Interval(Model):
@@ -33,9 +33,10 @@ class Interval(Model):
     """Share of such intervals that hold the true mean, if the assumptions of `method` are met."""
 
     method: Method | None = None
-    """`wilson`: score interval of rewards that are all 0 or 1; assumes that rollouts are independent. `t_by_task`:
-    Student's t with tasks as clusters; assumes that tasks are independent. `t`: Student's t over the repeats of the
-    only task. None: no interval.
+    """`wilson`: score interval of rewards that are all 0 or 1; assumes that rollouts are independent.
+    `wilson_by_task`: the same of several tasks with repeats, where so many rollouts count as the likeness of a task's
+    repeats leaves of them; assumes that tasks are independent. `t_by_task`: Student's t with tasks as clusters; assumes
+    that tasks are independent. `t`: Student's t over the repeats of the only task. None: no interval.
     """
 
     n: int = 0
@@ -67,14 +68,38 @@ def estimate(samples: Sequence[Sample], *, is_trial: bool = True) -> Interval:
     tasks = {sample.task for sample in samples}
     found = Interval(mean=statistics.fmean(values), n=len(values), n_tasks=len(tasks))
     if is_trial and set(values) <= {0.0, 1.0}:
-        return found.model_copy(update={"method": "wilson", **_wilson(found)})
+        has_repeats = 1 < len(tasks) < len(values)
+        n = _effective_n(found, samples) if has_repeats else len(values)
+        return found.model_copy(update={"method": "wilson_by_task" if has_repeats else "wilson", **_wilson(found, n)})
     if len(set(values)) < 2:
         return found
     return found.model_copy(update={"method": "t_by_task" if len(tasks) > 1 else "t", **_student(found, samples)})
 
 
-def _wilson(found: Interval) -> dict[str, float]:
-    p, n = found.mean or 0.0, found.n
+def _effective_n(found: Interval, samples: Sequence[Sample]) -> float:
+    """Return how many independent rollouts say as much of other tasks as these do, whose repeats resemble each other.
+
+    That is their number over the design effect: the variance of the mean with tasks as clusters, over that of
+    independent rollouts. Where all rewards are equal nothing tells it, and each task counts once.
+    """
+    p, n, clusters = found.mean or 0.0, found.n, found.n_tasks
+    if p in (0.0, 1.0):
+        return clusters
+    effect = _robust_variance(p, samples) / (p * (1 - p) / n)
+    return max(float(min(clusters, n)), n / max(1.0, effect))
+
+
+def _robust_variance(mean: float, samples: Sequence[Sample]) -> float:
+    """Return the cluster-robust variance of a mean, with tasks as clusters."""
+    by_task: dict[str, float] = defaultdict(float)
+    for sample in samples:
+        by_task[sample.task] += sample.value - mean
+    clusters = len(by_task)
+    return clusters / (clusters - 1) * sum(sum_ * sum_ for sum_ in by_task.values()) / len(samples) ** 2
+
+
+def _wilson(found: Interval, n: float) -> dict[str, float]:
+    p = found.mean or 0.0
     middle = p + Z95**2 / (2 * n)
     half = Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2))
     # Rounding errors must not put an end on the wrong side of the mean, or of 0 and 1.
@@ -90,14 +115,10 @@ def _student(found: Interval, samples: Sequence[Sample]) -> dict[str, float]:
     which happens by chance if tasks are few, the latter counts.
     """
     mean, n = found.mean or 0.0, found.n
-    by_task: dict[str, float] = defaultdict(float)
-    for sample in samples:
-        by_task[sample.task] += sample.value - mean
     error = statistics.stdev(sample.value for sample in samples) / math.sqrt(n)
-    clusters = len(by_task)
+    clusters = found.n_tasks
     if clusters > 1:
-        robust = math.sqrt(clusters / (clusters - 1) * sum(sum_ * sum_ for sum_ in by_task.values())) / n
-        error = max(error, robust)
+        error = max(error, math.sqrt(_robust_variance(mean, samples)))
     half = t_quantile((clusters if clusters > 1 else n) - 1) * error
     lowest = statistics.fmean(min(sample.value, sample.allowed[0]) for sample in samples)
     highest = statistics.fmean(max(sample.value, sample.allowed[1]) for sample in samples)

@@ -135,7 +135,7 @@ class JobWorkflow:
         self._cancellations.forget(outcome.id)
         self._counts = self._counts.plus(outcome, self._job.agent_of(outcome.index))
         self._recent.append(outcome)
-        self._error_stop.add(outcome, has_more=len(self._backlog) > 0 and not self._starts_nothing)
+        self._error_stop.add(outcome)
         self._show()
 
     @workflow.signal(name=names.SLOTS)
@@ -211,6 +211,7 @@ class JobWorkflow:
         """Start rollouts and cancel them, and continue as new in time, however long those that are open take."""
         while self._is_unfinished():
             seen = self._wake
+            self._error_stop.settle(n_open=len(self._open), has_more=self._has_more)
             await self._cancellations.send()
             # While rollouts end as fast as they are started, only the history's length ends this.
             while self._has_room() and not self._must_continue_as_new():
@@ -228,12 +229,15 @@ class JobWorkflow:
     def _starts_nothing(self) -> bool:
         return self._cancelled or self._given_up
 
+    @property
+    def _has_more(self) -> bool:
+        return len(self._backlog) > 0 and not self._starts_nothing
+
     def _is_unfinished(self) -> bool:
-        return bool(self._open) or (not self._starts_nothing and len(self._backlog) > 0)
+        return bool(self._open) or self._has_more
 
     def _has_room(self) -> bool:
-        is_held = self._starts_nothing or self._paused or self._error_stop.asked is not None
-        return len(self._backlog) > 0 and not is_held and self._slots.n_free_for_roots > 0
+        return self._has_more and not (self._paused or self._error_stop.holds) and self._slots.n_free_for_roots > 0
 
     async def _wait(self, seen: int) -> None:
         """Wait until something happens, the next retry is due, or the sweeps have made the history long."""
@@ -242,7 +246,6 @@ class JobWorkflow:
         timeout = max(0.01, due - workflow.time()) if due is not None else None
         with suppress(TimeoutError):
             await workflow.wait_condition(lambda: self._wake != seen or self._must_continue_as_new(), timeout=timeout)
-        self._error_stop.expire()
 
     async def _name_next(self) -> None:
         """Name rollouts that may start now, if none is: retries that are due, before new ones."""
@@ -341,8 +344,6 @@ class JobWorkflow:
             return None
         return self._job.retry.wait(outcome.attempt)
 
-    # --- what can't be started ---------------------------------------------------------------------------
-
     def _lose(self, failure: Failure, retries: list[Retry], spans: list[tuple[int, int]]) -> None:
         """Count rollouts as errored that can't be started. Their rows are written when the job ends.
 
@@ -361,8 +362,6 @@ class JobWorkflow:
         self._given_up = True
         self._backlog.unname(workflow.time())
         self._lose(failure, self._backlog.retries, list(self._backlog.pending))
-
-    # --- continue as new ---------------------------------------------------------------------------------
 
     def _must_continue_as_new(self) -> bool:
         info = workflow.info()

@@ -37,11 +37,35 @@ class ErrorStop:
         """Return the workflow time until which an answer is waited for; None if nothing is asked."""
         return None if self.asked is None else self.limit.asked_at + self._answer_sec
 
-    def add(self, outcome: RolloutOutcome, *, has_more: bool) -> None:
-        """Count an outcome. has_more: whether there are rollouts to be started."""
+    @property
+    def holds(self) -> bool:
+        """Return whether no rollout may be started now."""
+        return self.limit.reached is not None or self.asked is not None
+
+    def add(self, outcome: RolloutOutcome) -> None:
+        """Count an outcome."""
         self.limit = self.limit.plus(outcome)
-        failure = self.limit.reached_by(outcome)
-        if failure is None or self.asked is not None or not has_more:
+        if self.asked is None and (failure := self.limit.reached_by(outcome)) is not None:
+            self._update(reached=failure)
+
+    def settle(self, *, n_open: int, has_more: bool) -> None:
+        """Stop, or ask, once the limit is reached and no rollout is open that may yet be scored.
+
+        What fails at once is not all that fails: builds of images fail in seconds, and good rollouts take minutes.
+
+        Args:
+            n_open: Rollouts that are open.
+            has_more: Whether rollouts still wait to be started.
+        """
+        until = self.asked_until
+        if until is not None and workflow.time() >= until:
+            # Nobody has answered in time.
+            self.decide(Decision(continues=False))
+        failure = self.limit.reached
+        if failure is None or (n_open and has_more):
+            return
+        self._update(reached=None)
+        if not has_more:
             return
         if self.limit.asks:
             self._update(asked=failure, asked_at=workflow.time())
@@ -54,12 +78,6 @@ class ErrorStop:
         self._update(asked=None, is_off=self.limit.is_off or (asked is not None and decision.continues))
         if asked is not None and not decision.continues:
             self._give_up(asked)
-
-    def expire(self) -> None:
-        """Stop if nobody has answered in time."""
-        until = self.asked_until
-        if until is not None and workflow.time() >= until:
-            self.decide(Decision(continues=False))
 
     def _update(self, **changes: Any) -> None:
         self.limit = self.limit.model_copy(update=changes)

@@ -37,7 +37,7 @@ def test_the_quantile_of_student_is_that_of_the_tables(df: int, expected: float)
     [(6, 6, 0.60967, 1.0), (0, 6, 0.0, 0.39033), (2, 4, 0.15004, 0.84996), (1, 1, 0.20655, 1.0), (0, 1, 0.0, 0.79345)],
 )
 def test_rewards_of_0_and_1_have_the_score_interval_of_wilson(passed: int, n: int, low: float, high: float) -> None:
-    found = estimate(samples([1.0] * passed, [0.0] * (n - passed)))
+    found = estimate(samples([1.0] * passed + [0.0] * (n - passed)))
     assert (found.mean, found.n, found.method) == (passed / n, n, "wilson")
     assert (found.low, found.high) == (pytest.approx(low, abs=1e-5), pytest.approx(high, abs=1e-5))
 
@@ -103,3 +103,34 @@ def test_every_interval_holds_its_mean_and_is_inside_of_the_range() -> None:
         found = estimate(samples(*tasks, allowed=(low, high)))
         assert found.mean is not None and found.low is not None and found.high is not None
         assert low <= found.low <= found.mean <= found.high <= high
+
+
+def test_repeats_count_as_far_as_they_differ() -> None:
+    alike = estimate(samples([1.0] * 4, [0.0] * 4, [1.0] * 4, [0.0] * 4))
+    mixed = estimate(samples([1.0, 0.0] * 2, [0.0, 1.0] * 2, [1.0, 0.0] * 2, [1.0, 0.0] * 2))
+    alone = estimate(samples([1.0], [0.0], [1.0], [0.0]))
+    assert alike.method == mixed.method == "wilson_by_task"
+    assert alike.mean == mixed.mean == alone.mean == 0.5
+    assert alone.method == "wilson"
+    # Four tasks whose repeats are alike say as much as four rollouts.
+    assert alike.low == pytest.approx(alone.low, abs=0.01)
+    assert mixed.low == pytest.approx(estimate(samples([1.0] * 8 + [0.0] * 8)).low)
+
+
+def test_tasks_that_are_all_passed_count_once_each() -> None:
+    found = estimate(samples([1.0] * 5, [1.0] * 5))
+    assert found.low == pytest.approx(estimate(samples([1.0], [1.0])).low)
+
+
+@pytest.mark.parametrize(("tasks", "repeats"), [(10, 8), (20, 8), (50, 4)])
+def test_intervals_of_repeats_hold_the_mean_of_all_tasks_as_often_as_they_say(tasks: int, repeats: int) -> None:
+    source, held = random.Random(7), 0
+    for _ in range(400):
+        drawn = []
+        for task in range(tasks):
+            passes = source.betavariate(0.5, 0.5)
+            drawn += [Sample(str(task), float(source.random() < passes)) for _ in range(repeats)]
+        found = estimate(drawn)
+        assert found.low is not None and found.high is not None
+        held += found.low <= 0.5 <= found.high
+    assert held / 400 > 0.9

@@ -48,7 +48,7 @@ def test_results_have_a_row_of_figures_for_each_agent_and_none_for_all(bench: Be
     oracle, nop = rows(shown, "oracle"), rows(shown, "nop")
     # passed, failed, errored; mean, n, the interval, and its method.
     assert oracle[0] == ["oracle", "2", "1", "1", "0.833", "3", "0.0", "…", "1.0", "t", "by", "task"]
-    assert nop[0] == ["nop", "0", "3", "1", "0.0", "3", "0.0", "…", "0.561", "Wilson"]
+    assert nop[0] == ["nop", "0", "3", "1", "0.0", "3", "0.0", "…", "0.658", "Wilson", "by", "task"]
     # pass@1, and the number of tasks: of the second one a single rollout was measured.
     assert (oracle[1], nop[1]) == (["oracle", "0.5", "2"], ["nop", "0.0", "2"])
     assert "errored rollouts have no reward" in shown
@@ -78,7 +78,7 @@ def test_json_has_the_figures_by_agent(bench: Bench, jobs: Path) -> None:
     found = bench("results", "two", "--jobs-dir", jobs, "--json").json["summary"]
     assert found == json.loads((jobs / "two" / "summary.json").read_text())
     assert (found["mean_reward"], found["reward_interval"], found["pass_at_k"]) == (None, None, None)
-    assert found["agents"]["nop"]["reward"]["method"] == "wilson"
+    assert found["agents"]["nop"]["reward"]["method"] == "wilson_by_task"
     assert bench("results", "alone", "--jobs-dir", jobs, "--json").json["summary"]["mean_reward"] == pytest.approx(
         5 / 6
     )

@@ -9,8 +9,16 @@ from typing import Any
 
 import pytest
 
-from benchflow.contracts.gateway import CallError, CallTiming, RefusedLine, RequestLine, ResponseLine, RetryNote
-from benchflow.gateway.turn_calls import EndedBy, TurnCalls
+from benchflow.contracts.gateway import (
+    CallError,
+    CallTiming,
+    CallUsage,
+    RefusedLine,
+    RequestLine,
+    ResponseLine,
+    RetryNote,
+)
+from benchflow.gateway.turn_calls import TurnCalls, TurnEnd
 
 ANSWER = json.dumps({"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]})
 EMPTY = json.dumps({"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]})
@@ -63,15 +71,19 @@ class Record:
         waited_sec: float = 0.1,
         began_sec: float | None = None,
         retries: tuple[RetryNote, ...] = (),
+        is_waiting: bool = False,
+        output_tokens: int | None = None,
     ) -> None:
         """End a call. error: kind of what was wrong; began_sec: when the endpoint began to answer."""
         response = ResponseLine(
             id=id_,
-            ts="2026-01-01T00:00:00.000Z",
+            ts=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             status=status,
             headers={"content-type": "application/json"},
             error=CallError(kind=error, message=f"it is {error}") if error is not None else None,
             retries=list(retries),
+            is_waiting=is_waiting,
+            usage=CallUsage(output_tokens=output_tokens) if output_tokens is not None else None,
             timing=CallTiming(
                 total_ms=1000 * waited_sec, upstream_first_byte_ms=None if began_sec is None else 1000 * began_sec
             ),
@@ -82,11 +94,15 @@ class Record:
     def refuse(self, path: str) -> None:
         self.append(RefusedLine(method="POST", path=path, count=1, ts="2026-01-01T00:00:00.000Z").model_dump(), "ts")
 
-    def problem(self, ended_by: EndedBy = "agent", limit_sec: float | None = None) -> str | None:
-        """Return the kind of the problem, and the status if there is one."""
+    def problem(
+        self, ended_by: Any = "agent", limit_sec: float = 600.0, *, fails: bool = False, **silent: float
+    ) -> str | None:
+        """Return the kind of the problem, with the status if there is one. fails: the agent ended by an error."""
         calls = TurnCalls(self.path, 0)
         calls.read()
-        found = calls.find_problem(ended_by, limit_sec)
+        found = calls.find_problem(
+            TurnEnd(ended_by, limit_sec, fails), {id_.replace("_", "-"): sec for id_, sec in silent.items()}
+        )
         return None if found is None else f"{found.kind} {found.status or ''}".strip()
 
 
@@ -105,7 +121,7 @@ def test_a_turn_without_calls_says_nothing_against_the_endpoint(record: Record) 
 
 
 def test_a_turn_whose_limit_came_before_its_first_call_has_measured_nothing(record: Record) -> None:
-    assert record.problem("idle", 60.0) == "unanswered"
+    assert record.problem("idle") == record.problem("wall_clock") == "no_call"
 
 
 def test_served_calls_are_no_problem(record: Record) -> None:
@@ -128,6 +144,31 @@ def test_empty_answers_are_a_problem_only_where_there_are_no_others(record: Reco
     assert record.problem() is None
 
 
+def test_a_model_that_ends_at_once_has_spoken(record: Record) -> None:
+    record.answer(record.ask(), text=EMPTY, output_tokens=1)
+    assert record.problem() is None
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        ({"tool_calls": []}, "empty"),
+        ({"tool_calls": [{"function": {"name": "run"}}]}, None),
+        ({"reasoning": "I think."}, None),
+        ({"refusal": "I will not."}, None),
+        ({"refusal": None, "content": None}, "empty"),
+    ],
+)
+def test_what_an_answer_has_beside_a_text_counts(record: Record, message: dict[str, Any], problem: str | None) -> None:
+    record.answer(record.ask(), text=json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}))
+    assert record.problem() == problem
+
+
+def test_an_answer_without_its_end_was_said(record: Record) -> None:
+    record.answer(record.ask(), error="incomplete")
+    assert record.problem() is None
+
+
 def test_a_conversation_that_became_too_long_is_the_agents_own_failure(record: Record) -> None:
     failed(record, 400, "This model's maximum context length is 8192 tokens")
     assert record.problem() == "upstream_status 400"
@@ -142,53 +183,84 @@ def test_limits_have_errors_of_their_own(record: Record, kind: str) -> None:
     assert record.problem() is None
 
 
-@pytest.mark.parametrize("kind", ["stalled", "truncated", "incomplete", "unreachable", "missing_secret", "unusable"])
+@pytest.mark.parametrize("kind", ["stalled", "truncated", "unreachable", "missing_secret", "unusable"])
 def test_an_answer_that_is_none_is_a_problem(record: Record, kind: str) -> None:
     record.answer(record.ask())
     record.answer(record.ask(), 200, "half", error=kind)
     assert record.problem() == kind
 
 
-def test_a_call_that_the_agent_left_soon_is_its_own_business(record: Record) -> None:
-    record.answer(record.ask(), None, None, error="client_closed", waited_sec=3)
+def left(record: Record, waited_sec: float, began_sec: float | None = None, **more: Any) -> None:
+    record.answer(record.ask(), None, None, error="client_closed", waited_sec=waited_sec, began_sec=began_sec, **more)
+
+
+def test_one_call_that_the_agent_left_is_its_own_business_where_others_were_served(record: Record) -> None:
+    record.answer(record.ask())
+    left(record, 300)
     assert record.problem() is None
 
 
-def test_a_call_that_the_agent_gave_up_is_a_problem(record: Record) -> None:
+def test_calls_that_the_agent_left_one_after_another_are_a_problem(record: Record) -> None:
     record.answer(record.ask())
-    record.answer(record.ask(), None, None, error="client_closed", waited_sec=60)
+    left(record, 20)
+    left(record, 20)
     assert record.problem() == "unanswered"
+    record.answer(record.ask())
+    assert record.problem() is None
+
+
+def test_an_agent_that_served_nothing_but_left_its_calls_has_measured_nothing(record: Record) -> None:
+    left(record, 5)
+    assert record.problem() == "unanswered"
+    # It may have died for another reason.
+    assert record.problem(fails=True) is None
+    left(record, 40)
+    assert record.problem(fails=True) == "unanswered"
+
+
+def test_an_agent_that_dies_in_a_healthy_stream_is_not_its_models_failure(record: Record) -> None:
+    record.answer(record.ask())
+    left(record, 45, began_sec=1)
+    assert record.problem(fails=True) is None
 
 
 def test_what_the_gateway_tried_before_the_agent_left_counts(record: Record) -> None:
     retries = (RetryNote(status=None, waited_sec=1), RetryNote(status=429, waited_sec=1, words="slow down"))
-    record.answer(record.ask(), None, None, error="client_closed", waited_sec=3, retries=retries)
+    left(record, 3, retries=retries, is_waiting=True)
     assert record.problem() == "upstream_status 429"
 
 
-def test_a_hanging_call_is_a_problem_of_a_turn_that_was_silent_for_too_long(record: Record) -> None:
+def test_an_attempt_that_is_served_after_a_retry_is_no_failure(record: Record) -> None:
     record.answer(record.ask())
-    record.answer(record.ask(), None, None, error="client_closed", waited_sec=600, began_sec=1.0)
-    assert record.problem("idle", 600.0) == "unanswered"
+    left(record, 40, began_sec=2, retries=(RetryNote(status=429, waited_sec=1, words="slow down"),))
+    assert record.problem("wall_clock", 3600) is None
 
 
-@pytest.mark.parametrize(
-    ("waited", "began", "problem"), [(290, None, None), (310, None, "unanswered"), (310, 5.0, None)]
-)
-def test_a_slow_model_is_no_failing_one(
-    record: Record, waited: float, began: float | None, problem: str | None
+@pytest.mark.parametrize(("limit_sec", "problem"), [(600, "unanswered"), (3600, None)])
+@pytest.mark.parametrize("ended_by", ["idle", "wall_clock"])
+def test_a_call_without_a_word_for_half_of_the_limit_is_a_problem(
+    record: Record, ended_by: str, limit_sec: float, problem: str | None
 ) -> None:
     record.answer(record.ask())
-    record.answer(record.ask(), None, None, error="client_closed", waited_sec=waited, began_sec=began)
-    assert record.problem("wall_clock", 600.0) == problem
+    left(record, 310)
+    assert record.problem(ended_by, limit_sec) == problem
 
 
-def test_a_call_that_is_still_open_counts_by_its_age(record: Record) -> None:
-    record.answer(record.ask())
-    record.ask(ago_sec=2)
+@pytest.mark.parametrize(("silent_sec", "problem"), [(2, None), (310, "unanswered")])
+def test_a_call_under_way_counts_by_the_silence_of_its_endpoint(
+    record: Record, silent_sec: float, problem: str | None
+) -> None:
+    record.answer(record.ask(ago_sec=1000))
+    record.ask(ago_sec=900)
+    assert record.problem("wall_clock", 600, call_2=silent_sec) == problem
+
+
+def test_a_call_that_the_agent_left_long_ago_is_not_why_the_turn_ended(record: Record) -> None:
+    record.answer(record.ask(ago_sec=1000))
+    record.ask(ago_sec=900)
+    record.answer(record.ask(ago_sec=10))
+    assert record.problem("wall_clock", 600) is None
     assert record.problem() is None
-    record.ask(ago_sec=100)
-    assert record.problem() == "unanswered"
 
 
 def test_side_calls_count_only_where_there_are_no_others(record: Record) -> None:
@@ -197,6 +269,15 @@ def test_side_calls_count_only_where_there_are_no_others(record: Record) -> None
     record.answer(record.ask())
     record.answer(record.ask(side=True), 401, "{}", error="upstream_status")
     assert record.problem() is None
+
+
+def test_an_agent_whose_calls_offer_no_tools_is_judged_like_any_other(record: Record) -> None:
+    record.answer(record.ask(side=True))
+    assert record.problem("wall_clock") is record.problem("idle") is record.problem() is None
+    record.answer(record.ask(side=True), 400, '{"error": {"message": "too long"}}', error="upstream_status")
+    assert record.problem() is None
+    record.answer(record.ask(side=True), 503, "{}", error="upstream_status")
+    assert record.problem() == "upstream_status 503"
 
 
 def test_requests_that_are_not_passed_on_are_named_where_there_are_no_calls(record: Record) -> None:
@@ -211,7 +292,7 @@ def test_calls_of_earlier_turns_do_not_count(record: Record) -> None:
     calls = TurnCalls(record.path, record.path.stat().st_size)
     failed(record, 503)
     calls.read()
-    found = calls.find_problem("agent", None)
+    found = calls.find_problem(TurnEnd())
     assert found is not None
     assert (found.status, found.words, found.model) == (503, "out of order", "some-model")
 
@@ -225,7 +306,34 @@ def test_half_a_line_is_left_to_the_next_time(record: Record) -> None:
     assert calls.failing_sec == 0
     record.path.write_bytes(whole)
     calls.read()
-    assert calls.find_problem("agent", None) is not None
+    assert calls.find_problem(TurnEnd()) is not None
+
+
+@pytest.mark.parametrize("kind", ["unpriced", "unreadable", "too_large"])
+def test_what_the_gateway_refuses_of_an_agent_is_the_agents_own_failure(record: Record, kind: str) -> None:
+    record.answer(record.ask(), 400, None, error=kind)
+    assert record.problem() == kind
+    record.answer(record.ask())
+    record.answer(record.ask(), 400, None, error=kind)
+    assert record.problem() is None
+
+
+def test_calls_fail_for_as_long_as_at_least_two_did_in_a_row(record: Record) -> None:
+    def failing_sec() -> float:
+        calls = TurnCalls(record.path, 0)
+        calls.read()
+        return calls.failing_sec
+
+    record.answer(record.ask(ago_sec=300), 500, "{}", error="upstream_status")
+    assert failing_sec() == 0
+    record.answer(record.ask(ago_sec=10), 500, "{}", error="upstream_status")
+    assert 299 < failing_sec() < 310
+    record.ask(ago_sec=5)
+    record.answer(record.ask())
+    assert failing_sec() == 0
+    record.answer(record.ask(ago_sec=0), 400, "{}", error="upstream_status")
+    record.answer(record.ask(ago_sec=0), 400, "{}", error="upstream_status")
+    assert failing_sec() == 0
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
@@ -238,8 +346,9 @@ def test_an_agent_cannot_avoid_its_score_by_a_wrong_request(record: Record, stat
 def test_an_agent_cannot_avoid_its_score_by_asking_for_another_model(record: Record) -> None:
     record.answer(record.ask())
     body = json.dumps({"error": {"message": "the model other does not exist"}})
-    record.answer(record.ask(model="other"), 404, body, error="upstream_status")
-    assert record.problem() is None
+    for status in (404, 503):
+        record.answer(record.ask(model="other"), status, body, error="upstream_status")
+        assert record.problem() is None
     record.answer(record.ask(), 404, body, error="upstream_status")
     assert record.problem() == "upstream_status 404"
 

@@ -234,10 +234,11 @@ class Images:
         try:
             if await self._ids(build.bases) != build.ids:
                 return None
-            if config.rebuild is not None:
-                await asyncio.to_thread(record_rebuild, build.identity, config.rebuild)
             repository, _, name = build.tag.partition(":")
             await self._engine.call(lambda client: client.tag(unfinished, repository, name))
+            if config.rebuild is not None:
+                # After the tag: others would build under a tag that nothing has, with the cache, for this request too.
+                await asyncio.to_thread(record_rebuild, build.identity, config.rebuild)
         finally:
             with contextlib.suppress(NotFound):
                 await self._engine.call(lambda client: client.remove_image(unfinished, noprune=True))
