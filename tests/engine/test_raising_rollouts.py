@@ -26,6 +26,8 @@ __all__ = ["raising_workflows"]
 UNREACHED = {
     "cancellation:cancel_workflows:0": "only jobs do",
     "cancellation:_cancel:0": "only jobs do",
+    "cancellation:send:0": "only jobs do",
+    "preflight:run:0": "a workflow of its own, before the job's",
     "children:_start:1": "a child of an earlier run has not ended: in test_trees.py",
     "rollout:run:2": "the end is run once more where the await of the first one has raised",
 }

@@ -37,7 +37,7 @@ async def asking(theatre: Theatre) -> Job:
 
 async def test_five_equal_errors_without_a_success_stop_the_job_and_resume_runs_the_rest(theatre: Theatre) -> None:
     theatre.hall.faults["play"] = errors(5)
-    job = await theatre.submit(repeats=TOTAL, concurrency=1)
+    job = await theatre.submit(repeats=TOTAL, concurrency=1, stop_after_errors=5)
     assert await statuses(theatre, job) == ["errored"] * 5 + ["not_started"] * (TOTAL - 5)
     unstarted = [result for result in job.results() if result.status == "not_started"]
     for result in unstarted:
@@ -55,7 +55,7 @@ async def test_five_equal_errors_without_a_success_stop_the_job_and_resume_runs_
 async def test_a_success_shows_that_nothing_is_wrong_with_all(theatre: Theatre) -> None:
     theatre.hall.faults["bad"] = errors(TOTAL)
     tasks = [theatre.task("good"), theatre.task("bad")]
-    job = await theatre.submit(*tasks, repeats=TOTAL, concurrency=1)
+    job = await theatre.submit(*tasks, repeats=TOTAL, concurrency=1, stop_after_errors=5)
     assert await statuses(theatre, job) == ["errored"] * TOTAL + ["passed"] * TOTAL
 
 
@@ -67,7 +67,7 @@ async def test_errors_of_other_kinds_do_not_add_up(theatre: Theatre) -> None:
         ImageBuildError("no space", key="image"),
     ]
     theatre.hall.faults["play"] = [*mixed, *mixed]
-    job = await theatre.submit(repeats=8, concurrency=1)
+    job = await theatre.submit(repeats=8, concurrency=1, stop_after_errors=5)
     assert await statuses(theatre, job) == ["errored"] * 8
 
 
@@ -110,3 +110,18 @@ async def test_a_question_outlives_the_run_of_a_workflow(theatre: Theatre) -> No
     assert progress.waiting == TOTAL - 5
     await job.decide(True)
     assert await statuses(theatre, job) == ["errored"] * TOTAL
+
+
+async def test_rollouts_that_are_still_open_may_show_that_nothing_is_wrong_with_all(theatre: Theatre) -> None:
+    theatre.hall.held = True
+    tasks = [theatre.task("good"), theatre.task("bad")]
+    theatre.hall.faults["bad"] = errors(TOTAL)
+    job = await theatre.submit(*tasks, repeats=TOTAL, concurrency=6, stop_after_errors=2)
+    waiting = await theatre.in_turn(6)
+    bad = [rollout for rollout in waiting if "/bad/" in rollout]
+    theatre.hall.release(*bad)
+    # Nothing is started while it is open whether all fail.
+    progress = await theatre.progress(job, lambda p: p.counts.errored == len(bad))
+    assert (progress.open_count, progress.asked) == (len(waiting) - len(bad), None)
+    theatre.hall.release_all()
+    assert await statuses(theatre, job) == ["errored"] * TOTAL + ["passed"] * TOTAL

@@ -149,8 +149,11 @@ RECORD = "/logs/artifacts/record"
 
 
 def job_config(tasks: Sequence[Path], jobs_dir: Path, **options: Any) -> JobConfig:
-    """A job of the demo agent in local sandboxes, unless the options, fields of `JobConfig`, say otherwise."""
-    given = {"paths": list(tasks), "jobs_dir": jobs_dir, "agents": ["demo"], "sandbox": "local"}
+    """A job of the demo agent in local sandboxes, unless the options, fields of `JobConfig`, say otherwise.
+
+    Its models are not asked before: many tests count their calls.
+    """
+    given = {"paths": list(tasks), "jobs_dir": jobs_dir, "agents": ["demo"], "sandbox": "local", "preflight": False}
     return JobConfig.model_validate(given | options)
 
 

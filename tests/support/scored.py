@@ -27,7 +27,7 @@ async def submit_job(
 ) -> Job:
     """options: fields of `JobConfig`."""
     again = options.pop("again", ())
-    given = {"paths": list(tasks), "jobs_dir": jobs_dir, "job_name": name, "sandbox": stack.sandbox}
+    given = {"paths": list(tasks), "jobs_dir": jobs_dir, "job_name": name, "sandbox": stack.sandbox, "preflight": False}
     config = JobConfig.model_validate(given | options)
     return await submit(plan_job(config), again=again)
 

@@ -57,7 +57,7 @@ def test_a_rollout_whose_model_never_answered_has_no_reward(rows: dict[str, Seen
 @pytest.mark.usefixtures("module_jobs")
 def test_a_job_whose_model_refuses_the_key_does_not_start_and_its_name_is_free(tmp_path: Path) -> None:
     task = write_model_task(tmp_path, "asked")
-    given = {"job_name": "mended", "sandbox": "local"}
+    given = {"job_name": "mended", "sandbox": "local", "preflight": True}
     side = SideCalls(without_tools=False)
     with ScriptedModel({"replies": [REPLIES["refused-key"]]}, side=side) as refusing, ScriptedModel(SOLVED) as model:
         with pytest.raises(ModelEndpointError, match=r"refuses POLICY_API_KEY: .* the key was revoked") as caught:

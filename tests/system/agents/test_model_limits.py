@@ -52,7 +52,7 @@ LOGIN = {
 async def submit_file(jobs_dir: Path, task: Path, agent: AgentSpec, **said: Any) -> Job:
     """Submit one rollout as a YAML file asks for it, beside its agent."""
     file = task.parent / f"{task.name}.yaml"
-    table = {"tasks_dir": [str(task)], "jobs_dir": str(jobs_dir), "sandbox": "local"} | said
+    table = {"tasks_dir": [str(task)], "jobs_dir": str(jobs_dir), "sandbox": "local", "preflight": False} | said
     file.write_text(yaml.safe_dump(table))
     config = JobConfig.model_validate(read_job_file(file) | {"agents": [agent]})
     return await submit(plan_job(config))

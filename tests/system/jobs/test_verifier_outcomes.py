@@ -142,8 +142,9 @@ def test_a_summary_counts_several_keys_by_key_alone(local_job: Path) -> None:
     keyed = [results["two-keys"], results["details"]]
     summary = summarize("job", 2, keyed)
     assert (summary.scored, summary.passed, summary.failed, summary.errored) == (1, 1, 0, 0)
-    assert (summary.mean_reward, summary.reward_interval.n, summary.pass_at_k) == (1.0, 1, {"1": 1.0})
-    assert {key: value.mean for key, value in summary.by_key.items()} == {"correctness": 0.5, "style": 1.0}
+    (about,) = summary.agents.values()
+    assert (summary.mean_reward, about.reward.n, summary.pass_at_k) == (1.0, 1, {"1": 1.0})
+    assert {key: value.mean for key, value in about.by_key.items()} == {"correctness": 0.5, "style": 1.0}
 
 
 @pytest.mark.parametrize(("name", "reward"), [("named-key", 1.0), ("weighed-keys", 0.75)])
