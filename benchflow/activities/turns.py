@@ -225,9 +225,10 @@ class TurnActivities:
         env = command_env(self.context, work.spec, task)
         if files.workdir_dir:
             source = directory / files.workdir_dir
-            await sandbox.upload(source, sandbox.ref.workdir)
+            start = "/" if task.starts_in_root(sandbox.ref.has_workdir) else sandbox.ref.workdir
+            await sandbox.upload(source, start)
             if (source / "setup.sh").is_file():
-                await run_step_setup(sandbox, step, env, work.spec.run.sandbox_setup_timeout)
+                await run_step_setup(sandbox, step, env, work.spec.run.sandbox_setup_timeout, cwd=start)
         config = task.steps[step.index]
         if config.healthcheck is not None:
             await check_health(sandbox, config.healthcheck, env)

@@ -86,7 +86,7 @@ class ScriptVerifier:
     room: Callable[[], HardeningBaseline | None] | None = None
     kills: KillNote | None = None
     starts_in_root: bool = False
-    """Whether `test.sh` starts in `/` instead of the workspace."""
+    """Whether `test.sh`, and what collects for it, start in `/` instead of the workspace."""
 
     is_split: bool = False
     """Whether it is of a task of the split layout, where several keys without a scalar are a reward."""
@@ -206,6 +206,7 @@ class ScriptVerifier:
             f"{self.key}-collect-{index}",
             ["sh", "-c", f"{{ {command.command}\n}} 2>&1"],
             env=self.env,
+            cwd="/" if self.starts_in_root else None,
             user=command.user,
             timeout=command.timeout_sec,
         )
@@ -224,6 +225,8 @@ class ScriptVerifier:
         if result.return_code != 0:
             raise VerifierError("the sandbox could not be made ready for the verifier", log_tail=result.stderr[-TAIL:])
         await self._bring(sandbox, None)
+        # As root, whose file it is: the verifier's own user could not.
+        await sandbox.control('chmod +x -- "$1" 2>/dev/null || :', f"{self.target}/{_SCRIPT}")
 
     async def _bring(self, sandbox: Sandbox, user: str | int | None) -> None:
         for source in self.sources:
