@@ -138,7 +138,7 @@ class CleanRoom:
         sandbox = await self.blueprint.start_alone(self.name, self.labels, self.start_sec, **where)
         if not await sandbox.was_started(_ARRIVED):
             await self.blueprint.make_ready(sandbox, self.env, self.secrets)
-            keep_baseline(await baseline_of_room(sandbox, self.user), self.evidence / _ROOM)
+            keep_baseline(await baseline_of_room(sandbox, self.blueprint.task, self.user), self.evidence / _ROOM)
             await put_for_room(sandbox, self.evidence)
             # After a crash, what the verifier has begun to do there must not be undone.
             await sandbox.exec_once(_ARRIVED, ["true"], cwd="/")

@@ -85,7 +85,7 @@ async def _as_left(place: Place, found: FoundTask, room: Room) -> AsyncIterator[
     try:
         async with started(setting) as sandbox:
             if setting.has_clean_room:
-                room.before = await baseline_of_room(sandbox, setting.config.user)
+                room.before = await baseline_of_room(sandbox, found.task, setting.config.user)
                 await put_work(sandbox, kept, kept.parent)
             else:
                 await put_workspace(sandbox, kept)
