@@ -122,6 +122,8 @@ class Blueprint:
             # Where it cannot be enforced, that is recorded when the rollout is planned.
             storage_mb=config.storage_mb if self.provider.capabilities().storage_limit else None,
             hidden=self.hidden,
+            # That of a world's image is for the world's own program.
+            image_user=image.user if self.environment is None else None,
         )
 
     async def start_alone(self, name: str, labels: dict[str, str], limit: float, **where: Any) -> Sandbox:
@@ -150,12 +152,17 @@ class Blueprint:
         return builds + start_sec + sum(command.timeout_sec for command in config.setup_commands) + health
 
 
-async def baseline_of_room(sandbox: Sandbox, user: str | int | None) -> HardeningBaseline:
-    """What a fresh sandbox is before the agent's work is put into it. user: the verifier's.
+async def baseline_of_room(sandbox: Sandbox, task: Task, user: str | int | None) -> HardeningBaseline:
+    """What a fresh sandbox is before the agent's work is put into it. user: whom the verifier's table names.
 
     Nobody acts there, so that no program has to be looked at as one that somebody may have changed.
     """
-    return await take_baseline(sandbox, agent=AGENT_USER, verifier=user)
+    return await take_baseline(sandbox, agent=AGENT_USER, verifier=user, default=verifies_as(task, sandbox))
+
+
+def verifies_as(task: Task, sandbox: Sandbox) -> str | None:
+    """Return whom a verifier runs as that its table does not name, unless that is the agent; None for root."""
+    return sandbox.ref.image_user if task.layout == "split" else None
 
 
 async def start_within(starting: Awaitable[Sandbox], limit: float) -> Sandbox:

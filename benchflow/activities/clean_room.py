@@ -31,16 +31,9 @@ from benchflow.contracts.rollout import Failure
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import ArtifactSpec, VerifierConfig
 from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
-from benchflow.planes.reward.capture import (
-    PUT_SEC,
-    WORKSPACE,
-    keep_artifacts,
-    keep_workspace,
-    kept_workspace,
-    put_artifacts,
-    put_workspace,
-)
+from benchflow.planes.reward.capture import WORKSPACE, keep_artifacts, keep_workspace, kept_workspace
 from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline, read_baseline
+from benchflow.planes.reward.placement import PUT_SEC, put_work
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -88,8 +81,7 @@ async def keep_for_room(
 async def put_for_room(sandbox: Sandbox, evidence: Path) -> None:
     """Put into a fresh sandbox what was kept for it. Raises `VerifierError`."""
     workspace = kept_workspace(_place(evidence))
-    await put_artifacts(sandbox, workspace.parent)
-    await put_workspace(sandbox, workspace)
+    await put_work(sandbox, workspace, workspace.parent)
 
 
 async def end_rooms(provider: str, results: Path) -> None:
@@ -111,7 +103,7 @@ def clean_room_sec(blueprint: Blueprint, step: str | None, config: VerifierConfi
     """The most seconds that a step's verifier waits for its clean room; 0 where it needs none."""
     if config.sandbox_mode == "shared":
         return 0.0
-    return blueprint.of_verifier(step, config, None).ready_sec(run.sandbox_setup_timeout) + 3 * PUT_SEC
+    return blueprint.of_verifier(step, config, None).ready_sec(run.sandbox_setup_timeout) + 4 * PUT_SEC
 
 
 def _place(evidence: Path) -> Path:
@@ -146,7 +138,7 @@ class CleanRoom:
         sandbox = await self.blueprint.start_alone(self.name, self.labels, self.start_sec, **where)
         if not await sandbox.was_started(_ARRIVED):
             await self.blueprint.make_ready(sandbox, self.env, self.secrets)
-            keep_baseline(await baseline_of_room(sandbox, self.user), self.evidence / _ROOM)
+            keep_baseline(await baseline_of_room(sandbox, self.blueprint.task, self.user), self.evidence / _ROOM)
             await put_for_room(sandbox, self.evidence)
             # After a crash, what the verifier has begun to do there must not be undone.
             await sandbox.exec_once(_ARRIVED, ["true"], cwd="/")

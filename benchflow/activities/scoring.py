@@ -310,7 +310,8 @@ class ScoringActivities:
             await verifier.end_agent(scene.sandbox)
             return
         config = scene.config
-        report = await harden(scene.sandbox, baseline, config.hardening, verifier=config.user, trusted=scene.is_trusted)
+        user = verifier.user
+        report = await harden(scene.sandbox, baseline, config.hardening, verifier=user, trusted=scene.is_trusted)
         own = sorted(verifier.pinned(scene.sandbox).keys() & verifier.env.keys())
         report = scene.redact.within(report.model_copy(update={"own_env": own}).model_dump(mode="json"))
         write_atomic(scene.evidence / _HARDENING, json.dumps(report, indent=2).encode() + b"\n", durable=False)

@@ -25,6 +25,7 @@ from benchflow.activities.agents import (
     without_secrets,
 )
 from benchflow.activities.attempts import is_cancelled
+from benchflow.activities.blueprint import verifies_as
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.environments import command_env, died, world_of
 from benchflow.activities.freezing import thaw
@@ -225,9 +226,11 @@ class TurnActivities:
         env = command_env(self.context, work.spec, task)
         if files.workdir_dir:
             source = directory / files.workdir_dir
-            await sandbox.upload(source, sandbox.ref.workdir)
+            start = "/" if task.starts_in_root(sandbox.ref.has_workdir) else sandbox.ref.workdir
+            await sandbox.upload(source, start)
             if (source / "setup.sh").is_file():
-                await run_step_setup(sandbox, step, env, work.spec.run.sandbox_setup_timeout)
+                user, limit = task.acts_as(step.name, sandbox.ref.image_user), work.spec.run.sandbox_setup_timeout
+                await run_step_setup(sandbox, step, env, limit, cwd=start, user=user)
         config = task.steps[step.index]
         if config.healthcheck is not None:
             await check_health(sandbox, config.healthcheck, env)
@@ -241,9 +244,11 @@ class TurnActivities:
         if read_baseline(evidence) is not None:
             return
         # Where nobody acts but the engine's own agents, which are trusted, nobody has changed the system.
-        agent = work.session.user if work.session is not None else AGENT_USER
-        verifier = config_of(task, work.step.name).user
-        keep_baseline(await take_baseline(sandbox, agent=agent, verifier=verifier), evidence)
+        # The user is an agent's nevertheless: the oracle's work is verified as an agent's would be.
+        own = AGENT_USER if task.agent.user in (None, "root", 0, "0") else task.agent.user
+        agent = work.session.user if work.session is not None else own
+        verifier, default = config_of(task, work.step.name).user, verifies_as(task, sandbox)
+        keep_baseline(await take_baseline(sandbox, agent=agent, verifier=verifier, default=default), evidence)
 
     # --- the oracle ----------------------------------------------------------------------------------
 
@@ -262,6 +267,7 @@ class TurnActivities:
                 env=command_env(self.context, work.spec, task, task.oracle.env),
                 timeout=step.timeout_sec,
                 cwd="/" if task.starts_in_root(sandbox.ref.has_workdir) else None,
+                user=task.acts_as(step.name, sandbox.ref.image_user),
             )
         except asyncio.CancelledError:
             # A cancelled rollout stops its agent; a worker that only shuts down leaves it running.

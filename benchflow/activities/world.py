@@ -130,11 +130,13 @@ async def run_setup_commands(sandbox: Sandbox, task: Task, env: dict[str, str], 
             )
 
 
-async def run_step_setup(sandbox: Sandbox, step: Step, env: dict[str, str], timeout: float) -> None:
-    """Run the `setup.sh` that a step's `workdir/` brought, once. Raises `SetupCommandError`."""
-    run = "chmod +x ./setup.sh; command -v bash >/dev/null && exec bash ./setup.sh; exec sh ./setup.sh"
+async def run_step_setup(
+    sandbox: Sandbox, step: Step, env: dict[str, str], timeout: float, *, cwd: str, user: str | int | None
+) -> None:
+    """Run the `setup.sh` that a step's `workdir/` brought to `cwd`, once. Raises `SetupCommandError`."""
+    run = "chmod +x ./setup.sh 2>/dev/null; command -v bash >/dev/null && exec bash ./setup.sh; exec sh ./setup.sh"
     result = await sandbox.exec_once(
-        f"step-setup-{step.index}", ["sh", "-c", run], env=env, cwd=sandbox.ref.workdir, timeout=timeout
+        f"step-setup-{step.index}", ["sh", "-c", run], env=env, cwd=cwd, user=user, timeout=timeout
     )
     if result.return_code != 0 or result.timed_out:
         how = f"took longer than {timeout:g} s" if result.timed_out else f"ended with {result.return_code}"

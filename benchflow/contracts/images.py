@@ -46,6 +46,9 @@ class ImageRef(Model):
     workdir: str | None = None
     built: bool = False
     warnings: tuple[str, ...] = ()
+    user: str | None = None
+    """Its USER, None for root or where it names none."""
+
     id: str | None = None
     """Of its content, from the provider, where another image may get the same reference. None where none can."""
 
@@ -53,3 +56,8 @@ class ImageRef(Model):
     def identity(self) -> str:
         """Return what no other image has."""
         return self.id or self.reference
+
+
+def user_of(named: str | None) -> str | None:
+    """Return an image's USER as an `ImageRef` has it. named: as the image has it."""
+    return named if named and named.partition(":")[0] not in ("", "root", "0") else None

@@ -77,6 +77,8 @@ class SandboxSpec(Model):
     mounts: tuple[Mount, ...] = ()
     entrypoint: Literal["wraps", "none", "first", "below"] = "wraps"
     ports: tuple[int, ...] = ()
+    image_user: str | None = None
+    """USER of the image that the task names, also where `image` is a later state of it. None for root."""
 
     @property
     def named_workdir(self) -> str | None:
@@ -111,6 +113,8 @@ class SandboxRef(Model):
     has_workdir: bool = True
     """Whether the task or its image names the workspace. Where neither does, it is one of the provider's choice, and
     commands of the image itself start in `/`."""
+    image_user: str | None = None
+    """As the `SandboxSpec` has it. The engine's own commands are root's nevertheless, unless they name a user."""
 
 
 class SandboxExecResult(Model):

@@ -345,6 +345,16 @@ class Task(Model):
         """
         return self.layout == "split" and not has_workdir
 
+    def acts_as(self, step: str | None, image_user: str | None) -> str | int | None:
+        """Return who its oracle and a step's `setup.sh` run as, None for root.
+
+        In the split layout, as published ones expect it, whom the agent's table names, else the image's user.
+        """
+        if self.layout != "split":
+            return None
+        own = next((one.agent.user for one in self.steps if one.name == step), None)
+        return next((user for user in (own, self.agent.user) if user is not None), image_user)
+
     @property
     def n_turns(self) -> int:
         """How many turns its agents have."""

@@ -19,7 +19,7 @@ from benchflow.contracts.reward import VerifyResult, Workbench
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.errors import BenchFlowError, SandboxError, UntrustedJobError, VerifierError
 from benchflow.paths import StatePaths
-from benchflow.planes.reward.capture import put_artifacts, put_workspace
+from benchflow.planes.reward.placement import put_work, put_workspace
 from benchflow.planes.reward.workbench import SandboxWorkbench
 from benchflow.rescoring.place import UNPINNED, Place
 from benchflow.rescoring.record import changes
@@ -85,9 +85,10 @@ async def _as_left(place: Place, found: FoundTask, room: Room) -> AsyncIterator[
     try:
         async with started(setting) as sandbox:
             if setting.has_clean_room:
-                room.before = await baseline_of_room(sandbox, setting.config.user)
-                await put_artifacts(sandbox, kept.parent)
-            await put_workspace(sandbox, kept)
+                room.before = await baseline_of_room(sandbox, found.task, setting.config.user)
+                await put_work(sandbox, kept, kept.parent)
+            else:
+                await put_workspace(sandbox, kept)
             yield sandbox
     finally:
         with suppress(SandboxError):

@@ -16,6 +16,7 @@ import yaml
 
 from benchflow.confined import MAX_TEXT, read_regular
 from benchflow.contracts.base import Model
+from benchflow.contracts.images import user_of
 from benchflow.contracts.task import Task
 from benchflow.errors import StoreError, TaskError, TaskParseError, TaskValueError
 from benchflow.tasks.layout import ORACLE_DIRS, VERIFIER_DIRS
@@ -174,8 +175,11 @@ def _meaning(task: Task) -> dict[str, Any]:
 _WORKDIR = re.compile(r"^\s*WORKDIR\s", re.M | re.I)
 
 
+_USER = re.compile(r"^\s*USER\s+(\S+)", re.M | re.I)
+
+
 def _warnings(root: Path, moves: list[tuple[str, str]], before: Task) -> list[str]:
-    """Return what may mean something else now: where scripts start, and files that name the oracle's old place."""
+    """Return what may mean something else now: where and as whom scripts start, who names the old oracle."""
     found = []
     named = _WORKDIR.search(read_text(root / before.dockerfile)) if before.dockerfile else None
     if before.sandbox.workdir is None and named is None:
@@ -183,6 +187,13 @@ def _warnings(root: Path, moves: list[tuple[str, str]], before: Task) -> list[st
             "neither the task nor its Dockerfile names a workspace; if its image does not either, test.sh and solve.sh "
             "started in /, and start in /app or /root now: name one, or begin them with `cd /`"
         )
+    users = _USER.findall(read_text(root / before.dockerfile)) if before.dockerfile else []
+    if users and (user := user_of(users[-1])) and before.verifier.user is None:
+        found.append(
+            f"the Dockerfile's USER {user} ran test.sh and solve.sh, and root does now: name it in verifier.user"
+        )
+    if any(table.user is not None for table in (before.agent, *(step.agent for step in before.steps))):
+        found.append("agent.user ran solve.sh and a step's setup.sh, and root does now")
     for old, new in moves:
         for path in sorted((root / new).rglob("*")):
             if (

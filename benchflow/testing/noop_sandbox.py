@@ -192,6 +192,7 @@ class NoopProvider:
                 generation=generation,
                 workdir=spec.named_workdir or "/app",
                 has_workdir=spec.named_workdir is not None,
+                image_user=spec.image_user,
             )
         )
 

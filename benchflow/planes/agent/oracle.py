@@ -1,4 +1,4 @@
-"""The oracle: the task's own solution, run as root in the workspace. It measures the task, not a model."""
+"""The oracle: the task's own solution, run in the workspace, mostly as root. It measures the task, not a model."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ async def run_oracle(
     env: dict[str, str],
     timeout: float | None,
     cwd: str | None = None,
+    user: str | int | None = None,
 ) -> tuple[TurnResult, list[dict[str, Any]]]:
     """Run `solve.sh` once under `key`; the turn and its trajectory lines.
 
     source: the oracle's directory on this host; target: where it lies in the sandbox (absolute). cwd: where it starts,
-    the workspace by default.
+    the workspace by default. user: who it is, root by default.
     """
     if source is None or not (source / "solve.sh").is_file():
         raise UnsupportedFeatureError(
@@ -48,7 +49,7 @@ async def run_oracle(
         await sandbox.upload(source, target)
     script = f"{target}/solve.sh"
     cwd = cwd or sandbox.ref.workdir
-    result = await sandbox.exec_once(key, ["sh", "-c", _RUN, script], env=env, cwd=cwd, timeout=timeout)
+    result = await sandbox.exec_once(key, ["sh", "-c", _RUN, script], env=env, cwd=cwd, user=user, timeout=timeout)
     try:
         output = (await sandbox.read_file(OUTPUT)).decode(errors="replace")
     except FileNotFoundError:

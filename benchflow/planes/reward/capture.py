@@ -1,4 +1,4 @@
-"""What scoring needs of a sandbox, brought out of it before a verifier runs, and the workspace put into another one.
+"""What scoring needs of a sandbox, brought out of it before a verifier runs.
 
 Everything lies below a rollout's evidence directory: `inputs/<path>` for files that scorers read, `workspace.tar` for
 the whole workspace, `artifacts.tar` for what lies elsewhere and is declared to be the agent's work, too. What could not
@@ -12,25 +12,22 @@ import asyncio
 import json
 import os
 import posixpath
-import shlex
 import stat
-import tarfile
 import tempfile
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, aclosing
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from benchflow.archive_reader import ArchiveLimits, read_archive
-from benchflow.confined import MAX_ENTRIES, ConfinedDirectory, ConfinedPath
+from benchflow.archive_reader import ArchiveLimits
+from benchflow.confined import ConfinedDirectory, ConfinedPath
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec, Task, VerifierConfig
 from benchflow.errors import SandboxError, SandboxLostError, VerifierError
 from benchflow.planes.reward.functions import make_function
 from benchflow.planes.reward.inputs import judged_directory, strategy_of
-from benchflow.planes.sandbox.archives import excluded
 from benchflow.store import storage_errors, write_atomic
-from benchflow.stored_files import open_stored, read_stored
+from benchflow.stored_files import read_stored
 
 INPUTS = "inputs"
 WORKSPACE = "workspace.tar"
@@ -38,11 +35,6 @@ ARTIFACTS = "artifacts.tar"
 LEFT = "/logs/artifacts"
 """A directory of every sandbox whose content is an artifact, whether or not a task declares it."""
 
-PUT_SEC = 600.0
-"""For a workspace to be put in place."""
-
-_STAGED = "/var/lib/benchflow/workspace.tar"
-_REST = "/var/lib/benchflow/workspace.sh"
 _DECLARED = "declared.json"
 _END = bytes(1024)
 """What an archive ends with."""
@@ -56,29 +48,6 @@ _MEASURE = r"""
 [ -e "$1" ] || exit 44
 size=$(du -sHb -- "$1" 2>/dev/null) && [ -n "$size" ] && { echo "${size%%[!0-9]*}"; exit; }
 size=$(du -sHk -- "$1") && echo "$((${size%%[!0-9]*} * 1024))"
-"""
-# By patterns, since not every image has `find`. $3: a script, for what not every `tar` puts back.
-_PUT = r"""
-set -e
-mkdir -p -- "$1"
-cd -- "$1"
-for each in * .[!.]* ..?*; do
-  if [ -e "$each" ] || [ -h "$each" ]; then rm -rf -- "./$each"; fi
-done
-tar -xpf "$2"
-sh "$3"
-rm -f -- "$2" "$3"
-"""
-# $1 the archive, $2 a script as above, then what it may hold, relative to /.
-_PUT_EACH = r"""
-set -e
-tar=$1 rest=$2
-shift 2
-cd /
-for each; do rm -rf -- "./$each"; mkdir -p -- "$(dirname -- "./$each")"; done
-tar -xpf "$tar"
-sh "$rest"
-rm -f -- "$tar" "$rest"
 """
 # The numbers of those arguments that are there.
 _WHICH = 'n=0; for each; do if [ -e "$each" ] || [ -h "$each" ]; then echo "$n"; fi; n=$((n + 1)); done'
@@ -112,7 +81,7 @@ async def keep_inputs(sandbox: Sandbox, paths: Sequence[str], evidence: Path, *,
     paths: absolute. limit_bytes: of all of them together. Each is brought once, also when this is called again.
     """
     record = evidence / f"{INPUTS}.json"
-    told: dict[str, str | None] = _read(record) or {}
+    told: dict[str, str | None] = read_record(record) or {}
     # What lies in another comes after it.
     for path in sorted({posixpath.normpath(path) for path in paths}):
         if path in told:
@@ -192,7 +161,7 @@ async def keep_workspace(sandbox: Sandbox, evidence: Path, *, limit_bytes: int) 
 async def _keep(sandbox: Sandbox, target: Path, what: str, base: str, members: Sequence[str], limit: int) -> list[str]:
     """Pack what lies below a directory of the sandbox into `target`, unless that was done before; warnings."""
     record = target.with_suffix(".json")
-    told = _read(record)
+    told = read_record(record)
     if told is None:
         with storage_errors(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -242,118 +211,13 @@ def kept_workspace(evidence: Path) -> Path:
     """The workspace that `keep_workspace` kept. Raises `VerifierError` with what kept it from being kept."""
     kept = evidence / WORKSPACE
     if not kept.is_file():
-        notes = (_read(kept.with_suffix(".json")) or {}).get("warnings", [])
+        notes = (read_record(kept.with_suffix(".json")) or {}).get("warnings", [])
         raise VerifierError(
             f"the verifier's own sandbox cannot be given the workspace: {'; '.join(notes) or 'it was not kept'}",
             key="verifier.sandbox_mode",
             remedy='keep the workspace small, or verify where the agent worked: sandbox_mode "shared"',
         )
     return kept
-
-
-async def put_workspace(sandbox: Sandbox, tar: Path) -> None:
-    """Make the workspace of a fresh sandbox what `tar` holds, and nothing else: owners, modes, times, links.
-
-    Raises `VerifierError` when the archive cannot be read or the sandbox cannot take it.
-    """
-    await _stage(sandbox, tar, lambda name: True)
-    await _put(sandbox, tar, _PUT, sandbox.ref.workdir, _STAGED, _REST)
-
-
-async def _stage(sandbox: Sandbox, tar: Path, wanted: Callable[[str], bool]) -> None:
-    """Bring the wanted members of an archive into the sandbox, with the script that completes them."""
-    with tempfile.NamedTemporaryFile(prefix="benchflow-workspace-") as file:
-        try:
-            rest = await asyncio.to_thread(_retell, tar, file, wanted)
-        except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
-            # Values: of times and owners that no archive can hold.
-            raise VerifierError(f"what was kept cannot be read: {error}", file=str(tar)) from error
-        await sandbox.upload(Path(file.name), _STAGED)
-    await sandbox.write_file(_REST, rest, mode=0o600)
-
-
-async def _put(sandbox: Sandbox, tar: Path, script: str, *args: str) -> None:
-    result = await sandbox.exec(["sh", "-c", script, "sh", *args], cwd="/", timeout=PUT_SEC)
-    if result.return_code != 0:
-        raise VerifierError(
-            "what was kept could not be put into the sandbox",
-            file=str(tar),
-            remedy="see that the image has `tar`, and room for it",
-            log_tail=result.stderr[-2000:],
-        )
-
-
-def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool]) -> str:
-    """Write an archive of the wanted content that leads nowhere else, and that every `tar` unpacks alike.
-
-    Returns a script, to be run in the workspace afterwards.
-
-    A sandbox made it, whose root the agent may have been. Owners are numbers alone, since names may mean others in
-    another image. Directories come last, the deepest first: what is written into one changes its time.
-    """
-    directories: list[tuple[int, tarfile.TarInfo]] = []
-    links: list[tarfile.TarInfo] = []
-    seen: dict[str, bool] = {}
-    parents: set[str] = set()
-    with (
-        open_stored(tar) as packed,
-        tarfile.open(fileobj=sink, mode="w", format=tarfile.GNU_FORMAT) as archive,
-    ):
-        for member in read_archive(packed, limits_of(packed)):
-            name = "/".join(member.parts) or "."
-            above = {str(parent) for parent in PurePosixPath(name).parents}
-            covered = any(seen.get(parent) is False for parent in above)
-            if member.leads_out or not wanted(name) or name in seen or covered:
-                continue
-            is_directory = member.info.isdir()
-            if not is_directory and name in parents:
-                continue
-            info = _entry(member.info, name)
-            if info is None or (info.islnk() and (info.linkname not in seen or seen[info.linkname])):
-                continue
-            seen[name] = is_directory
-            parents |= above
-            if len(parents) > MAX_ENTRIES:
-                raise tarfile.ReadError(f"it has more than {MAX_ENTRIES} directories")
-            if is_directory:
-                directories.append((0 if name == "." else len(above), info))
-            else:
-                archive.addfile(info, member.content)
-                if info.issym() or info.islnk():
-                    links.append(info)
-        for _, info in sorted(directories, key=lambda found: found[0], reverse=True):
-            archive.addfile(info)
-    sink.flush()
-    return _rest(links, [info for _, info in directories])
-
-
-def _rest(links: Sequence[tarfile.TarInfo], directories: Sequence[tarfile.TarInfo]) -> str:
-    """What a `tar` leaves undone that makes links after all else, and links of root's alone."""
-    changed = {posixpath.dirname(link.name) or "." for link in links} | {"."}
-    lines = [
-        f"chown -h {link.uid}:{link.gid} {shlex.quote(f'./{link.name}')}"
-        for link in links
-        if link.issym() and (link.uid, link.gid) != (0, 0)
-    ]
-    lines += [f"touch -d @{int(d.mtime)} {shlex.quote(f'./{d.name}')}" for d in directories if d.name in changed]
-    return "\n".join(["set -e", *lines, ""])
-
-
-def _entry(member: tarfile.TarInfo, name: str) -> tarfile.TarInfo | None:
-    """The header of a file, directory, link or pipe; None for anything else."""
-    info = tarfile.TarInfo(name)
-    info.mode, info.uid, info.gid, info.mtime = member.mode & 0o7777, member.uid, member.gid, member.mtime
-    if member.isreg():
-        info.size = member.size
-    elif member.issym():
-        info.type, info.linkname = tarfile.SYMTYPE, member.linkname
-    elif member.islnk():
-        info.type, info.linkname = tarfile.LNKTYPE, posixpath.normpath(member.linkname)
-    elif member.isdir() or member.isfifo():
-        info.type = member.type
-    else:
-        return None
-    return info
 
 
 # --- artifacts -------------------------------------------------------------------------------------------
@@ -378,34 +242,16 @@ async def keep_artifacts(
     return await _keep(sandbox, evidence / ARTIFACTS, "the artifacts", "/", names, limit_bytes) if names else []
 
 
-async def put_artifacts(sandbox: Sandbox, evidence: Path) -> None:
-    """Put what `keep_artifacts` kept where it was, and nothing else that its archive may hold.
-
-    Raises what `put_workspace` does, and `VerifierError` for artifacts that could not be kept.
-    """
-    declared: dict[str, list[str]] = _read(evidence / _DECLARED) or {}
-    tar = evidence / ARTIFACTS
-    record = _read(tar.with_suffix(".json"))
-    if record is None:
-        return
-    if not record["kept"]:
-        said = "; ".join(record["warnings"])
-        raise VerifierError(f"the verifier's own sandbox cannot be given the artifacts: {said}", key="artifacts")
-
-    def wanted(name: str) -> bool:
-        above = {name, *map(str, PurePosixPath(name).parents)}
-        roots = [path for path in declared if path in above]
-        return any(not excluded(posixpath.relpath(name, root), declared[root]) for root in roots)
-
-    await _stage(sandbox, tar, wanted)
-    await _put(sandbox, tar, _PUT_EACH, _STAGED, _REST, *declared)
-
-
 # --- records ---------------------------------------------------------------------------------------------
 
 
-def _read(file: Path) -> dict[str, Any] | None:
-    """What was written down; None when nothing was."""
+def read_declared(evidence: Path) -> dict[str, list[str]]:
+    """Return the artifacts that `keep_artifacts` looked for, relative to `/`, with what is left out of each."""
+    return read_record(evidence / _DECLARED) or {}
+
+
+def read_record(file: Path) -> dict[str, Any] | None:
+    """Return what was written down; None when nothing was."""
     try:
         told: dict[str, Any] = json.loads(read_stored(file))
     except FileNotFoundError:

@@ -86,7 +86,7 @@ class ScriptVerifier:
     room: Callable[[], HardeningBaseline | None] | None = None
     kills: KillNote | None = None
     starts_in_root: bool = False
-    """Whether `test.sh` starts in `/` instead of the workspace."""
+    """Whether `test.sh`, and what collects for it, start in `/` instead of the workspace."""
 
     is_split: bool = False
     """Whether it is of a task of the split layout, where several keys without a scalar are a reward."""
@@ -166,7 +166,7 @@ class ScriptVerifier:
         if not end.exists():
             if not await sandbox.was_started(self.key):
                 await make_room(*room)
-                await self._bring(sandbox, self.config.user)
+                await self._bring(sandbox, self.user)
             outcome = await self._execute(sandbox, SOFT_ENV)
             await self._fetch(sandbox, logs)
             kept = {"stdout": outcome.stdout[-100:], "stderr": outcome.stderr[-100:]}
@@ -206,7 +206,8 @@ class ScriptVerifier:
             f"{self.key}-collect-{index}",
             ["sh", "-c", f"{{ {command.command}\n}} 2>&1"],
             env=self.env,
-            user=command.user,
+            cwd="/" if self.starts_in_root else None,
+            user=command.user if command.user is not None else self._default_user,
             timeout=command.timeout_sec,
         )
         file = logs / f"collect-{index}.txt"
@@ -224,6 +225,8 @@ class ScriptVerifier:
         if result.return_code != 0:
             raise VerifierError("the sandbox could not be made ready for the verifier", log_tail=result.stderr[-TAIL:])
         await self._bring(sandbox, None)
+        # As root, whose file it is: the verifier's own user could not.
+        await sandbox.control('chmod +x -- "$1" 2>/dev/null || :', f"{self.target}/{_SCRIPT}")
 
     async def _bring(self, sandbox: Sandbox, user: str | int | None) -> None:
         for source in self.sources:
@@ -231,7 +234,7 @@ class ScriptVerifier:
         if self.evidence is not None:
             await sandbox.upload(self.evidence, EVIDENCE, user=user)
         if (baseline := self._pinned_by) is not None and self.config.hardening.pin_environment:
-            await put_plugins(sandbox, baseline, self.config.pytest_plugins, user=self.config.user)
+            await put_plugins(sandbox, baseline, self.config.pytest_plugins, user=self.user)
         if self.document is not None and (env := self._kit_env()):
             told = kit.kit_manifest(self.document, env, self.rubrics)
             await sandbox.write_file(kit.MANIFEST, told, user=user)
@@ -251,7 +254,7 @@ class ScriptVerifier:
             ["sh", "-c", RUN.format(script=script, command=command, output=OUTPUT)],
             env={EVIDENCE_VARIABLE: EVIDENCE, **self._kit_env(), **(env or {}), **self.pinned(sandbox), **self.env},
             cwd=self.directory(sandbox),
-            user=self.config.user,
+            user=self.user,
             timeout=self.config.timeout_sec,
         )
 
@@ -269,8 +272,19 @@ class ScriptVerifier:
         return kit.kit_env(self.target, self._place(strategy.root or "."), criteria, self.document)
 
     @property
+    def user(self) -> str | int | None:
+        """Who it runs as, None for root."""
+        return self._default_user if self.config.user is None else self.config.user
+
+    @property
+    def _default_user(self) -> str | None:
+        """Who is meant where the task names nobody."""
+        baseline = self._pinned_by
+        return baseline.user if baseline is not None else None
+
+    @property
     def _user(self) -> str:
-        return "root" if self.config.user is None else str(self.config.user)
+        return "root" if self.user is None else str(self.user)
 
     def _place(self, path: str) -> str:
         """Where a path of the verifier's document lies in the sandbox; written from its directory, or the task's."""

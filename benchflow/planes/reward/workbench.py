@@ -60,7 +60,7 @@ class SandboxWorkbench:
 
         files: put in place before, by absolute path. Raises `SandboxError`.
         """
-        own_key, user = f"{self._verifier.key}-run-{key}", self._verifier.config.user
+        own_key, user = f"{self._verifier.key}-run-{key}", self._verifier.user
         async with self._turn:
             sandbox = await self._settled()
             if not await sandbox.was_started(own_key):

@@ -85,7 +85,7 @@ class Builds(Fixtures):
             "ENV THIRD=image",
             log=log,
         )
-        assert image.built and image.workdir == "/place/deep"
+        assert image.built and (image.workdir, image.user) == ("/place/deep", "worker")
         assert "useradd -m worker" in log.read_text()
         sandbox = await start(image=image, env={"THIRD": "sandbox"})
         assert sandbox.ref.workdir == "/place/deep"
@@ -102,6 +102,10 @@ class Builds(Fixtures):
 
     async def test_the_root_as_working_directory_counts_as_unset(self, context: BuildContext) -> None:
         assert (await context.build("WORKDIR /")).workdir is None
+
+    async def test_root_as_user_counts_as_unset(self, context: BuildContext) -> None:
+        built = [await context.build("USER 1234:0", *more) for more in ((), ("USER root",), ("USER 0:0",))]
+        assert [image.user for image in built] == ["1234:0", None, None]
 
     async def test_an_equal_context_is_one_image_and_a_changed_one_another(self, context: BuildContext) -> None:
         first = await context.build("RUN true")

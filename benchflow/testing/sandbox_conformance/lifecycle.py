@@ -121,11 +121,13 @@ class Starting(Fixtures):
     ) -> None:
         other = image.model_copy(update={"workdir": "/image"})
         plain = image.model_copy(update={"workdir": None})
-        wanted: tuple[dict[str, Any], ...] = ({"workdir": "/asked", "image": other}, {"image": other}, {"image": plain})
+        asks = {"workdir": "/asked", "image": other, "image_user": "somebody"}
+        wanted: tuple[dict[str, Any], ...] = (asks, {"image": other}, {"image": plain})
         asked, images, none = await asyncio.gather(*(start(**fields) for fields in wanted))
         assert (asked.ref.workdir, images.ref.workdir) == ("/asked", "/image")
         assert none.ref.workdir in ("/root", "/app")
         assert [one.ref.has_workdir for one in (asked, images, none)] == [True, True, False]
+        assert [one.ref.image_user for one in (asked, images, none)] == ["somebody", None, None]
 
     async def test_the_log_directories_are_there_with_their_modes(self, sandbox: Sandbox) -> None:
         directories = ("/logs", "/logs/agent", "/logs/verifier", "/logs/artifacts")

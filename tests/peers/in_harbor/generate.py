@@ -139,6 +139,9 @@ class TaskWriter:
             # docs/hardening.md says, so that its files are nothing to compare.
             self.is_separate = True
             table["artifacts"] = ["/tmp/solved", *table.get("artifacts", [])]
+        if f"USER {IMAGE_USER}" in self.dockerfile_lines and table.get("agent", {}).get("user") == IMAGE_USER:
+            # Of an image whose user the agent is, our verifier is root, as docs/rewards.md says; Harbor's is that user.
+            table["agent"]["user"] = "daemon"
         for part in (table["environment"], verifier.get("environment", {})):
             if "docker_image" in table["environment"] and part.get("workdir", "/") not in EXISTING:
                 part["workdir"] = self.random.choice(EXISTING)
@@ -214,8 +217,11 @@ def with_relative_workdir(task: TaskWriter, table: dict[str, Any]) -> None:
     task.dockerfile_lines += ["WORKDIR /image", "WORKDIR deeper", "ENV IMAGE_A=of-the-image SHARED=of-the-image"]
 
 
+IMAGE_USER = "nobody"
+
+
 def with_user(task: TaskWriter, table: dict[str, Any]) -> None:
-    task.dockerfile_lines += ["WORKDIR /image/open", "RUN chmod 777 .", 'ENV IMAGE_B="two words"', "USER nobody"]
+    task.dockerfile_lines += ["WORKDIR /image/open", "RUN chmod 777 .", 'ENV IMAGE_B="two words"', f"USER {IMAGE_USER}"]
     if task.random.random() < 0.6:
         table.pop("workdir", None)
 

@@ -17,9 +17,10 @@ from support.verified_sandboxes import InDocker, InLocal, sh
 from benchflow.contracts.images import ImageConfig
 from benchflow.contracts.reward import RewardFuncSpec, RewardTable
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import JudgeConfig, Task, VerifierConfig, VerifierDocument
+from benchflow.contracts.task import ArtifactSpec, JudgeConfig, Task, VerifierConfig, VerifierDocument
 from benchflow.errors import VerifierError
-from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace, put_workspace
+from benchflow.planes.reward.capture import inputs_of, keep_artifacts, keep_inputs, keep_workspace
+from benchflow.planes.reward.placement import put_work, put_workspace
 from benchflow.testing.sandbox_conformance.fixtures import Start
 from benchflow.testing.waiting import until
 
@@ -152,6 +153,32 @@ class TestKeeping(Moving, InLocal):
             == ". ./good ./link ./srv ./srv/inner "
         )
         assert await sh(own, f"ls /srv; ls {own.ref.workdir}/../bad /bad 2>/dev/null || true") == ""
+
+    async def test_an_artifact_that_lies_in_the_workspace_of_the_room_is_not_lost(
+        self, start: Start, tmp_path: Path
+    ) -> None:
+        first, second = await start(workdir="/srv/work"), await start(workdir="/opt/room")
+        # What the agent has made of its workspace does not lead an artifact elsewhere, nor stand in its place.
+        await sh(first, "cd /srv/work && echo w >kept && echo w >lone && ln -s /srv deep")
+        await sh(first, "mkdir -p /opt/room/deep /opt/other && echo a | tee /opt/room/lone >/opt/room/deep/in")
+        declared = [ArtifactSpec(source=path) for path in ("/opt/room/lone", "/opt/room/deep/in", "/opt/other")]
+        assert await keep_workspace(first, tmp_path, limit_bytes=MIB) == []
+        assert await keep_artifacts(first, declared, tmp_path, limit_bytes=MIB) == []
+        await sh(second, "echo image >/opt/room/old")
+        await put_work(second, tmp_path / "workspace.tar", tmp_path)
+        found = await sh(second, "cd /opt && find room other ! -type d | sort; cat room/kept room/lone room/deep/in")
+        assert found.split() == ["room/deep/in", "room/kept", "room/lone", "w", "a", "a"]
+        assert await sh(second, "ls -d /opt/other; ls /srv/in 2>/dev/null || true") == "/opt/other\n"
+
+    async def test_an_artifact_around_the_workspace_of_the_room_leaves_it_the_workspace(
+        self, start: Start, tmp_path: Path
+    ) -> None:
+        first, second = await start(workdir="/srv/work"), await start(workdir="/srv/out/room")
+        await sh(first, "echo w >/srv/work/kept; mkdir -p /srv/out/room; cd /srv/out; echo a | tee around >room/left")
+        assert await keep_workspace(first, tmp_path, limit_bytes=MIB) == []
+        assert await keep_artifacts(first, [ArtifactSpec(source="/srv/out")], tmp_path, limit_bytes=MIB) == []
+        await put_work(second, tmp_path / "workspace.tar", tmp_path)
+        assert await sh(second, "cd /srv/out && find around room | sort | tr '\\n' ' '") == "around room room/kept "
 
     async def test_an_archive_that_is_none_is_an_error(self, own: Sandbox, tmp_path: Path) -> None:
         (tmp_path / "a.tar").write_bytes(b"no archive" * 100)

@@ -65,6 +65,20 @@ class StartsIn:
         await own_verifier(tmp_path, starts_in_root=True).run(own, tmp_path / "logs")
         assert printed(tmp_path / "logs")[0] == "/"
 
+    async def test_what_collects_for_it_starts_there_too(self, own: Sandbox, tmp_path: Path) -> None:
+        config = {"collect": [{"command": "pwd"}]}
+        for name, in_root, where in (("root", True, "/"), ("workspace", False, own.ref.workdir)):
+            logs = tmp_path / name
+            logs.mkdir()
+            await own_verifier(tmp_path, config=config, starts_in_root=in_root, key=name).settle(own, logs)
+            assert (logs / "collect-0.txt").read_text().strip() == where
+
+    async def test_a_script_of_another_user_needs_no_bit_of_the_tasks(self, own: Sandbox, tmp_path: Path) -> None:
+        alone = own_verifier(tmp_path, config={"user": AGENT}, trusted=True)
+        (tmp_path / "tests" / "test.sh").chmod(0o644)
+        result = await alone.run(own, tmp_path / "logs")
+        assert result.reward == 1.0
+
     @pytest.mark.parametrize(
         "left",
         ["rm -rf {ws}", "rm -rf {ws}; echo >{ws}", "rm -rf {ws}; ln -s /nowhere {ws}"],

@@ -89,6 +89,24 @@ def test_a_migrated_task_means_the_same(split: Builder) -> None:
     assert names == "oracle/solve.sh names /solution; in a native task the oracle is at /oracle"
 
 
+@pytest.mark.parametrize(
+    ("user", "config", "said"),
+    [
+        ("three", "", ["the Dockerfile's USER three ran"]),
+        ("three", '[verifier]\nuser = "root"\n', []),
+        ("root", "", []),
+        ("root", "[agent]\nuser = 1\n", ["agent.user ran"]),
+        ("root", '[[steps]]\nname = "a"\n[steps.agent]\nuser = "x"\n', ["agent.user ran"]),
+    ],
+)
+def test_who_ran_the_scripts_is_told(split: Builder, user: str, config: str, said: list[str]) -> None:
+    files = {"environment/Dockerfile": f"FROM scratch\nWORKDIR /app\nUSER one:two\nUSER {user}\n"}
+    if "steps" in config:
+        files["steps/a/instruction.md"] = "Do it."
+    told = migrate_task(split(config, files)).warnings
+    assert len(told) == len(said) and all(map(str.startswith, told, said)), told
+
+
 def test_comments_are_kept(split: Builder) -> None:
     root = split(FULL)
     migrate_task(root)

@@ -9,6 +9,7 @@ import pytest
 from support.task_writer import write_step, write_task
 
 from benchflow.contracts.sandbox import Capabilities
+from benchflow.contracts.task import AgentConfig, StepConfig
 from benchflow.errors import TaskError, UnsupportedFeatureError
 from benchflow.tasks import check, load_task, require_supported, verified_in
 
@@ -259,3 +260,19 @@ def test_a_native_task_may_say_where_its_script_starts_and_which_key_is_its_rewa
 def test_only_scripts_of_the_split_layout_start_in_the_root(tmp_path: Path, native: Builder) -> None:
     split, other = load_task(write_task(tmp_path)), load_task(native("name: org/a\n", "Do it."))
     assert [task.starts_in_root(has) for task in (split, other) for has in (True, False)] == [False, True, False, False]
+
+
+def test_only_scripts_of_the_split_layout_act_as_whom_the_task_or_its_image_names(
+    tmp_path: Path, native: Builder
+) -> None:
+    other = load_task(native("name: org/a\nagent: {user: nobody}\n", "Do it."))
+    assert other.acts_as(None, "of-the-image") is None
+    split = load_task(write_task(tmp_path))
+    assert [split.acts_as(None, user) for user in (None, "of-the-image")] == [None, "of-the-image"]
+    named = split.model_copy(
+        update={
+            "agent": AgentConfig(user=0),
+            "steps": [StepConfig(name="a"), StepConfig(name="b", agent=AgentConfig(user="own"))],
+        }
+    )
+    assert [named.acts_as(step, "of-the-image") for step in (None, "a", "b")] == [0, 0, "own"]

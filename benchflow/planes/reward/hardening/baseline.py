@@ -40,6 +40,15 @@ done
 """
 
 
+# $1 the agent, who may have no account yet; $2 another.
+_ARE_OTHERS = """
+uid() { case $1 in *[!0-9]*) id -u -- "$1" 2>/dev/null;; *) echo "$1";; esac; }
+other=$(uid "$2") || exit 1
+agent=$(uid "$1") || exit 0
+[ "$agent" -ne "$other" ]
+"""
+
+
 class HardeningBaseline(Model):
     """path, modules, home: PATH, PYTHONPATH and HOME of the verifier's user, as the image has them. directories: of
     PATH, those that are there. plugins: of pytest, by the names that the image's own packages give them; sites: the
@@ -55,13 +64,26 @@ class HardeningBaseline(Model):
     sites: list[str] = []
     survey: Survey = Survey()
     tools: ToolSet | None = None
+    user: str | None = None
+    """Who a verifier is that the task names no user for; None for root."""
 
 
 async def take_baseline(
-    sandbox: Sandbox, *, agent: str | int | None = None, verifier: str | int | None = None
+    sandbox: Sandbox,
+    *,
+    agent: str | int | None = None,
+    verifier: str | int | None = None,
+    default: str | None = None,
 ) -> HardeningBaseline:
-    """Look at the sandbox before the agent's first action. agent, verifier: their users, root when None."""
+    """Look at the sandbox before the agent's first action. agent, verifier: their users, root when None.
+
+    default: who the verifier is when None. Where the agent is that user itself, it is root: what an agent could read
+    or write while the verifier runs must not become more because nobody was named.
+    """
     is_root = agent in (None, "root", 0, "0")
+    if default is not None and not await are_others(sandbox, agent, default):
+        default = None
+    verifier = default if verifier is None else verifier
     asked = await sandbox.exec(["sh", "-c", _ASK, "sh", str(agent or 0)], user=verifier, cwd="/", timeout=60)
     lines = asked.stdout.split("\n") + [""] * 3
     path, modules, home = lines[0], lines[1], lines[2] or "/root"
@@ -83,7 +105,14 @@ async def take_baseline(
         plugins=sorted({name for line in lines[end:] if (name := _plugin(line))}),
         survey=survey,
         tools=tools,
+        user=default,
     )
+
+
+async def are_others(sandbox: Sandbox, agent: str | int | None, user: str) -> bool:
+    """Return whether a user, `name` or `uid`, either with `:group`, is in the sandbox, and is not the agent."""
+    answer = await sandbox.control(_ARE_OTHERS, str(agent or 0), user.partition(":")[0])
+    return answer.return_code == 0
 
 
 def keep_baseline(baseline: HardeningBaseline, evidence: Path) -> None:

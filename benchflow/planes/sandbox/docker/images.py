@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.images import ImageConfig, ImageRef, user_of
 from benchflow.errors import (
     ImageBuildError,
     ImagePullError,
@@ -147,9 +147,14 @@ class Images:
             image = await self._inspect(reference)
         except NotFound:
             return None
-        workdir = (image.get("Config") or {}).get("WorkingDir") or None
+        config = image.get("Config") or {}
+        workdir = config.get("WorkingDir") or None
         return ImageRef(
-            reference=reference, workdir=None if workdir == "/" else workdir, built=built, id=str(image["Id"])
+            reference=reference,
+            workdir=None if workdir == "/" else workdir,
+            user=user_of(config.get("User")),
+            built=built,
+            id=str(image["Id"]),
         )
 
     async def locked(self, reference: str, make: Callable[[], Awaitable[T]]) -> T:

@@ -146,6 +146,7 @@ class DockerProvider:
             generation=generation,
             workdir=workdir,
             has_workdir=spec.named_workdir is not None,
+            image_user=spec.image_user,
             warnings=launch.warnings_of(spec, info),
             image=spec.image.identity,
         )

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from benchflow.contracts.base import Model
-from benchflow.contracts.images import ImageRef
+from benchflow.contracts.images import ImageRef, user_of
 from benchflow.errors import SandboxError, SandboxStartError
 
 BARE = "host"
@@ -41,7 +41,8 @@ class Image(Model):
     warnings: tuple[str, ...] = ()
 
     def ref(self, key: str) -> ImageRef:
-        return ImageRef(reference=f"{PREFIX}{key}", workdir=self.workdir, built=True, warnings=self.warnings)
+        user = user_of(self.user)
+        return ImageRef(reference=f"{PREFIX}{key}", workdir=self.workdir, user=user, built=True, warnings=self.warnings)
 
     def write(self, volume: Path) -> None:
         """Into a volume that is about to become an image."""

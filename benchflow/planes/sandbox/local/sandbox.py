@@ -235,6 +235,7 @@ def ref_of(
         generation=generation,
         workdir=running.workdir,
         has_workdir=spec.named_workdir is not None,
+        image_user=spec.image_user,
         warnings=running.warnings,
         image=spec.image.identity,
     )

@@ -1,0 +1,208 @@
+"""What was kept of an agent's work, put into another sandbox: its workspace, and the artifacts beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import shlex
+import tarfile
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from benchflow.archive_reader import read_archive
+from benchflow.confined import MAX_ENTRIES
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.errors import VerifierError
+from benchflow.planes.reward.capture import ARTIFACTS, limits_of, read_declared, read_record
+from benchflow.planes.sandbox.archives import excluded
+from benchflow.stored_files import open_stored
+
+PUT_SEC = 600.0
+"""For a workspace to be put in place."""
+
+_STAGED = "/var/lib/benchflow/workspace.tar"
+_REST = "/var/lib/benchflow/workspace.sh"
+# By patterns, since not every image has `find`. $3: a script, for what not every `tar` puts back.
+_PUT = r"""
+set -e
+mkdir -p -- "$1"
+cd -- "$1"
+for each in * .[!.]* ..?*; do
+  if [ -e "$each" ] || [ -h "$each" ]; then rm -rf -- "./$each"; fi
+done
+tar -xpf "$2"
+sh "$3"
+rm -f -- "$2" "$3"
+"""
+# $1 the archive, $2 a script as above, then what it may hold, relative to /.
+_PUT_EACH = r"""
+set -e
+tar=$1 rest=$2
+shift 2
+cd /
+for each; do rm -rf -- "./$each"; mkdir -p -- "$(dirname -- "./$each")"; done
+tar -xpf "$tar"
+sh "$rest"
+rm -f -- "$tar" "$rest"
+"""
+
+
+async def put_work(sandbox: Sandbox, workspace: Path, evidence: Path) -> None:
+    """Put into a fresh sandbox what was kept of the agent's work. Raises `VerifierError`.
+
+    workspace: its archive. evidence: where `keep_artifacts` kept the artifacts.
+
+    Where the sandbox has its workspace elsewhere than the agent had, an artifact may lie in it. Such a one is what the
+    task means by that path, whatever the workspace has there.
+    """
+    own = posixpath.normpath(sandbox.ref.workdir).lstrip("/")
+    declared = read_declared(evidence)
+    around = {path: without for path, without in declared.items() if own != path and _is_in(own, path)}
+    beside = {path: without for path, without in declared.items() if path not in around}
+    await put_artifacts(sandbox, evidence, around)
+    inside = [posixpath.relpath(path, own or ".") for path in beside if _is_in(path, own)]
+    await put_workspace(sandbox, workspace, without=inside)
+    await put_artifacts(sandbox, evidence, beside)
+
+
+def _is_in(path: str, directory: str) -> bool:
+    """Return whether a path is that directory or below it; both relative to `/`."""
+    return not directory or f"{path}/".startswith(f"{directory}/")
+
+
+async def put_workspace(sandbox: Sandbox, tar: Path, *, without: Collection[str] = ()) -> None:
+    """Make the workspace of a fresh sandbox what `tar` holds, and nothing else: owners, modes, times, links.
+
+    without: paths in it whose content comes from elsewhere. No member of the archive decides where these lead.
+
+    Raises `VerifierError` when the archive cannot be read or the sandbox cannot take it.
+    """
+    above = {str(parent) for path in without for parent in PurePosixPath(path).parents} - {"."}
+
+    def wanted(name: str) -> bool:
+        return name not in above and not any(_is_in(name, "" if path == "." else path) for path in without)
+
+    await _stage(sandbox, tar, wanted)
+    await _put(sandbox, tar, _PUT, sandbox.ref.workdir, _STAGED, _REST)
+
+
+async def put_artifacts(sandbox: Sandbox, evidence: Path, declared: Mapping[str, Sequence[str]]) -> None:
+    """Put artifacts that `keep_artifacts` kept where they were, and nothing else that its archive may hold.
+
+    declared: by path, relative to `/`, what is left out of it.
+
+    Raises what `put_workspace` does, and `VerifierError` for artifacts that could not be kept.
+    """
+    tar = evidence / ARTIFACTS
+    record = read_record(tar.with_suffix(".json"))
+    if record is None or not declared:
+        return
+    if not record["kept"]:
+        said = "; ".join(record["warnings"])
+        raise VerifierError(f"the verifier's own sandbox cannot be given the artifacts: {said}", key="artifacts")
+
+    def wanted(name: str) -> bool:
+        above = {name, *map(str, PurePosixPath(name).parents)}
+        roots = [path for path in declared if path in above]
+        return any(not excluded(posixpath.relpath(name, root), declared[root]) for root in roots)
+
+    await _stage(sandbox, tar, wanted)
+    await _put(sandbox, tar, _PUT_EACH, _STAGED, _REST, *declared)
+
+
+async def _stage(sandbox: Sandbox, tar: Path, wanted: Callable[[str], bool]) -> None:
+    """Bring the wanted members of an archive into the sandbox, with the script that completes them."""
+    with tempfile.NamedTemporaryFile(prefix="benchflow-workspace-") as file:
+        try:
+            rest = await asyncio.to_thread(_retell, tar, file, wanted)
+        except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
+            # Values: of times and owners that no archive can hold.
+            raise VerifierError(f"what was kept cannot be read: {error}", file=str(tar)) from error
+        await sandbox.upload(Path(file.name), _STAGED)
+    await sandbox.write_file(_REST, rest, mode=0o600)
+
+
+async def _put(sandbox: Sandbox, tar: Path, script: str, *args: str) -> None:
+    result = await sandbox.exec(["sh", "-c", script, "sh", *args], cwd="/", timeout=PUT_SEC)
+    if result.return_code != 0:
+        raise VerifierError(
+            "what was kept could not be put into the sandbox",
+            file=str(tar),
+            remedy="see that the image has `tar`, and room for it",
+            log_tail=result.stderr[-2000:],
+        )
+
+
+def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool]) -> str:
+    """Write an archive of the wanted content that leads nowhere else, and that every `tar` unpacks alike.
+
+    Returns a script, to be run in the workspace afterwards.
+
+    A sandbox made it, whose root the agent may have been. Owners are numbers alone, since names may mean others in
+    another image. Directories come last, the deepest first: what is written into one changes its time.
+    """
+    directories: list[tuple[int, tarfile.TarInfo]] = []
+    links: list[tarfile.TarInfo] = []
+    seen: dict[str, bool] = {}
+    parents: set[str] = set()
+    with (
+        open_stored(tar) as packed,
+        tarfile.open(fileobj=sink, mode="w", format=tarfile.GNU_FORMAT) as archive,
+    ):
+        for member in read_archive(packed, limits_of(packed)):
+            name = "/".join(member.parts) or "."
+            above = {str(parent) for parent in PurePosixPath(name).parents}
+            covered = any(seen.get(parent) is False for parent in above)
+            if member.leads_out or not wanted(name) or name in seen or covered:
+                continue
+            is_directory = member.info.isdir()
+            if not is_directory and name in parents:
+                continue
+            info = _entry(member.info, name)
+            if info is None or (info.islnk() and (info.linkname not in seen or seen[info.linkname])):
+                continue
+            seen[name] = is_directory
+            parents |= above
+            if len(parents) > MAX_ENTRIES:
+                raise tarfile.ReadError(f"it has more than {MAX_ENTRIES} directories")
+            if is_directory:
+                directories.append((0 if name == "." else len(above), info))
+            else:
+                archive.addfile(info, member.content)
+                if info.issym() or info.islnk():
+                    links.append(info)
+        for _, info in sorted(directories, key=lambda found: found[0], reverse=True):
+            archive.addfile(info)
+    sink.flush()
+    return _rest(links, [info for _, info in directories])
+
+
+def _rest(links: Sequence[tarfile.TarInfo], directories: Sequence[tarfile.TarInfo]) -> str:
+    """What a `tar` leaves undone that makes links after all else, and links of root's alone."""
+    changed = {posixpath.dirname(link.name) or "." for link in links} | {"."}
+    lines = [
+        f"chown -h {link.uid}:{link.gid} {shlex.quote(f'./{link.name}')}"
+        for link in links
+        if link.issym() and (link.uid, link.gid) != (0, 0)
+    ]
+    lines += [f"touch -d @{int(d.mtime)} {shlex.quote(f'./{d.name}')}" for d in directories if d.name in changed]
+    return "\n".join(["set -e", *lines, ""])
+
+
+def _entry(member: tarfile.TarInfo, name: str) -> tarfile.TarInfo | None:
+    """The header of a file, directory, link or pipe; None for anything else."""
+    info = tarfile.TarInfo(name)
+    info.mode, info.uid, info.gid, info.mtime = member.mode & 0o7777, member.uid, member.gid, member.mtime
+    if member.isreg():
+        info.size = member.size
+    elif member.issym():
+        info.type, info.linkname = tarfile.SYMTYPE, member.linkname
+    elif member.islnk():
+        info.type, info.linkname = tarfile.LNKTYPE, posixpath.normpath(member.linkname)
+    elif member.isdir() or member.isfifo():
+        info.type = member.type
+    else:
+        return None
+    return info
