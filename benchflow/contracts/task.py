@@ -338,6 +338,11 @@ class Task(Model):
     extension: dict[str, Any] = {}
     compat_extra: dict[str, Any] = {}
 
+    def oracle_dir_of(self, step: str | None) -> str | None:
+        """Return the oracle's directory of a step, by its name: its own, else that of the task."""
+        own = self.step_files[step].oracle_dir if step else None
+        return own or self.oracle_dir
+
     def starts_in_root(self, has_workdir: bool) -> bool:
         """Return whether its scripts start in `/`, as published ones of the split layout expect of such an image.
 

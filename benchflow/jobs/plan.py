@@ -182,7 +182,7 @@ def _refuse_twins(names_: Sequence[str], what: str) -> None:
 
 
 def _require_oracle(task: Task) -> None:
-    missing = [step.name for step in task.steps if task.step_files[step.name].oracle_dir is None]
+    missing = [step.name for step in task.steps if task.oracle_dir_of(step.name) is None]
     if missing or (not task.steps and task.oracle_dir is None):
         where = f" for step {missing[0]!r}" if missing else ""
         raise TaskError(

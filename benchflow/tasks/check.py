@@ -70,7 +70,7 @@ def _unsupported(missing: Missing, task: Task, root: Path, problems: Problems) -
 
 def _check_oracle(task: Task, root: Path, problems: Problems) -> None:
     if task.steps:
-        places = [(f"step {name!r}", files.oracle_dir, f"steps/{name}/") for name, files in task.step_files.items()]
+        places = [(f"step {name!r}", task.oracle_dir_of(name), f"steps/{name}/") for name in task.step_files]
     else:
         places = [("the task", task.oracle_dir, "")]
     for whose, directory, parent in places:
