@@ -332,9 +332,11 @@ def _validate(
 def _inherit(tables: TaskTables, step: StepConfig) -> StepConfig:
     """A step's agent and verifier, with what they leave unset taken from the task's own tables."""
     agent = tables.agent.model_copy(update={key: getattr(step.agent, key) for key in step.agent.model_fields_set})
-    verifier = tables.verifier.model_copy(
-        update={key: getattr(step.verifier, key) for key in step.verifier.model_fields_set}
-    )
+    own = {key: getattr(step.verifier, key) for key in step.verifier.model_fields_set}
+    if own.get("sandbox_mode") == "shared":
+        # Where it verifies beside the agent, it has no use for the sandbox that the task's verifier has.
+        own.setdefault("sandbox", None)
+    verifier = tables.verifier.model_copy(update=own)
     return step.model_copy(update={"agent": agent, "verifier": verifier})
 
 
