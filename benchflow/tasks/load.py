@@ -16,6 +16,7 @@ from benchflow.contracts.base import Model, non_finite
 from benchflow.contracts.task import SceneSpec, StepConfig, Task, UserSpec, VerifierDocument
 from benchflow.errors import TaskError, TaskValueError
 from benchflow.tasks.environments import named_in, package_manifest
+from benchflow.tasks.ignored import ignored_files
 from benchflow.tasks.layout import Parts, check_scripts, find_parts, is_dir, read_steps
 from benchflow.tasks.normalise import Spelling, normalise_tables
 from benchflow.tasks.pack import entries
@@ -87,9 +88,9 @@ def _expect_directory(path: Path) -> None:
 
 
 def _expect_own_files(path: Path) -> None:
-    """Raise `ProblemError` for what packing would refuse, before any file is read: a link to a file of the host."""
+    """Raise `ProblemError` for what freezing would refuse, before any file is read: a link to a file of the host."""
     try:
-        for _ in entries(path):
+        for _ in entries(path, exclude=ignored_files(path)):
             pass
     except TaskError as error:
         kind: Kind = "value" if isinstance(error, TaskValueError) else "parse"
