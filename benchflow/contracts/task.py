@@ -328,6 +328,8 @@ class Task(Model):
     environment_dir: str | None = None
     dockerfile: str | None = None
     compose_file: str | None = None
+    compose_refused: str | None = None
+    """The first key of the compose file that cannot be carried out without Compose; None where there is none."""
     context_root: str | None = None
     roles: dict[str, RoleSpec] = {}
     role_prompts: dict[str, str] = {}

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from benchflow.contracts.base import Model, non_finite
 from benchflow.contracts.task import SceneSpec, StepConfig, Task, UserSpec, VerifierDocument
 from benchflow.errors import TaskError, TaskValueError
+from benchflow.tasks.compose import ComposeReading, read_compose
 from benchflow.tasks.environments import named_in, package_manifest
 from benchflow.tasks.ignored import ignored_files
 from benchflow.tasks.layout import Parts, check_scripts, find_parts, is_dir, read_steps
@@ -128,6 +129,11 @@ def _read(root: Path, problems: Problems, context_root: Path | None, name: str, 
         needs_environment=not has_manifest,
     )
     steps = [_inherit(tables, step) for step in tables.steps]
+    compose = ComposeReading(tables.sandbox)
+    if parts.compose_file is not None:
+        verifiers = [tables.verifier, *(step.verifier for step in steps)]
+        has_dockerfile = parts.dockerfile is not None
+        compose = read_compose(root / parts.compose_file, tables.sandbox, verifiers, has_dockerfile=has_dockerfile)
     task = Task(
         name=name,
         layout=definition.layout,
@@ -138,7 +144,8 @@ def _read(root: Path, problems: Problems, context_root: Path | None, name: str, 
         source=tables.source,
         agent=tables.agent,
         verifier=tables.verifier,
-        sandbox=tables.sandbox,
+        sandbox=compose.sandbox,
+        compose_refused=compose.refused,
         oracle=tables.oracle,
         artifacts=tables.artifacts,
         steps=steps,
