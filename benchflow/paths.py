@@ -7,7 +7,9 @@ user; `JobPaths` and `RolloutPaths` are its layout.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -240,7 +242,12 @@ class JobPaths:
 
 
 def state_label(step: str | None) -> str:
-    """What the world's state after a step is called, None for the only one. A step may be called as the baseline is."""
+    """Return what the world's state after a step is called, None for the only one.
+
+    A step may be called as the baseline is. A name that a snapshot in a sandbox cannot have is told by its hash.
+    """
+    if step and (len(step) > 100 or re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", step) is None):
+        step = hashlib.sha256(step.encode()).hexdigest()[:16]
     return f"step-{step}" if step else "final"
 
 

@@ -24,6 +24,7 @@ from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.task import Task
 from benchflow.errors import MissingSecretError
 from benchflow.paths import StatePaths
+from benchflow.references import find_references, is_plain, replace_references
 from benchflow.store import storage_errors, write_atomic
 
 SHORTEST = 8
@@ -36,8 +37,6 @@ _NESTED = 3
 
 _CHUNK = 1024 * 1024
 """Bytes of a file that are looked through at once, beside the longest form of a value."""
-
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 def references(task: Task) -> dict[str, bool]:
@@ -71,9 +70,8 @@ def named_variables(tables: Iterable[Mapping[str, str]]) -> dict[str, bool]:
     found: dict[str, bool] = {}
     for table in tables:
         for value in table.values():
-            for name, default in _REFERENCE.findall(value):
-                required = f"${{{name}:-" not in value and not default
-                found[name] = found.get(name, False) or required
+            for name, default in find_references(value):
+                found[name] = found.get(name, False) or default is None
     return found
 
 
@@ -99,8 +97,8 @@ def agent_references(agent: AgentSpec) -> set[str]:
 
 
 def is_literal(value: str) -> bool:
-    """Whether a value names no variable, so that it may be seen by everybody."""
-    return _REFERENCE.search(value) is None
+    """Return whether a value is its own text and names no variable, so that everybody may see it."""
+    return is_plain(value)
 
 
 class Secrets:
@@ -190,13 +188,12 @@ class Secrets:
         merged: dict[str, str] = {}
         for table in tables:
             for key, value in table.items():
-                merged[key] = _REFERENCE.sub(self._value, value)
+                merged[key] = replace_references(value, self._value)
         return merged
 
-    def _value(self, match: re.Match[str]) -> str:
-        name, default = match.group(1), match.group(2)
-        # As in a shell, `:-` also replaces an empty value.
-        return self._values.get(name) or default or ""
+    def _value(self, name: str, default: str | None) -> str:
+        # Unlike in a shell, a variable that is set to nothing is set: so has Harbor, whose tasks we run.
+        return self._values.get(name, default or "")
 
 
 class Redactor:

@@ -268,8 +268,10 @@ class ScoringActivities:
             )
 
         result = await scene.say(scene.verifier(evidence), work.run_id, scene.evidence, say)
-        if (needs_scalar := _needs_scalar(spec, step)) is not None:
-            require_scalar(result, needs_scalar)
+        if spec.run.branch is not None:
+            require_scalar(result, "a rollout that branches")
+        if isinstance(step.min_reward, int | float):
+            require_scalar(result, "min_reward", of_only_key=False)
         if not result.is_scored:
             raise RewardFuncError(result.error or "the reward could not be made of what was measured")
         await asyncio.to_thread(write_rewards, scene.paths, step.index, result.events)
@@ -370,13 +372,6 @@ class ScoringActivities:
             return await verify(node, scene.task, scene.config, step=work.step.name, now=datetime.now(UTC))
 
         return without_events(await scene.say(verifier, work.run_id, evidence, say))
-
-
-def _needs_scalar(spec: RolloutSpec, step: Step) -> str | None:
-    """Return what of a rollout needs its steps' scalars; None where nothing does."""
-    if spec.run.branch is not None:
-        return "a rollout that branches"
-    return "min_reward" if step.min_reward is not None and not isinstance(step.min_reward, dict) else None
 
 
 async def _given(sandbox: Sandbox) -> Sandbox:

@@ -256,7 +256,7 @@ class TurnActivities:
         self, work: StepInput, sandbox: Sandbox, task: Task, directory: Path, writer: NodeWriter
     ) -> TurnResult:
         step = work.step
-        source = task.step_files[step.name].oracle_dir if step.name else task.oracle_dir
+        source = task.oracle_dir_of(step.name)
         key = f"turn-{step.index}"
         try:
             turn, did = await run_oracle(

@@ -104,7 +104,7 @@ def _oracle_of(
     task: Task, directory: Path, world: World, secrets: Secrets
 ) -> Callable[[Sandbox], Awaitable[str]] | None:
     """Return what runs the oracles of a task, one step after another, and says how they ended. None: it has none."""
-    found = [files.oracle_dir for files in task.step_files.values()] if task.steps else [task.oracle_dir]
+    found = [task.oracle_dir_of(step.name) for step in task.steps] if task.steps else [task.oracle_dir]
     sources = [directory / source for source in found if source is not None]
     if not sources:
         return None

@@ -64,6 +64,10 @@ class VerifyResult(Model):
     """
 
     reward: float | None
+    only_key: str | None = None
+    """The metric that `reward` repeats because the verifier reported nothing else, and no scalar. Steps are combined
+    without that copy: the only key of one step need not be that of another.
+    """
     items: dict[str, float] = {}
     events: list[RewardEvent] = Field(default_factory=list)
     space: Space = "output"
@@ -88,6 +92,11 @@ class VerifyResult(Model):
         """`{"reward": x, **items}`, the shape that results carry; without `reward` where there is no scalar."""
         measured = {} if self.reward is None else {"reward": self.reward}
         return measured | self.items
+
+    @property
+    def reported(self) -> dict[str, float]:
+        """`rewards` without a scalar that is only a copy of the only key."""
+        return self.rewards if self.only_key is None else self.items
 
 
 class HardeningFinding(Model):

@@ -78,19 +78,22 @@ def combine_steps(
         return None, None
     if strategy == "final":
         return scored[-1].rewards, None
-    keys = {key: None for verify in scored for key in verify.rewards}
-    means = {key: _mean(scored, key) for key in keys}
-    return {key: value for key, value in means.items() if value is not None}, None
+    return _means(scored), None
 
 
-def _mean(scored: Sequence[VerifyResult], key: str) -> float | None:
-    """A metric that a step does not have counts as 0 there; None where a function may have failed to measure it.
+def _means(scored: Sequence[VerifyResult]) -> dict[str, float]:
+    """Return the mean of each key that a verifier reported, and the scalar of them if a single key is left.
 
-    A scalar that a step does not have was not measured: there is none of the rollout either.
+    A key that a step did not report counts as 0 there, unless one of its functions failed: then it has no mean.
     """
-    if any(key not in verify.rewards and (verify.errors or key == "reward") for verify in scored):
-        return None
-    return sum(verify.rewards.get(key, 0.0) for verify in scored) / len(scored)
+    means = {
+        key: sum(verify.reported.get(key, 0.0) for verify in scored) / len(scored)
+        for key in dict.fromkeys(key for verify in scored for key in verify.reported)
+        if not any(verify.errors and key not in verify.reported for verify in scored)
+    }
+    if len(only := {verify.only_key for verify in scored}) == 1 and (key := only.pop()) is not None:
+        return {"reward": means[key]} | means
+    return means
 
 
 def _unscored(verify: VerifyResult | None) -> Failure | None:
@@ -115,9 +118,9 @@ def leads_on(outcome: StepOutcome) -> bool:
 
 
 def reaches(verify: VerifyResult, minimum: float | dict[str, float] | None) -> bool:
-    """Whether a step's rewards are enough for the next step; one that was not measured is not."""
+    """Return whether a step's rewards are enough for the next step. A key that the verifier did not report is not."""
     if minimum is None:
         return True
     wanted = minimum if isinstance(minimum, dict) else {"reward": minimum}
-    rewards = verify.rewards
+    rewards = verify.reported
     return all(key in rewards and rewards[key] >= value for key, value in wanted.items())

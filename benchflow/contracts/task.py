@@ -328,6 +328,8 @@ class Task(Model):
     environment_dir: str | None = None
     dockerfile: str | None = None
     compose_file: str | None = None
+    compose_refused: str | None = None
+    """The first key of the compose file that cannot be carried out without Compose; None where there is none."""
     context_root: str | None = None
     roles: dict[str, RoleSpec] = {}
     role_prompts: dict[str, str] = {}
@@ -337,6 +339,11 @@ class Task(Model):
     user: UserSpec | None = None
     extension: dict[str, Any] = {}
     compat_extra: dict[str, Any] = {}
+
+    def oracle_dir_of(self, step: str | None) -> str | None:
+        """Return the oracle's directory of a step, by its name: its own, else that of the task."""
+        own = self.step_files[step].oracle_dir if step else None
+        return own or self.oracle_dir
 
     def starts_in_root(self, has_workdir: bool) -> bool:
         """Return whether its scripts start in `/`, as published ones of the split layout expect of such an image.

@@ -34,7 +34,15 @@ from benchflow.planes.sandbox.choice import AUTO, Choice, choose
 from benchflow.provenance import is_own
 from benchflow.results.summary import read_spec
 from benchflow.store import Store
-from benchflow.tasks import digest_tree, find_tasks, load_task, require_supported, verified_in, write_pack
+from benchflow.tasks import (
+    digest_tree,
+    find_tasks,
+    ignored_files,
+    load_task,
+    require_supported,
+    verified_in,
+    write_pack,
+)
 from benchflow.temporal import cluster_target
 
 
@@ -182,7 +190,7 @@ def _refuse_twins(names_: Sequence[str], what: str) -> None:
 
 
 def _require_oracle(task: Task) -> None:
-    missing = [step.name for step in task.steps if task.step_files[step.name].oracle_dir is None]
+    missing = [step.name for step in task.steps if task.oracle_dir_of(step.name) is None]
     if missing or (not task.steps and task.oracle_dir is None):
         where = f" for step {missing[0]!r}" if missing else ""
         raise TaskError(
@@ -208,11 +216,12 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
     worlds: dict[Path, EnvironmentRef] = {}
     refs = []
     for path, task in plan.tasks:
-        digest = await asyncio.to_thread(digest_tree, path)
+        left_out = await asyncio.to_thread(ignored_files, path)
+        digest = await asyncio.to_thread(digest_tree, path, exclude=left_out)
         external = context
         if external is None and task.context_root is not None:
             external = await _pack(Path(task.context_root), store)
-        pack, source = await _pack(path, store), str(path.absolute())
+        pack, source = await _pack(path, store, left_out), str(path.absolute())
         world = plan.worlds.get(task.name)
         if world is not None and world.source not in worlds:
             image = await _pack(world.image, store) if world.image else None
@@ -283,8 +292,8 @@ def _rebuild_of(plan: JobPlan) -> str | None:
     return before or uuid.uuid4().hex
 
 
-async def _pack(directory: Path, store: Store) -> ArtifactRef:
+async def _pack(directory: Path, store: Store, left_out: Sequence[str] = ()) -> ArtifactRef:
     with tempfile.TemporaryDirectory() as scratch:
         pack = Path(scratch) / "pack.tar"
-        await asyncio.to_thread(write_pack, directory, pack)
+        await asyncio.to_thread(write_pack, directory, pack, exclude=left_out)
         return await store.put_file(pack)

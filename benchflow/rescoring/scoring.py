@@ -183,6 +183,8 @@ class _Rescored:
                 result = redact.result(await self._said(outcome, found, judge, workbench))
                 if self._rollout.spec.run.branch is not None:
                     require_scalar(result, "a rollout that branches")
+                if isinstance(_min_reward(outcome, found.task), int | float):
+                    require_scalar(result, "min_reward", of_only_key=False)
         except Exception as error:
             failure = _redacted(failure_of(error, "verify"), redact)
             self._steps.append(StepScore(**mark, verifier=place.ran, error=failure))
@@ -234,7 +236,7 @@ class _Rescored:
             return result.is_scored
         place, run = names.index(outcome.step.name), self._rollout.result.steps
         is_last = outcome is run[-1]
-        if reaches(result, task.steps[place].min_reward):
+        if reaches(result, _min_reward(outcome, task)):
             has_stopped = is_last and place + 1 < len(names) and self._rollout.result.error is None
             # Where it branches, its children run the others; or they are to end before the last.
             if has_stopped and self._rollout.spec.run.branch is None:
@@ -295,6 +297,11 @@ class _Rescored:
             warnings=self._warnings + notes,
             finished_at=datetime.now(UTC),
         )
+
+
+def _min_reward(outcome: StepOutcome, task: Task) -> float | dict[str, float] | None:
+    """Return what the task, as it is now, asks of a step's rewards before the next one is run."""
+    return next((step.min_reward for step in task.steps if step.name == outcome.step.name), None)
 
 
 def node_after(rollout: StoredRollout, outcome: StepOutcome, judge: Judge, workbench: Workbench) -> RolloutNode:

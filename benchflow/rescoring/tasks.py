@@ -21,7 +21,7 @@ from benchflow.planes.reward.functions import check_declared
 from benchflow.planes.reward.needs import own_judges
 from benchflow.secrets import references
 from benchflow.store import Store, storage_errors
-from benchflow.tasks import digest_tree, find_tasks, load_task, unpack
+from benchflow.tasks import digest_tree, find_tasks, ignored_files, load_task, unpack, write_pack
 
 Origin = Literal["source", "store", "given"]
 """Where a task was taken from: the place it was submitted from, the store, or the directory that was given now."""
@@ -61,7 +61,7 @@ class Tasks:
         """By name, the digest of what each task is scored by; None where there is nothing of its name."""
         if self._paths is None:
             return {ref.name: ref.digest for ref in refs}
-        return {ref.name: digest_tree(self._paths[ref.name]) if ref.name in self._paths else None for ref in refs}
+        return {ref.name: _digest(self._paths[ref.name]) if ref.name in self._paths else None for ref in refs}
 
     async def find(self, ref: TaskRef) -> FoundTask:
         """Raises `TaskError` when it is nowhere, cannot be read, or takes what it may not have."""
@@ -81,13 +81,25 @@ class Tasks:
                 key="--tasks",
                 remedy=f"add it there, or leave its rollouts out: the tasks there are {', '.join(self._paths)}",
             )
-        digest = await asyncio.to_thread(digest_tree, path)
+        digest = await asyncio.to_thread(_digest, path)
         task = await self._load(path, ref, None)
         context = Path(task.context_root) if task.context_root is not None else None
         if context is None and ref.context is not None:
             # What was given for its image at submit is still what its image is made from.
             context = await unpacked(ref.context, self.state)
-        return FoundTask(task, path.absolute(), context, digest, "given")
+        return FoundTask(task, await asyncio.to_thread(self._frozen, path.absolute()), context, digest, "given")
+
+    def _frozen(self, path: Path) -> Path:
+        """Return a directory with a task's files but for those that it leaves out: its own, if it leaves out none."""
+        left_out = ignored_files(path)
+        if not left_out:
+            return path
+        target = self.state.tasks / digest_tree(path, exclude=left_out)[:32]
+        with storage_errors(self.state.tasks), tempfile.TemporaryDirectory() as scratch:
+            self.state.tasks.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_pack(path, Path(scratch) / "pack.tar", exclude=left_out)
+            unpack(Path(scratch) / "pack.tar", target)
+        return target
 
     async def _recorded(self, ref: TaskRef) -> FoundTask:
         source = Path(ref.source) if ref.source is not None else None
@@ -146,8 +158,13 @@ async def unpacked(pack: ArtifactRef, state: StatePaths) -> Path:
     return target
 
 
+def _digest(directory: Path) -> str:
+    return digest_tree(directory, exclude=ignored_files(directory))
+
+
 def _has_digest(directory: Path, digest: str) -> bool:
     try:
-        return digest_tree(directory) == digest
+        # A directory that leaves files out is no copy of the frozen one.
+        return not ignored_files(directory) and digest_tree(directory) == digest
     except (TaskError, OSError):
         return False

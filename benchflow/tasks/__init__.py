@@ -3,6 +3,7 @@
 from benchflow.tasks.check import check
 from benchflow.tasks.environments import manifest_of
 from benchflow.tasks.find import find_tasks
+from benchflow.tasks.ignored import ignored_files
 from benchflow.tasks.load import TaskReading, load_task, read_task
 from benchflow.tasks.migrate import MigrationReport, migrate_task
 from benchflow.tasks.pack import digest_tree, unpack, write_pack
@@ -18,6 +19,7 @@ __all__ = [
     "check",
     "digest_tree",
     "find_tasks",
+    "ignored_files",
     "init_task",
     "load_task",
     "manifest_of",

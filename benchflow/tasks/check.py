@@ -11,7 +11,7 @@ from benchflow.tasks.find import find_tasks
 from benchflow.tasks.layout import check_shebang
 from benchflow.tasks.load import read_task
 from benchflow.tasks.problems import Problem, Problems
-from benchflow.tasks.support import Missing, unsupported_features
+from benchflow.tasks.support import Missing, file_of, unsupported_features
 
 
 def check(path: Path, *, strict: bool = False, context_root: Path | None = None) -> list[Problem]:
@@ -61,7 +61,7 @@ def _unsupported(missing: Missing, task: Task, root: Path, problems: Problems) -
     problems.add(
         "unsupported",
         "unsupported",
-        root / missing.key if is_file else root / task.config_file,
+        root / file_of(task, missing.key),
         f"asks for what is not supported: {missing.what}",
         key=None if is_file else missing.key,
         suggestion=missing.remedy,
@@ -70,7 +70,7 @@ def _unsupported(missing: Missing, task: Task, root: Path, problems: Problems) -
 
 def _check_oracle(task: Task, root: Path, problems: Problems) -> None:
     if task.steps:
-        places = [(f"step {name!r}", files.oracle_dir, f"steps/{name}/") for name, files in task.step_files.items()]
+        places = [(f"step {name!r}", task.oracle_dir_of(name), f"steps/{name}/") for name in task.step_files]
     else:
         places = [("the task", task.oracle_dir, "")]
     for whose, directory, parent in places:

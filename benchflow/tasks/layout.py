@@ -18,7 +18,15 @@ DEFINITIONS = ("task.md", "task.toml")
 VERIFIER_DIRS = ("verifier", "tests")
 ORACLE_DIRS = ("oracle", "solution")
 COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
-STEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+MAX_STEP_NAME = 200
+"""Bytes of a step's name: with what is put before it, it has to be the name of a file."""
+
+
+def is_step_name(name: str) -> bool:
+    """Return whether a step may be called so: visible text that is safe as one part of a path."""
+    is_text = bool(name.strip()) and name.isprintable() and len(name.encode()) <= MAX_STEP_NAME
+    return is_text and not name.startswith(".") and not {"/", "\\"} & {*name}
 
 
 def is_dir(path: Path) -> bool:
@@ -121,13 +129,14 @@ def read_steps(root: Path, steps: list[StepConfig], file: Path, problems: Proble
     files: dict[str, StepFiles] = {}
     for index, step in enumerate(steps):
         key = f"steps[{index}].name"
-        if STEP_NAME.fullmatch(step.name) is None:
+        if not is_step_name(step.name):
             problems.error(
                 "value",
                 file,
                 f"{step.name!r} can't be a directory's name",
                 key=key,
-                suggestion="use letters, digits, '.', '_' and '-', beginning with a letter or digit",
+                suggestion=f"use at most {MAX_STEP_NAME} bytes of text without '/', '\\\\' and control characters, not "
+                "beginning with a dot",
             )
         elif step.name in files:
             problems.error("value", file, f"two steps are called {step.name!r}", key=key)

@@ -15,7 +15,9 @@ from pydantic import ValidationError
 from benchflow.contracts.base import Model, non_finite
 from benchflow.contracts.task import SceneSpec, StepConfig, Task, UserSpec, VerifierDocument
 from benchflow.errors import TaskError, TaskValueError
+from benchflow.tasks.compose import ComposeReading, read_compose
 from benchflow.tasks.environments import named_in, package_manifest
+from benchflow.tasks.ignored import ignored_files
 from benchflow.tasks.layout import Parts, check_scripts, find_parts, is_dir, read_steps
 from benchflow.tasks.normalise import Spelling, normalise_tables
 from benchflow.tasks.pack import entries
@@ -87,9 +89,9 @@ def _expect_directory(path: Path) -> None:
 
 
 def _expect_own_files(path: Path) -> None:
-    """Raise `ProblemError` for what packing would refuse, before any file is read: a link to a file of the host."""
+    """Raise `ProblemError` for what freezing would refuse, before any file is read: a link to a file of the host."""
     try:
-        for _ in entries(path):
+        for _ in entries(path, exclude=ignored_files(path)):
             pass
     except TaskError as error:
         kind: Kind = "value" if isinstance(error, TaskValueError) else "parse"
@@ -127,6 +129,11 @@ def _read(root: Path, problems: Problems, context_root: Path | None, name: str, 
         needs_environment=not has_manifest,
     )
     steps = [_inherit(tables, step) for step in tables.steps]
+    compose = ComposeReading(tables.sandbox)
+    if parts.compose_file is not None:
+        verifiers = [tables.verifier, *(step.verifier for step in steps)]
+        has_dockerfile = parts.dockerfile is not None
+        compose = read_compose(root / parts.compose_file, tables.sandbox, verifiers, has_dockerfile=has_dockerfile)
     task = Task(
         name=name,
         layout=definition.layout,
@@ -137,7 +144,8 @@ def _read(root: Path, problems: Problems, context_root: Path | None, name: str, 
         source=tables.source,
         agent=tables.agent,
         verifier=tables.verifier,
-        sandbox=tables.sandbox,
+        sandbox=compose.sandbox,
+        compose_refused=compose.refused,
         oracle=tables.oracle,
         artifacts=tables.artifacts,
         steps=steps,
@@ -332,9 +340,11 @@ def _validate(
 def _inherit(tables: TaskTables, step: StepConfig) -> StepConfig:
     """A step's agent and verifier, with what they leave unset taken from the task's own tables."""
     agent = tables.agent.model_copy(update={key: getattr(step.agent, key) for key in step.agent.model_fields_set})
-    verifier = tables.verifier.model_copy(
-        update={key: getattr(step.verifier, key) for key in step.verifier.model_fields_set}
-    )
+    own = {key: getattr(step.verifier, key) for key in step.verifier.model_fields_set}
+    if own.get("sandbox_mode") == "shared":
+        # Where it verifies beside the agent, it has no use for the sandbox that the task's verifier has.
+        own.setdefault("sandbox", None)
+    verifier = tables.verifier.model_copy(update=own)
     return step.model_copy(update={"agent": agent, "verifier": verifier})
 
 

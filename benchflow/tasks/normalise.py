@@ -7,9 +7,11 @@ names the key as it stands in the file. Two spellings of one thing in one file a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchflow.references import escape_references, is_reference
 from benchflow.tasks.problems import KeyPath, Problems, dotted
 
 Table = dict[str, Any]
@@ -98,7 +100,39 @@ def normalise_tables(raw: Table, spelling: Spelling, *, native: bool) -> Table:
         at: KeyPath = ("steps", index)
         _normalise_verifier(_table(step, "verifier"), (*at, "verifier"), spelling)
         _normalise_artifacts(step, at, spelling)
+    if not native:
+        for at, env in _env_tables(raw):
+            _escape_literals(env, at, spelling)
     return raw
+
+
+def _env_tables(raw: Table) -> Iterator[tuple[KeyPath, Table]]:
+    """Yield the tables of variables in a task, by their normal names; those of HTTP headers are none."""
+    tables: list[tuple[KeyPath, Table]] = [((key,), _table(raw, key)) for key in ("oracle", "sandbox", "verifier")]
+    for index, step in enumerate(_tables(raw, "steps")):
+        tables.append((("steps", index, "verifier"), _table(step, "verifier")))
+    tables += [((*at, "sandbox"), _table(table, "sandbox")) for at, table in tables if at[-1] == "verifier"]
+    for at, table in list(tables):
+        for key in ("setup_commands", "mcp_servers"):
+            tables += [((*at, key, index), inner) for index, inner in enumerate(_tables(table, key))]
+    yield from (((*at, "env"), _table(table, "env")) for at, table in tables)
+
+
+_WHOLE = re.compile(r"\$\{[^}:]+(:-.*)?\}")
+"""What Harbor takes for a reference: a whole value."""
+
+
+def _escape_literals(env: Table, at: KeyPath, spelling: Spelling) -> None:
+    """Keep as a text what the split layout does not take for a reference: anything but a whole value."""
+    for name, value in env.items():
+        if not isinstance(value, str):
+            continue
+        if _WHOLE.fullmatch(value) is None:
+            env[name] = escape_references(value)
+        elif not is_reference(value):
+            hint = "name it by letters, digits and '_', with a default that has no '}'"
+            message = f"{value!r} names no variable that can be looked up"
+            spelling.problems.error("value", spelling.file, message, key=spelling.key((*at, name)), suggestion=hint)
 
 
 def _table(parent: Table, key: str) -> Table:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow.errors import StoreError, TaskValueError
-from benchflow.tasks.layout import STEP_NAME
+from benchflow.tasks.layout import PLAIN_NAME
 
 Layout = Literal["native", "split"]
 
@@ -81,7 +81,7 @@ def init_task(parent: Path, name: str, *, layout: Layout = "native") -> Path:
     """
     organisation, slash, short = name.rpartition("/")
     for part in (organisation if slash else "benchflow", short):
-        if STEP_NAME.fullmatch(part) is None:
+        if PLAIN_NAME.fullmatch(part) is None:
             raise TaskValueError(
                 f"{name!r} can't be the name of a task",
                 remedy="use letters, digits, '.', '_' and '-', beginning with a letter or digit",

@@ -68,8 +68,13 @@ def _when(key: str, asked: Callable[[Task], object]) -> Find:
     return lambda task: key if asked(task) else None
 
 
-def _compose_file(task: Task) -> str | None:
-    return task.compose_file
+def _other_containers(task: Task) -> str | None:
+    return task.compose_file if task.compose_refused is not None and not _compose_key(task) else None
+
+
+def _compose_key(task: Task) -> str | None:
+    refused = task.compose_refused or ""
+    return refused if refused.startswith("services.main.") else None
 
 
 def _phase_network(task: Task) -> str | None:
@@ -116,7 +121,12 @@ def _role_settings(task: Task) -> str | None:
 _ONE_CONTAINER = "use one container: environment/Dockerfile, or docker_image"
 
 FEATURES: tuple[Feature, ...] = (
-    Feature("containers beside the main one", _compose_file, _ONE_CONTAINER),
+    Feature("containers beside the main one", _other_containers, _ONE_CONTAINER),
+    Feature(
+        "a key of the compose file that changes the main container",
+        _compose_key,
+        "say it in environment/Dockerfile or the task's configuration",
+    ),
     Feature(
         "scenes of several roles",
         _when("scenes", lambda task: len({turn.role for scene in task.scenes for turn in scene.turns}) > 1),
@@ -243,7 +253,7 @@ def require_supported(task: Task, capabilities: Capabilities) -> list[str]:
     for missing in [*unsupported_features(task), *_lacking(task, capabilities)]:
         raise UnsupportedFeatureError(
             f"asks for what is not supported: {missing.what}",
-            file=f"{task.name}/{_file_of(task, missing.key)}",
+            file=f"{task.name}/{file_of(task, missing.key)}",
             key=missing.key,
             remedy=missing.remedy,
         )
@@ -315,9 +325,12 @@ def written_key(task: Task, key: str) -> str:
     return ".".join(_SPLIT_NAMES.get(part, part) for part in key.split("."))
 
 
-def _file_of(task: Task, key: str) -> str:
+def file_of(task: Task, key: str) -> str:
+    """Return the file of a task that has a normal key in it, relative to the task's directory."""
     if key in (task.dockerfile, task.compose_file) or key == _verifier_containers(task):
         return key
+    if key == task.compose_refused:
+        return str(task.compose_file)
     if key.startswith(("verifier.strategies", "verifier.rubric")):
         return f"{task.verifier_dir}/verifier.md"
     return task.config_file

@@ -17,6 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.rollout import Failure
     from benchflow.contracts.sandbox import SandboxRef
+    from benchflow.sanitise import sanitised_markdown
     from benchflow.workflows import options
     from benchflow.workflows.cancellation import result_of, to_the_end
     from benchflow.workflows.deadline import waiting
@@ -45,18 +46,20 @@ async def on_host(
         arg: Its argument.
         result: The type of its result.
         limit: Seconds of one attempt, as in `options`.
-        summary: What the Web UI shows beside its name.
+        summary: What the Web UI shows beside its name, of any text its first 30 characters.
         total: Seconds of all attempts, as in `options`.
         before: Called whenever it is about to be scheduled.
 
     Raises:
         HostLost: Nobody takes it, and the host is silent.
     """
+    # The server refuses a summary of more than 400 bytes, and a character may take twelve of them in JSON.
+    shown = None if summary is None else sanitised_markdown(summary[:30])
     while True:
         before()
         try:
             limits = options.on_host(queue, limit, total_sec=total)
-            return await result_of(workflow.start_activity(name, arg, result_type=result, summary=summary, **limits))
+            return await result_of(workflow.start_activity(name, arg, result_type=result, summary=shown, **limits))
         except ActivityError as error:
             cause = error.cause
             waited = isinstance(cause, ActivityTimeout) and cause.type == TimeoutType.SCHEDULE_TO_START

@@ -10,18 +10,19 @@ from support.task_writer import write_task
 
 from benchflow import secrets
 from benchflow.contracts.environment import ForwardEnv, Manifest
-from benchflow.errors import MissingSecretError
+from benchflow.errors import MissingSecretError, TaskValueError
 from benchflow.paths import StatePaths
 from benchflow.tasks import load_task
+from benchflow.tasks.migrate import migrate_task
 
 TABLES = """
 [solution]
-env = { A = "x ${ONE} y ${TWO:-2} z" }
+env = { A = "${ONE}", AA = "${TWO:-2}" }
 [verifier]
 env = { B = "${THREE:-}", C = "literal $ONE {ONE}" }
 [environment]
 docker_image = "i"
-env = { D = "${ONE}${FOUR}" }
+env = { D = "${ONE}", DD = "${FOUR}" }
 [[environment.setup_commands]]
 command = "true"
 env = { E = "${FIVE}" }
@@ -53,12 +54,49 @@ def test_it_is_known_who_is_given_what_a_task_takes(tmp_path: Path) -> None:
     }
 
 
-def test_names_are_replaced_as_a_shell_would() -> None:
+def test_names_are_replaced_wherever_they_stand() -> None:
     known = secrets.Secrets({"ONE": "1", "EMPTY": "", "NESTED": "${ONE}"}, "here")
     assert known.resolve(
-        {"a": "x ${ONE} y ${TWO:-2} z", "b": "${EMPTY:-filled}", "c": "$ONE {ONE} ${1}", "d": "first"},
+        {"a": "x ${ONE} y ${TWO:-2} z", "c": "$ONE {ONE} ${1}", "d": "first", "e": "$${ONE} $$${TWO:-2}"},
         {"d": "${NESTED}"},
-    ) == {"a": "x 1 y 2 z", "b": "filled", "c": "$ONE {ONE} ${1}", "d": "${ONE}"}
+    ) == {"a": "x 1 y 2 z", "c": "$ONE {ONE} ${1}", "d": "${ONE}", "e": "${ONE} $${TWO:-2}"}
+
+
+def test_a_default_is_for_a_variable_that_is_not_set_and_not_for_an_empty_one() -> None:
+    known = secrets.Secrets({"EMPTY": ""}, "here")
+    assert known.resolve({"a": "${EMPTY:-filled}", "b": "${ABSENT:-filled}"}) == {"a": "", "b": "filled"}
+
+
+ODD = ("x${ONE}", "${ONE} ", "${ONE}${TWO:-2}x}", "$${ONE}", "$$${ONE:-1}", "x${A:-${B}}", "${ONE:-\\n}", "$ONE", "1%")
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_in_the_split_layout_only_a_whole_value_is_a_reference(tmp_path: Path, text: str) -> None:
+    config = 'environment = { docker_image = "i", env = { A = "TEXT" } }\nverifier = { env = { B = "TEXT" } }\n'
+    root = write_task(tmp_path, config=config.replace("TEXT", text))
+    written = text.replace("\\n", "\n")
+    known = secrets.Secrets({"ONE": "1"}, "here")
+    for _ in range(2):
+        task = load_task(root)
+        assert secrets.references(task) == {}
+        known.check(task)
+        assert known.resolve(task.sandbox.env, task.verifier.env) == {"A": written, "B": written}
+        # A native task that means the same.
+        if task.layout == "split":
+            migrate_task(root)
+
+
+@pytest.mark.parametrize("text", ["${1X}", "${A-B}", "${A:-{}}", "${ONE:-1}${TWO}"])
+def test_in_the_split_layout_a_whole_value_that_names_no_variable_is_an_error(tmp_path: Path, text: str) -> None:
+    with pytest.raises(TaskValueError, match="names no variable") as caught:
+        load_task(write_task(tmp_path, config=f'[environment]\ndocker_image = "i"\nenv = {{ A = "{text}" }}\n'))
+    assert caught.value.key == "environment.env.A"
+
+
+def test_headers_of_a_tool_server_have_references_anywhere(tmp_path: Path) -> None:
+    server = '[[environment.mcp_servers]]\nname = "s"\nurl = "http://s"\nheaders = { H = "Bearer ${ONE}" }\n'
+    task = load_task(write_task(tmp_path, config=f'[environment]\ndocker_image = "i"\n{server}'))
+    assert secrets.references(task) == {"ONE": True}
 
 
 def test_values_are_left_in_a_private_file_until_the_job_is_over(

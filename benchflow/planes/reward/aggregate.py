@@ -40,9 +40,12 @@ def aggregate_metrics(metrics: Mapping[str, float], policy: AggregatePolicy) -> 
             return float(mean >= policy.threshold)
 
 
-def require_scalar(result: VerifyResult, who: str) -> None:
-    """Raise `RewardScalarError` for a result of several keys without a scalar. who: needs one."""
-    if not result.is_keyed:
+def require_scalar(result: VerifyResult, who: str, *, of_only_key: bool = True) -> None:
+    """Raise `RewardScalarError` for a result of several keys without a scalar.
+
+    who: needs one. of_only_key: the only key does for it, whatever that is called.
+    """
+    if not result.is_keyed and (of_only_key or result.only_key is None):
         return
     raise RewardScalarError(
         f"{who} needs one number, and the verifier reported {', '.join(result.items)}, none of which is the reward",

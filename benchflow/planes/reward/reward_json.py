@@ -32,7 +32,7 @@ class RewardDocument:
     file: what errors call it. source: of its reward, and of events that name none. allowed: the range of rewards. now:
     stamps events that bring no time. reward_key: names the scalar, where there is no `reward`. is_split: several keys
     without a scalar are a reward. is_lenient: the reward has other names, too, and what is no metric is left out.
-    text: what `reward.txt` says.
+    only_key: the key that is the scalar for no other reason than that there is no other.
     """
 
     document: dict[str, Any]
@@ -44,7 +44,7 @@ class RewardDocument:
     reward_key: str | None = None
     is_split: bool = False
     is_lenient: bool = False
-    text: float | None = None
+    only_key: str | None = field(default=None, init=False)
     warnings: list[str] = field(default_factory=list, init=False)
     space: Space = field(init=False)
     granularity: Granularity = field(init=False)
@@ -60,6 +60,7 @@ class RewardDocument:
         scalar = self._reward(metrics)
         return VerifyResult(
             reward=None if scalar is None else scalar.value,
+            only_key=self.only_key,
             items=metrics,
             events=self._events(
                 [self._scalar(metrics[key], tag=key) for key in metrics] if scalar is None else [scalar]
@@ -141,7 +142,9 @@ class RewardDocument:
             value = number(self.document["reward"], file=self.file, key="reward")
             return self._scalar(in_range(value, self.allowed, file=self.file, key="reward"))
         keys = [name for name in self._top if name in metrics]
-        key = self.reward_key or (keys[0] if self.is_split and len(keys) == 1 and self.aggregate is None else None)
+        if self.reward_key is None and self.is_split and len(keys) == 1 and self.aggregate is None:
+            self.only_key = keys[0]
+        key = self.reward_key or self.only_key
         if key is not None:
             if key not in metrics:
                 told = ", ".join(metrics) or "no number at all"
@@ -150,7 +153,7 @@ class RewardDocument:
         if self.aggregate is not None:
             return self._aggregated(metrics, self.aggregate)
         if self.is_split and keys:
-            return None if self.text is None else self._scalar(self.text, source="reward.txt")
+            return None
         refuse(
             self.file,
             f"there is no reward in {quote(self.document)}",

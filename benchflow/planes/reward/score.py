@@ -192,6 +192,7 @@ def combine(
     result = verified.model_copy(
         update={
             "items": metrics,
+            "only_key": verified.only_key if verified.only_key in metrics else None,
             "events": [*verified.events, *(event for one in scored if one.result for event in one.result.events)],
             "warnings": [*verified.warnings, *(note for one in scored for note in _warnings(one))],
             "errors": _joined(verified.errors, failed, clashes, *(_parts(one) for one in scored)),
@@ -223,9 +224,10 @@ def _with_scalar(
                 remedy="choose other weights, or a mean",
             )
     except VerifierError as error:
-        return result.model_copy(update={"reward": None, "error": _told(error)})
+        return result.model_copy(update={"reward": None, "only_key": None, "error": _told(error)})
     event = RewardEvent(value=value, source=f"aggregate:{policy.method}", ts=now)
-    return result.model_copy(update={"reward": value, "error": None, "events": [*result.events, event]})
+    made = {"reward": value, "only_key": None, "error": None, "events": [*result.events, event]}
+    return result.model_copy(update=made)
 
 
 def mean_of(scored: Iterable[Scored]) -> float | None:

@@ -76,7 +76,6 @@ def parse_rewards(
             reward_key=reward_key,
             is_split=is_split,
             is_lenient=is_lenient,
-            text=plain,
         ).result()
         if plain is not None and result.reward is not None and abs(plain - result.reward) > AGREEMENT:
             raise RewardFileError(

@@ -71,7 +71,10 @@ VALUES_IN_TOML = [
     ("artifacts = ['']", "artifacts[0].source", "empty"),
     ("multi_step_reward_strategy = 'best'", "multi_step_reward_strategy", "'best'"),
     ("context_root = 'nowhere'", "context_root", "no directory 'nowhere'"),
-    ("[[steps]]\nname = 'a/b'", "steps[0].name", "directory's name"),
+    *(
+        (f'[[steps]]\nname = "{name}"', "steps[0].name", "directory's name")
+        for name in ("a/b", "..", ".a", "", " ", "a\\u0007b", "a\\nb", "a\\u202eb", "a\\\\b", "\u00fc" * 101)
+    ),
     ("[[steps]]\nname = 'a'\nmin_reward = 'x'", "steps[0].min_reward", "number"),
     ("[[steps]]\nname = 'a'\n[steps.agent]\ntimeout_sec = 0", "steps[0].agent.timeout_sec", "greater than 0"),
 ]

@@ -31,7 +31,8 @@ def test_strict_turns_warnings_into_errors(split: Builder) -> None:
 
 
 def test_a_missing_oracle_is_a_warning(split: Builder) -> None:
-    root = split("[[steps]]\nname = 'one'", {"steps/one/instruction.md": "Go."})
+    steps = {"steps/one/instruction.md": "Go.", "solution/solve.sh": None}
+    root = split("[[steps]]\nname = 'one'", steps)
     assert [(problem.severity, problem.file) for problem in check(root)] == [
         ("warning", str(root / "steps/one/solution/solve.sh"))
     ]

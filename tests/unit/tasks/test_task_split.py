@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from benchflow.contracts.task import (
     VerifierConfig,
 )
 from benchflow.tasks import load_task, prompt_for, read_task
+from benchflow.tasks.support import unsupported_features
 
 Builder = Callable[..., Path]
 
@@ -289,6 +291,37 @@ def test_steps_take_what_they_leave_unset_from_the_task(split: Builder) -> None:
         "second": StepFiles(instruction="Two."),
     }
     assert prompt_for(task, "second") == "Hello.\n\nTwo."
+
+
+@pytest.mark.parametrize("name", ["ünï step", "check (1)", "a'b\"c$", "-x", "第一步", "a" * 200])
+def test_a_step_is_called_by_any_text_that_a_directory_can_be_called_by(split: Builder, name: str) -> None:
+    steps = f"[[steps]]\nname = {json.dumps(name, ensure_ascii=False)}"
+    reading = read_task(split(steps, {f"steps/{name}/instruction.md": "Go."}))
+    assert reading.problems == [] and reading.task is not None
+    assert reading.task.step_files[name].instruction == "Go."
+
+
+def test_a_step_that_is_verified_beside_the_agent_does_without_the_sandbox_of_the_tasks_verifier(
+    split: Builder,
+) -> None:
+    steps = "[[steps]]\nname = 'one'\nverifier = { environment_mode = 'shared' }\n[[steps]]\nname = 'two'"
+    files = {f"steps/{name}/instruction.md": "Go." for name in ("one", "two")}
+    task = load_task(split(f"[verifier.environment]\nmemory_mb = 512\n{steps}", files))
+    one, two = (step.verifier for step in task.steps)
+    assert (one.sandbox_mode, one.sandbox) == ("shared", None)
+    assert two.sandbox_mode == "separate" and two.sandbox is not None and two.sandbox.memory_mb == 512
+    assert unsupported_features(task) == []
+
+
+def test_a_step_without_an_oracle_of_its_own_has_the_one_of_the_task(split: Builder) -> None:
+    steps = "[[steps]]\nname = 'one'\n[[steps]]\nname = 'two'"
+    files = {f"steps/{name}/instruction.md": "Go." for name in ("one", "two")}
+    files["steps/two/solution/solve.sh"] = "#!/bin/sh\n"
+    task = load_task(split(steps, files))
+    assert [task.oracle_dir_of(name) for name in ("one", "two", None)] == ["solution", "steps/two/solution", "solution"]
+    # A directory of its own counts even if it holds no script: its author replaced the other.
+    own = load_task(split(steps, files | {"steps/one/solution/": ""}, name="own"))
+    assert own.oracle_dir_of("one") == "steps/one/solution"
 
 
 def test_the_prompt_is_the_instruction_below_the_prefix(split: Builder) -> None:

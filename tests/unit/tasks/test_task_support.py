@@ -133,7 +133,7 @@ def test_a_persona_alone_is_a_user(native: Builder) -> None:
 
 
 def test_a_compose_file_is_refused_by_name(split: Builder) -> None:
-    root = split(files={"environment/docker-compose.yaml": "services: {}\n"})
+    root = split(files={"environment/docker-compose.yaml": "services: {other: {}}\n"})
     with pytest.raises(UnsupportedFeatureError) as caught:
         require_supported(load_task(root), EVERYTHING)
     assert caught.value.file == "split-task/environment/docker-compose.yaml"

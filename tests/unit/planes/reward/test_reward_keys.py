@@ -136,9 +136,10 @@ def test_an_aggregate_policy_makes_the_scalar_of_several_keys(tmp_path: Path) ->
     assert result.rewards == {"reward": 0.75, "correctness": 0.5, "style": 1.0}
 
 
-def test_the_number_in_reward_txt_is_the_scalar_of_several_keys(tmp_path: Path) -> None:
+def test_the_number_in_reward_txt_is_no_scalar_of_several_keys(tmp_path: Path) -> None:
+    # reward.json counts where it exists, as in published runs of the same task.
     result = read(tmp_path, TWO, text="0.75")
-    assert result.rewards == {"reward": 0.75, "correctness": 0.5, "style": 1.0}
+    assert result.rewards == {"correctness": 0.5, "style": 1.0} and result.is_keyed
     with pytest.raises(RewardFileError, match=r"says 0\.5 while reward\.txt says 0\.75"):
         read(tmp_path, TWO, text="0.75", reward_key="correctness")
 
@@ -268,9 +269,50 @@ def test_steps_of_several_keys_are_combined_per_key() -> None:
     assert combine_steps(steps, "final", None) == ({"a": 0.5, "c": 1.0}, None)
 
 
-def test_a_step_without_a_scalar_leaves_the_rollout_without_one() -> None:
+def test_a_key_that_a_step_did_not_report_counts_as_0_there_also_the_scalar(tmp_path: Path) -> None:
     steps = [outcome(0, VerifyResult(reward=1.0)), outcome(1, keyed(a=1.0, b=0.5))]
-    assert combine_steps(steps, "mean", None) == ({"a": 0.5, "b": 0.25}, None)
+    assert combine_steps(steps, "mean", None) == ({"reward": 0.5, "a": 0.5, "b": 0.25}, None)
+    only = read(tmp_path, {"accuracy": 0.5})
+    assert combine_steps([outcome(0, VerifyResult(reward=1.0)), outcome(1, only)], "mean", None) == (
+        {"reward": 0.5, "accuracy": 0.25},
+        None,
+    )
+
+
+def test_an_only_key_is_the_scalar_of_a_rollout_whose_steps_all_have_it(tmp_path: Path) -> None:
+    accuracy = [outcome(index, read(tmp_path, {"accuracy": value})) for index, value in enumerate((1.0, 0.5))]
+    assert combine_steps(accuracy, "mean", None) == ({"reward": 0.75, "accuracy": 0.75}, None)
+    speed = outcome(1, read(tmp_path, {"speed": 0.5}))
+    assert combine_steps([accuracy[0], speed], "mean", None) == ({"accuracy": 0.5, "speed": 0.25}, None)
+    assert combine_steps([accuracy[0], speed], "final", None) == ({"reward": 0.5, "speed": 0.5}, None)
+
+
+def test_a_key_that_a_failed_function_did_not_measure_has_no_mean() -> None:
+    failed = VerifyResult(reward=1.0, errors={"style": "it broke"})
+    steps = [outcome(0, VerifyResult(reward=0.5, items={"style": 1.0})), outcome(1, failed)]
+    assert combine_steps(steps, "mean", None) == ({"reward": 0.75}, None)
+
+
+async def test_an_aggregate_makes_a_scalar_of_its_own_of_an_only_key(tmp_path: Path) -> None:
+    table = RewardTable(aggregate=AggregatePolicy(weights={"accuracy": 1.0}))
+    made = await scored(read(tmp_path, {"accuracy": 0.5}), table)
+    assert made.reported["reward"] == 0.5
+    assert combine_steps([outcome(0, made), outcome(1, VerifyResult(reward=1.0))], "mean", None)[0] == {
+        "reward": 0.75,
+        "accuracy": 0.25,
+        "output": 0.25,
+    }
+
+
+def test_a_threshold_of_one_number_is_for_a_scalar_and_no_only_key(tmp_path: Path) -> None:
+    only = read(tmp_path, {"accuracy": 0.5})
+    assert not reaches(only, 0.25) and reaches(only, {"accuracy": 0.5})
+    require_scalar(only, "a job that branches")
+    with pytest.raises(RewardScalarError, match="reported accuracy"):
+        require_scalar(only, "min_reward", of_only_key=False)
+    named = read(tmp_path, {"accuracy": 0.5}, reward_key="accuracy")
+    assert reaches(named, 0.25)
+    require_scalar(named, "min_reward", of_only_key=False)
 
 
 def test_a_step_has_to_reach_each_key_that_is_asked_for() -> None:

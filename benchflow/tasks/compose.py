@@ -1,0 +1,123 @@
+"""A task's compose file that starts nothing beside the main container: what of it can be carried out without Compose.
+
+That is little, on purpose: variables, a workspace, and what says again what is done anyway. The first other key is
+named, and the task is refused for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchflow.contracts.task import SandboxConfig, VerifierConfig
+from benchflow.tasks.problems import ProblemError
+from benchflow.tasks.text import parse_yaml_mapping, read_text
+
+COMPOSE_FILE = "docker-compose.yaml"
+"""The only name that Harbor reads."""
+
+_MAIN = "services.main"
+_CONTEXTS = (None, ".", "./", "${CONTEXT_DIR}")
+_DOCKERFILES = (None, "Dockerfile", "./Dockerfile")
+_KEEP_ALIVE = (
+    "sleep infinity",
+    ["sleep", "infinity"],
+    ["sh", "-c", "sleep infinity"],
+    "tail -f /dev/null",
+    ["tail", "-f", "/dev/null"],
+)
+_LOGS = tuple(f"${{HOST_{name}_PATH}}:${{ENV_{name}_PATH}}" for name in ("VERIFIER_LOGS", "AGENT_LOGS", "ARTIFACTS"))
+_LIMITS = {"cpus": "${CPUS}", "memory": "${MEMORY}"}
+"""As older templates of Harbor mount logs and set limits: it does so itself now, and here they are the sandbox's."""
+
+
+class ComposeReading(NamedTuple):
+    """What a compose file comes to. refused: the key for which it cannot be carried out."""
+
+    sandbox: SandboxConfig
+    refused: str | None = None
+
+
+def read_compose(
+    file: Path, sandbox: SandboxConfig, verifiers: list[VerifierConfig], *, has_dockerfile: bool
+) -> ComposeReading:
+    """Return the task's sandbox with what a compose file adds to it. verifiers: of the task and its steps."""
+    try:
+        document = parse_yaml_mapping(read_text(file), file)
+    except ProblemError:
+        return ComposeReading(sandbox, "services")
+    is_built = has_dockerfile and sandbox.docker_image is None
+    if file.name != COMPOSE_FILE or not (is_built or sandbox.docker_image):
+        return ComposeReading(sandbox, "services")
+    found: dict[str, Any] = {}
+    refused = next(_refused(document, found, is_built=is_built), None)
+    if refused is None and found and any(verifier.sandbox_mode == "separate" for verifier in verifiers):
+        # A clean room is not made by the compose file.
+        refused = f"{_MAIN}.{next(iter(found))}"
+    if refused is not None:
+        return ComposeReading(sandbox, refused)
+    changed: dict[str, Any] = {"env": found.get("environment", {}) | sandbox.env}
+    if sandbox.workdir is None:
+        changed["workdir"] = found.get("working_dir")
+    return ComposeReading(sandbox.model_copy(update=changed))
+
+
+def _refused(document: dict[str, Any], found: dict[str, Any], *, is_built: bool) -> Iterator[str]:
+    """Yield the keys that change the container in another way. Those that are carried out are put into `found`."""
+    yield from (key for key in document if key not in ("services", "version"))
+    services = document.get("services") or {}
+    if not isinstance(services, dict):
+        yield "services"
+        return
+    yield from (f"services.{name}" for name in services if name != "main")
+    main = services.get("main") or {}
+    if not isinstance(main, dict):
+        yield _MAIN
+        return
+    for key, value in main.items():
+        if key == "environment":
+            found[key] = _variables(value)
+            if found[key] is None:
+                yield f"{_MAIN}.{key}"
+        elif key == "working_dir" and _is_text(value) and value.startswith("/"):
+            found[key] = value
+        elif not _is_done_anyway(key, value, is_built=is_built):
+            yield f"{_MAIN}.{key}"
+
+
+def _is_done_anyway(key: str, value: Any, *, is_built: bool) -> bool:
+    match key:
+        case "build":
+            build = value if isinstance(value, dict) else {"context": value}
+            known = build.get("context") in _CONTEXTS and build.get("dockerfile") in _DOCKERFILES
+            return is_built and known and build.keys() <= {"context", "dockerfile"}
+        case "image":
+            # Beside a Dockerfile, it is what the built image is called.
+            return is_built and isinstance(value, str)
+        case "pull_policy":
+            return is_built and value == "build"
+        case "command":
+            return value in _KEEP_ALIVE
+        case "volumes":
+            return isinstance(value, list) and all(mount in _LOGS for mount in value)
+        case "deploy":
+            limits = value.get("resources", {}).get("limits", {}) if isinstance(value, dict) else {}
+            return bool(limits) and value == {"resources": {"limits": limits}} and limits.items() <= _LIMITS.items()
+    return False
+
+
+def _variables(value: Any) -> dict[str, str] | None:
+    """Return the variables of a table or a list; None where one is taken from the host, or is no text."""
+    if isinstance(value, list):
+        if not all(_is_text(item) and "=" in item for item in value):
+            return None
+        return dict(item.split("=", 1) for item in value)
+    if not isinstance(value, dict) or not all(_is_text(item) for item in value.values()):
+        return None
+    return dict(value)
+
+
+def _is_text(value: Any) -> bool:
+    # Compose puts variables of the host in place of `$NAME`.
+    return isinstance(value, str) and "$" not in value
