@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchflow.contracts.task import SandboxConfig, VerifierConfig
+from benchflow.references import is_reference
 from benchflow.tasks.problems import ProblemError
 from benchflow.tasks.text import parse_yaml_mapping, read_text
 
@@ -52,6 +53,9 @@ def read_compose(
         return ComposeReading(sandbox, "services")
     found: dict[str, Any] = {}
     refused = next(_refused(document, found, is_built=is_built), None)
+    # Compose puts variables of the host, and of the table itself, in place of `$NAME` in the task's own table as well.
+    interpolated = (name for name, value in sandbox.env.items() if "$" in value and not is_reference(value))
+    refused = refused or next((f"sandbox.env.{name}" for name in interpolated), None)
     if refused is None and found and any(verifier.sandbox_mode == "separate" for verifier in verifiers):
         # A clean room is not made by the compose file.
         refused = f"{_MAIN}.{next(iter(found))}"

@@ -74,7 +74,7 @@ def _other_containers(task: Task) -> str | None:
 
 def _compose_key(task: Task) -> str | None:
     refused = task.compose_refused or ""
-    return refused if refused.startswith("services.main.") else None
+    return refused if refused.startswith(("services.main.", "sandbox.env.")) else None
 
 
 def _phase_network(task: Task) -> str | None:
@@ -123,9 +123,9 @@ _ONE_CONTAINER = "use one container: environment/Dockerfile, or docker_image"
 FEATURES: tuple[Feature, ...] = (
     Feature("containers beside the main one", _other_containers, _ONE_CONTAINER),
     Feature(
-        "a key of the compose file that changes the main container",
+        "a key of the compose file that changes the main container, or a value that Compose would interpolate",
         _compose_key,
-        "say it in environment/Dockerfile or the task's configuration",
+        "say it in environment/Dockerfile or the task's configuration, and remove the compose file",
     ),
     Feature(
         "scenes of several roles",
@@ -329,7 +329,7 @@ def file_of(task: Task, key: str) -> str:
     """Return the file of a task that has a normal key in it, relative to the task's directory."""
     if key in (task.dockerfile, task.compose_file) or key == _verifier_containers(task):
         return key
-    if key == task.compose_refused:
+    if key == task.compose_refused and key.startswith("services."):
         return str(task.compose_file)
     if key.startswith(("verifier.strategies", "verifier.rubric")):
         return f"{task.verifier_dir}/verifier.md"

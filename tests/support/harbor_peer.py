@@ -94,22 +94,25 @@ REFUSED_FILES = {
 STRUCTURED = "structured"
 """The shape whose structured keys we keep as metadata, where Harbor refuses the whole file."""
 
+_INTERPOLATED = (r"environment\.env\..+", "beside a compose file, Compose interpolates values that are texts elsewhere")
+
 REFUSED_TASKS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "docker": (),
-    "local": ((r"docker_image", "the machine itself stands for the image, so none can be named"),),
+    "docker": (_INTERPOLATED,),
+    "local": (_INTERPOLATED, (r"docker_image", "the machine itself stands for the image, so none can be named")),
 }
 """What a sandbox may refuse of the tasks that Harbor runs: by sandbox, the key, and the reason."""
 
 
 def difference(task: Mapping[str, Any], reading: Mapping[str, Any], result: Ours, sandbox: str) -> str | None:
     """Return how our result differs from Harbor's reading of a task; None where it says the same, or has to differ."""
+    if is_refused(result):
+        error = result if isinstance(result, TaskError) else result.error
+        assert error is not None
+        if any(re.fullmatch(pattern, error.key or "") for pattern, _ in REFUSED_TASKS[sandbox]):
+            return None
+        return f"refused: {error.key}: {error.message}"
     if isinstance(result, TaskError):
         return f"not loaded: {result}"
-    if is_refused(result):
-        assert result.error is not None
-        if any(re.fullmatch(pattern, result.error.key or "") for pattern, _ in REFUSED_TASKS[sandbox]):
-            return None
-        return f"refused: {result.error.key}: {result.error.message}"
     if result.status in ("passed", "failed") and not result.rewards:
         return f"status {result.status} without rewards"
     if reading["steps"]:

@@ -103,6 +103,14 @@ def test_other_containers_and_what_cannot_be_read_are_refused(split: Builder, te
     assert caught.value.file == f"split-task/{FILE}"
 
 
+@pytest.mark.parametrize("value", ["$HOME", "x${A}", "a$$b"])
+def test_a_value_of_the_task_that_compose_would_interpolate_is_refused(split: Builder, value: str) -> None:
+    root = split(f"[environment]\nenv = {{ A = '${{A:-1}}', B = '{value}' }}\n", {FILE: "services: {}\n"})
+    with pytest.raises(UnsupportedFeatureError, match="interpolate") as caught:
+        require_supported(load_task(root), EVERYTHING)
+    assert (caught.value.file, caught.value.key) == ("split-task/task.toml", "environment.env.B")
+
+
 def test_a_clean_room_does_not_have_what_the_file_adds(split: Builder) -> None:
     root = split("[verifier]\nenvironment_mode = 'separate'\n", {FILE: "services: {main: {environment: {A: b}}}\n"})
     with pytest.raises(UnsupportedFeatureError) as caught:
