@@ -15,6 +15,8 @@ from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import credential_names, endpoint_of
 from benchflow.secrets import Secrets
 
+REMEDY = "check that the endpoint runs, and --base-url"
+
 
 class PreflightActivities:
     def __init__(self, context: WorkerContext) -> None:
@@ -45,7 +47,7 @@ class PreflightActivities:
         for (agent, endpoint, base_url, _), problem in zip(targets, found, strict=True):
             if problem is None:
                 continue
-            error = endpoint_error(problem, base_url, credential_names(endpoint, agent.credentials))
+            error = endpoint_error(problem, base_url, credential_names(endpoint, agent.credentials), remedy=REMEDY)
             failure = failure_of(error, "plan")
             failure = failure.model_copy(update={"message": redact(failure.message)})
             problems.append(ModelProblem(agent=agent.label, failure=failure, is_refusal=problem.is_refusal))

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from benchflow.jobs import Engine, Job
     from benchflow.results.summary import Summary
 
+from benchflow.cli.options import NoPreflight
+
 app = typer.Typer(help="Jobs: list, show, watch, cancel, resume, pause.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="The job's name.", show_default=False)]
@@ -357,10 +359,11 @@ def resume(
     ] = None,
     trust: Trust = False,
     yes: Yes = False,
+    no_preflight: NoPreflight = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and return at once.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run what has no result: what was never started, lost or cancelled.
+    """Run what has no result, or lost its model: never started, lost or cancelled.
 
     A job whose tasks were changed meanwhile is not mixed with its old
     results: the changes are listed instead.
@@ -368,7 +371,14 @@ def resume(
     from benchflow.cli.resume import plan_again
     from benchflow.cli.submit import start
 
-    plan = plan_again(name, jobs_dir, concurrency=concurrency, context_root=context_root, trust=trust)
+    plan = plan_again(
+        name,
+        jobs_dir,
+        concurrency=concurrency,
+        context_root=context_root,
+        trust=trust,
+        preflight=not no_preflight,
+    )
     again = ("cancelled", "not_started", "model_endpoint", *(["errored"] if errored else []))
     start(plan, again=again, detach=detach, as_json=as_json, yes=yes)
 

@@ -11,7 +11,13 @@ if TYPE_CHECKING:
 
 
 def plan_again(
-    name: str, jobs_dir: Path, *, concurrency: int, context_root: Path | None, trust: bool = False
+    name: str,
+    jobs_dir: Path,
+    *,
+    concurrency: int,
+    context_root: Path | None,
+    trust: bool = False,
+    preflight: bool = True,
 ) -> JobPlan:
     """The plan of a job of before, with its tasks as they are now; `submit` compares the two.
 
@@ -43,6 +49,7 @@ def plan_again(
             jobs_dir=jobs_dir,
             job_name=name,
             concurrency=concurrency,
+            preflight=preflight,
             context_root=context_root or (Path(spec.context_root) if spec.context_root else None),
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
             **{**dict(spec.run), "rebuild": spec.run.rebuild is not None},

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
@@ -24,6 +24,7 @@ from benchflow.contracts.counts import Counts, RewardSums
 from benchflow.contracts.job import JobProgress, JobSpec, RolloutProgress
 from benchflow.contracts.rewards import scalar_of, shown_keys
 from benchflow.contracts.rollout import Failure, RolloutOutcome, RolloutResult
+from benchflow.errors import JobNotFoundError
 
 if TYPE_CHECKING:
     from benchflow.jobs import Job
@@ -292,10 +293,18 @@ class Board:
         return f"{minutes}:{rest:02}"
 
 
-def _confirm(asked: Failure, screen: Screen) -> bool:
-    """Ask whether a job is to go on whose first rollouts have failed alike."""
+async def _confirm(job: Job, asked: Failure, screen: Screen) -> bool | None:
+    """Ask whether a job is to go on whose first rollouts have failed alike. None once it asks no more."""
     screen.print(line((asked.message, "yellow")), soft_wrap=True)
-    return typer.confirm("Start the rest all the same?", default=False, err=True)
+    screen.print("Start the rest all the same? [y/N]: ", end="")
+    # Not by a thread that reads: nothing could end that.
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        await asyncio.sleep(EVERY_SEC)
+        progress = await job.progress()
+        if progress is None or progress.asked is None:
+            screen.print("")
+            return None
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 async def _follow_live(job: Job, screen: Screen) -> None:
@@ -310,7 +319,11 @@ async def _follow_live(job: Job, screen: Screen) -> None:
                     continue
                 if progress.asked is not None and sys.stdin.isatty():
                     display.stop()
-                    await job.decide(await asyncio.to_thread(_confirm, progress.asked, screen))
+                    continues = await _confirm(job, progress.asked, screen)
+                    if continues is not None:
+                        # It may have stopped by itself just now.
+                        with contextlib.suppress(JobNotFoundError):
+                            await job.decide(continues)
                     display.start()
                     continue
                 shown = progress.open[: board.max_open]

@@ -102,13 +102,16 @@ def _message(body: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def endpoint_error(problem: CallProblem, base_url: str, credentials: Sequence[str]) -> BenchFlowError:
+def endpoint_error(
+    problem: CallProblem, base_url: str, credentials: Sequence[str], *, remedy: str = WAIT_REMEDY
+) -> BenchFlowError:
     """Return the typed error of a problem.
 
     Args:
         problem: What was wrong with the call.
         base_url: The endpoint's address.
         credentials: Names of the variables that may hold its key.
+        remedy: What to do about trouble that may pass.
     """
     key_name = " or ".join(credentials) or "the key"
     model = f"the model {problem.model!r}" if problem.model else "the model"
@@ -134,14 +137,17 @@ def endpoint_error(problem: CallProblem, base_url: str, credentials: Sequence[st
         return ModelEndpointError(message, key="base_url", remedy="check --base-url (with /v1?) and --model")
     if problem.status == 429:
         message = f"the endpoint turns calls away: {status}{words}"
-        return ModelEndpointError(message, key="concurrency", remedy=f"lower -n; {WAIT_REMEDY}")
+        return ModelEndpointError(message, key="concurrency", remedy=f"lower -n; {remedy}")
     if problem.kind in ("no_call", "not_allowed"):
-        remedy = "see what the agent was doing: its trajectory, and err.log in its directory below agent/"
-        return ModelEndpointError(problem.message, key="agent", remedy=remedy)
+        look = "see what the agent was doing: its trajectory, and err.log in its directory below agent/"
+        return ModelEndpointError(problem.message, key="agent", remedy=look)
+    if problem.is_of_request:
+        message = f"{model} takes no such request: {status}{words}"
+        return ModelEndpointError(message, key="model", remedy="check that the model and the agent fit each other")
     if problem.status is not None and problem.words:
-        return ModelEndpointError(f"{model} did not answer: {status}{words}", key="base_url", remedy=WAIT_REMEDY)
+        return ModelEndpointError(f"{model} did not answer: {status}{words}", key="base_url", remedy=remedy)
     said = problem.message if problem.message.startswith(base_url) else f"{base_url}: {problem.message}"
-    return ModelEndpointError(f"{model} did not answer: {said}", key="base_url", remedy=WAIT_REMEDY)
+    return ModelEndpointError(f"{model} did not answer: {said}", key="base_url", remedy=remedy)
 
 
 def _names(words: str, known: Sequence[str]) -> bool:

@@ -27,7 +27,7 @@ from benchflow.gateway.upstream import (
 )
 from benchflow.paths import StatePaths
 
-ANSWER_SEC = 120.0
+ANSWER_SEC = 60.0
 """Seconds in which a model must begin to answer. Some are loaded when they are first asked for."""
 
 FIRST_WAIT_SEC = 1.0

@@ -7,6 +7,7 @@ that whoever ends the turn judges it alike.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import re
 import threading
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchflow.gateway.dialects import read_json
-from benchflow.gateway.dialects.reading import count_spoken, documents
+from benchflow.gateway.dialects.reading import count_spoken, documents, table, tables
 from benchflow.gateway.endpoint_errors import CallProblem, endpoint_words
 from benchflow.gateway.record import head_of
 
@@ -31,6 +32,10 @@ _OF_LIMITS = frozenset({"budget_exhausted", "replay_diverged", "too_many"})
 
 _CONTENT = re.compile(r'"(tool_calls|refusal|reasoning)":\s*(\[\s*[^\]\s]|\{|"[^"])|"(tool_use|functionCall|\w+_call)"')
 """Content of answers beside their texts: calls of tools, refusals, and reasoning under the names of some servers."""
+
+
+_PLAIN_ENDS = frozenset({None, "stop", "end_turn", "STOP", "completed"})
+"""Finish reasons of answers that came to their end by themselves."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +157,9 @@ class TurnCalls:
         if kind in _OF_LIMITS:
             return
         is_whole = kind is None and response["status"] is not None and response["status"] < 300
+        if is_whole and response.get("finish_reason") == "error":
+            # An error in the place of an answer, or at its end: some endpoints and proxies have no status left for it.
+            return tally.fail(call, _told_error(call, response), _seconds(response["ts"]))
         if is_whole or kind == "incomplete":
             # Some servers close an answer without its end; what they said was said.
             if _has_content(response):
@@ -247,10 +255,23 @@ def _problem(call: _Call, response: Mapping[str, Any]) -> CallProblem:
     )
 
 
+def _told_error(call: _Call, response: Mapping[str, Any]) -> CallProblem:
+    """Return the problem of an answer that holds an error, in the endpoint's words."""
+    text, words = response.get("response"), ""
+    content_type = (response.get("headers") or {}).get("content-type", "")
+    if isinstance(text, str):
+        for document in documents(text.encode("utf-8", "replace"), content_type):
+            for place in (document, table(document.get("response")), *tables(document.get("choices"))):
+                told = place.get("error") or (place if place.get("type") == "error" else None)
+                words = endpoint_words(json.dumps({"error": told})) if told else words
+    return CallProblem("told_error", words or "its answer ended with an error", words=words, model=call.model)
+
+
 def _has_content(response: Mapping[str, Any]) -> bool:
-    """Return whether an answer has any. A model that ends at once has spoken: it told a token."""
+    """Return whether an answer has content: a token at least, or it was ended by a filter or a limit."""
     usage, text = response.get("usage") or {}, response.get("response")
-    if not isinstance(text, str) or (usage.get("output_tokens") and not usage.get("is_estimated")):
+    has_tokens = bool(usage.get("output_tokens")) and not usage.get("is_estimated")
+    if not isinstance(text, str) or has_tokens or response.get("finish_reason") not in _PLAIN_ENDS:
         return True
     content_type = (response.get("headers") or {}).get("content-type", "")
     spoken = any(count_spoken(document) for document in documents(text.encode("utf-8", "replace"), content_type))

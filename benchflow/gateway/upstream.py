@@ -297,6 +297,9 @@ async def read_words(response: aiohttp.ClientResponse, cover: Callable[[str], st
             while len(body) < WORDS_BYTES and (data := await response.content.readany()):
                 body += data
     response.close()
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        # A key in a packed text would not be found.
+        return ""
     return endpoint_words(cover(body.decode("utf-8", "replace")))
 
 

@@ -19,7 +19,7 @@ from benchflow.planes.agent.registry import record_for
 from benchflow.workflows.options import SHARED_QUEUE
 
 TIMEOUT = timedelta(minutes=4)
-"""Limit of the check: the models have two minutes each, all at the same time."""
+"""Limit of the check: all models are asked at the same time."""
 
 
 async def check_models(engine: Engine, plan: JobPlan) -> list[str]:

@@ -10,6 +10,10 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows import options
 
 
+LIMIT_SEC = 210.0
+"""Seconds of an attempt: a model is asked three times at most, and has a minute for each answer."""
+
+
 @workflow.defn(name=names.PREFLIGHT_WORKFLOW)
 class PreflightWorkflow:
     """Does nothing but run one activity: the keys are known to workers alone, and the answer must come at once."""
@@ -22,6 +26,6 @@ class PreflightWorkflow:
     async def run(self, wanted: PreflightInput) -> Preflight:
         """Return the models that served no call."""
         checked: Preflight = await workflow.execute_activity(
-            names.PREFLIGHT, wanted, result_type=Preflight, **options.shared()
+            names.PREFLIGHT, wanted, result_type=Preflight, **options.shared(LIMIT_SEC)
         )
         return checked

@@ -77,7 +77,7 @@ def verifiers_own(root: Path) -> Path:
         """\
         finds is_nobody sh -c '[ "$(id -un)" = nobody ]'
         finds env_wins sh -c '[ "$MODE" = strict ]'
-        finds where_it_lies sh -c '[ "$PWD" = /tests ] && [ -e helper.sh ]'
+        finds where_it_lies sh -c '[ "$PWD" = / ] && [ -e /tests/helper.sh ]'
         """,
         config='[verifier]\nuser = "nobody"\nenv = { MODE = "strict" }\n',
         environment='env = { MODE = "lax" }',
@@ -135,11 +135,11 @@ def solved(root: Path) -> list[Path]:
         looks(
             root,
             "app",
-            "finds there [ -e /app/made ]\n",
+            "finds there [ -e /made ]\n",
             solve="touch made\n",
             dockerfile=f"FROM {BASE_IMAGE}\nRUN mkdir /app\n",
         ),
-        looks(root, "nowhere", "finds there [ -e /root/made ]\n", solve="touch made\n", dockerfile=ON_BASE),
+        looks(root, "nowhere", "finds there [ -e /made ]\n", solve="touch made\n", dockerfile=ON_BASE),
         looks(
             root,
             "prepared",
@@ -164,8 +164,9 @@ def solved(root: Path) -> list[Path]:
             root,
             "artifacts",
             "true\n",
-            solve="mkdir -p out/cache /logs/artifacts; echo 1 > out/kept; echo 2 > out/cache/x; echo 3 > out/a.tmp; "
-            "echo 4 > /srv/single; echo 5 > /logs/artifacts/free\n",
+            # What an artifact's source is relative to.
+            solve="cd /root; mkdir -p out/cache /logs/artifacts; echo 1 > out/kept; echo 2 > out/cache/x; "
+            "echo 3 > out/a.tmp; echo 4 > /srv/single; echo 5 > /logs/artifacts/free\n",
             config='artifacts = ["/srv/single", "/srv/absent", '
             '{source = "out", destination = "result", exclude = ["cache", "*.tmp"]}]\n',
             dockerfile=ON_BASE,

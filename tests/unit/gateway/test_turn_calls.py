@@ -73,13 +73,16 @@ class Record:
         retries: tuple[RetryNote, ...] = (),
         is_waiting: bool = False,
         output_tokens: int | None = None,
+        finish: str | None = None,
+        content_type: str = "application/json",
     ) -> None:
         """End a call. error: kind of what was wrong; began_sec: when the endpoint began to answer."""
         response = ResponseLine(
             id=id_,
             ts=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             status=status,
-            headers={"content-type": "application/json"},
+            headers={"content-type": content_type},
+            finish_reason=finish,
             error=CallError(kind=error, message=f"it is {error}") if error is not None else None,
             retries=list(retries),
             is_waiting=is_waiting,
@@ -360,3 +363,38 @@ def test_a_session_that_does_not_open_has_asked_for_what_it_needs(record: Record
     assert record.problem("opening") == "unanswered"
     record.answer(record.ask())
     assert record.problem("opening") is None
+
+
+STREAM = "text/event-stream"
+TOLD_ERRORS = {
+    "chat": ("application/json", '{"error": {"message": "overloaded", "code": 503}}'),
+    "text": ("application/json", '{"error": "overloaded"}'),
+    "choice": ("application/json", '{"choices": [{"finish_reason": "error", "error": {"message": "overloaded"}}]}'),
+    "chat-stream": (
+        STREAM,
+        'data: {"choices": [{"delta": {"content": "I"}}]}\n\ndata: {"error": {"message": "overloaded"}}\n\n',
+    ),
+    "anthropic": (STREAM, 'event: error\ndata: {"type": "error", "error": {"message": "overloaded"}}\n\n'),
+    "responses": (STREAM, 'data: {"type": "response.failed", "response": {"error": {"message": "overloaded"}}}\n\n'),
+}
+"""Answers with status 200 that hold an error, as their content type and text."""
+
+
+@pytest.mark.parametrize("answer", TOLD_ERRORS.values(), ids=TOLD_ERRORS)
+def test_an_error_in_the_place_of_an_answer_is_a_problem_in_its_own_words(
+    record: Record, answer: tuple[str, str]
+) -> None:
+    content_type, text = answer
+    record.answer(record.ask())
+    record.answer(record.ask(), text=text, finish="error", content_type=content_type)
+    calls = TurnCalls(record.path, 0)
+    calls.read()
+    found = calls.find_problem(TurnEnd())
+    assert found is not None
+    assert (found.kind, found.words.partition(" (")[0]) == ("told_error", "overloaded")
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter", "refusal", "max_tokens"])
+def test_an_answer_that_a_filter_or_a_limit_ended_is_the_models_own(record: Record, finish: str) -> None:
+    record.answer(record.ask(), text=EMPTY, finish=finish)
+    assert record.problem() is None
