@@ -263,6 +263,8 @@ def show_totals(summary: Summary, screen: Screen) -> None:
         parts.append(Text(f"{summary.not_run} without a result", "magenta"))
     if summary.run_again:
         parts.append(Text(f"{summary.run_again} run again"))
+    if summary.with_warnings:
+        parts.append(Text(f"{summary.with_warnings} with warnings (results.jsonl)", "yellow"))
     parts += [Text(mean, "bold") for mean in means_of(summary)]
     if summary.n_input_tokens is not None:
         parts.append(Text(f"{short_number(summary.n_input_tokens + (summary.n_output_tokens or 0))} tokens"))

@@ -127,7 +127,7 @@ def _reward_line(event: RewardEvent, step: int) -> dict[str, Any]:
 
 def result_row(result: RolloutResult) -> dict[str, Any]:
     """A rollout as a line of `results.jsonl`. value: what its reward is made of, where that is a V(s)."""
-    row = result.model_dump(mode="json", exclude={"trajectory", "steps", "tree", "sandbox", "warnings", "directory"})
+    row = result.model_dump(mode="json", exclude={"trajectory", "steps", "tree", "sandbox", "directory"})
     row["reward"] = result.reward
     node = value_of(result)
     return row | {"value": value_row(node)} if node is not None else row
