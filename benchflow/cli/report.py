@@ -74,9 +74,9 @@ def finish(job: Job, screen: Screen, as_json: bool) -> int:
             show_agents(summary, screen)
     show_totals(summary, screen)
     show_places(job, screen)
-    if missing := summary.not_run + summary.not_started:
+    if missing := summary.not_run + summary.not_started + summary.errors.get("model_endpoint", 0):
         again = f"bench job resume {job.name}{jobs_dir_option(job)}"
-        screen.print(line(f"To run the {missing} without a result: ", (again, "bold")))
+        screen.print(line(f"To run the {missing} without a result or a model: ", (again, "bold")))
     return exit_status(summary)
 
 
@@ -263,8 +263,6 @@ def show_totals(summary: Summary, screen: Screen) -> None:
         parts.append(Text(f"{summary.not_run} without a result", "magenta"))
     if summary.run_again:
         parts.append(Text(f"{summary.run_again} run again"))
-    if summary.with_warnings:
-        parts.append(Text(f"{summary.with_warnings} with warnings (results.jsonl)", "yellow"))
     parts += [Text(mean, "bold") for mean in means_of(summary)]
     if summary.n_input_tokens is not None:
         parts.append(Text(f"{short_number(summary.n_input_tokens + (summary.n_output_tokens or 0))} tokens"))

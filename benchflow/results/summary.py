@@ -136,9 +136,6 @@ class Summary(Model):
     run_again: int = 0
     """Rollouts of more than one attempt."""
 
-    with_warnings: int = 0
-    """Rollouts whose results have warnings: what they say may make a reward worth less."""
-
     n_values: int = 0
     """How many of the rewards are a V(s)."""
 
@@ -231,7 +228,6 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult], spec: Job
         not_started=status["not_started"],
         not_run=total - len(results),
         run_again=sum(result.attempt > 1 for result in results),
-        with_warnings=sum(bool(result.warnings) for result in results),
         n_values=sum(agent.n_values for agent in agents.values()),
         scored=status["scored"],
         errors=_errors(results),
