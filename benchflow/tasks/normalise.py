@@ -107,14 +107,11 @@ def normalise_tables(raw: Table, spelling: Spelling, *, native: bool) -> Table:
 
 
 def _env_tables(raw: Table) -> Iterator[tuple[KeyPath, Table]]:
-    """Yield the tables of variables in a task, by their normal names; those of HTTP headers are none."""
+    """Yield the tables of variables in a task that Harbor reads, too, by their normal names."""
     tables: list[tuple[KeyPath, Table]] = [((key,), _table(raw, key)) for key in ("oracle", "sandbox", "verifier")]
     for index, step in enumerate(_tables(raw, "steps")):
         tables.append((("steps", index, "verifier"), _table(step, "verifier")))
     tables += [((*at, "sandbox"), _table(table, "sandbox")) for at, table in tables if at[-1] == "verifier"]
-    for at, table in list(tables):
-        for key in ("setup_commands", "mcp_servers"):
-            tables += [((*at, key, index), inner) for index, inner in enumerate(_tables(table, key))]
     yield from (((*at, "env"), _table(table, "env")) for at, table in tables)
 
 
@@ -128,7 +125,10 @@ def _escape_literals(env: Table, at: KeyPath, spelling: Spelling) -> None:
         if not isinstance(value, str):
             continue
         if _WHOLE.fullmatch(value) is None:
-            env[name] = escape_references(value)
+            if (literal := escape_references(value)) != value:
+                message = f"{value!r} is taken as it stands: in this layout only a whole value is a reference"
+                spelling.problems.warn("value", spelling.file, message, key=spelling.key((*at, name)))
+            env[name] = literal
         elif not is_reference(value):
             hint = "name it by letters, digits and '_', with a default that has no '}'"
             message = f"{value!r} names no variable that can be looked up"

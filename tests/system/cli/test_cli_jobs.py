@@ -89,7 +89,7 @@ def test_jobs_are_listed_and_shown(bench: Bench, place: Path) -> None:
 def test_results_are_found_by_name_and_by_directory(bench: Bench, place: Path) -> None:
     ran = bench("results", "first")
     assert ran.status == 0
-    assert re.search(r"^ ?oracle +6 +0 +0 +1\.0 +6 +0\.61 … 1\.0 +Wilson", ran.out, re.MULTILINE)
+    assert re.search(r"^ ?oracle +6 +0 +0 +1\.0 +6 +0\.439 … 1\.0 +Wilson by task", ran.out, re.MULTILINE)
     assert re.search(r"pass@1 +pass@2 +tasks", ran.out)
     assert re.search(r"^ ?oracle +1\.0 +1\.0 +3 *$", ran.out, re.MULTILINE)
     assert "provision" in ran.out

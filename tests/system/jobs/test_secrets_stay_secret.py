@@ -31,7 +31,7 @@ WORLDS_CANARY = "entryp0int-c4n4ry-77d1"
 
 CONFIG = dedent("""\
     [solution]
-    env = { TOKEN = "Bearer ${BF_TEST_CANARY}" }
+    env = { TOKEN = "${BF_TEST_CANARY}" }
     [verifier]
     env = { CHECK = "${BF_TEST_CANARY}" }
     [environment]
@@ -43,7 +43,7 @@ CONFIG = dedent("""\
 
 SOLVE = f"""\
 while [ ! -e /root/go ]; do sleep 0.05; done
-[ "$TOKEN" = "Bearer {CANARY}" ] && [ "$KEY" = {CANARY} ] && [ "$PLAIN" = "in the open" ] && touch /root/answer
+[ "$TOKEN" = "{CANARY}" ] && [ "$KEY" = {CANARY} ] && [ "$PLAIN" = "in the open" ] && touch /root/answer
 """
 
 TEST = f"""\
