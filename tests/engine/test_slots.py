@@ -196,4 +196,5 @@ async def test_a_job_that_is_submitted_anew_learns_who_has_its_slots(theatre: Th
     for _ in range(2):
         theatre.hall.release(*await theatre.in_turn(1))
     theatre.hall.release_all()
-    await finished(theatre, again, 1)
+    # A tree whose message found no job between the two goes on without a bound; the other root still waits for it.
+    await finished(theatre, again, 4)
