@@ -1,6 +1,7 @@
 """The slots of a rollout that branches: it lends its own, and has one for each child that runs.
 
-The job grants them; see `slot_pool`. Where no job answers, because it was terminated, the rollout goes on without.
+The job grants them; see `slot_pool`. A job that was terminated may be submitted anew, and is waited for; where none
+comes, the rollout goes on without.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ ASK_AGAIN_SEC = 30.0
 
 MAX_ASK_AGAIN_SEC = 900.0
 
+WITHOUT_JOB_SEC = 600.0
+"""Seconds that a rollout waits for slots while there is no job, before it goes on without."""
+
 
 class Slots:
     """The account of a rollout with its job. Until it branches, it has none."""
@@ -44,6 +48,8 @@ class Slots:
         self._is_on = False
         self._is_untold = False
         self._telling: asyncio.Task[None] | None = None
+        self._without_job_since: float | None = None
+        """Workflow time of the first message since the last that a job has got; None if the last one got through."""
         self.n_waiting = 0
         """Children, and the rollout itself, that wait for a slot."""
 
@@ -141,21 +147,36 @@ class Slots:
 
     async def _tell_all(self) -> None:
         ask_again_sec = ASK_AGAIN_SEC
-        try:
-            while self._is_untold or self.n_waiting:
-                if not self._is_untold:
-                    changed = lambda: self._is_untold or not self.n_waiting  # noqa: E731
-                    with suppress(TimeoutError):
-                        await workflow.wait_condition(changed, timeout=ask_again_sec)
-                        continue
-                    ask_again_sec = min(2 * ask_again_sec, MAX_ASK_AGAIN_SEC)
-                self._is_untold = False
-                update = {"granted": self._granted, "released": self._released, "ended": self._ended}
-                self._account, self._ended = self._account.model_copy(update=update), []
+        while self._is_untold or self.n_waiting:
+            if not self._is_untold:
+                changed = lambda: self._is_untold or not self.n_waiting  # noqa: E731
+                with suppress(TimeoutError):
+                    await workflow.wait_condition(changed, timeout=ask_again_sec)
+                    continue
+                ask_again_sec = min(2 * ask_again_sec, MAX_ASK_AGAIN_SEC)
+            self._is_untold = False
+            update = {"granted": self._granted, "released": self._released, "ended": self._ended}
+            self._account, self._ended = self._account.model_copy(update=update), []
+            try:
                 await workflow.get_external_workflow_handle(self._job_id).signal(names.SLOTS, self._account)
-        except Exception as error:
-            workflow.logger.warning("%s gives no slots, and is not waited for: %s", self._job_id, error)
-            self._granted = max(self._granted, self._account.asked)
+                self._without_job_since = None
+            except Exception as error:
+                self._ended = [*self._account.ended, *self._ended]
+                if not await self._wait_for_job():
+                    workflow.logger.warning("%s gives no slots, and is not waited for: %s", self._job_id, error)
+                    self._granted = max(self._granted, self._account.asked)
+                    return
+                self._is_untold = True
+
+    async def _wait_for_job(self) -> bool:
+        """Wait a while, as there is no job to be told. Return False where nothing waits for it, or it took too long."""
+        now = workflow.time()
+        since = self._without_job_since = now if self._without_job_since is None else self._without_job_since
+        if not self.n_waiting or now - since >= WITHOUT_JOB_SEC:
+            return False
+        with suppress(TimeoutError):
+            await workflow.wait_condition(lambda: not self.n_waiting, timeout=ASK_AGAIN_SEC)
+        return True
 
 
 def current() -> Slots:

@@ -29,6 +29,8 @@ UNREACHED = {
     "cancellation:send:0": "only jobs do",
     "preflight:run:0": "a workflow of its own, before the job's",
     "children:_start:1": "a child of an earlier run has not ended: in test_trees.py",
+    "slots:_tell_all:2": "a job is gone: in test_slots.py",
+    "slots:_wait_for_job:0": "a job is gone: in test_slots.py",
     "rollout:run:2": "the end is run once more where the await of the first one has raised",
 }
 """Awaits that no scenario comes by, and why."""
