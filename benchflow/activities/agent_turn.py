@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any, Literal
 
 from benchflow.activities.agents import model_of, redacted, talk_to
@@ -61,7 +63,7 @@ class AgentTurn:
         self._redact = redact
         self._reading = Reading()
         self._is_interrupted = False
-        self._ended_by: Literal["agent", "idle", "wall_clock"] = "agent"
+        self._end = TurnEnd()
         session = work.session
         by_gateway = session is not None and session.model_access == "gateway"
         self._model = model_of(context, work.spec, sandbox) if by_gateway else None
@@ -112,7 +114,8 @@ class AgentTurn:
         turn = turn.model_copy(update={"usage": usage, "turn_end": turn_end, "replay": replay, "prefix": status.prefix})
         if status.prefix_divergence is not None:
             writer.add([{"type": "other_prefix", "message": self._redact(status.prefix_divergence.message)}])
-        ended = self._ended_by_gateway(status.budget_exhausted, replay) or await self._ended_by_endpoint(calls, turn)
+        ended = self._ended_by_gateway(status.budget_exhausted, replay)
+        ended = ended or await self._ended_by_endpoint(calls, turn, status.silent)
         if ended is None:
             return turn
         failure, line = ended
@@ -146,14 +149,16 @@ class AgentTurn:
         )
         return failure_of(error), {"message": divergence.message, "diff": divergence.diff}
 
-    async def _ended_by_endpoint(self, calls: TurnCalls, turn: TurnResult) -> tuple[Failure, dict[str, Any]] | None:
-        """Return what kept the model from answering, and its line of the trajectory; None if nothing did."""
+    async def _ended_by_endpoint(
+        self, calls: TurnCalls, turn: TurnResult, silent: Mapping[str, float]
+    ) -> tuple[Failure, dict[str, Any]] | None:
+        """Return what kept the model from answering, and its line of the trajectory; None if nothing did.
+
+        silent: as of `TurnCalls.find_problem`.
+        """
         assert self._model is not None
-        step = self._work.step
-        limits = {"wall_clock": step.timeout_sec, "idle": step.idle_timeout_sec, "agent": None}
-        limit = limits[self._ended_by]
-        end = TurnEnd(self._ended_by, limit if limit is not None else math.inf, turn.failure is not None)
-        error = await self._model.endpoint_error(calls, end)
+        end = replace(self._end, is_failed=turn.failure is not None)
+        error = await self._model.endpoint_error(calls, end, silent)
         if error is None:
             return None
         failure = redacted(failure_of(error), self._redact)
@@ -176,8 +181,8 @@ class AgentTurn:
         if turn.ended_by not in ("wall_clock", "idle"):
             return self._turn(turn.stop_reason, inferred=True)
         step = self._work.step
-        self._ended_by = turn.ended_by
         limit = step.timeout_sec if turn.ended_by == "wall_clock" else step.idle_timeout_sec
+        self._end = TurnEnd(turn.ended_by, limit if limit is not None else math.inf)
         writer.add([{"type": "agent_timeout", "reason": turn.ended_by, "timeout_sec": limit}])
         said = "did not finish in" if turn.ended_by == "wall_clock" else "said nothing for"
         failure = failure_of(AgentTimeoutError(f"the agent {said} {limit:g} s", log_tail=await talk.log_tail()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Container
+from collections.abc import AsyncIterator, Callable, Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -302,7 +302,10 @@ class Model:
         try:
             yield
         except AgentError as error:
-            found = await self.endpoint_error(calls, TurnEnd("opening"))
+            silent: dict[str, float] = {}
+            with contextlib.suppress(BenchFlowError):
+                silent = (await self._client().status(self._spec.id)).silent
+            found = await self.endpoint_error(calls, TurnEnd("opening"), silent)
             if not isinstance(found, ModelEndpointError):
                 raise
             found.log_tail = "\n".join(text for text in (error.message, error.log_tail) if text)
@@ -315,11 +318,13 @@ class Model:
             size = record.stat().st_size if record.exists() else 0
         return TurnCalls(record, self._notes.note(name, {"offset": size})["offset"])
 
-    async def endpoint_error(self, calls: TurnCalls, end: TurnEnd) -> BenchFlowError | None:
-        """Return the error of a turn whose model was kept from answering; None for any other turn."""
-        silent: dict[str, float] = {}
-        with contextlib.suppress(BenchFlowError):
-            silent = (await self._client().status(self._spec.id)).silent
+    async def endpoint_error(
+        self, calls: TurnCalls, end: TurnEnd, silent: Mapping[str, float]
+    ) -> BenchFlowError | None:
+        """Return the error of a turn whose model was kept from answering; None for any other turn.
+
+        end, silent: as of `TurnCalls.find_problem`.
+        """
         await asyncio.to_thread(calls.read)
         problem = calls.find_problem(end, silent)
         if problem is None:

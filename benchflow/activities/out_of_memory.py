@@ -1,4 +1,4 @@
-"""Whether the agent was killed for want of memory, or only something that it had started, after which it went on.
+"""Tells an agent that was killed for want of memory from one that went on after something else was killed.
 
 The kernel counts the processes of a sandbox that it kills, and does not say which. A turn that ends well is one whose
 agent went on. A turn that fails although nothing was killed in it fails for another reason. In between, an agent may

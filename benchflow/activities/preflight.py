@@ -9,7 +9,9 @@ from temporalio import activity
 from benchflow.activities.context import WorkerContext
 from benchflow.contracts import names
 from benchflow.contracts.failures import failure_of
+from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.preflight import ModelProblem, Preflight, PreflightInput
+from benchflow.gateway.endpoint_errors import endpoint_error
 from benchflow.gateway.preflight import probe
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import credential_names, endpoint_of
@@ -25,30 +27,18 @@ class PreflightActivities:
     @activity.defn(name=names.PREFLIGHT)
     async def preflight(self, wanted: PreflightInput) -> Preflight:
         """Return the models that serve no call."""
-        from benchflow.gateway.endpoint_errors import endpoint_error
+        found = await asyncio.gather(*(self._check(wanted.job_id, agent) for agent in wanted.agents))
+        return Preflight(problems=[problem for problem in found if problem is not None])
 
-        secrets = Secrets.of_job(self._context.paths, wanted.job_id)
-        redact = secrets.redactor(name for agent in wanted.agents for name in agent.credentials)
-        problems = []
-        targets = []
-        for agent in wanted.agents:
-            record = record_for(agent)
-            endpoint, model = endpoint_of(record, agent.model, agent.base_url)
-            if endpoint is None or model is None:
-                continue
-            base_url = agent.base_url or endpoint.upstream
-            targets.append((agent, endpoint, base_url, model))
-        found = await asyncio.gather(
-            *(
-                probe(self._context.paths, wanted.job_id, endpoint.api, base_url, agent.credentials, model)
-                for agent, endpoint, base_url, model in targets
-            )
-        )
-        for (agent, endpoint, base_url, _), problem in zip(targets, found, strict=True):
-            if problem is None:
-                continue
-            error = endpoint_error(problem, base_url, credential_names(endpoint, agent.credentials), remedy=REMEDY)
-            failure = failure_of(error, "plan")
-            failure = failure.model_copy(update={"message": redact(failure.message)})
-            problems.append(ModelProblem(agent=agent.label, failure=failure, is_refusal=problem.is_refusal))
-        return Preflight(problems=problems)
+    async def _check(self, job_id: str, agent: AgentSpec) -> ModelProblem | None:
+        """Ask an agent's model for one token. Return what was wrong; None if nothing was."""
+        endpoint, model = endpoint_of(record_for(agent), agent.model, agent.base_url)
+        if endpoint is None or model is None:
+            return None
+        paths, base_url = self._context.paths, agent.base_url or endpoint.upstream
+        problem = await probe(paths, job_id, endpoint.api, base_url, agent.credentials, model)
+        if problem is None:
+            return None
+        error = endpoint_error(problem, base_url, credential_names(endpoint, agent.credentials), remedy=REMEDY)
+        error.message = Secrets.of_job(paths, job_id).redactor(agent.credentials)(error.message)
+        return ModelProblem(agent=agent.label, failure=failure_of(error, "plan"), is_refusal=problem.is_refusal)

@@ -9,12 +9,11 @@ import typer
 
 from benchflow.cli import command
 from benchflow.cli.command import Command, Json, Trust, Yes
+from benchflow.cli.options import NoPreflight
 
 if TYPE_CHECKING:
     from benchflow.jobs import Engine, Job
     from benchflow.results.summary import Summary
-
-from benchflow.cli.options import NoPreflight
 
 app = typer.Typer(help="Jobs: list, show, watch, cancel, resume, pause.", no_args_is_help=True)
 

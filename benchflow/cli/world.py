@@ -43,7 +43,7 @@ NO_TASK = "check"
 """The task's id that a world is told where no task was given."""
 
 ORACLE_SEC = 600.0
-"""What an oracle may take that has no limit of its own."""
+"""Limit of an oracle that has none of its own, in seconds."""
 
 _DEADLINE = "benchflow.deadline"
 

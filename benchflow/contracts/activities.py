@@ -146,7 +146,7 @@ class Readied(Model):
     world: ReadyWorld | None = None
     baseline: StateSnapshot | None = None
     differences: tuple[str, ...] = ()
-    """Which of its URLs answer otherwise than they did when the checkpoint was taken that it began with."""
+    """Sentences about URLs whose answers differ from those at the checkpoint that it began with."""
 
 
 class ReadinessInput(SandboxInput):
@@ -154,7 +154,7 @@ class ReadinessInput(SandboxInput):
 
     baseline: StateSnapshot | None = None
     observed: tuple[Observation, ...] = ()
-    """What the URLs of the world answered when the checkpoint was taken that the sandbox began with."""
+    """Answers of the world's URLs at the checkpoint that the sandbox began with."""
 
 
 class CheckpointInput(SandboxInput):

@@ -116,7 +116,7 @@ class Checkpoint(Model):
     record: ArtifactRef | None = None
     digests: WorldDigests | None = None
     observed: tuple[Observation, ...] = ()
-    """What the declared URLs of the world answered just before, without their bodies."""
+    """Answers of the world's declared URLs just before, without their bodies."""
 
     @property
     def rung(self) -> Rung:

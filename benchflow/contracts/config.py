@@ -86,7 +86,7 @@ class RunOptions(Model):
     sampling: Sampling = Sampling()
     replay: Replay | None = None
     endpoint_policy: EndpointPolicy = "fail"
-    """What becomes of model calls whose endpoint fails: `fail`, or `wait(LIMIT)`."""
+    """Policy for model calls whose endpoint fails: `fail`, or `wait(LIMIT)`."""
     preflight: bool = True
     """Whether each model is asked for one token before the job starts."""
     judge: JudgeSettings = JudgeSettings()
@@ -97,7 +97,7 @@ class RunOptions(Model):
     rebuild: bool = False
     """Build each image anew, without any cache, once per host; rollouts that come later find it."""
     reward_key: str | None = Field(default=None, min_length=1)
-    """Which key of `reward.json` is the scalar where that has no `reward`, instead of the one that each task names."""
+    """Key of `reward.json` that is the scalar where there is no `reward`, instead of the one that each task names."""
 
     reward_lenient: bool = Field(default_factory=lambda: os.environ.get(LENIENT_VARIABLE) == "1")
     """Whether reward files are read leniently. A job that is resumed keeps what it was submitted with."""

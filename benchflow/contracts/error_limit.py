@@ -40,7 +40,7 @@ class ErrorLimit(Model):
     reached: Failure | None = None
     """The error of rollouts that are not started, once the limit is reached and until that is decided; else None."""
     asked: Failure | None = None
-    """What the user is asked about; None for nothing."""
+    """Question to the user, as an error; None for none."""
     asked_at: float = 0.0
     """Workflow time of the question, in seconds."""
 

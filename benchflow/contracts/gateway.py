@@ -86,7 +86,7 @@ def _check_policy(policy: str) -> str:
 
 
 EndpointPolicy = Annotated[str, AfterValidator(_check_policy)]
-"""What becomes of a call whose endpoint fails: `fail` asks again for some minutes, `wait(LIMIT)` for as long as the
+"""Policy for a call whose endpoint fails: `fail` asks again for some minutes, `wait(LIMIT)` for as long as the
 limit says, also where the endpoint refuses the key, the model or the address, which somebody may mend meanwhile."""
 
 

@@ -133,7 +133,7 @@ class RunConfig(Model):
     sampling: Sampling = Sampling()
     replay: Replay | None = None
     endpoint_policy: EndpointPolicy = "fail"
-    """What becomes of model calls whose endpoint fails."""
+    """Policy for model calls whose endpoint fails."""
     judge: JudgeSettings = JudgeSettings()
     keep: Keep = "evidence"
     branch: BranchConfig | None = None
@@ -143,7 +143,7 @@ class RunConfig(Model):
     rebuild: str | None = None
     """Name of the job's request to build its images anew, by which all of its rollouts share the builds."""
     reward_key: str | None = Field(default=None, min_length=1)
-    """Which key of `reward.json` is the scalar, instead of the one that each task names."""
+    """Key of `reward.json` that is the scalar, instead of the one that each task names."""
 
     reward_lenient: bool = False
     """Whether reward files are read leniently: `BENCHFLOW_REWARD_LENIENT` of whoever submitted the job."""

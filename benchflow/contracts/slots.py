@@ -1,4 +1,4 @@
-"""What a job and its rollouts exchange about slots: the job's `-n`, counted in sandboxes that run.
+"""Messages of a job and its rollouts about slots: the job's `-n`, counted in sandboxes that run.
 
 A rollout begins with a slot. While its sandbox stands still for its children, it lends that slot; its children begin
 with slots that it has asked for. All numbers count from the rollout's beginning, so that messages may be repeated.

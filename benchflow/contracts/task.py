@@ -169,7 +169,7 @@ class VerifierConfig(Model):
     """Where `test.sh` starts: in the workspace, or in the directory of the verifier's own files."""
 
     reward_key: str | None = Field(default=None, min_length=1)
-    """Which key of `reward.json` is the scalar, where that has no `reward`."""
+    """Key of `reward.json` that is the scalar, where there is no `reward`."""
 
 
 class OracleConfig(Model):

@@ -34,13 +34,13 @@ _NO_MODEL = (
 
 @dataclass(frozen=True)
 class CallProblem:
-    """What was wrong with a call that its endpoint did not serve."""
+    """Describes why an endpoint did not serve a call."""
 
     kind: str
     """As in `CallError`; also `unanswered` (the agent has left, or waits still), `empty` (answers without content) and
     `no_call` (the agent did not call its model)."""
     message: str
-    """What happened, where there are no words of the endpoint."""
+    """Description, where there are no words of the endpoint."""
     status: int | None = None
     """HTTP status of the endpoint; None if it gave none."""
     words: str = ""

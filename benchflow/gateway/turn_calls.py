@@ -73,7 +73,7 @@ class _Tally:
     """Models that were served."""
     has_empty: bool = False
     problem: CallProblem | None = None
-    """What was wrong with the last call since then that counts against the endpoint."""
+    """Problem of the last call since then that counts against the endpoint; None for none."""
     n_failed: int = 0
     """Calls since then that count against the endpoint."""
     failing_since: float = math.inf

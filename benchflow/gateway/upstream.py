@@ -176,7 +176,7 @@ class Outage:
 
 @dataclass(frozen=True)
 class Asking:
-    """What is known of a call that is made."""
+    """Holds what the retries of one call depend on."""
 
     outage: Outage
     """The rollout's."""

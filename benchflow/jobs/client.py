@@ -83,7 +83,7 @@ class Job:
     started: int = 0
     attached: bool = False
     warnings: list[str] = field(default_factory=list)
-    """What was found when the job was about to start."""
+    """Findings of the check before the start."""
 
     @property
     def handle(self) -> WorkflowHandle[Any, JobOutcome]:

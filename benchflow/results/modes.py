@@ -60,7 +60,7 @@ class _Row(Model):
     failed: dict[str, str] = {}
     error: str | None = None
     warnings: list[str] = []
-    """Of the tree: why its values may be wrong."""
+    """Reasons why values of the tree may be wrong."""
 
 
 class GroupRow(_Row):

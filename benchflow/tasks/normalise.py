@@ -116,7 +116,7 @@ def _env_tables(raw: Table) -> Iterator[tuple[KeyPath, Table]]:
 
 
 _WHOLE = re.compile(r"\$\{[^}:]+(:-.*)?\}")
-"""What Harbor takes for a reference: a whole value."""
+"""A reference as Harbor has it: a whole value."""
 
 
 def _escape_literals(env: Table, at: KeyPath, spelling: Spelling) -> None:

@@ -56,7 +56,7 @@ class SlotPool:
 
     @property
     def accounts(self) -> list[PooledAccount]:
-        """What the next run of the job's workflow begins with."""
+        """Return the accounts for the next run of the job's workflow."""
         return list(self._accounts.values())
 
     @property

@@ -22,7 +22,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 class UrlProof(Model):
-    """What a trial showed of one URL."""
+    """Holds the findings of a trial about one URL."""
 
     url: str
     """As it was asked for."""
@@ -34,7 +34,7 @@ class UrlProof(Model):
     """Whether its answer was another one in the copy."""
 
     detail: str = ""
-    """What was seen, in words."""
+    """Finding in words."""
 
     sandbox: str = ""
     """The provider on which it was tried."""

@@ -20,7 +20,7 @@ from benchflow.contracts.task import Task
 from benchflow.errors import UnsafePathError
 
 OPEN_END = "{…}"
-"""What stands for the part of a URL that is known only when the verifier runs."""
+"""Placeholder for the part of a URL that is known only when the verifier runs."""
 
 MAX_FILE_BYTES = 1024 * 1024
 """A larger file is data, and no program."""

@@ -1,4 +1,4 @@
-"""What a verifier's verdict is worth when the kernel has killed for want of memory while it ran."""
+"""Decides whether a verifier's reward counts if the kernel killed for want of memory while it ran."""
 
 from __future__ import annotations
 

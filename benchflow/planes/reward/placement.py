@@ -1,4 +1,4 @@
-"""What was kept of an agent's work, put into another sandbox: its workspace, and the artifacts beside it."""
+"""Puts the kept work of an agent into another sandbox: its workspace, and the artifacts beside it."""
 
 from __future__ import annotations
 

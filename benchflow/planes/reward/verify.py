@@ -273,12 +273,12 @@ class ScriptVerifier:
 
     @property
     def user(self) -> str | int | None:
-        """Who it runs as, None for root."""
+        """Return the user that it runs as; None for root."""
         return self._default_user if self.config.user is None else self.config.user
 
     @property
     def _default_user(self) -> str | None:
-        """Who is meant where the task names nobody."""
+        """Return the user where the task names none."""
         baseline = self._pinned_by
         return baseline.user if baseline is not None else None
 

@@ -65,7 +65,7 @@ class HardeningBaseline(Model):
     survey: Survey = Survey()
     tools: ToolSet | None = None
     user: str | None = None
-    """Who a verifier is that the task names no user for; None for root."""
+    """User of a verifier for which the task names none; None for root."""
 
 
 async def take_baseline(
