@@ -59,7 +59,9 @@ class Blockage:
             _write_in_place(self._record, self._line())
 
     def _line(self) -> bytes:
-        text = json.dumps([[round(began, 3), round(ended, 3)] for began, ended in self.intervals])
+        # An end is rounded down: one in the future is taken for that of a time before this host was started.
+        rows = [[round(began, 3), math.floor(1000 * ended) / 1000] for began, ended in self.intervals]
+        text = json.dumps(rows)
         return text.encode().ljust(_RECORD_BYTES)
 
 

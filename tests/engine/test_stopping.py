@@ -116,7 +116,7 @@ async def test_rollouts_that_are_still_open_may_show_that_nothing_is_wrong_with_
     theatre.hall.held = True
     tasks = [theatre.task("good"), theatre.task("bad")]
     theatre.hall.faults["bad"] = errors(TOTAL)
-    job = await theatre.submit(*tasks, repeats=TOTAL, concurrency=6, stop_after_errors=2)
+    job = await theatre.submit(*tasks, repeats=TOTAL, concurrency=6, stop_after_errors=1)
     waiting = await theatre.in_turn(6)
     bad = [rollout for rollout in waiting if "/bad/" in rollout]
     theatre.hall.release(*bad)
