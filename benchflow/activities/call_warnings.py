@@ -35,5 +35,7 @@ async def call_warnings(context: WorkerContext, spec: RolloutSpec) -> list[str]:
     if status.failure is not None:
         warnings.append(f"not all model calls were made or recorded: {status.failure}")
     if status.usage.unmetered:
-        warnings.append(f"the tokens of {status.usage.unmetered} model calls are estimated: no usage was told of them")
+        warnings.append(
+            f"the tokens of {status.usage.unmetered} model calls are estimated: their endpoint did not tell them"
+        )
     return warnings

@@ -392,6 +392,7 @@ def _used(before: UsageTotals, now: UsageTotals) -> Usage:
     cost = (now.cost_usd or 0.0) - (before.cost_usd or 0.0) if known else None
     return Usage(
         calls=now.calls - before.calls,
+        estimated_calls=now.unmetered - before.unmetered,
         input_tokens=now.input_tokens - before.input_tokens,
         output_tokens=now.output_tokens - before.output_tokens,
         cached_tokens=now.cached_tokens - before.cached_tokens,

@@ -355,6 +355,7 @@ def _totals(report: ReportInput) -> dict[str, Any]:
     return {
         "n_input_tokens": sum(usage.input_tokens for usage in told),
         "n_output_tokens": sum(usage.output_tokens for usage in told),
+        "n_estimated_calls": sum(usage.estimated_calls for usage in told),
         "cost_usd": sum(costs) if costs else None,
     }
 

@@ -66,6 +66,7 @@ def show_agents(summary: Summary, screen: Screen) -> None:
 def show_details(summary: Summary, screen: Screen) -> None:
     """Show each agent's errors by category, its phase times, and the means of rewards that have no scalar."""
     _show_each("errors", summary, screen, lambda it: [f"{name} {count}" for name, count in it.errors.items()])
+    _show_each("scored", summary, screen, lambda it: [f"after {k} {v}" for k, v in it.errors_of_scored.items()])
     _show_each("phases", summary, screen, lambda it: [f"{k} {seconds(v)}" for k, v in it.phase_seconds.items()])
     _show_each("rewards", summary, screen, _keys)
 

@@ -65,7 +65,7 @@ def show_plan(plan: JobPlan, as_json: bool, of_file: FileRequest | None = None) 
     show_variables(variables_taken(plan, of_file), screen)
     if missing:
         screen.print(line(("not set here:", "yellow"), f" {', '.join(missing)}"), soft_wrap=True)
-    screen.print(f"{plural(plan.total, 'rollout')} would be run. Nothing was started.")
+    screen.print(f"{plural(plan.total, 'rollout')} would be run. Nothing was started, and no model was asked.")
 
 
 def _image(plan: JobPlan, task: Task) -> str:

@@ -164,7 +164,7 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
             Text(worth, f"bold {style}"),
             Text(f"{STATUS_SIGNS[result.status]} {result.status}", style, no_wrap=True),
             seconds((result.finished_at - result.started_at).total_seconds()),
-            *([short_number(_tokens(result))] if has_tokens else []),
+            *([_shown_tokens(_tokens(result), result.n_estimated_calls)] if has_tokens else []),
             *([dollars(result.cost_usd)] if has_cost else []),
             *([error] if has_error else []),
         )
@@ -189,6 +189,11 @@ def _tokens(result: RolloutResult) -> int | None:
     """Of input and output, as far as they are known."""
     known = [number for number in (result.n_input_tokens, result.n_output_tokens) if number is not None]
     return sum(known) if known else None
+
+
+def _shown_tokens(tokens: int | None, estimated_calls: int) -> str:
+    """`4.2k`; `~4.2k` where those of some calls are estimated."""
+    return f"{'~' if estimated_calls and tokens is not None else ''}{short_number(tokens)}"
 
 
 def _error_line(result: RolloutResult) -> str:
@@ -265,7 +270,8 @@ def show_totals(summary: Summary, screen: Screen) -> None:
         parts.append(Text(f"{summary.run_again} run again"))
     parts += [Text(mean, "bold") for mean in means_of(summary)]
     if summary.n_input_tokens is not None:
-        parts.append(Text(f"{short_number(summary.n_input_tokens + (summary.n_output_tokens or 0))} tokens"))
+        tokens = summary.n_input_tokens + (summary.n_output_tokens or 0)
+        parts.append(Text(f"{_shown_tokens(tokens, summary.n_estimated_calls)} tokens"))
     if summary.cost_usd is not None:
         parts.append(Text(dollars(summary.cost_usd)))
     screen.print(text.append_text(Text(" · ").join(parts)))

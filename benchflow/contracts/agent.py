@@ -144,6 +144,9 @@ class Choice(Model):
     value: str | None = None
     levels: tuple[str, ...] = ()
 
+    required: bool = False
+    """Whether the agent does not start without one."""
+
     @model_validator(mode="after")
     def _name_the_option(self) -> Choice:
         if (self.by == "config_option") != (self.option is not None):

@@ -160,10 +160,12 @@ ModelAccess = Literal["gateway", "direct", "none"]
 class Usage(Model):
     """Tokens and money of a turn, as the gateway counted them, else as far as the agent told. cost: in `currency`.
 
-    calls: of the model; None where nobody has counted them.
+    calls: of the model; None where nobody has counted them. estimated_calls: of these, the ones whose endpoint did not
+    tell its tokens, so that they are guessed.
     """
 
     calls: int | None = None
+    estimated_calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
@@ -176,7 +178,7 @@ def total(used: Sequence[Usage]) -> Usage | None:
     """What several turns used together; None where nothing is known. A sum is not known if a part of it is not."""
     if not used:
         return None
-    counts = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+    counts = ("estimated_calls", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
     calls, costs = [each.calls for each in used], [each.cost for each in used]
     currencies = {each.currency for each in used}
     is_one = len(currencies) == 1 and None not in costs
@@ -350,6 +352,10 @@ class RolloutResult(Model):
     environment: dict[str, Any] = {}
     n_input_tokens: int | None = None
     n_output_tokens: int | None = None
+
+    n_estimated_calls: int = 0
+    """Model calls whose endpoint did not tell its tokens, so that these are guessed by the length of what was said."""
+
     cost_usd: float | None = None
     tree: dict[str, Any] = {}
     session_rung: Literal["process", "load", "replay", "fresh"] | None = None

@@ -525,8 +525,11 @@ class Exchange:
             answer.error = CallError(kind="client_closed", message="the agent closed the connection")
         has_left = answer.error is not None and answer.error.kind == "client_closed"
         is_whole = answer.status is not None and answer.status < 300
-        is_told = answered.usage is not None and (answered.finish is not None or answer.error is None)
-        usage = answered.usage if is_told else self._estimated(answered.usage, read.spoken)
+        told = answered.usage
+        # No model answers without having read anything: an endpoint that tells of no token at all did not count.
+        counts = told is not None and not told.is_estimated and (told.input_tokens or told.output_tokens)
+        is_told = counts and (answered.finish is not None or answer.error is None)
+        usage = told if is_told else self._estimated(told, read.spoken)
         usage = self._priced(usage, answered.model)
         # Some close the connection as soon as they have read the end, without waiting for the upstream to do so.
         if is_whole and has_left and read.heard.finish is not None:

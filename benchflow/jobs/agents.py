@@ -72,6 +72,11 @@ def _check_endpoint(spec: AgentSpec, record: AgentRecord) -> None:
             key="model",
             remedy=f"name one: --model {endpoint.providers[0]}/MODEL",
         )
+    variables = {name for each in record.endpoints for name, value in each.env.items() if value == "{model}"}
+    if spec.model is None and record.model is not None and record.model.required and not variables & set(spec.env):
+        raise ConfigError(
+            f"agent {record.name!r} has no model of its own", key="model", remedy="name one: --model MODEL"
+        )
     if spec.base_url is None:
         return
     if not record.endpoints:

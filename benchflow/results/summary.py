@@ -88,7 +88,10 @@ class AgentSummary(Model):
     """Tasks that pass@k is averaged over: those with a measured rollout."""
 
     errors: dict[str, int] = {}
-    """Rollouts by category of their error."""
+    """Rollouts that were not scored, by the category of their error."""
+
+    errors_of_scored: dict[str, int] = {}
+    """Rollouts that were scored in spite of an error, such as `agent_timeout`, by its category."""
 
     phase_seconds: dict[str, float] = {}
     """Median of each phase."""
@@ -98,6 +101,9 @@ class AgentSummary(Model):
 
     n_output_tokens: int | None = None
     """As `n_input_tokens`."""
+
+    n_estimated_calls: int = 0
+    """Model calls whose endpoint did not tell its tokens, so that these are guessed."""
 
     cost_usd: float | None = None
     """As `n_input_tokens`."""
@@ -143,7 +149,10 @@ class Summary(Model):
     """Rollouts whose rewards have no scalar `reward`."""
 
     errors: dict[str, int] = {}
-    """Rollouts by category of their error."""
+    """Rollouts that were not scored, by the category of their error."""
+
+    errors_of_scored: dict[str, int] = {}
+    """Rollouts that were scored in spite of an error, such as `agent_timeout`, by its category."""
 
     agents: dict[str, AgentSummary] = {}
     """By agent, or `agent:model`, in the order of the job's specification."""
@@ -165,6 +174,9 @@ class Summary(Model):
 
     n_output_tokens: int | None = None
     """As `n_input_tokens`."""
+
+    n_estimated_calls: int = 0
+    """Model calls whose endpoint did not tell its tokens, so that these are guessed."""
 
     cost_usd: float | None = None
     """As `n_input_tokens`."""
@@ -230,7 +242,8 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult], spec: Job
         run_again=sum(result.attempt > 1 for result in results),
         n_values=sum(agent.n_values for agent in agents.values()),
         scored=status["scored"],
-        errors=_errors(results),
+        errors=_errors(results, scored=False),
+        errors_of_scored=_errors(results, scored=True),
         agents=agents,
         mean_reward=only.reward.mean if only else None,
         reward_interval=only.reward if only else None,
@@ -238,6 +251,7 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult], spec: Job
         phase_seconds=only.phase_seconds if only else None,
         n_input_tokens=_total([r.n_input_tokens for r in results]),
         n_output_tokens=_total([r.n_output_tokens for r in results]),
+        n_estimated_calls=sum(r.n_estimated_calls for r in results),
         cost_usd=_total([r.cost_usd for r in results]),
     )
 
@@ -278,10 +292,12 @@ def _summarize_agent(
         by_key=_means_by_key(measured),
         pass_at_k=_pass_at_ks(passes),
         n_pass_tasks=len(passes),
-        errors=_errors(results),
+        errors=_errors(results, scored=False),
+        errors_of_scored=_errors(results, scored=True),
         phase_seconds=_phase_medians(results),
         n_input_tokens=_total([r.n_input_tokens for r in results]),
         n_output_tokens=_total([r.n_output_tokens for r in results]),
+        n_estimated_calls=sum(r.n_estimated_calls for r in results),
         cost_usd=_total([r.cost_usd for r in results]),
     )
 
@@ -323,8 +339,10 @@ def _pass_at_ks(tasks: Mapping[str, list[bool]]) -> dict[str, float]:
     return {str(k): statistics.fmean(pass_at_k(sum(each), len(each), k) for each in tasks.values()) for k in ks}
 
 
-def _errors(results: Sequence[RolloutResult]) -> dict[str, int]:
-    return dict(Counter(result.error_category for result in results if result.error_category).most_common())
+def _errors(results: Sequence[RolloutResult], *, scored: bool) -> dict[str, int]:
+    """Return how many rollouts have an error, by category: of those that were not scored, or of those that were."""
+    told = (r.error_category for r in results if (r.status in ("passed", "failed", "scored")) == scored)
+    return dict(Counter(category for category in told if category).most_common())
 
 
 def _phase_medians(results: Sequence[RolloutResult]) -> dict[str, float]:

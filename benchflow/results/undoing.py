@@ -75,7 +75,8 @@ def used_by_children(paths: RolloutPaths, chains: Collection[str]) -> list[Usage
             continue
         if told.get("n_input_tokens") is not None:
             cost = told.get("cost_usd")
-            counts = {"input_tokens": told["n_input_tokens"], "output_tokens": told["n_output_tokens"]}
+            names = ("input_tokens", "output_tokens", "estimated_calls")
+            counts = {name: told[f"n_{name}"] for name in names if f"n_{name}" in told}
             used.append(Usage(**counts, cost=cost, currency=None if cost is None else "USD"))
     return used
 

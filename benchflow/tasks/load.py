@@ -338,12 +338,17 @@ def _validate(
 
 
 def _inherit(tables: TaskTables, step: StepConfig) -> StepConfig:
-    """A step's agent and verifier, with what they leave unset taken from the task's own tables."""
+    """Return a step with what its agent and verifier leave unset taken from the task's own tables.
+
+    Variables of its verifier, and commands that collect, are added to those of the task.
+    """
     agent = tables.agent.model_copy(update={key: getattr(step.agent, key) for key in step.agent.model_fields_set})
     own = {key: getattr(step.verifier, key) for key in step.verifier.model_fields_set}
     if own.get("sandbox_mode") == "shared":
         # Where it verifies beside the agent, it has no use for the sandbox that the task's verifier has.
         own.setdefault("sandbox", None)
+    own["env"] = tables.verifier.env | step.verifier.env
+    own["collect"] = tables.verifier.collect + step.verifier.collect
     verifier = tables.verifier.model_copy(update=own)
     return step.model_copy(update={"agent": agent, "verifier": verifier})
 

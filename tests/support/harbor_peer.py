@@ -96,9 +96,11 @@ STRUCTURED = "structured"
 
 _INTERPOLATED = (r"environment\.env\..+", "beside a compose file, Compose interpolates values that are texts elsewhere")
 
+_ROOM = (r"services\.main\.environment", "the clean room of a separate verifier is not made by the compose file")
+
 REFUSED_TASKS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "docker": (_INTERPOLATED,),
-    "local": (_INTERPOLATED, (r"docker_image", "the machine itself stands for the image, so none can be named")),
+    "docker": (_INTERPOLATED, _ROOM),
+    "local": (_INTERPOLATED, _ROOM, (r"docker_image", "the machine itself stands for the image, so none can be named")),
 }
 """What a sandbox may refuse of the tasks that Harbor runs: by sandbox, the key, and the reason."""
 
@@ -122,8 +124,10 @@ def difference(task: Mapping[str, Any], reading: Mapping[str, Any], result: Ours
     if expected and shape in REFUSED_FILES and not widened:
         failure = result.verifier_error
         return None if failure and failure.type == "RewardFileError" else f"{shape} is read: {result.rewards}"
-    if shape == STRUCTURED and "VerifierOutputParseError" in reading["error"]:
-        expected = {"reward": json.loads((Path(reading["place"]) / "verifier/reward.json").read_text())["reward"]}
+    file = Path(reading["place"]) / "verifier/reward.json"
+    # Of an agent that ran out of time Harbor tells that alone, whatever else went wrong.
+    if shape == STRUCTURED and expected is None and file.exists():
+        expected = {"reward": json.loads(file.read_text())["reward"]}
     if expected is None:
         if result.rewards is not None:
             return f"Harbor reads no reward ({reading['error']}), and we {result.rewards}"

@@ -139,8 +139,9 @@ def test_errors_agents_phases_and_costs_are_summed_up() -> None:
         result("d", 0.0, agent="nop", error_category="agent_exit"),
     ]
     summary = summarize("j", 4, results)
-    assert summary.errors == {"readiness": 2, "agent_exit": 1}
-    assert (of("oracle", summary).errors, of("nop", summary).errors) == ({"readiness": 2}, {"agent_exit": 1})
+    assert (summary.errors, summary.errors_of_scored) == ({"readiness": 2}, {"agent_exit": 1})
+    assert (of("oracle", summary).errors, of("oracle", summary).errors_of_scored) == ({"readiness": 2}, {})
+    assert (of("nop", summary).errors, of("nop", summary).errors_of_scored) == ({}, {"agent_exit": 1})
     assert {agent: found.reward.mean for agent, found in summary.agents.items()} == {"nop": 0.0, "oracle": 1.0}
     assert of("oracle", summary).phase_seconds == {"execute": 2.0}
     assert (summary.cost_usd, summary.n_input_tokens, summary.n_output_tokens) == (0.75, 10, None)

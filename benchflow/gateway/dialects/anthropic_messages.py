@@ -7,7 +7,7 @@ from typing import Any
 
 from benchflow.contracts.gateway import Api, CallUsage, Sampling
 from benchflow.gateway.dialects.dialect import Answered, Asked, Document
-from benchflow.gateway.dialects.reading import capped, count, put, table, tables, text_of, word
+from benchflow.gateway.dialects.reading import capped, count, is_count, put, table, tables, text_of, word
 
 _ERRORS = {
     400: "invalid_request_error",
@@ -75,6 +75,7 @@ def _usage(usage: Document) -> CallUsage:
     read, written = count(usage.get("cache_read_input_tokens")), count(usage.get("cache_creation_input_tokens"))
     for_an_hour = count(table(usage.get("cache_creation")).get("ephemeral_1h_input_tokens"))
     return CallUsage(
+        is_estimated=not (is_count(usage.get("input_tokens")) and is_count(usage.get("output_tokens"))),
         input_tokens=count(usage.get("input_tokens")) + read + written,
         output_tokens=count(usage.get("output_tokens")),
         cached_tokens=read,

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchflow.contracts.gateway import Api, CallUsage, Sampling
 from benchflow.gateway.dialects.dialect import Answered, Asked, Document
-from benchflow.gateway.dialects.reading import capped, count, put, table, tables, text_of, word
+from benchflow.gateway.dialects.reading import capped, count, is_count, put, table, tables, text_of, word
 
 _STATUS = {
     400: "INVALID_ARGUMENT",
@@ -89,6 +89,7 @@ class Gemini:
 def _usage(usage: Document) -> CallUsage:
     reasoning = count(usage.get("thoughtsTokenCount"))
     return CallUsage(
+        is_estimated=not (is_count(usage.get("promptTokenCount")) and is_count(usage.get("candidatesTokenCount"))),
         input_tokens=count(usage.get("promptTokenCount")) + count(usage.get("toolUsePromptTokenCount")),
         output_tokens=count(usage.get("candidatesTokenCount")) + reasoning,
         cached_tokens=count(usage.get("cachedContentTokenCount")),

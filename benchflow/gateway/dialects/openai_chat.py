@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from benchflow.contracts.gateway import Api, CallUsage, Sampling
 from benchflow.gateway.dialects.dialect import Answered, Asked, Document
-from benchflow.gateway.dialects.reading import capped, count, put, table, tables, text_of, word
+from benchflow.gateway.dialects.reading import capped, count, is_count, put, table, tables, text_of, word
 
 _SYSTEM = ("system", "developer")
 
@@ -90,6 +90,7 @@ def _limits(body: Document, base_url: str) -> list[str]:
 def _usage(usage: Document) -> CallUsage:
     details = table(usage.get("prompt_tokens_details"))
     return CallUsage(
+        is_estimated=not (is_count(usage.get("prompt_tokens")) and is_count(usage.get("completion_tokens"))),
         input_tokens=count(usage.get("prompt_tokens")),
         output_tokens=count(usage.get("completion_tokens")),
         cached_tokens=count(details.get("cached_tokens")),

@@ -8,7 +8,7 @@ from typing import Any
 from benchflow.contracts.gateway import Api, CallUsage, Sampling
 from benchflow.gateway.dialects.dialect import Answered, Asked, Document
 from benchflow.gateway.dialects.openai_chat import openai_error
-from benchflow.gateway.dialects.reading import capped, count, put, table, tables, text_of, word
+from benchflow.gateway.dialects.reading import capped, count, is_count, put, table, tables, text_of, word
 
 _SEARCH = "web_search_call"
 _ENDS = ("completed", "incomplete", "failed", "cancelled")
@@ -85,6 +85,7 @@ def _usage(usage: Document, response: Document) -> CallUsage:
     searches = (action.get("queries") for action in actions)
     details = table(usage.get("input_tokens_details"))
     return CallUsage(
+        is_estimated=not (is_count(usage.get("input_tokens")) and is_count(usage.get("output_tokens"))),
         input_tokens=count(usage.get("input_tokens")),
         output_tokens=count(usage.get("output_tokens")),
         cached_tokens=count(details.get("cached_tokens")),

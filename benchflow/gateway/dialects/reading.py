@@ -86,9 +86,17 @@ def tables(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
+def is_count(value: Any) -> bool:
+    """Whether it can be a number of tokens: no negative one, none that a price can't be multiplied by without an error.
+
+    One that is left out is 0.
+    """
+    return value is None or (type(value) is int and 0 <= value < _MAX_COUNT)
+
+
 def count(value: Any) -> int:
-    """Return a number of tokens; 0 for what is none, or larger than a price can be multiplied by without an error."""
-    return value if type(value) is int and 0 < value < _MAX_COUNT else 0
+    """Return a number of tokens; 0 for what can be none."""
+    return value if is_count(value) and value else 0
 
 
 def word(value: Any) -> str | None:

@@ -16,9 +16,10 @@ _TAIL = 4000
 _RUN = f'exec >{OUTPUT} 2>&1; command -v bash >/dev/null && exec bash "$0"; exec sh "$0"'
 
 
-# A solution that was migrated from /solution may still name that path.
+# A solution that was migrated from /solution may still name that path. The output of the step before may be of another
+# user, who alone could write on.
 _PLACE = """
-rm -rf "$1"
+rm -rf "$1" "$2"
 if [ "$1" = /oracle ] && { [ -h /solution ] || [ ! -e /solution ]; }; then ln -sfn /oracle /solution; fi
 """
 
@@ -44,8 +45,8 @@ async def run_oracle(
             "the task has no oracle: there is no solve.sh", key="agent", remedy="run it with another agent"
         )
     if not await sandbox.was_started(key):
-        # A step's solution must not find that of the step before it.
-        await sandbox.control(_PLACE, target)
+        # A step's solution must not find that of the step before.
+        await sandbox.control(_PLACE, target, OUTPUT)
         await sandbox.upload(source, target)
     script = f"{target}/solve.sh"
     cwd = cwd or sandbox.ref.workdir

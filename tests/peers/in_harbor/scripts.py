@@ -110,7 +110,8 @@ def solve_script(drawn: random.Random, *, ends: bool = True) -> str:
     lines = [
         f'echo "$(pwd) $(id -u) $0 {variables}" >> /tmp/solved',
         "chmod 666 /tmp/solved 2>/dev/null",
-        "echo answered >> answer.txt",
+        # An agent that is not root has the workspace for its own with us, as docs/rewards.md says, and with Harbor not.
+        '[ "$(id -u)" != 0 ] || echo answered >> answer.txt',
     ]
     if drawn.random() < 0.3:
         # Rewards of the agent's own, which no engine may take for the verifier's.

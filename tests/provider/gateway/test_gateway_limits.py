@@ -161,6 +161,32 @@ async def test_what_failed_is_counted_as_a_call_and_not_as_unmetered(house: Hous
     assert (usage.calls, usage.unmetered, usage.input_tokens) == (2, 0, 10)
 
 
+IMPOSSIBLE = {
+    "negative": {"prompt_tokens": -100, "completion_tokens": -100},
+    "too many for anybody": {"prompt_tokens": 10**30, "completion_tokens": 10**30},
+    "none at all": {"prompt_tokens": 0, "completion_tokens": 0},
+    "no numbers": {"prompt_tokens": "many", "completion_tokens": [4]},
+}
+
+
+@pytest.mark.parametrize("usage", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
+async def test_impossible_tokens_of_an_endpoint_are_estimated_and_switch_no_limit_off(
+    house: House, usage: dict[str, object]
+) -> None:
+    said = json.loads(DONE) | {"usage": usage}
+
+    async def tell(visit: Visit) -> None:
+        await visit.send(answer(json.dumps(said).encode()))
+
+    async with raw_upstream(tell) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url, limits={"total_tokens": 1000})
+        got = [(await agent.call("word " * 800, stream=False)).status for _ in range(2)]
+    assert got == [200, 402]
+    used = (await house.client.status(agent.id)).usage
+    assert used.unmetered == 1
+    assert 1000 <= used.total_tokens < 2000
+
+
 @pytest.mark.parametrize("has_read", ["all but the end", "nothing"])
 async def test_an_agent_that_leaves_before_the_tokens_are_told_has_used_them(house: House, has_read: str) -> None:
     async def say_much(visit: Visit) -> None:

@@ -251,6 +251,19 @@ def stepped(root: Path, name: str, rewards: list[str], config: str) -> Path:
     return task
 
 
+def steps_of_users(root: Path) -> Path:
+    """Return a task whose oracle is another user in each step."""
+    users = "".join(f'[[steps]]\nname = "s{number}"\nagent.user = {user}\n' for number, user in enumerate(USERS))
+    task = write_task(root, "users", config=users, dockerfile=f"{ON_BASE}RUN touch /srv/log && chmod 666 /srv/log\n")
+    for number in range(len(USERS)):
+        test = "cat /srv/log; echo 1 > /logs/verifier/reward.txt\n"
+        write_step(task, f"s{number}", solve='echo "s$(id -u)"; id -u >> /srv/log\n', test=test)
+    return task
+
+
+USERS = ('"root"', '"nobody"', "1234", '"root"')
+
+
 def steps_table(*extra: str) -> str:
     return "".join(f'[[steps]]\nname = "s{number}"\n{lines}\n' for number, lines in enumerate(extra))
 
@@ -262,6 +275,7 @@ def of_steps(root: Path) -> list[Path]:
         stepped(root, "final", ["0.2", "1"], 'multi_step_reward_strategy = "final"\n' + steps_table("", "")),
         stepped(root, "stops", ["1", "0.25", "1"], steps_table("min_reward = 0.5", "min_reward = 0.5", "")),
         stepped(root, "breaks", ["1", "NaN", "1"], steps_table("", "", "")),
+        steps_of_users(root),
     ]
 
 
@@ -302,6 +316,16 @@ def test_steps_run_in_order_in_one_sandbox_and_are_each_scored(local_results: Re
         (None, None), ("n0", {"reward": 1.0}), ("n1", {"reward": 0.5}), ("n2", {"reward": 0.0})
     ]  # fmt: skip
     assert (root / "steps" / "s1" / "artifacts" / "root" / "made-1").read_text() == "made\n"
+
+
+@pytest.mark.local
+def test_the_oracle_is_in_each_step_who_its_agent_is(local_results: Results) -> None:
+    result = local_results["users"]
+    assert (result.rewards, result.error) == ({"reward": 1.0}, None)
+    root = Path(str(result.directory))
+    assert (root / "steps" / "s3" / "verifier" / "test-stdout.txt").read_text().split() == ["0", "65534", "1234", "0"]
+    said = [json.loads(line) for line in (root / "trajectory/acp_trajectory.jsonl").read_text().splitlines()]
+    assert [line["stdout"] for line in said if line["type"] == "oracle"] == ["s0\n", "s65534\n", "s1234\n", "s0\n"]
 
 
 @pytest.mark.local

@@ -33,6 +33,8 @@ def keyless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ([*CLAUDE, "--base-url", "http://me:s3cr3t@host/v1"], "must not hold a password"),
         (["--model", "m"], "agent 'oracle' uses no model"),
         (["--agent", "nop:m"], "agent 'nop' uses no model"),
+        (["--agent", "policy"], "agent 'policy' has no model of its own"),
+        (["--agent", "policy"], "remedy: name one: --model MODEL"),
         (["--agent", "acpx/nobody"], "there is no agent 'acpx/nobody'"),
         (["--agent", "acpx/opencod"], "did you mean 'acpx/opencode'?"),
         (["--agent", "acpx/oracle"], "acpx"),

@@ -56,6 +56,20 @@ def test_results_have_a_row_of_figures_for_each_agent_and_none_for_all(bench: Be
     assert "8 rollouts:  2 passed · 4 failed · 2 errored\n" in shown
 
 
+def test_tokens_that_were_estimated_and_errors_of_scored_rollouts_are_told_apart(bench: Bench, jobs: Path) -> None:
+    job = JobPaths(jobs / "alone")
+    counted, guessed = (result for result in read_results(job) if result.task_name == "first")
+    tokens = {"n_input_tokens": 2000, "n_output_tokens": 2200, "error_category": "agent_timeout"}
+    for result, estimated in ((counted, 0), (guessed, 3)):
+        changed = result.model_copy(update={**tokens, "n_estimated_calls": estimated})
+        (Path(str(result.directory)) / "result.json").write_text(changed.model_dump_json())
+    write_summary(job, "alone", 4, read_spec(job))
+    shown = bench("results", "alone", "--jobs-dir", jobs).out
+    assert shown.count(" 4.2k ") == shown.count(" ~4.2k ") == 1
+    assert "· ~8.4k tokens" in shown
+    assert "errors   sandbox_lost 1\nscored   after agent_timeout 2\n" in shown
+
+
 @pytest.mark.parametrize("command", ["results", "job show"])
 def test_the_only_agents_mean_is_in_the_last_line(bench: Bench, jobs: Path, command: str) -> None:
     shown = bench(*command.split(), "alone", "--jobs-dir", jobs).out

@@ -15,7 +15,7 @@ def test_a_dry_run_says_what_would_run_and_starts_nothing(bench: Bench, tasks: P
     ran = bench("submit", tasks, "--agent", "oracle", "--agent", "nop", "-k", "2", "--sandbox", "noop", "--dry-run")
     assert ran.status == 0
     assert "3 tasks × oracle + nop × 2 · noop · 4 at a time" in ran.out
-    assert "12 rollouts would be run. Nothing was started." in ran.out
+    assert "12 rollouts would be run. Nothing was started, and no model was asked." in ran.out
     assert not state.exists()
 
 

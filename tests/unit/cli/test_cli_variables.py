@@ -86,7 +86,7 @@ def test_at_a_terminal_the_user_is_asked(
         os.close(ours)
     said = capsys.readouterr().err
     assert NAMED in said and "Proceed? (Y/n)" in said
-    assert ("Nothing was started." in said) is not agrees
+    assert ("Nothing was started" in said) is not agrees
 
 
 def test_a_task_that_takes_nothing_asks_nothing(task: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,6 +83,39 @@ def test_openais_own_endpoint_has_the_newer_name_of_the_cap() -> None:
     assert body == {"max_completion_tokens": 5}
 
 
+IMPOSSIBLE: tuple[Any, ...] = (-1, 10**30, 1.5, True, "12", [])
+
+
+@pytest.mark.parametrize(
+    ("api", "place", "names"),
+    [
+        ("openai-chat", "usage", ("prompt_tokens", "completion_tokens")),
+        ("anthropic-messages", "usage", ("input_tokens", "output_tokens")),
+        ("gemini", "usageMetadata", ("promptTokenCount", "candidatesTokenCount")),
+    ],
+)
+def test_a_number_of_tokens_that_can_be_none_is_not_taken_for_told(
+    api: Any, place: str, names: tuple[str, str]
+) -> None:
+    def is_estimated(usage: dict[str, Any]) -> bool:
+        told = DIALECTS[api].answered([{place: usage}]).usage
+        assert told is not None
+        return told.is_estimated
+
+    assert not is_estimated(dict.fromkeys(names, 5))
+    # Some leave out a 0.
+    assert not is_estimated({names[0]: 5})
+    for name, odd in itertools.product(names, IMPOSSIBLE):
+        assert is_estimated(dict.fromkeys(names, 5) | {name: odd}), (name, odd)
+
+
+def test_impossible_tokens_of_a_response_are_not_taken_for_told() -> None:
+    for odd in IMPOSSIBLE:
+        usage = {"input_tokens": 5, "output_tokens": odd}
+        told = DIALECTS["openai-responses"].answered([{"response": {"usage": usage}}]).usage
+        assert told is not None and told.is_estimated
+
+
 def test_searches_of_the_endpoints_own_tool_are_told() -> None:
     calls = [
         {"type": "web_search_call", "action": {"type": "search", "queries": ["a", "b"]}},

@@ -277,7 +277,7 @@ def test_steps_take_what_they_leave_unset_from_the_task(split: Builder) -> None:
         StepConfig(
             name="second",
             agent=agent,
-            verifier=VerifierConfig(timeout_sec=5, env={"B": "2"}),
+            verifier=VerifierConfig(timeout_sec=5, env={"A": "1", "B": "2"}),
             min_reward={"speed": 0.1},
         ),
     ]
@@ -299,6 +299,26 @@ def test_a_step_is_called_by_any_text_that_a_directory_can_be_called_by(split: B
     reading = read_task(split(steps, {f"steps/{name}/instruction.md": "Go."}))
     assert reading.problems == [] and reading.task is not None
     assert reading.task.step_files[name].instruction == "Go."
+
+
+def test_variables_and_collecting_commands_of_a_step_are_added_to_those_of_the_task(split: Builder) -> None:
+    config = """
+[verifier]
+env = { A = "task", B = "${HOST_B:-}" }
+collect = [{ command = "first" }]
+[[steps]]
+name = "one"
+verifier = { env = { A = "step" }, collect = [{ command = "then" }] }
+[[steps]]
+name = "two"
+verifier = { env = {}, collect = [] }
+"""
+    files = {f"steps/{name}/instruction.md": "Go." for name in ("one", "two")}
+    one, two = (step.verifier for step in load_task(split(config, files)).steps)
+    assert one.env == {"A": "step", "B": "${HOST_B:-}"}
+    assert [command.command for command in one.collect] == ["first", "then"]
+    assert two.env == {"A": "task", "B": "${HOST_B:-}"}
+    assert [command.command for command in two.collect] == ["first"]
 
 
 def test_a_step_that_is_verified_beside_the_agent_does_without_the_sandbox_of_the_tasks_verifier(
