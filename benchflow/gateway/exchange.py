@@ -31,7 +31,15 @@ from benchflow.gateway.rollouts import Rollout
 from benchflow.gateway.sampling import applied, changes_calls
 from benchflow.gateway.side_calls import side_reason
 from benchflow.gateway.surcharges import find_surcharge
-from benchflow.gateway.upstream import Asking, Attempts, NoAnswerError, Upstream, upstream_headers, upstream_url
+from benchflow.gateway.upstream import (
+    Asking,
+    Attempts,
+    NoAnswerError,
+    Upstream,
+    redirect_target,
+    upstream_headers,
+    upstream_url,
+)
 from benchflow.gateway.values import MAX_VALUES, AnswerValues, count_values
 from benchflow.trajectories.journal import timestamp
 
@@ -372,7 +380,8 @@ class Exchange:
         self._upstream_status = response.status
         try:
             if not 200 <= response.status < 300 and response.status < 400:
-                return self._unusable(f"answered with {response.status}: name the address that it leads to")
+                target = redirect_target(response, self._forms.cover_text) or "another address"
+                return self._unusable(f"answered with {response.status}, which leads to {target}: name that one")
             # There may be several of each.
             transfer, packed = (", ".join(response.headers.getall(name, ())) for name in _ENCODINGS)
             if transfer.strip().lower() not in ("", "chunked"):

@@ -18,7 +18,7 @@ from yarl import URL
 from benchflow.contracts.gateway import TOKEN_PREFIX, Registration, RetryNote, RetryPolicy
 from benchflow.errors import BenchFlowError
 from benchflow.gateway.allowed_requests import is_allowed_header
-from benchflow.gateway.endpoint_errors import endpoint_words
+from benchflow.gateway.endpoint_errors import MAX_WORDS, endpoint_words
 from benchflow.gateway.retries import FIXABLE, RETRIED, next_wait, wanted_wait
 from benchflow.paths import StatePaths
 from benchflow.secrets import Secrets
@@ -300,7 +300,18 @@ async def read_words(response: aiohttp.ClientResponse, cover: Callable[[str], st
     if response.headers.get("Content-Encoding", "identity") != "identity":
         # A key in a packed text would not be found.
         return ""
-    return endpoint_words(cover(body.decode("utf-8", "replace")))
+    said = endpoint_words(cover(body.decode("utf-8", "replace")))
+    target = redirect_target(response, cover)
+    return f"it redirects to {target}; {said}".rstrip("; ") if target else said
+
+
+def redirect_target(response: aiohttp.ClientResponse, cover: Callable[[str], str]) -> str | None:
+    """Return the address that an answer redirects to, which the gateway does not follow with a key; None for none.
+
+    Without a query or a user, in which some addresses have a key.
+    """
+    location = response.headers.get("Location")
+    return cover(location.partition("?")[0].rpartition("@")[2])[:MAX_WORDS] if location else None
 
 
 def _reason(error: BaseException) -> str:

@@ -264,4 +264,5 @@ async def test_a_redirect_is_an_error_and_not_followed_with_the_key(house: House
         shown = key_header("openai-chat", agent.registration.token)
         async with agent.session.post(agent.url(path), json=body, headers=shown, allow_redirects=False) as response:
             assert (response.status, "location" in response.headers) == (502, False)
+            assert "which leads to http://127.0.0.1:9/: name that one" in await response.text()
     assert len(upstream.visits) == 1

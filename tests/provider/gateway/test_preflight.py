@@ -59,6 +59,19 @@ async def test_a_model_that_answers_is_asked_for_one_token_with_the_key(tmp_path
     assert caps == [str(preflight.MAX_TOKENS[api])]
 
 
+async def test_a_redirect_is_told_with_its_target_and_without_the_key_in_its_query(tmp_path: Path) -> None:
+    async def send_elsewhere(visit: Visit) -> None:
+        place = f"https://me:secret@example.invalid/v2/{KEY}?key=another".encode()
+        await visit.send(b"HTTP/1.1 307 Temporary\r\nLocation: " + place + b"\r\nContent-Length: 0\r\n\r\n")
+
+    async with raw_upstream(send_elsewhere) as upstream:
+        problem = await ask(tmp_path, "openai-chat", upstream.base_url)
+    assert problem is not None
+    said = endpoint_error(problem, upstream.base_url, [KEY_NAME]).message
+    assert "answered 307: it redirects to example.invalid/v2/" in said
+    assert not any(word in said for word in (KEY, "secret", "another"))
+
+
 @pytest.mark.parametrize(("answer", "sentence"), REFUSALS.items(), ids=[str(i) for i in range(len(REFUSALS))])
 @pytest.mark.parametrize("api", APIS)
 async def test_each_refusal_has_its_sentence(tmp_path: Path, api: Api, answer: tuple[int, str], sentence: str) -> None:
