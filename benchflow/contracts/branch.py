@@ -140,6 +140,11 @@ class BranchConfig(Model):
     every: int = Field(default=1, ge=1)
     portable: bool = False
 
+    @property
+    def has_children(self) -> bool:
+        """Return whether rollouts may have children; else they only keep checkpoints."""
+        return not isinstance(self.policy, Unbranched)
+
 
 class BranchOrigin(Model):
     """What makes a rollout a child. root: the workflow id of its tree's root; run_id: of that one's first run; parent:

@@ -13,6 +13,9 @@ DEFAULT_ERRORS = 5
 _MAX_KINDS = 100
 """Kinds of errors that are counted: a job carries them in its input."""
 
+_NO_SCALAR = "reward_scalar"
+"""Category of the error of a rollout whose verifier, or those of its children, reported several keys and no scalar."""
+
 _NOT_COUNTED = frozenset({"cancelled", "deadline", "terminated"})
 """Categories that do not predict how later rollouts end."""
 
@@ -33,6 +36,10 @@ class ErrorLimit(Model):
     """Equal errors after which the job stops; 0 for never."""
     asks: bool = False
     """Whether a user watches the job on a terminal, and is asked."""
+    needs_scalar: bool = False
+    """Whether rollouts branch, so that a verifier without a scalar reward stops the job at once."""
+    lacks_scalar: bool = False
+    """Whether there was such a one."""
     seen: dict[str, int] = {}
     """Number of errors of each kind so far."""
     is_off: bool = False
@@ -44,13 +51,22 @@ class ErrorLimit(Model):
     asked_at: float = 0.0
     """Workflow time of the question, in seconds."""
 
+    def going_on(self) -> ErrorLimit:
+        """Return the limit of a job whose user has decided that it goes on."""
+        return self.model_copy(update={"is_off": True, "needs_scalar": False, "lacks_scalar": False})
+
     def plus(self, outcome: RolloutOutcome) -> ErrorLimit:
         """Return the limit with one more outcome of a rollout that is not run again."""
-        if not self.errors or self.is_off:
+        if not self.errors or self.lacks_scalar:
+            return self
+        failure = outcome.error or outcome.verifier_error
+        if self.needs_scalar and failure is not None and failure.category == _NO_SCALAR:
+            # That other tasks have a scalar does not give this one any.
+            return self.model_copy(update={"lacks_scalar": True})
+        if self.is_off:
             return self
         if outcome.rewards is not None:
             return self.model_copy(update={"is_off": True, "seen": {}, "reached": None})
-        failure = outcome.error or outcome.verifier_error
         if failure is None or failure.category in _NOT_COUNTED:
             return self
         kind = f"{failure.type} {failure.key} {_VARYING.sub('#', failure.message)[:200]}"
@@ -61,12 +77,18 @@ class ErrorLimit(Model):
     def reached_by(self, outcome: RolloutOutcome) -> Failure | None:
         """Return the error of the rollouts that are not started, if this outcome has reached the limit."""
         failure = outcome.error or outcome.verifier_error
-        if failure is None or not self.errors or self.is_off or max(self.seen.values(), default=0) < self.errors:
+        if failure is None or not self.errors:
+            return None
+        if self.lacks_scalar and failure.category == _NO_SCALAR:
+            message = f"a verifier has no scalar reward, which rollouts that branch need: {failure.message}"
+        elif not self.is_off and max(self.seen.values(), default=0) >= self.errors:
+            message = f"{self.errors} rollouts failed alike, and none was scored: {failure.message}"
+        else:
             return None
         return Failure(
             type="NotStartedError",
             category="not_started",
-            message=f"{self.errors} rollouts failed alike, and none was scored: {failure.message}",
+            message=message,
             phase="plan",
             key=failure.key,
             remedy=f"{failure.remedy or 'mend the cause'}; then bench job resume runs the rest",

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchflow.branching.checks import check
-from benchflow.contracts.branch import Unbranched
 from benchflow.contracts.checkpoint import RUNGS, Rung
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import AgentSpec
@@ -86,7 +85,7 @@ def unproven_worlds(
     Raises:
         UnprovenStateError: There is one, and the job requires that there is none.
     """
-    if config.branch is None or isinstance(config.branch.policy, Unbranched):
+    if config.branch is None or not config.branch.has_children:
         return {}
     found: dict[str, str] = {}
     for path, task in tasks:

@@ -345,7 +345,9 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = (), asks: bool = False
             raise
         job.started = sum(end - first for first, end in pending)
         record_options(plan.directory, spec)
-        limit = ErrorLimit(errors=plan.config.stop_after_errors, asks=asks)
+        branch = plan.config.branch
+        needs_scalar = branch is not None and branch.has_children
+        limit = ErrorLimit(errors=plan.config.stop_after_errors, asks=asks, needs_scalar=needs_scalar)
         await _start(job, spec, origin, pending, plan.config.concurrency, limit, store)
         return job
 

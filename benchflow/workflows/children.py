@@ -123,12 +123,17 @@ def bare_outcome(origin: BranchOrigin, outcome: RolloutOutcome, kept: list[Check
 
 
 def failed(outcomes: Sequence[ChildOutcome]) -> Failure:
-    """Why a state has no value: none of its children has a return."""
-    said = next((outcome.failure for outcome in outcomes if outcome.failure is not None), None)
+    """Return why a state has no value, none of its children having a return, with the remedy for the first one."""
     message = f"none of {len(outcomes)} children could be measured"
+    said = next((outcome.failure for outcome in outcomes if outcome.failure is not None), None)
+    if said is None:
+        return Failure(type="BranchError", category="checkpoint", message=message, phase="execute")
     return Failure(
         type="BranchError",
-        category=said.category if said is not None else "checkpoint",
-        message=f"{message}: {said.message}" if said is not None else message,
+        category=said.category,
+        message=f"{message}: {said.message}",
         phase="execute",
+        file=said.file,
+        key=said.key,
+        remedy=said.remedy,
     )

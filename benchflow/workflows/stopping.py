@@ -75,8 +75,10 @@ class ErrorStop:
     def decide(self, decision: Decision) -> None:
         """Take a user's answer, if one is waited for."""
         asked = self.asked
-        self._update(asked=None, is_off=self.limit.is_off or (asked is not None and decision.continues))
-        if asked is not None and not decision.continues:
+        self._update(asked=None)
+        if asked is not None and decision.continues:
+            self.limit = self.limit.going_on()
+        elif asked is not None:
             self._give_up(asked)
 
     def _update(self, **changes: Any) -> None:

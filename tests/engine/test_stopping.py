@@ -7,7 +7,7 @@ import asyncio
 from support.theatre import Theatre
 
 from benchflow.contracts.config import JobConfig
-from benchflow.errors import BenchFlowError, ImageBuildError, SetupCommandError
+from benchflow.errors import BenchFlowError, ImageBuildError, RewardScalarError, SetupCommandError
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.results.summary import summarize
 
@@ -69,6 +69,31 @@ async def test_errors_of_other_kinds_do_not_add_up(theatre: Theatre) -> None:
     theatre.hall.faults["play"] = [*mixed, *mixed]
     job = await theatre.submit(repeats=8, concurrency=1, stop_after_errors=5)
     assert await statuses(theatre, job) == ["errored"] * 8
+
+
+NO_SCALAR = RewardScalarError("there is no number to branch by", key="verifier.reward_key", remedy="name the key")
+
+
+async def test_a_job_that_branches_stops_at_the_first_verifier_without_a_scalar(theatre: Theatre) -> None:
+    theatre.hall.faults["keyed"] = [NO_SCALAR] * TOTAL
+    # The rollouts of a task that has a number show nothing about the other one.
+    tasks = [theatre.task("good"), theatre.task("keyed")]
+    job = await theatre.submit(*tasks, repeats=TOTAL, concurrency=1, stop_after_errors=5, mode={"kind": "grpo", "n": 2})
+    found = await theatre.results(job)
+    ended = [result for result in found if result.status != "not_started"]
+    keyed = [result for result in ended if result.task_name == "keyed"]
+    assert [result.error_category for result in keyed] == ["reward_scalar"]
+    assert all(result.error and result.error.remedy == "name the key" for result in keyed)
+    assert {result.status for result in ended if result not in keyed} <= {"passed"}
+    (stop,) = {result.error.message for result in found if result.error and result.status == "not_started"}
+    assert stop.startswith("a verifier has no scalar reward, which rollouts that branch need: ")
+
+
+async def test_a_job_that_does_not_branch_keeps_rewards_without_a_scalar_from_stopping_it(theatre: Theatre) -> None:
+    theatre.hall.faults["keyed"] = [NO_SCALAR] * TOTAL
+    tasks = [theatre.task("good"), theatre.task("keyed")]
+    job = await theatre.submit(*tasks, repeats=TOTAL, concurrency=1, stop_after_errors=5)
+    assert await statuses(theatre, job) == ["errored"] * TOTAL + ["passed"] * TOTAL
 
 
 async def test_a_job_may_go_on_whatever_fails(theatre: Theatre) -> None:
