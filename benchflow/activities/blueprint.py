@@ -56,7 +56,8 @@ class Blueprint:
         build = self.task.verifier_build_of(step)
         has_image = bool((own and own.docker_image) or build)
         changed: dict[str, Any] = {
-            "workdir": (own.workdir if own else None) or workspace,
+            # In `/` only its scripts start: the agent's work would have to take the place of all that the image has.
+            "workdir": (own.workdir if own and not own.works_in_root else None) or workspace,
             "network_mode": config.network_mode or (own or given).network_mode,
         }
         if own is not None and not has_image:

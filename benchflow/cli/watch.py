@@ -135,7 +135,7 @@ async def _follow_plain(job: Job, screen: Screen) -> None:
 
 
 def _print_line(screen: Screen, label: tuple[str, str], status: str, value: str, why: str) -> None:
-    parts = [f"{status:9}", f"{value:>7}", " · ".join(label), why]
+    parts = [f"{status:11}", f"{value:>7}", " · ".join(label), why]
     screen.print(line("  ".join(part for part in parts if part)), soft_wrap=True)
 
 

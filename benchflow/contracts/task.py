@@ -7,6 +7,7 @@ Paths are POSIX, relative to the task directory.
 
 from __future__ import annotations
 
+import posixpath
 from typing import Any, Literal
 
 from pydantic import Field
@@ -99,6 +100,11 @@ class SandboxConfig(Model):
     skills_dir: str | None = None
     healthcheck: Healthcheck | None = None
     setup_commands: list[SetupCommand] = []
+
+    @property
+    def works_in_root(self) -> bool:
+        """Return whether `/` is named as the working directory."""
+        return self.workdir is not None and posixpath.normpath(f"/{self.workdir}") in ("/", "//")
 
 
 class JudgeConfig(Model):

@@ -125,7 +125,8 @@ class ScriptVerifier:
         """
         room_of = room if self.baseline else None
         # The room's own table may move the workspace.
-        in_root = self.starts_in_root and not (self.config.sandbox and self.config.sandbox.workdir)
+        own = self.config.sandbox
+        in_root = own.works_in_root if own and own.workdir else self.starts_in_root
         config = self.config.model_copy(update={"collect": []})
         alone = replace(self, config=config, trusted=True, env=env, room=room_of, baseline=None, kills=None)
         return replace(alone, starts_in_root=in_root)

@@ -77,6 +77,14 @@ def tasks_in_rooms(root: Path) -> list[Path]:
             test=says('[ "$(cat /etc/set-up)" = once ] && [ "$KIND" = "task\'s" ]'),
             **image,
         ),
+        write_task(
+            root,
+            "in-root",
+            config='artifacts = ["/top"]\n[verifier.environment]\nworkdir = "/"\n',
+            solve="echo 1 > answer; echo 1 > /top\n",
+            test=says('[ "$PWD" = / ] && [ -c dev/null ] && [ -e app/answer ] && [ -e top ]'),
+            **image,
+        ),
         write_task(root, "fails", config=SEPARATE, solve="true\n", test="echo no reward here\n", **image),
         _of_two_steps(root),
         _with_its_own_dockerfile(root),
@@ -175,7 +183,7 @@ def _in_docker(root: Path, names: Sequence[str]) -> list[Path]:
     return [tasks[name] for name in names]
 
 
-MORE = ("own-table", "arrives", "two-steps", "own-dockerfile")
+MORE = ("own-table", "arrives", "two-steps", "own-dockerfile", "in-root")
 
 
 def said(result: RolloutResult) -> str:
@@ -197,7 +205,7 @@ class TestOnLocal:
     def test_which_is_there_for_a_verifier_that_runs_where_the_agent_worked(self, local_results: Results) -> None:
         assert_rewarded(local_results["planted-but-shared"], 1.0)
 
-    @pytest.mark.parametrize("task", ["arrives", "gone", "set-up", "two-steps"])
+    @pytest.mark.parametrize("task", ["arrives", "gone", "set-up", "two-steps", "in-root"])
     def test_what_the_agent_made_arrives_and_nothing_else(self, local_results: Results, task: str) -> None:
         assert_rewarded(local_results[task], 1.0)
 
