@@ -223,7 +223,8 @@ class CallUsage(Model):
 
 class UsageTotals(Model):
     """What a rollout has used. calls: let through to the upstream, side calls included, and without those that were
-    answered from a record. unmetered: answered by an endpoint that did not tell the tokens, so that they are estimated.
+    answered from a record. unmetered: those whose endpoint did not tell the tokens, also because their agent had left,
+    so that they are estimated.
     unpriced: of models without a known price, which cost_usd leaves out; it is None when nothing has a price.
     token_counts: requests that only ask how many tokens a text has; they are no calls.
     """

@@ -141,7 +141,7 @@ class ReadAnswer(NamedTuple):
     spoken: int
 
 
-def read_answer(body: bytes, delivered: int, encoding: str, content_type: str, dialect: Dialect | None) -> ReadAnswer:
+def read_answer(body: bytes, delivered: int, encoding: str, dialect: Dialect | None) -> ReadAnswer:
     """Return what an answer says. delivered: bytes of its body that the agent got. dialect: None for no call of one."""
     try:
         plain = unpack(body, encoding, RESPONSE_LIMIT)
@@ -151,7 +151,7 @@ def read_answer(body: bytes, delivered: int, encoding: str, content_type: str, d
 
     def counted() -> Iterator[Document]:
         nonlocal found, spoken
-        for document in documents(plain, content_type):
+        for document in documents(plain):
             found, spoken = found + 1, spoken + count_spoken(document)
             yield document
 
@@ -160,6 +160,6 @@ def read_answer(body: bytes, delivered: int, encoding: str, content_type: str, d
         return ReadAnswer(Answered(), Answered(), spoken)
     answered = heard = dialect.answered(counted())
     if delivered < len(body) and not encoding:
-        heard = dialect.answered(documents(body[:delivered], content_type))
+        heard = dialect.answered(documents(body[:delivered]))
     # Of an answer in no known form, all may be what the model says.
     return ReadAnswer(answered, heard, spoken or (0 if found else len(plain)))

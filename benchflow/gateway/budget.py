@@ -33,7 +33,19 @@ def estimate_usage(told: CallUsage | None, asked: int, answered: int) -> CallUsa
     told = told or CallUsage()
     guess = {"input_tokens": asked // _BYTES_OF_TOKEN, "output_tokens": answered // _BYTES_OF_TOKEN}
     more = {name: max(getattr(told, name), number) for name, number in guess.items()}
+    more["cached_tokens"] = min(told.cached_tokens, more["input_tokens"])
+    more["cache_write_tokens"] = min(told.cache_write_tokens, more["input_tokens"] - more["cached_tokens"])
+    more["hour_cache_write_tokens"] = min(told.hour_cache_write_tokens, more["cache_write_tokens"])
     return told.model_copy(update={**more, "is_estimated": True})
+
+
+def is_plausible(told: CallUsage) -> bool:
+    """Return whether an endpoint's numbers can be right.
+
+    No model answers without having read anything, and what is cached is a part of what it has read.
+    """
+    has_any = bool(told.input_tokens or told.output_tokens)
+    return has_any and not told.is_estimated and told.cached_tokens + told.cache_write_tokens <= told.input_tokens
 
 
 class Meter:
@@ -111,8 +123,8 @@ class Meter:
         answered: by a model, to an agent that stayed to the end. call: its id, if something was expected of it.
         """
         self._expected.pop(call, None)
-        is_unmetered = answered and (usage is None or usage.is_estimated)
-        totals = self._ended.model_copy(update={"unmetered": self._ended.unmetered + is_unmetered})
+        is_unknown = answered and usage is None
+        totals = self._ended.model_copy(update={"unmetered": self._ended.unmetered + is_unknown})
         self._ended = _sum(totals, [usage] if usage is not None else [])
 
 
@@ -124,5 +136,6 @@ def _sum(totals: UsageTotals, more: Iterable[CallUsage]) -> UsageTotals:
             update["unpriced"] = totals.unpriced + 1
         else:
             update["cost_usd"] = (totals.cost_usd or 0.0) + usage.cost_usd
+        update["unmetered"] = totals.unmetered + usage.is_estimated
         totals = totals.model_copy(update=update)
     return totals

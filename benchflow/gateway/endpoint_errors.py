@@ -49,6 +49,8 @@ class CallProblem:
     """The model that was asked for, as the endpoint spells it; None if unknown."""
     waited_sec: float = 0.0
     """Seconds without an answer; 0 for a call that ended otherwise."""
+    is_of_proxy: bool = False
+    """Whether the body of an error is no JSON, which those of model APIs are."""
 
     @property
     def is_of_request(self) -> bool:

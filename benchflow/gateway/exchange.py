@@ -19,7 +19,7 @@ from benchflow.errors import StoreError
 from benchflow.gateway import prices
 from benchflow.gateway.allowed_requests import Passed
 from benchflow.gateway.answer import Answer, ReadAnswer, plain_headers, read_answer
-from benchflow.gateway.budget import estimate_usage
+from benchflow.gateway.budget import estimate_usage, is_plausible
 from benchflow.gateway.dialects import DIALECTS, Answered, Dialect, read_json
 from benchflow.gateway.hook import Diverged, Recorded
 from benchflow.gateway.key_cutter import key_forms
@@ -94,7 +94,6 @@ class Exchange:
         self._has_left = False
         self._is_at_upstream = self._is_finishing = False
         self._upstream_status: int | None = None
-        self._content_type = ""
         self._unheard = bytearray()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -408,8 +407,7 @@ class Exchange:
         length = response.content_length if is_known else None
         # A status has no words but its own: an endpoint may repeat the key there, too. The head of a packed answer
         # waits for the first bytes, which may show that it is not packed as it says.
-        self._content_type = headers.get("Content-Type", "")
-        values = AnswerValues(self._content_type)
+        values = AnswerValues(headers.get("Content-Type", ""))
         if not plain.is_packed:
             await self._begin(response.status, headers, length)
         while True:
@@ -424,7 +422,8 @@ class Exchange:
                 passing = plain.feed(data) if data else plain.end()
             except UnpackingError as error:
                 return self._broken("unusable", str(error))
-            if data:
+            # Blanks keep a connection open, and say nothing.
+            if data.strip():
                 self._rollout.heard[self._id] = time.monotonic()
                 self._note_first_byte()
             size = len(self._answer.body) + len(self._unheard) + len(passing)
@@ -524,8 +523,7 @@ class Exchange:
     def _read_answer(self) -> ReadAnswer:
         """Return what the endpoint has said so far, to the agent or to nobody."""
         answer = self._answer
-        body, content_type = bytes(answer.body + self._unheard), answer.headers.get("content-type", self._content_type)
-        return read_answer(body, answer.delivered, answer.encoding, content_type, self._dialect)
+        return read_answer(bytes(answer.body + self._unheard), answer.delivered, answer.encoding, self._dialect)
 
     def _conclude(self, read: ReadAnswer) -> dict[str, Any]:
         """Count what was used, and return the head of the answer's line."""
@@ -535,9 +533,8 @@ class Exchange:
         has_left = answer.error is not None and answer.error.kind == "client_closed"
         is_whole = answer.status is not None and answer.status < 300
         told = answered.usage
-        # No model answers without having read anything: an endpoint that tells of no token at all did not count.
-        counts = told is not None and not told.is_estimated and (told.input_tokens or told.output_tokens)
-        is_told = counts and (answered.finish is not None or answer.error is None)
+        is_at_end = answered.finish is not None or answer.error is None
+        is_told = told is not None and is_plausible(told) and is_at_end
         usage = told if is_told else self._estimated(told, read.spoken)
         usage = self._priced(usage, answered.model)
         # Some close the connection as soon as they have read the end, without waiting for the upstream to do so.

@@ -186,7 +186,7 @@ def _documents(answer: Mapping[str, Any]) -> list[Document]:
     packed = answer.get("response_base64")
     # What is packed may be so in any way: then only the request counts.
     body = base64.b64decode(packed) if packed is not None else str(answer.get("response") or "").encode()
-    return list(documents(body, str((answer.get("headers") or {}).get("content-type", ""))))
+    return list(documents(body))
 
 
 def _lines(record: Path) -> Iterator[tuple[int, bytes]]:

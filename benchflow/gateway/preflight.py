@@ -7,11 +7,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from aiohttp import ClientResponse
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from benchflow.contracts.gateway import Api, Registration, RetryPolicy, Sampling
 from benchflow.gateway.client import make_token
-from benchflow.gateway.dialects import DIALECTS
+from benchflow.gateway.dialects import DIALECTS, documents, is_answer
 from benchflow.gateway.endpoint_errors import CallProblem, endpoint_words
 from benchflow.gateway.key_cutter import key_forms
 from benchflow.gateway.upstream import (
@@ -21,6 +22,7 @@ from benchflow.gateway.upstream import (
     Outage,
     Upstream,
     find_key,
+    read_beginning,
     read_words,
     upstream_headers,
     upstream_url,
@@ -29,6 +31,9 @@ from benchflow.paths import StatePaths
 
 ANSWER_SEC = 60.0
 """Seconds in which a model must begin to answer. Some are loaded when they are first asked for."""
+
+ANSWER_BYTES = 1024 * 1024
+"""Bytes of an answer that are read: one of a token is shorter."""
 
 FIRST_WAIT_SEC = 1.0
 """Seconds before the second of three attempts."""
@@ -88,8 +93,7 @@ async def probe(
     try:
         response = await upstream.ask(registration, "POST", url, headers, body, Attempts(time.monotonic()), asking)
         if response.status < 300:
-            response.close()
-            return None
+            return await _read_problem(response, api, asking, model)
         words = await read_words(response, asking.cover)
         problem = CallProblem("upstream_status", words, status=response.status, words=words, model=model)
         return None if response.status in _OF_PARAMETERS and not problem.is_refusal else problem
@@ -97,6 +101,20 @@ async def probe(
         return CallProblem(error.kind, endpoint_words(error.message), model=model)
     finally:
         await upstream.close()
+
+
+async def _read_problem(response: ClientResponse, api: Api, asking: Asking, model: str) -> CallProblem | None:
+    """Return what is wrong with an answer of a good status, as a login page or a proxy gives it; None if nothing is."""
+    body = await read_beginning(response, ANSWER_BYTES, ANSWER_SEC)
+    if len(body) >= ANSWER_BYTES or response.headers.get("Content-Encoding", "identity") != "identity":
+        return None
+    found = list(documents(body))
+    answered = DIALECTS[api].answered(found)
+    if answered.finish != "error" and (answered.finish or any(is_answer(document) for document in found)):
+        return None
+    words = endpoint_words(asking.cover(body.decode("utf-8", "replace")))
+    what = f"it answered {response.status} with what is no answer of a model"
+    return CallProblem("told_error", f"{what}: {words}" if words else what, model=model)
 
 
 def _question(api: Api, base_url: str, model: str) -> dict[str, Any]:

@@ -12,14 +12,14 @@ import math
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from benchflow.gateway.dialects import read_json
-from benchflow.gateway.dialects.reading import count_spoken, documents, table, tables
+from benchflow.gateway.dialects import Document, count_spoken, documents, is_answer, read_json
+from benchflow.gateway.dialects.reading import table, tables
 from benchflow.gateway.endpoint_errors import CallProblem, endpoint_words
 from benchflow.gateway.record import head_of
 
@@ -34,8 +34,22 @@ _CONTENT = re.compile(r'"(tool_calls|refusal|reasoning)":\s*(\[\s*[^\]\s]|\{|"[^
 """Content of answers beside their texts: calls of tools, refusals, and reasoning under the names of some servers."""
 
 
-_PLAIN_ENDS = frozenset({None, "stop", "end_turn", "STOP", "completed"})
-"""Finish reasons of answers that came to their end by themselves."""
+_CUT_ENDS = frozenset(
+    {
+        *("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"),
+        *("content_filter", "sensitive", "refusal", "safety", "recitation", "language", "blocklist", "spii"),
+        *("prohibited_content", "image_safety", "malformed_function_call", "unexpected_tool_call", "pause_turn"),
+    }
+)
+"""Finish reasons, in small letters, of answers that a limit or a filter ended, perhaps before they had any content."""
+
+_FAILED_ENDS = frozenset(
+    {"error", "failed", "cancelled", "abort", "aborted", "network_error", "insufficient_system_resource"}
+)
+"""Finish reasons, in small letters, of answers that the server could not bring to their end."""
+
+_GONE = frozenset({404, 405, 410})
+"""Statuses by which a proxy says that it has no server behind it any more."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,7 @@ class _Call:
     began: float
     """When, in seconds since the epoch."""
     model: str | None
+    path: str
     is_side: bool
 
 
@@ -71,6 +86,8 @@ class _Tally:
     """Begin of the last call that was served."""
     models: set[str | None] = field(default_factory=set)
     """Models that were served."""
+    places: set[tuple[str | None, str]] = field(default_factory=set)
+    """These, with the paths at which they were."""
     has_empty: bool = False
     problem: CallProblem | None = None
     """Problem of the last call since then that counts against the endpoint; None for none."""
@@ -86,13 +103,15 @@ class _Tally:
         """Count a call that was served."""
         self.served += 1
         self.models.add(call.model)
+        self.places.add((call.model, call.path))
         if call.began >= self.last_served:
             self.last_served, self.problem, self.n_failed, self.left = call.began, None, 0, []
             self.failing_since = math.inf
 
     def fail(self, call: _Call, problem: CallProblem, ended: float) -> None:
         """Count a call that was not. Once others were served, what an agent causes itself says nothing against them."""
-        if self.served and (problem.is_of_request or problem.model not in self.models):
+        is_gone = problem.status in _GONE and problem.is_of_proxy and (call.model, call.path) in self.places
+        if self.served and not is_gone and (problem.is_of_request or problem.model not in self.models):
             return
         self.problem = problem
         self.n_failed += 1
@@ -140,7 +159,7 @@ class TurnCalls:
         if head is not None:
             if head["api"] != "other":
                 self._tally(is_side=head["side"]).made += 1
-                self._open[head["id"]] = _Call(_seconds(head["ts"]), head["model"], head["side"])
+                self._open[head["id"]] = _Call(_seconds(head["ts"]), head["model"], head["path"], head["side"])
             return
         response = read_json(line)
         if response["type"] == "refused":
@@ -157,7 +176,7 @@ class TurnCalls:
         if kind in _OF_LIMITS:
             return
         is_whole = kind is None and response["status"] is not None and response["status"] < 300
-        if is_whole and response.get("finish_reason") == "error":
+        if is_whole and str(response.get("finish_reason")).lower() in _FAILED_ENDS:
             # An error in the place of an answer, or at its end: some endpoints and proxies have no status left for it.
             return tally.fail(call, _told_error(call, response), _seconds(response["ts"]))
         if is_whole or kind == "incomplete":
@@ -252,27 +271,39 @@ def _problem(call: _Call, response: Mapping[str, Any]) -> CallProblem:
         status=status if kind == "upstream_status" else None,
         words=endpoint_words(response["response"]) if has_body else "",
         model=call.model,
+        is_of_proxy=has_body and not _is_json(response["response"]),
     )
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(read_json(text.encode("utf-8", "replace")), dict | list)
+    except ValueError:
+        return False
 
 
 def _told_error(call: _Call, response: Mapping[str, Any]) -> CallProblem:
     """Return the problem of an answer that holds an error, in the endpoint's words."""
-    text, words = response.get("response"), ""
-    content_type = (response.get("headers") or {}).get("content-type", "")
-    if isinstance(text, str):
-        for document in documents(text.encode("utf-8", "replace"), content_type):
-            for place in (document, table(document.get("response")), *tables(document.get("choices"))):
-                told = place.get("error") or (place if place.get("type") == "error" else None)
-                words = endpoint_words(json.dumps({"error": told})) if told else words
-    return CallProblem("told_error", words or "its answer ended with an error", words=words, model=call.model)
+    words = ""
+    for document in _documents(response):
+        for place in (document, table(document.get("response")), *tables(document.get("choices"))):
+            told = place.get("error") or (place if place.get("type") == "error" else None)
+            words = endpoint_words(json.dumps({"error": told})) if told else words
+    message = words or f"its answer ended with {response.get('finish_reason')!r}"
+    return CallProblem("told_error", message, words=words, model=call.model)
 
 
 def _has_content(response: Mapping[str, Any]) -> bool:
     """Return whether an answer has content: a token at least, or it was ended by a filter or a limit."""
-    usage, text = response.get("usage") or {}, response.get("response")
+    usage = response.get("usage") or {}
     has_tokens = bool(usage.get("output_tokens")) and not usage.get("is_estimated")
-    if not isinstance(text, str) or has_tokens or response.get("finish_reason") not in _PLAIN_ENDS:
+    was_cut = str(response.get("finish_reason")).lower() in _CUT_ENDS
+    if has_tokens or was_cut or not isinstance(response.get("response"), str):
         return True
-    content_type = (response.get("headers") or {}).get("content-type", "")
-    spoken = any(count_spoken(document) for document in documents(text.encode("utf-8", "replace"), content_type))
-    return spoken or _CONTENT.search(text) is not None
+    answers = [document for document in _documents(response) if is_answer(document)]
+    return any(count_spoken(document) or _CONTENT.search(json.dumps(document)) for document in answers)
+
+
+def _documents(response: Mapping[str, Any]) -> Iterator[Document]:
+    text = response.get("response")
+    return documents(text.encode("utf-8", "replace")) if isinstance(text, str) else iter(())

@@ -286,17 +286,23 @@ class Upstream:
         )
 
 
+async def read_beginning(response: aiohttp.ClientResponse, size: int, seconds: float) -> bytes:
+    """Return the beginning of an answer's body, about as much as `size`, and close the connection."""
+    body = b""
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+        async with asyncio.timeout(seconds):
+            while len(body) < size and (data := await response.content.readany()):
+                body += data
+    response.close()
+    return body
+
+
 async def read_words(response: aiohttp.ClientResponse, cover: Callable[[str], str]) -> str:
     """Return what an endpoint says in an error that its caller does not get, and close the connection.
 
     cover: takes the key out of a text, before it is shortened: a part of a key would not be found.
     """
-    body = b""
-    with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-        async with asyncio.timeout(WORDS_SEC):
-            while len(body) < WORDS_BYTES and (data := await response.content.readany()):
-                body += data
-    response.close()
+    body = await read_beginning(response, WORDS_BYTES, WORDS_SEC)
     if response.headers.get("Content-Encoding", "identity") != "identity":
         # A key in a packed text would not be found.
         return ""

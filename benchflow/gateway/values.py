@@ -47,4 +47,4 @@ class AnswerValues:
 
 def is_stream(content_type: str) -> bool:
     """Return whether an answer is a stream of events."""
-    return "event-stream" in content_type
+    return "event-stream" in content_type.lower()

@@ -120,12 +120,12 @@ PATHS: dict[Api, str] = {
 }
 
 
-def _answer(api: Api, content_type: str) -> Callable[[bytes, Path], Any]:
+def _answer(api: Api) -> Callable[[bytes, Path], Any]:
     """What an endpoint answered, read for the record and for its usage."""
 
     def parse(data: bytes, directory: Path) -> Any:
         dialect = DIALECTS[api]
-        found = documents(data, content_type)
+        found = documents(data)
         digest(Normaliser.of("opencode", api)(said_in(api, found).form))
         answered = dialect.answered(found)
         return answered.usage
@@ -416,11 +416,8 @@ PARSERS = [
         for api, example in zip(PATHS, (CHAT, RESPONSES, MESSAGES, GEMINI), strict=True)
     ),
     *(
-        Parser(
-            f"answer of {api}, {kind}", _answer(api, kind), (example, b"data: " + example.replace(b"\n", b"") + b"\n\n")
-        )
+        Parser(f"answer of {api}", _answer(api), (example, b"data: " + example.replace(b"\n", b"") + b"\n\n"))
         for api, example in zip(PATHS, (CHAT_ANSWER, RESPONSES_ANSWER, MESSAGES_ANSWER, GEMINI_ANSWER), strict=True)
-        for kind in ("application/json", "text/event-stream")
     ),
     Parser("updates of an agent", _updates, (UPDATES,)),
     Parser("trajectory", lambda data, at: _follow(data, at), (EVENTS,)),

@@ -12,9 +12,20 @@ from benchflow.gateway.dialects.dialect import Answered, Asked, Dialect, Documen
 from benchflow.gateway.dialects.gemini import Gemini
 from benchflow.gateway.dialects.openai_chat import OpenAIChat
 from benchflow.gateway.dialects.openai_responses import OpenAIResponses
-from benchflow.gateway.dialects.reading import count_spoken, documents, read_json, tables
+from benchflow.gateway.dialects.reading import count_spoken, documents, is_answer, read_json, tables
 
-__all__ = ["DIALECTS", "Answered", "Asked", "Dialect", "Document", "count_spoken", "documents", "read_json", "tables"]
+__all__ = [
+    "DIALECTS",
+    "Answered",
+    "Asked",
+    "Dialect",
+    "Document",
+    "count_spoken",
+    "documents",
+    "is_answer",
+    "read_json",
+    "tables",
+]
 
 _ALL: tuple[Dialect, ...] = (OpenAIChat(), OpenAIResponses(), AnthropicMessages(), Gemini())
 

@@ -44,15 +44,16 @@ class AnthropicMessages:
     def answered(self, documents: Iterable[Document]) -> Answered:
         usage: dict[str, Any] = {}
         finish = model = None
+        has_failed = False
         for document in documents:
             message = table(document.get("message")) or document
             model = word(message.get("model")) or model
             # Counts are of the whole message so far: later ones replace earlier ones.
             usage |= {name: value for name, value in table(message.get("usage")).items() if value is not None}
             finish = word(message.get("stop_reason")) or word(table(document.get("delta")).get("stop_reason")) or finish
-            if document.get("type") == "error":
-                finish = "error"
-        return Answered(usage=_usage(usage) if usage else None, finish=finish, model=model)
+            has_failed = has_failed or document.get("type") == "error" or bool(document.get("error"))
+        told = _usage(usage) if usage else None
+        return Answered(usage=told, finish="error" if has_failed else finish, model=model)
 
     def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:
         new: dict[str, Any] = {}

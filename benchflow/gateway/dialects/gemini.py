@@ -53,19 +53,19 @@ class Gemini:
 
     def answered(self, documents: Iterable[Document]) -> Answered:
         usage, finish, model = None, None, None
+        has_failed = False
         logprobs: list[Any] = []
         for document in documents:
             if isinstance(document.get("usageMetadata"), dict):
                 usage = _usage(document["usageMetadata"])
             model = word(document.get("modelVersion")) or model
             finish = word(table(document.get("promptFeedback")).get("blockReason")) or finish
-            if "error" in document:
-                finish = "error"
+            has_failed = has_failed or bool(document.get("error"))
             for candidate in tables(document.get("candidates"))[:1]:
                 finish = word(candidate.get("finishReason")) or finish
                 if isinstance(candidate.get("logprobsResult"), dict):
                     logprobs.append(candidate["logprobsResult"])
-        return Answered(usage, finish, logprobs=logprobs or None, model=model)
+        return Answered(usage, "error" if has_failed else finish, logprobs=logprobs or None, model=model)
 
     def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:
         config = "generation_config" if "generation_config" in body else "generationConfig"

@@ -34,20 +34,20 @@ class OpenAIChat:
 
     def answered(self, documents: Iterable[Document]) -> Answered:
         usage, finish, model = None, None, None
+        has_failed = False
         token_ids: list[Any] = []
         logprobs: list[Any] = []
         for document in documents:
             if isinstance(document.get("usage"), dict):
                 usage = _usage(document["usage"])
             model = word(document.get("model")) or model
-            if "error" in document:
-                finish = "error"
+            has_failed = has_failed or bool(document.get("error"))
             for choice in tables(document.get("choices"))[:1]:
                 finish = word(choice.get("finish_reason")) or finish
                 token_ids += choice["token_ids"] if isinstance(choice.get("token_ids"), list) else []
                 content = table(choice.get("logprobs")).get("content")
                 logprobs += content if isinstance(content, list) else []
-        return Answered(usage, finish, token_ids or None, logprobs or None, model)
+        return Answered(usage, "error" if has_failed else finish, token_ids or None, logprobs or None, model)
 
     def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:
         new: dict[str, Any] = {}

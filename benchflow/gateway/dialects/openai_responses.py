@@ -46,7 +46,7 @@ class OpenAIResponses:
                 response = document["response"]
             elif document.get("object") == "response":
                 response = document
-            failed = failed or document.get("type") == "error"
+            failed = failed or document.get("type") == "error" or bool(document.get("error"))
         status = word(response.get("status"))
         reason = word(table(response.get("incomplete_details")).get("reason"))
         logprobs = [

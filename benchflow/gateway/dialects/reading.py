@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from benchflow.gateway.dialects.dialect import Document
-from benchflow.gateway.values import MAX_VALUES, count_values, is_stream
+from benchflow.gateway.values import MAX_VALUES, count_values
 
 _LINE = re.compile(rb"([^\r\n]*)(?:\r\n|[\r\n]|\Z)")
 
@@ -33,12 +33,18 @@ def read_json(data: bytes) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def documents(data: bytes, content_type: str) -> Iterator[Document]:
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def documents(data: bytes) -> Iterator[Document]:
     """Yield the JSON objects of an answer: the events of a stream, the items of an array, or the one that it is.
 
-    What is no JSON, or has too many values, is passed over, since this is for the record and the agent has it already.
+    Its own beginning says which: servers are found that name another content type, or none, and clients read their
+    answers. What is no JSON, or has too many values, is passed over, since this is for the record and the agent has it
+    already.
     """
-    for text in _events(data) if is_stream(content_type) else [data]:
+    data = data.removeprefix(_BYTE_ORDER_MARK)
+    for text in [data] if data.lstrip()[:1] in (b"{", b"[") else _events(data):
         if count_values(text) > MAX_VALUES:
             continue
         try:
@@ -61,19 +67,50 @@ def _events(data: bytes) -> Iterator[bytes]:
             said = []
 
 
-_SPOKEN = frozenset({"text", "content", "delta", "thinking", "reasoning_content", "arguments", "partial_json"})
+_SPOKEN = frozenset(
+    {"text", "content", "delta", "thinking", "reasoning", "reasoning_content", "arguments", "partial_json"}
+)
 """Members under which the dialects' events have a part of what the model says."""
 
+_ARGUMENTS = frozenset({"input", "args"})
+"""Members that are arguments of a tool's call as a whole, with names of their own."""
 
-def count_spoken(value: Any, *, is_spoken: bool = False) -> int:
+
+def count_spoken(value: Any, *, is_spoken: bool = False, is_argument: bool = False) -> int:
     """Return how many characters of a document are what the model says, in any dialect."""
     if isinstance(value, str):
-        return len(value) if is_spoken else 0
+        # Some send blanks to keep a connection open.
+        return len(value) if is_spoken and not value.isspace() else 0
     if isinstance(value, list):
-        return sum(count_spoken(item, is_spoken=is_spoken) for item in value)
+        return sum(count_spoken(item, is_spoken=is_spoken, is_argument=is_argument) for item in value)
     if isinstance(value, dict):
-        return sum(count_spoken(inner, is_spoken=key in _SPOKEN) for key, inner in value.items())
+        count = 0
+        for key, inner in value.items():
+            argues = is_argument or key in _ARGUMENTS
+            count += count_spoken(inner, is_spoken=argues or key in _SPOKEN, is_argument=argues)
+        return count
     return 0
+
+
+_ANSWERS = (
+    "choices",
+    "candidates",
+    "promptFeedback",
+    "output",
+    "response",
+    "delta",
+    "message",
+    "content_block",
+    "item",
+)
+"""Members of which an answer, or an event of one, has one at least, in any dialect."""
+
+
+def is_answer(document: Document) -> bool:
+    """Return whether a document has the form of an answer, and is not what a proxy says in the place of one."""
+    is_streamed_text = isinstance(document.get("delta"), str)
+    has_part = any(isinstance(document.get(name), dict | list) for name in _ANSWERS)
+    return has_part or is_streamed_text or document.get("type") == "message"
 
 
 def table(value: Any) -> dict[str, Any]:

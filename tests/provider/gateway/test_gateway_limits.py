@@ -166,6 +166,11 @@ IMPOSSIBLE = {
     "too many for anybody": {"prompt_tokens": 10**30, "completion_tokens": 10**30},
     "none at all": {"prompt_tokens": 0, "completion_tokens": 0},
     "no numbers": {"prompt_tokens": "many", "completion_tokens": [4]},
+    "more from the cache than was read": {
+        "prompt_tokens": 10,
+        "completion_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 9_000_000},
+    },
 }
 
 
@@ -185,6 +190,7 @@ async def test_impossible_tokens_of_an_endpoint_are_estimated_and_switch_no_limi
     used = (await house.client.status(agent.id)).usage
     assert used.unmetered == 1
     assert 1000 <= used.total_tokens < 2000
+    assert used.cached_tokens <= used.input_tokens
 
 
 @pytest.mark.parametrize("has_read", ["all but the end", "nothing"])
@@ -206,6 +212,7 @@ async def test_an_agent_that_leaves_before_the_tokens_are_told_has_used_them(hou
             assert response.status == 402
     usage = (await house.client.status(agent.id)).usage
     assert 3500 <= usage.total_tokens < 6000
+    assert usage.unmetered == 2
     (_, response), *_ = await agent.answered(2)
     assert (response["error"]["kind"], response["usage"]["is_estimated"]) == ("client_closed", True)
 

@@ -42,6 +42,46 @@ async def test_a_call_is_two_lines_that_say_all_of_it(house: House, api: Api, st
     assert 0 < timing.upstream_first_byte_ms <= timing.first_byte_ms <= timing.total_ms
 
 
+async def test_blanks_that_keep_a_connection_open_are_silence(house: House) -> None:
+    async def drip(visit: Visit) -> None:
+        await visit.send(JSON_HEAD + b"Connection: close\r\n\r\n")
+        while not visit.gone.is_set():
+            await visit.send(b" \n")
+            await asyncio.sleep(0.05)
+
+    async with raw_upstream(drip) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url, stall_sec=1)
+        async with agent.open_call(stream=False) as response:
+            assert await response.content.readexactly(2) == b" \n"
+
+            async def silence() -> bool:
+                return max((await house.client.status(agent.id)).silent.values()) > 0.5
+
+            await until(silence)
+        [(_, line)] = await agent.answered()
+    assert line["timing"]["upstream_first_byte_ms"] is None
+
+
+@pytest.mark.parametrize("content_type", [b"Text/Event-Stream", b"text/plain", b"application/json", b""])
+async def test_a_stream_is_read_whatever_its_content_type_says(house: House, content_type: bytes) -> None:
+    events = [{"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}]}, {"usage": TOLD}]
+    body = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)
+
+    async def say(visit: Visit) -> None:
+        named = b"Content-Type: " + content_type + b"\r\n" if content_type else b""
+        await visit.send(b"HTTP/1.1 200 OK\r\n" + named + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    async with raw_upstream(say) as upstream:
+        agent = await house.agent("openai-chat", upstream.base_url)
+        await agent.call()
+    [(_, response)] = await agent.answered()
+    assert (response["finish_reason"], response["error"]) == ("stop", None)
+    assert (response["usage"]["input_tokens"], response["usage"]["is_estimated"]) == (11, False)
+
+
+TOLD = {"prompt_tokens": 11, "completion_tokens": 7}
+
+
 async def test_a_call_belongs_to_whoever_acts_when_it_comes(house: House) -> None:
     with ScriptedModel([Reply(text="Hi", hold="slow"), HI]) as model:
         agent = await house.agent("openai-chat", model.openai_base_url)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.failing_endpoints import NOBODY
 from support.gateway_house import APIS
-from support.raw_upstream import Visit, raw_upstream
+from support.raw_upstream import Visit, answer, raw_upstream
 
 from benchflow.contracts.gateway import Api
 from benchflow.gateway import preflight
@@ -70,6 +70,16 @@ async def test_a_redirect_is_told_with_its_target_and_without_the_key_in_its_que
     said = endpoint_error(problem, upstream.base_url, [KEY_NAME]).message
     assert "answered 307: it redirects to example.invalid/v2/" in said
     assert not any(word in said for word in (KEY, "secret", "another"))
+
+
+@pytest.mark.parametrize("body", ['{"status": 503, "text": "unavailable"}', "<html>unavailable: log in</html>", ""])
+async def test_a_page_or_a_proxys_excuse_with_a_good_status_is_no_answer(tmp_path: Path, body: str) -> None:
+    async with raw_upstream(lambda visit: visit.send(answer(body.encode()))) as upstream:
+        problem = await ask(tmp_path, "openai-chat", upstream.base_url)
+    assert problem is not None
+    said = endpoint_error(problem, upstream.base_url, [KEY_NAME]).message
+    assert "answered 200 with what is no answer of a model" in said
+    assert ("unavailable" in said) == bool(body)
 
 
 @pytest.mark.parametrize(("answer", "sentence"), REFUSALS.items(), ids=[str(i) for i in range(len(REFUSALS))])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.gateway import Sampling
-from benchflow.gateway.dialects import DIALECTS, Dialect, documents
+from benchflow.gateway.dialects import DIALECTS, Dialect, count_spoken, documents
 
 ODD: tuple[Any, ...] = (None, 0, -1, 1.5, True, "text", [], [None], [1, "a", {}], {}, {"a": None}, [[{}]])
 KEYS = (
@@ -65,9 +65,37 @@ def test_why_an_answer_ended_is_in_the_endpoints_own_word(api: Any, document: di
 
 def test_events_are_read_however_their_lines_end_and_what_is_none_is_passed_over() -> None:
     data = b': hello\r\n\r\nevent: x\r\ndata: {"a":\r\ndata: 1}\r\n\r\ndata: [DONE]\n\ndata: {oh\n\ndata:{"b": 2}'
-    assert list(documents(data, "text/event-stream; charset=utf-8")) == [{"a": 1}, {"b": 2}]
-    assert list(documents(b'[{"a": 1}, 2, {"b": 2}]', "application/json")) == [{"a": 1}, {"b": 2}]
-    assert not list(documents(b"<html>", "text/html"))
+    assert list(documents(data)) == [{"a": 1}, {"b": 2}]
+    assert list(documents(b'[{"a": 1}, 2, {"b": 2}]')) == [{"a": 1}, {"b": 2}]
+    assert not list(documents(b"<html>"))
+
+
+def test_an_answers_own_beginning_says_whether_it_is_a_stream() -> None:
+    assert list(documents(b'\xef\xbb\xbf \n{"a": 1}')) == [{"a": 1}]
+    assert list(documents(b'\xef\xbb\xbfdata: {"a": 1}\n\n')) == [{"a": 1}]
+
+
+def test_an_error_is_the_end_whatever_else_is_said_and_null_is_none() -> None:
+    dialect = DIALECTS["openai-chat"]
+    said = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]}
+    assert dialect.answered([said | {"error": {"message": "overloaded"}}]).finish == "error"
+    assert dialect.answered([said | {"error": None}, {"choices": [], "error": None}]).finish == "stop"
+    gemini = {"candidates": [{"finishReason": "STOP"}], "error": {"message": "overloaded"}}
+    assert DIALECTS["gemini"].answered([gemini]).finish == "error"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"choices": [{"delta": {"reasoning": "12345678"}}]},
+        {"choices": [{"delta": {"tool_calls": [{"function": {"arguments": "12345678"}}]}}]},
+        {"type": "message", "content": [{"type": "tool_use", "input": {"command": "1234", "deeper": ["5678"]}}]},
+        {"candidates": [{"content": {"parts": [{"functionCall": {"args": {"command": "12345678"}}}]}}]},
+        {"object": "response", "output": [{"type": "custom_tool_call", "input": "12345678"}]},
+    ],
+)
+def test_reasoning_and_arguments_of_tools_are_said_by_the_model(document: dict[str, Any]) -> None:
+    assert count_spoken(document) == 8
 
 
 def test_the_other_spelling_of_a_parameter_is_kept() -> None:

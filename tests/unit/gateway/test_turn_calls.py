@@ -394,6 +394,56 @@ def test_an_error_in_the_place_of_an_answer_is_a_problem_in_its_own_words(
     assert (found.kind, found.words.partition(" (")[0]) == ("told_error", "overloaded")
 
 
+@pytest.mark.parametrize("finish", ["abort", "network_error", "insufficient_system_resource", "failed"])
+def test_an_answer_that_the_server_broke_off_is_a_problem_in_any_turn(record: Record, finish: str) -> None:
+    for _ in range(2):
+        record.answer(record.ask(), text=EMPTY, finish=finish)
+        assert record.problem() == "told_error"
+        record.answer(record.ask())
+        assert record.problem() is None
+
+
+def test_an_empty_answer_with_an_end_that_nobody_knows_is_empty(record: Record) -> None:
+    record.answer(record.ask(), text=EMPTY, finish="who_knows")
+    assert record.problem() == "empty"
+
+
+NO_ANSWERS = [
+    {"status": 503, "text": "Service Unavailable"},
+    {"code": 50001, "success": False, "content": "upstream overloaded"},
+    {"ok": False, "errors": [{"text": "model is loading"}]},
+    {"error_msg": "bad gateway", "request": {"messages": [{"content": "hello", "tool_calls": [{"id": "1"}]}]}},
+    {"message": "forbidden", "output": "", "response": "no"},
+]
+
+
+@pytest.mark.parametrize("body", NO_ANSWERS, ids=[str(number) for number in range(len(NO_ANSWERS))])
+def test_what_has_not_the_form_of_an_answer_is_none_whatever_texts_it_has(record: Record, body: Any) -> None:
+    record.answer(record.ask(), text=json.dumps(body), error="incomplete")
+    assert record.problem() == "incomplete 200" or record.problem() == "incomplete"
+    record.answer(record.ask())
+    record.answer(record.ask(), text=json.dumps(body), error="incomplete")
+    assert record.problem() is not None
+
+
+def test_blanks_are_no_content(record: Record) -> None:
+    blank = {"choices": [{"message": {"content": " \n "}, "finish_reason": "stop"}]}
+    record.answer(record.ask(), text=json.dumps(blank), finish="stop")
+    assert record.problem() == "empty"
+
+
+@pytest.mark.parametrize(("status", "body"), [(404, "<html>404 Not Found</html>"), (405, "no healthy backend")])
+def test_a_proxy_that_has_lost_the_endpoint_is_no_wrong_request_of_the_agents(
+    record: Record, status: int, body: str
+) -> None:
+    record.answer(record.ask())
+    record.answer(record.ask(), status, body, error="upstream_status")
+    assert record.problem() == f"upstream_status {status}"
+    record.answer(record.ask())
+    record.answer(record.ask(), status, json.dumps({"error": {"message": "no such response"}}), error="upstream_status")
+    assert record.problem() is None
+
+
 @pytest.mark.parametrize("finish", ["length", "content_filter", "refusal", "max_tokens"])
 def test_an_answer_that_a_filter_or_a_limit_ended_is_the_models_own(record: Record, finish: str) -> None:
     record.answer(record.ask(), text=EMPTY, finish=finish)
