@@ -351,8 +351,16 @@ def resume(
     jobs_dir: JobsDir = JOBS,
     errored: Annotated[bool, typer.Option("--errored", help="Run those again that errored, too.")] = False,
     concurrency: Annotated[
-        int, typer.Option("-n", "--concurrency", min=1, max=500, help="Sandboxes that run at a time.")
-    ] = 4,
+        int | None,
+        typer.Option(
+            "-n",
+            "--concurrency",
+            metavar="N",
+            min=1,
+            max=500,
+            help="Sandboxes that run at a time. [dim]\\[default: as it was last started][/dim]",
+        ),
+    ] = None,
     context_root: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The build context that the job was submitted with.")
     ] = None,
