@@ -163,7 +163,9 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
             cut(agent_label(result), agent_width),
             Text(worth, f"bold {style}"),
             Text(f"{STATUS_SIGNS[result.status]} {result.status}", style, no_wrap=True),
-            seconds((result.finished_at - result.started_at).total_seconds()),
+            "–"
+            if result.status == "not_started"
+            else seconds((result.finished_at - result.started_at).total_seconds()),
             *([_shown_tokens(_tokens(result), result.n_estimated_calls)] if has_tokens else []),
             *([dollars(result.cost_usd)] if has_cost else []),
             *([error] if has_error else []),
