@@ -140,7 +140,7 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     """What a job is, how far it is, and its results so far. Starts nothing."""
     from benchflow.cli.figures import show_agents
     from benchflow.cli.modes import show_mode
-    from benchflow.cli.report import document, show_errors, show_place, show_rows, show_totals, show_ui
+    from benchflow.cli.report import document, show_errors, show_place, show_question, show_rows, show_totals, show_ui
     from benchflow.cli.screen import console, print_json
     from benchflow.cli.terminal import line
     from benchflow.contracts import ids
@@ -170,6 +170,8 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     if progress:
         about = f"{progress['open_count']} open, {progress['waiting']} waiting, {progress['concurrency']} at a time"
         show_place("now", about + (", paused" if progress["paused"] else ""), screen)
+        if progress["asked"]:
+            show_question(progress["asked"]["message"], paths, screen)
     show_rows(results, screen)
     show_mode(paths, spec.run.mode, results, screen)
     show_errors(results, screen)
@@ -351,8 +353,16 @@ def resume(
     jobs_dir: JobsDir = JOBS,
     errored: Annotated[bool, typer.Option("--errored", help="Run those again that errored, too.")] = False,
     concurrency: Annotated[
-        int, typer.Option("-n", "--concurrency", min=1, max=500, help="Sandboxes that run at a time.")
-    ] = 4,
+        int | None,
+        typer.Option(
+            "-n",
+            "--concurrency",
+            metavar="N",
+            min=1,
+            max=500,
+            help="Sandboxes that run at a time. [dim]\\[default: as it was last started][/dim]",
+        ),
+    ] = None,
     context_root: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The build context that the job was submitted with.")
     ] = None,

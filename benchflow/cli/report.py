@@ -29,11 +29,12 @@ from benchflow.sanitise import sanitise_line, sanitise_log
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from benchflow.cli.terminal import Screen
+    from benchflow.cli.terminal import Screen, Text
     from benchflow.contracts.config import JobConfig
     from benchflow.contracts.modes import JobMode
     from benchflow.contracts.rollout import Failure, RolloutResult
     from benchflow.jobs import Engine, Job
+    from benchflow.paths import JobPaths
     from benchflow.results.summary import Summary
 
 MAX_ROWS = 60
@@ -75,7 +76,7 @@ def finish(job: Job, screen: Screen, as_json: bool) -> int:
     show_totals(summary, screen)
     show_places(job, screen)
     if missing := summary.not_run + summary.not_started + summary.errors.get("model_endpoint", 0):
-        again = f"bench job resume {job.name}{jobs_dir_option(job)}"
+        again = f"bench job resume {job.name}{jobs_dir_option(job.directory)}"
         screen.print(line(f"To run the {missing} without a result or a model: ", (again, "bold")))
     return exit_status(summary)
 
@@ -163,7 +164,9 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
             cut(agent_label(result), agent_width),
             Text(worth, f"bold {style}"),
             Text(f"{STATUS_SIGNS[result.status]} {result.status}", style, no_wrap=True),
-            seconds((result.finished_at - result.started_at).total_seconds()),
+            "–"
+            if result.status == "not_started"
+            else seconds((result.finished_at - result.started_at).total_seconds()),
             *([_shown_tokens(_tokens(result), result.n_estimated_calls)] if has_tokens else []),
             *([dollars(result.cost_usd)] if has_cost else []),
             *([error] if has_error else []),
@@ -306,17 +309,33 @@ def show_place(name: str, place: str | None, screen: Screen) -> None:
 def show_way_back(job: Job, screen: Screen) -> None:
     from benchflow.cli.terminal import line
 
-    option = jobs_dir_option(job)
+    option = jobs_dir_option(job.directory)
     ways = [("watch", f"bench job watch {job.name}{option}"), ("cancel", f"bench job cancel {job.name}{option}")]
     for what, way in ways:
         screen.print(line("  ", (f"{what:7}", "dim"), f" {way}"), soft_wrap=True)
 
 
-def jobs_dir_option(job: Job) -> str:
+def waiting_line(paths: JobPaths) -> Text:
+    """Return a line that says that a job waits for its user's answer, and where it asks for that."""
+    from benchflow.cli.terminal import line
+
+    watch = f"bench job watch {paths.root.name}{jobs_dir_option(paths)}"
+    return line("The job waits for an answer: ", (watch, "bold"), ", on a terminal, asks. Without one it stops.")
+
+
+def show_question(message: str, paths: JobPaths, screen: Screen) -> None:
+    """Show what a job asks its user, and how to answer."""
+    from benchflow.cli.terminal import line
+
+    screen.print(line((message, "yellow")), soft_wrap=True)
+    screen.print(waiting_line(paths), soft_wrap=True)
+
+
+def jobs_dir_option(paths: JobPaths) -> str:
     """` --jobs-dir DIR` where it is needed to find the job from here."""
     from pathlib import Path
 
-    directory = job.directory.root.parent
+    directory = paths.root.parent
     return "" if directory == Path("jobs").resolve() else f" --jobs-dir {shlex.quote(str(directory))}"
 
 

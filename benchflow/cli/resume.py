@@ -14,17 +14,17 @@ def plan_again(
     name: str,
     jobs_dir: Path,
     *,
-    concurrency: int,
+    concurrency: int | None,
     context_root: Path | None,
     trust: bool = False,
     preflight: bool = True,
 ) -> JobPlan:
     """The plan of a job of before, with its tasks as they are now; `submit` compares the two.
 
-    trust: whoever submitted it. Raises `JobNotFoundError`, `UntrustedJobError`, `ConfigError`, or what is wrong with a
-    task now.
+    concurrency: None for the number that it was last started with. trust: whoever submitted it. Raises
+    `JobNotFoundError`, `UntrustedJobError`, `ConfigError`, or what is wrong with a task now.
     """
-    from benchflow.contracts.config import JobConfig
+    from benchflow.contracts.config import DEFAULT_CONCURRENCY, JobConfig
     from benchflow.errors import ConfigError
     from benchflow.jobs import plan_job
     from benchflow.paths import JobPaths
@@ -48,10 +48,10 @@ def plan_again(
             retry=spec.retry,
             jobs_dir=jobs_dir,
             job_name=name,
-            concurrency=concurrency,
             preflight=preflight,
             context_root=context_root or (Path(spec.context_root) if spec.context_root else None),
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
+            concurrency=concurrency or spec.concurrency or DEFAULT_CONCURRENCY,
             **{**dict(spec.run), "rebuild": spec.run.rebuild is not None},
         )
     )

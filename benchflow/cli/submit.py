@@ -361,11 +361,12 @@ def start(
 
 
 def detach_from(job: Job, screen: Screen) -> None:
-    """What Ctrl-C does to somebody who watches: the job runs on. Ends the process."""
-    from benchflow.cli.report import show_way_back
+    """What Ctrl-C does to somebody who watches: the job runs on, or waits for an answer. Ends the process."""
+    from benchflow.cli.report import show_way_back, waiting_line
     from benchflow.cli.terminal import Text
 
-    screen.print(Text.assemble("\n", ("Detached.", "bold"), " The job runs on."))
+    state = waiting_line(job.directory) if job.is_asking else "The job runs on."
+    screen.print(Text.assemble("\n", ("Detached.", "bold"), " ", state), soft_wrap=True)
     show_way_back(job, screen)
     raise typer.Exit(command.INTERRUPTED)
 

@@ -17,6 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text as StyledText
 
+from benchflow.cli.report import show_question
 from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, earned, one_line, reward, seconds
 from benchflow.cli.terminal import LiveDisplay, Rows, Screen, Text, line
 from benchflow.contracts import ids
@@ -109,7 +110,7 @@ async def _follow_plain(job: Job, screen: Screen) -> None:
     labels = Labels(job.id, job.spec)
     before = {(result.workflow_id, result.finished_at) for result in job.results()}
     shown = {workflow_id for workflow_id, _ in before} if job.attached else set()
-    troubles, printed, told_again = Troubles(job), set(), set()
+    troubles, printed, told_again, is_question_shown = Troubles(job), set(), set(), False
     async with contextlib.aclosing(_updates(job)) as updates:
         async for progress in updates:
             await troubles.ask(progress.open[:MAX_OPEN] if progress else [], progress)
@@ -128,6 +129,9 @@ async def _follow_plain(job: Job, screen: Screen) -> None:
                 if outcome.id not in shown:
                     shown.add(outcome.id)
                     _print_line(screen, labels.of(outcome.id), outcome.status, _earned(outcome), _why(outcome))
+            if progress.asked is not None and not is_question_shown:
+                show_question(progress.asked.message, job.directory, screen)
+            is_question_shown = progress.asked is not None
     # More may have finished between two looks than a job remembers.
     for result in job.results():
         if (result.workflow_id, result.finished_at) not in before and result.workflow_id not in shown:
@@ -310,7 +314,7 @@ async def _confirm(job: Job, asked: Failure, screen: Screen) -> bool | None:
 async def _follow_live(job: Job, screen: Screen) -> None:
     board = Board(job, screen.width, screen.height)
     # The board goes when the job is over: the table of rewards then says the same, for good.
-    display = LiveDisplay(board, screen, refresh_per_second=10)
+    display, is_question_shown = LiveDisplay(board, screen, refresh_per_second=10), False
     with display:
         async with contextlib.aclosing(_updates(job)) as updates:
             async for progress in updates:
@@ -326,6 +330,9 @@ async def _follow_live(job: Job, screen: Screen) -> None:
                             await job.decide(continues)
                     display.start()
                     continue
+                if progress.asked is not None and not is_question_shown:
+                    show_question(progress.asked.message, job.directory, screen)
+                is_question_shown = progress.asked is not None
                 shown = progress.open[: board.max_open]
                 phases = await asyncio.gather(*(job.rollout_progress(rollout) for rollout in shown))
                 await board.troubles.ask(shown, progress)

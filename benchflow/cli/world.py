@@ -96,6 +96,7 @@ def setting_of(manifest: Path, task_directory: Path | None, sandbox: str, write:
         posts=posts,
         observe=declared or seen,
         is_declared=bool(declared),
+        has_task=task is not None,
         solve=_oracle_of(task, task_directory, world, secrets) if task is not None and task_directory else None,
     )
 

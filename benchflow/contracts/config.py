@@ -24,6 +24,9 @@ from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.task import VerifierMode
 from benchflow.errors import ConfigError, UnsupportedFeatureError, categories
 
+DEFAULT_CONCURRENCY = 4
+"""Sandboxes of a job that run at a time where the user names no number."""
+
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -142,7 +145,7 @@ class JobConfig(RunOptions):
     paths: list[Path] = Field(min_length=1)
     agents: list[AgentSpec] = Field(default=[AgentSpec(name="oracle")], min_length=1)
     sandbox: str = "auto"
-    concurrency: int = Field(default=4, ge=1, le=MAX_WINDOW)
+    concurrency: int = Field(default=DEFAULT_CONCURRENCY, ge=1, le=MAX_WINDOW)
     repeats: int = Field(default=1, ge=1, le=10_000)
     include: list[str] = []
     exclude: list[str] = []

@@ -144,7 +144,6 @@ class RunConfig(Model):
     """Name of the job's request to build its images anew, by which all of its rollouts share the builds."""
     reward_key: str | None = Field(default=None, min_length=1)
     """Key of `reward.json` that is the scalar, instead of the one that each task names."""
-
     reward_lenient: bool = False
     """Whether reward files are read leniently: `BENCHFLOW_REWARD_LENIENT` of whoever submitted the job."""
 
@@ -179,6 +178,8 @@ class JobSpec(Model):
     environment_manifest: str | None = None
     options: WorkflowOptions = WorkflowOptions()
     """Timing of its workflows, as the submitting environment had it. No part of the digest."""
+    concurrency: int | None = Field(default=None, ge=1, le=MAX_WINDOW)
+    """Sandboxes at a time, as it was last started. No part of the digest. None of jobs older than this field."""
 
     @property
     def total(self) -> int:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchflow.addresses import is_http_address
 from benchflow.contracts.agent import AgentRecord, Endpoint, texts
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.ids import short_hash
@@ -81,15 +82,15 @@ def _check_endpoint(spec: AgentSpec, record: AgentRecord) -> None:
         return
     if not record.endpoints:
         raise ConfigError(f"agent {record.name!r} takes no endpoint", key="base_url", remedy="leave it away")
-    scheme, separator, rest = spec.base_url.partition("://")
-    if scheme not in ("http", "https") or not separator or not rest:
-        raise ConfigError(f"{spec.base_url!r} is no address", key="base_url", remedy="write http://host:port/v1")
-    if "@" in rest.partition("/")[0]:
+    # Before the address is quoted.
+    if "@" in spec.base_url.partition("://")[2].partition("/")[0]:
         raise ConfigError(
             "an address must not hold a password, because it is recorded",
             key="base_url",
             remedy="give the key by its variable; bench agent show tells its name",
         )
+    if not is_http_address(spec.base_url):
+        raise ConfigError(f"{spec.base_url!r} is no address", key="base_url", remedy="write http://host:port/v1")
 
 
 def _is_told_by_process(endpoint: Endpoint) -> bool:

@@ -84,6 +84,8 @@ class Job:
     attached: bool = False
     warnings: list[str] = field(default_factory=list)
     """Findings of the check before the start."""
+    is_asking: bool = False
+    """Whether it waited for its user's answer when its progress was last asked for."""
 
     @property
     def handle(self) -> WorkflowHandle[Any, JobOutcome]:
@@ -147,6 +149,7 @@ class Job:
         """What the job's workflow says of itself; None when it cannot answer now."""
         with contextlib.suppress(TemporalError, BenchFlowError):
             answer: JobProgress = await self.handle.query(names.PROGRESS, result_type=JobProgress, rpc_timeout=SOON)
+            self.is_asking = answer.asked is not None
             return answer
         return None
 
@@ -199,6 +202,7 @@ class Job:
     async def decide(self, continues: bool) -> None:
         """Answer a job that asks whether to go on after equal errors."""
         await self._signal(names.DECIDE_TO_CONTINUE, Decision(continues=continues))
+        self.is_asking = False
 
     async def _signal(self, name: str, *args: Any) -> None:
         try:

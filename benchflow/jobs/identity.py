@@ -130,8 +130,12 @@ def unclaim(paths: JobPaths) -> None:
 
 
 def record_options(paths: JobPaths, spec: JobSpec) -> None:
-    """Write the options that the job is started with to `config.json`: on resume, they may be others than before."""
-    if read_spec(paths).options != spec.options:
+    """Write what the job is started with to `config.json`: on resume, that may be other than before.
+
+    Written are its options, and how many sandboxes run at a time.
+    """
+    before = read_spec(paths)
+    if (before.options, before.concurrency) != (spec.options, spec.concurrency):
         write_config(paths, spec)
 
 

@@ -273,6 +273,7 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
         context_root=str(config.context_root.absolute()) if config.context_root else None,
         environment_manifest=str(config.environment_manifest.absolute()) if config.environment_manifest else None,
         options=plan.options,
+        concurrency=config.concurrency,
     )
 
 

@@ -100,6 +100,7 @@ async def test_ctrl_c_detaches_and_the_job_can_be_cancelled_and_resumed(theatre:
     theatre.hall.release_all()
     resumed = await bench("job", "resume", "long", "-n", "20", "--json")
     assert resumed.status == 0
+    assert "20 at a time" in resumed.err
     assert resumed.json["job"]["started"] == 3
     assert resumed.json["summary"]["passed"] == 4
 

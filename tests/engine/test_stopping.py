@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import pty
+import signal
+import sys
+from asyncio.subprocess import PIPE
 
+import pytest
 from support.theatre import Theatre
 
+from benchflow.cli.watch import EVERY_SEC
 from benchflow.contracts.config import JobConfig
 from benchflow.errors import BenchFlowError, ImageBuildError, RewardScalarError, SetupCommandError
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.results.summary import summarize
 
 TOTAL = 9
+QUESTION = "5 rollouts failed alike, and none was scored"
+WAITS = "The job waits for an answer: bench job watch show, on a terminal, asks. Without one it stops."
 
 
 def errors(number: int) -> list[Exception]:
@@ -30,7 +40,7 @@ async def asking(theatre: Theatre) -> Job:
     theatre.jobs.append(job)
     progress = await theatre.progress(job, lambda p: p.asked is not None)
     assert progress.asked is not None
-    assert progress.asked.message.startswith("5 rollouts failed alike, and none was scored")
+    assert progress.asked.message.startswith(QUESTION)
     assert (progress.counts.errored, progress.open_count, progress.waiting) == (5, 0, TOTAL - 5)
     return job
 
@@ -150,3 +160,71 @@ async def test_rollouts_that_are_still_open_may_show_that_nothing_is_wrong_with_
     assert (progress.open_count, progress.asked) == (len(waiting) - len(bad), None)
     theatre.hall.release_all()
     assert await statuses(theatre, job) == ["errored"] * TOTAL + ["passed"] * TOTAL
+
+
+# --- on the command line -----------------------------------------------------------------------------------
+
+
+async def command(
+    theatre: Theatre, *words: str, terminal: int = PIPE, is_typed: bool = True
+) -> asyncio.subprocess.Process:
+    """Start a `bench job` command, on a terminal if one is given. is_typed: whether its stdin is that terminal, too."""
+    streams = {"stdin": terminal if is_typed else PIPE, "stdout": terminal, "stderr": terminal}
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "160", "LINES": "24"}
+    argv = [sys.executable, "-m", "benchflow.cli", "job", *words]
+    return await asyncio.create_subprocess_exec(*argv, cwd=theatre.root, env=environment, **streams)
+
+
+async def test_a_job_that_asks_is_shown_with_its_question(theatre: Theatre) -> None:
+    theatre.hall.faults["play"] = errors(TOTAL)
+    job = await asking(theatre)
+    shown, _ = await (await command(theatre, "show", job.name)).communicate()
+    assert shown.decode().count(QUESTION) == shown.decode().count(WAITS) == 1
+    await job.decide(False)
+    await job.wait()
+    shown, _ = await (await command(theatre, "show", job.name)).communicate()
+    assert WAITS not in shown.decode()
+
+
+async def test_a_watcher_without_a_terminal_is_told_once_that_the_job_asks(theatre: Theatre) -> None:
+    theatre.hall.faults["play"] = errors(TOTAL)
+    job = await asking(theatre)
+    watching = await command(theatre, "watch", job.name)
+    assert watching.stdout is not None
+    said = b""
+    while WAITS.encode() not in said:
+        line = await watching.stdout.readline()
+        assert line, "it ended"
+        said += line
+    # For as long as a watcher takes to look again.
+    await asyncio.sleep(2 * EVERY_SEC)
+    await job.decide(False)
+    said += await watching.stdout.read()
+    assert await watching.wait() == 1
+    assert said.decode().count(WAITS) == 1
+    assert said.decode().index(QUESTION) < said.decode().index(WAITS)
+
+
+@pytest.mark.parametrize(("is_typed", "question"), [(True, "[y/N]"), (False, "The job waits for an answer")])
+async def test_ctrl_c_at_the_question_leaves_a_job_that_waits(theatre: Theatre, is_typed: bool, question: str) -> None:
+    theatre.hall.faults["play"] = errors(TOTAL)
+    job = await asking(theatre)
+    screen, terminal = pty.openpty()
+    watching = await command(theatre, "watch", job.name, terminal=terminal, is_typed=is_typed)
+    os.close(terminal)
+    said = b""
+    while question.encode() not in said:
+        said += await asyncio.to_thread(os.read, screen, 65536)
+    watching.send_signal(signal.SIGINT)
+    # Linux reports EIO once nobody writes to the terminal any more.
+    with contextlib.suppress(OSError):
+        while read := await asyncio.to_thread(os.read, screen, 65536):
+            said += read
+    os.close(screen)
+    assert await watching.wait() == 130
+    assert b"The job waits for an answer" in said.partition(b"Detached.")[2]
+    assert b"The job runs on" not in said
+    progress = await job.progress()
+    assert progress is not None and progress.asked is not None
+    await job.decide(False)
+    await job.wait()

@@ -65,7 +65,7 @@ def strange_agent() -> dict[str, Any]:
 
 
 def again(job: JobPaths, *, trust: bool = False) -> Any:
-    return plan_again(job.root.name, job.root.parent, concurrency=1, context_root=None, trust=trust)
+    return plan_again(job.root.name, job.root.parent, concurrency=None, context_root=None, trust=trust)
 
 
 def replayed(job: JobPaths, *, trust: bool = False) -> Any:

@@ -46,7 +46,7 @@ def test_a_job_that_is_submitted_again_or_resumed_keeps_its_request(tmp_path: Pa
     spec = frozen(planned)
     claim(planned.directory, spec)
     assert frozen(plan(tmp_path, rebuild=True)) == spec
-    assert frozen(plan_again("j", tmp_path / "jobs", concurrency=1, context_root=None)) == spec
+    assert frozen(plan_again("j", tmp_path / "jobs", concurrency=None, context_root=None)) == spec
 
 
 def test_whether_images_are_built_anew_is_a_difference_and_the_request_is_none(tmp_path: Path) -> None:

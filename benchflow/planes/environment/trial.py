@@ -39,6 +39,7 @@ START_SEC = 120.0
 _ROLLBACK = ("snapshot", "write", "restore", "reset")
 _ROWS = ("image", "sandbox", "services", "ready", *_ROLLBACK, "copy", "teardown", "removed")
 _MAX_DETAILS = 3
+_NO_VERIFIER = "without a task there is no verifier to find a URL in: give --task"
 
 
 class Finding(Model):
@@ -94,6 +95,8 @@ class Setting:
     is_declared: bool = False
     solve: Callable[[Sandbox], Awaitable[str]] | None = None
     paths: StatePaths | None = None
+    has_task: bool = False
+    """Whether `task` is one that was given, whose verifiers were searched for URLs."""
 
 
 async def try_world(setting: Setting, tell: Callable[[str], None] = lambda what: None) -> EnvironmentCheck:
@@ -268,8 +271,8 @@ class _Trial:
         """Hold a copy of the world, as a child of a branch has one, against it by the answers of its services."""
         setting = self._setting
         if not setting.observe:
-            why = "there is no environment.state.observe, and no URL was found in a verifier: give --task"
-            return self._record("copy", "not declared", why)
+            absent = f"the verifier of {setting.task} names no URL of the world" if setting.has_task else _NO_VERIFIER
+            return self._record("copy", "not declared", f"there is no environment.state.observe, and {absent}")
         if not setting.provider.capabilities().snapshot:
             return self._record("copy", "not tried", f"{setting.provider.name} takes no snapshots")
         started = time.monotonic()

@@ -36,7 +36,7 @@ def check_scoring(task: Task, settings: JudgeSettings, allowed: Collection[str] 
         check_functions(task.reward, file=f"{task.name}/{task.config_file}", allowed=allowed)
     credentials = []
     for key, model in _judges(task):
-        from benchflow.planes.reward.judge import credential_of, require_library
+        from benchflow.planes.reward.judge import credential_of, judge_model, require_library
 
         wanted = settings.model or model
         if wanted is None:
@@ -47,6 +47,8 @@ def check_scoring(task: Task, settings: JudgeSettings, allowed: Collection[str] 
                 remedy="name one there, or give --judge-model openai/… or anthropic/…",
             )
         require_library()
+        # The name of a key's variable alone would leave the model and the address to be found wrong when it judges.
+        judge_model(settings, wanted)
         credentials.append(credential_of(settings, wanted))
     return list(dict.fromkeys(credentials))
 

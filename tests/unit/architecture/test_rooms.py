@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "confined": {"errors"},
     "archive_reader": {"confined"},
     "disk_writes": set(),
+    "addresses": set(),
     "paths": set(),
     "foreign_text": set(),
     "stored_files": {"confined", "errors"},
@@ -45,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "planes": {
         *(
+            "addresses",
             "archive_reader",
             "confined",
             "contracts",
@@ -88,7 +90,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "jobs": {
         *("branching", "contracts", "errors", "executions", "host", "paths", "planes", "provenance", "results"),
-        *("sanitise",),
+        *("addresses", "sanitise"),
         *("secrets", "stack", "store", "stored_files", "tasks", "temporal", "workflows"),
     },
     "rescoring": {

@@ -30,7 +30,14 @@ def keyless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["--agent", "opencode", "--effort", "high"], "effort"),
         ([*CLAUDE, "--base-url", "somewhere/v1"], "'somewhere/v1' is no address"),
         ([*CLAUDE, "--base-url", "ftp://somewhere/v1"], "remedy: write http://host:port/v1"),
+        ([*CLAUDE, "--base-url", "http://[::1"], "'http://[::1' is no address"),
+        ([*CLAUDE, "--base-url", "http://[::1"], "remedy: write http://host:port/v1"),
+        ([*CLAUDE, "--base-url", "http://127.0.0.1:99999/v1"], "'http://127.0.0.1:99999/v1' is no address"),
+        ([*CLAUDE, "--base-url", "http://host:port/v1"], "'http://host:port/v1' is no address"),
+        ([*CLAUDE, "--base-url", "http:///v1"], "'http:///v1' is no address"),
+        ([*CLAUDE, "--base-url", "http://:8000/v1"], "'http://:8000/v1' is no address"),
         ([*CLAUDE, "--base-url", "http://me:s3cr3t@host/v1"], "must not hold a password"),
+        ([*CLAUDE, "--base-url", "http://me:s3cr3t@[::1/v1"], "must not hold a password"),
         (["--model", "m"], "agent 'oracle' uses no model"),
         (["--agent", "nop:m"], "agent 'nop' uses no model"),
         (["--agent", "policy"], "agent 'policy' has no model of its own"),
@@ -55,6 +62,17 @@ def test_a_request_that_an_agent_cannot_be_given_is_refused(
     assert "s3cr3t" not in ran.err
     assert ran.out == ""
     assert not state.exists()
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "http://127.0.0.1:99999/v1", "http://:8000/v1", "ftp://host/v1"])
+@pytest.mark.parametrize("key", [[], ["--judge-key", "OF_MINE"]])
+def test_a_judge_at_what_is_no_address_is_refused(bench: Bench, task: Path, key: list[str], address: str) -> None:
+    row = "{type: llm-judge, rubric: {criteria: [well done]}, model: openai/gpt-4.1}"
+    document = task / "task.md"
+    document.write_text(document.read_text().replace("verifier:\n", f"reward:\n  funcs:\n    - {row}\nverifier:\n", 1))
+    ran = bench("submit", task, "--sandbox", "noop", "--dry-run", "--judge-base-url", address, *key)
+    assert ran.status != 0, ran.out
+    assert f"judge.base_url: '{address}' is not an address" in ran.err
 
 
 def test_a_task_without_a_network_is_for_agents_that_call_their_model_through_the_gateway(

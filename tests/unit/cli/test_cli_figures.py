@@ -70,6 +70,17 @@ def test_tokens_that_were_estimated_and_errors_of_scored_rollouts_are_told_apart
     assert "errors   sandbox_lost 1\nscored   after agent_timeout 2\n" in shown
 
 
+def test_a_rollout_that_was_not_started_has_no_time(bench: Bench, jobs: Path) -> None:
+    stopped = Failure(type="NotStartedError", category="not_started", message="5 rollouts failed alike")
+    (result,) = (one for one in read_results(JobPaths(jobs / "alone")) if one.status == "errored")
+    changed = result.model_copy(update={"status": "not_started", "error": stopped, "error_category": stopped.category})
+    (Path(str(result.directory)) / "result.json").write_text(changed.model_dump_json())
+    lines = bench("results", "alone", "--jobs-dir", jobs).out.splitlines()
+    (row,) = (line.split() for line in lines if " – not_started " in line)
+    assert row[row.index("not_started") + 1] == "–"
+    assert sum(" 0.0 s " in line for line in lines) == 3
+
+
 @pytest.mark.parametrize("command", ["results", "job show"])
 def test_the_only_agents_mean_is_in_the_last_line(bench: Bench, jobs: Path, command: str) -> None:
     shown = bench(*command.split(), "alone", "--jobs-dir", jobs).out

@@ -5,7 +5,7 @@ is shown (`documents`), and what is made of its verdicts (`criteria`, `role`).
 from benchflow.planes.reward.judge.criteria import SYSTEM, brief, judge_rubric, judging
 from benchflow.planes.reward.judge.documents import Document, documents_below, question_text, select
 from benchflow.planes.reward.judge.model_judge import ModelJudge
-from benchflow.planes.reward.judge.models import credential_of, require_library
+from benchflow.planes.reward.judge.models import credential_of, judge_model, require_library
 from benchflow.planes.reward.judge.role import judge_as_role
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "credential_of",
     "documents_below",
     "judge_as_role",
+    "judge_model",
     "judge_rubric",
     "judging",
     "question_text",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
+from benchflow.addresses import is_http_address
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.errors import JudgeError
 
@@ -58,11 +59,11 @@ def judge_model(settings: JudgeSettings, wanted: str | None = None) -> JudgeMode
         )
     provider, name = _provider_of(named)
     base_url = (settings.base_url or _OFFICIAL[provider]).rstrip("/")
-    if not re.match(r"https?://[^/]", base_url):
+    if not is_http_address(base_url):
         raise JudgeError(
             f"{settings.base_url!r} is not an address",
             key="judge.base_url",
-            remedy="give one that begins with http:// or https://: --judge-base-url",
+            remedy="write http://host:port/v1: --judge-base-url",
         )
     if provider == "anthropic":
         base_url = base_url.removesuffix("/v1")  # its clients add that themselves

@@ -1,0 +1,71 @@
+"""Which errors of rollouts are equal, so that a job stops after a number of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import pytest
+
+from benchflow.contracts.error_limit import ErrorLimit
+from benchflow.contracts.rollout import Failure, RolloutOutcome
+
+
+def outcomes(messages: Sequence[str]) -> list[RolloutOutcome]:
+    """Return rollouts that ended with errors of these messages."""
+    failures = [Failure(type="SetupCommandError", category="setup", message=message) for message in messages]
+    return [
+        RolloutOutcome(id=f"r{index}", index=index, attempt=1, status="errored", error=failure, seconds=1)
+        for index, failure in enumerate(failures)
+    ]
+
+
+def is_reached(messages: Sequence[str], *, ignores_ids: bool = True) -> bool:
+    """Tell whether the last of these errors reaches a limit of as many equal ones."""
+    limit = ErrorLimit(errors=len(messages))
+    ended = outcomes(messages)
+    for outcome in ended:
+        limit = limit.plus(outcome, ignores_ids=ignores_ids)
+    return limit.reached_by(ended[-1]) is not None
+
+
+# Their groups begin with letters and with digits, and have letters alone.
+UUIDS = [
+    "3f2a9c1b-7e0d-4c1a-9b2f-aabbccddeeff",
+    "deadbeef-abcd-4bad-a00b-112233445566",
+    "0a1b2c3d-0000-4fff-8abc-0123456789ab",
+    "F00DCAFE-12AB-4CD5-B6E7-ABCDEFABCDEF",
+    str(uuid.UUID(int=0)),
+]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [f"no container {each} on this host" for each in UUIDS],
+        [f"request req_{each} failed" for each in UUIDS],
+        ["request req_011CQx7yZ failed", "request req_9aBcDeFgHij failed", "request chatcmpl-9xYz failed"],
+        ["/tmp/bf_k3j2h1g8/log is gone", "/tmp/bf_x9y8z7w6/log is gone"],
+        ["layer 3f2a9c1b7e failed", "layer deadbeefca failed", "layer 0123456789 failed"],
+        ["port 9001 refuses", "port 12 refuses"],
+    ],
+)
+def test_messages_that_differ_by_ids_and_numbers_are_equal(messages: list[str]) -> None:
+    assert is_reached(messages)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        ["no space left on device", "no network left on device"],
+        ["cannot find container-runtime", "cannot find container-network"],
+        ["layer2 failed", "image2 failed"],
+    ],
+)
+def test_messages_that_differ_by_words_are_not(messages: list[str]) -> None:
+    assert not is_reached(messages)
+
+
+def test_a_job_of_an_earlier_version_counts_as_it_began() -> None:
+    assert not is_reached([f"no container {each} on this host" for each in UUIDS], ignores_ids=False)
+    assert is_reached(["layer 3f2a9c1b7e failed on 1", "layer deadbeefca failed on 2"], ignores_ids=False)
