@@ -19,14 +19,10 @@ _NO_SCALAR = "reward_scalar"
 _NOT_COUNTED = frozenset({"cancelled", "deadline", "terminated"})
 """Categories that do not predict how later rollouts end."""
 
-_VARYING = re.compile(r"(?<![A-Za-z0-9_-])(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{8,}|[0-9a-f]{8,}|\d+")
-"""Parts of messages that differ between equal errors: ids, such as UUIDs, hashes, ports, times.
-
-Whole words come first: of a UUID, the other alternatives would leave the letters between its digits.
-"""
-
-_HASHES_AND_NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
-"""As `_VARYING`, for workflows that began with a version which kept ids."""
+_VARYING = re.compile(
+    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|(?=[A-Za-z]*\d)[A-Za-z0-9]{16,}|[0-9a-f]{8,}|\d+"
+)
+"""Parts of messages that differ between equal errors: UUIDs, ids of requests, hashes, ports, times."""
 
 
 class Decision(Model):
@@ -61,13 +57,8 @@ class ErrorLimit(Model):
         """Return the limit of a job whose user has decided that it goes on."""
         return self.model_copy(update={"is_off": True, "needs_scalar": False, "lacks_scalar": False})
 
-    def plus(self, outcome: RolloutOutcome, *, ignores_ids: bool = True) -> ErrorLimit:
-        """Return the limit with one more outcome of a rollout that is not run again.
-
-        Args:
-            outcome: The outcome.
-            ignores_ids: Whether errors are equal whose messages differ by an id that is not a hash.
-        """
+    def plus(self, outcome: RolloutOutcome) -> ErrorLimit:
+        """Return the limit with one more outcome of a rollout that is not run again."""
         if not self.errors or self.lacks_scalar:
             return self
         failure = outcome.error or outcome.verifier_error
@@ -80,8 +71,7 @@ class ErrorLimit(Model):
             return self.model_copy(update={"is_off": True, "seen": {}, "reached": None})
         if failure is None or failure.category in _NOT_COUNTED:
             return self
-        varying = _VARYING if ignores_ids else _HASHES_AND_NUMBERS
-        kind = f"{failure.type} {failure.key} {varying.sub('#', failure.message)[:200]}"
+        kind = f"{failure.type} {failure.key} {_VARYING.sub('#', failure.message)[:200]}"
         if kind not in self.seen and len(self.seen) >= _MAX_KINDS:
             return self
         return self.model_copy(update={"seen": self.seen | {kind: self.seen.get(kind, 0) + 1}})

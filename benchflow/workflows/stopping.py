@@ -44,9 +44,7 @@ class ErrorStop:
 
     def add(self, outcome: RolloutOutcome) -> None:
         """Count an outcome."""
-        # A job that an earlier version began is replayed with the errors that were equal then.
-        ignores_ids = outcome.rewards is None and workflow.patched("equal-errors-without-ids")
-        self.limit = self.limit.plus(outcome, ignores_ids=ignores_ids)
+        self.limit = self.limit.plus(outcome)
         if self.asked is None and (failure := self.limit.reached_by(outcome)) is not None:
             self._update(reached=failure)
 
