@@ -163,6 +163,7 @@ async def test_what_failed_is_counted_as_a_call_and_not_as_unmetered(house: Hous
 
 IMPOSSIBLE = {
     "negative": {"prompt_tokens": -100, "completion_tokens": -100},
+    "negative in one place": {"prompt_tokens": 10, "completion_tokens": -100},
     "too many for anybody": {"prompt_tokens": 10**30, "completion_tokens": 10**30},
     "none at all": {"prompt_tokens": 0, "completion_tokens": 0},
     "no numbers": {"prompt_tokens": "many", "completion_tokens": [4]},
