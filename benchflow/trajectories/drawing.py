@@ -224,8 +224,6 @@ class _Told:
         self._nodes = tree.nodes
         self._parents = {node.parent for node in tree.nodes}
         self._has_roles = len({node.role for node in tree.nodes} - {None}) > 1
-        # Without sessions there is none to go on with, and no worse way of it.
-        self._has_rungs = bool({node.rung for node in tree.nodes} - {None, "process"})
         self._advantage = ""  # which of them; alone a leaf has nothing to be compared with
         if sum(node.returns is not None for node in tree.leaves) > 1:
             self._advantage = "tree_grpo" if any(node.tree for node in tree.nodes) else "grpo"
@@ -240,7 +238,8 @@ class _Told:
             node = line.nodes[-1]
             if node.checkpoint:
                 text.append(f" {CHECKPOINT}", "cyan")
-            if self._has_rungs and line.nodes[0].rung:
+            # A child of a node without a session has none to go on with.
+            if line.nodes[0].rung not in (None, "process"):
                 text.append(f"  session={line.nodes[0].rung}", "dim")
             for fact, style in self._facts(node):
                 text.append("  ").append(sanitise_line(fact), style)
