@@ -102,6 +102,7 @@ async def test_a_turn_is_heard_whole_once_and_in_order(room: Room) -> None:
     assert turn.reading.usage is not None
     assert turn.reading.usage.model_dump() == {
         "calls": None,
+        "estimated_calls": 0,
         "input_tokens": 10,
         "output_tokens": 5,
         "cached_tokens": 3,

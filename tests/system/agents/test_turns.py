@@ -142,6 +142,7 @@ def test_tokens_money_and_tool_calls_are_counted(solved: Seen) -> None:
     (outcome,) = solved.result.steps
     assert outcome.turn.usage is not None
     assert outcome.turn.usage.model_dump(exclude_none=True) == {
+        "estimated_calls": 0,
         "input_tokens": 900,
         "output_tokens": 12,
         "cached_tokens": 800,

@@ -124,11 +124,18 @@ class Images:
         context = replace(context, sent=resolved.text if resolved.used else None)
         arguments = await self._platform_arguments() if context.buildkit_features() else {}
         bases = external_images(resolved.text, context.shown, arguments)
+        names = {reference: name for name, reference in resolved.used.items()}
+        # A given digest tells of the Dockerfile, unless that was made up for the files of a ready image.
+        made_up = context.text if config.image is not None else ""
         for _ in range(MAX_MOVES):
             for base in bases:
-                await self._ready(base, left(), log, partial(_no_base, context))
+                if base.name not in names:
+                    await self._ready(base, left(), log, partial(_no_base, context))
+                elif await self.find(base.name, built=False) is None:
+                    # No registry has it, and what one has under its name is somebody else's.
+                    raise _no_base(context, names[base.name], f"{base.name} is not on this host")
             ids = await self._ids(bases)
-            identity = hashlib.sha256(json.dumps([own, resolved.text, ids]).encode()).hexdigest()
+            identity = hashlib.sha256(json.dumps([own, made_up, ids]).encode()).hexdigest()
             digest = build_key(identity, config.rebuild)
             tag = f"{REPOSITORY}:{digest[:32]}"
             made = partial(self._make, _Build(context, bases, ids, identity, digest, tag, left()), config, log)
