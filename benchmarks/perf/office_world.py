@@ -25,7 +25,7 @@ class Office:
     """The office in sandboxes of one kind."""
 
     def __init__(self, kind: str) -> None:
-        self._setting = setting_of(OFFICE / "environment.toml", TASK, kind, None)
+        self._setting = setting_of(OFFICE / "environment.toml", TASK, kind, ())
         self._provider = self._setting.provider
         self._spec: SandboxSpec | None = None
 

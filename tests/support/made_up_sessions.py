@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from support.theatre import Theatre
@@ -50,6 +51,7 @@ def hold_sessions(theatre: Theatre, rung: Rung) -> None:
     for name, made_up in {
         "turns.acts_by_itself": lambda record: True,
         "turns.open_model": open_model,
+        "turns.explaining_model_errors": lambda *given: nullcontext(),
         "turns.go_on_or_open": go_on_or_open,
         "turns.talk_to": nothing,
         "turns.compared": compared,
