@@ -58,7 +58,7 @@ def test_a_job_that_asks_for_copies_of_processes_is_refused_with_what_this_host_
     (task / "environment").mkdir()
     (task / "environment" / "Dockerfile").write_text("FROM debian:bookworm-slim\n")
     branch = {"policy": {"kind": "group", "n": 2}, "min_session_rung": "process"}
-    given = {"paths": [task], "jobs_dir": tmp_path / "jobs", "agents": ["policy"], "sandbox": "docker"}
+    given = {"paths": [task], "jobs_dir": tmp_path / "jobs", "agents": ["policy:scripted"], "sandbox": "docker"}
     with pytest.raises(UnsupportedFeatureError, match="cannot be copied") as caught:
         plan_job(JobConfig.model_validate(given | {"branch": branch}))
     assert caught.value.key == "branch.min_session_rung"
