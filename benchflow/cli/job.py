@@ -9,7 +9,7 @@ import typer
 
 from benchflow.cli import command
 from benchflow.cli.command import Command, Json, Trust, Yes
-from benchflow.cli.options import NoPreflight
+from benchflow.cli.options import NoPreflight, concurrency_option
 
 if TYPE_CHECKING:
     from benchflow.jobs import Engine, Job
@@ -352,17 +352,7 @@ def resume(
     name: Name,
     jobs_dir: JobsDir = JOBS,
     errored: Annotated[bool, typer.Option("--errored", help="Run those again that errored, too.")] = False,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "-n",
-            "--concurrency",
-            metavar="N",
-            min=1,
-            max=500,
-            help="Sandboxes that run at a time. [dim]\\[default: as it was last started][/dim]",
-        ),
-    ] = None,
+    concurrency: Annotated[int | None, concurrency_option("as it was last started")] = None,
     context_root: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The build context that the job was submitted with.")
     ] = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +11,13 @@ AGENT = "Who acts"
 
 RUN = "How they are run"
 SCORE = "How they are scored"
+
+
+def concurrency_option(default: str) -> Any:
+    """Return the option `-n`. default: the number that is taken without it, in words."""
+    help_text = f"Sandboxes that run at a time, those of branches included. [dim]\\[default: {default}][/dim]"
+    return typer.Option("-n", "--concurrency", metavar="N", min=1, max=500, help=help_text, rich_help_panel=RUN)
+
 
 EndpointPolicy = Annotated[
     str | None,

@@ -366,4 +366,4 @@ def _show_outcome(result: RolloutResult | None, screen: Screen, over: bool) -> N
 def _status(result: RolloutResult | None, over: bool) -> int:
     if result is None:
         return command.SOME_ERRORED if over else command.ALL_SCORED
-    return command.ALL_SCORED if result.status in ("passed", "failed", "scored") else command.SOME_ERRORED
+    return command.ALL_SCORED if result.is_scored else command.SOME_ERRORED

@@ -21,6 +21,7 @@ from benchflow.cli.options import (
     RewardKey,
     StopAfterErrors,
     VerifyIn,
+    concurrency_option,
 )
 
 if TYPE_CHECKING:
@@ -131,18 +132,7 @@ def submit(
             rich_help_panel=RUN,
         ),
     ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "-n",
-            "--concurrency",
-            metavar="N",
-            min=1,
-            max=500,
-            help="Sandboxes that run at a time, those of branches included. [dim]\\[default: 4][/dim]",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
+    concurrency: Annotated[int | None, concurrency_option("4")] = None,
     repeats: Annotated[
         int | None,
         typer.Option(
@@ -361,7 +351,7 @@ def start(
 
 
 def detach_from(job: Job, screen: Screen) -> None:
-    """What Ctrl-C does to somebody who watches: the job runs on, or waits for an answer. Ends the process."""
+    """End the process of somebody who watches and has pressed Ctrl-C: the job runs on, or waits for an answer."""
     from benchflow.cli.report import show_way_back, waiting_line
     from benchflow.cli.terminal import Text
 

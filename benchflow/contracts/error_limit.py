@@ -41,7 +41,7 @@ class ErrorLimit(Model):
     needs_scalar: bool = False
     """Whether rollouts branch, so that a verifier without a scalar reward stops the job at once."""
     lacks_scalar: bool = False
-    """Whether there was such a one."""
+    """Whether a verifier has reported no scalar reward, and `needs_scalar`."""
     seen: dict[str, int] = {}
     """Number of errors of each kind so far."""
     is_off: bool = False

@@ -364,6 +364,11 @@ class RolloutResult(Model):
     trajectory: list[dict[str, Any]] = Field(default_factory=list)
 
     @property
+    def is_scored(self) -> bool:
+        """Return whether its rewards count, with or without a scalar among them."""
+        return self.status in ("passed", "failed", "scored")
+
+    @property
     def reward(self) -> float | None:
         """The scalar reward, None when none was measured."""
         return None if self.rewards is None else self.rewards.get("reward")

@@ -423,7 +423,7 @@ class Exchange:
             except UnpackingError as error:
                 return self._broken("unusable", str(error))
             # Blanks keep a connection open, and say nothing.
-            if data.strip():
+            if data and not data.isspace():
                 self._rollout.heard[self._id] = time.monotonic()
                 self._note_first_byte()
             size = len(self._answer.body) + len(self._unheard) + len(passing)

@@ -271,15 +271,8 @@ def _problem(call: _Call, response: Mapping[str, Any]) -> CallProblem:
         status=status if kind == "upstream_status" else None,
         words=endpoint_words(response["response"]) if has_body else "",
         model=call.model,
-        is_of_proxy=has_body and not _is_json(response["response"]),
+        is_of_proxy=has_body and next(_documents(response), None) is None,
     )
-
-
-def _is_json(text: str) -> bool:
-    try:
-        return isinstance(read_json(text.encode("utf-8", "replace")), dict | list)
-    except ValueError:
-        return False
 
 
 def _told_error(call: _Call, response: Mapping[str, Any]) -> CallProblem:

@@ -341,7 +341,7 @@ def _pass_at_ks(tasks: Mapping[str, list[bool]]) -> dict[str, float]:
 
 def _errors(results: Sequence[RolloutResult], *, scored: bool) -> dict[str, int]:
     """Return how many rollouts have an error, by category: of those that were not scored, or of those that were."""
-    told = (r.error_category for r in results if (r.status in ("passed", "failed", "scored")) == scored)
+    told = (r.error_category for r in results if r.is_scored == scored)
     return dict(Counter(category for category in told if category).most_common())
 
 

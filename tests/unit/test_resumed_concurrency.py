@@ -1,4 +1,4 @@
-"""How many sandboxes of a job that is resumed run at a time: as many as before, unless the user names a number."""
+"""Concurrency of a job that is resumed: as before, unless the user names a number."""
 
 from __future__ import annotations
 

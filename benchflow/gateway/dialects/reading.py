@@ -124,7 +124,7 @@ def tables(value: Any) -> list[dict[str, Any]]:
 
 
 def is_count(value: Any) -> bool:
-    """Whether it can be a number of tokens: no negative one, none that a price can't be multiplied by without an error.
+    """Return whether it can be a number of tokens: not negative, and small enough to be multiplied by a price exactly.
 
     One that is left out is 0.
     """

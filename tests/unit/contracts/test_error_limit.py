@@ -1,4 +1,4 @@
-"""Which errors of rollouts are equal, so that a job stops after a number of them."""
+"""Equal errors of rollouts, after a number of which a job stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bench env check` says of the copy of a world in which there is no URL to compare."""
+"""Findings of `bench env check` about the copy of a world in which there is no URL to compare."""
 
 from __future__ import annotations
 
