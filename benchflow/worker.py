@@ -26,7 +26,6 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from benchflow.activities.attempts import OngoingWork
 from benchflow.activities.boundary import BoundaryInterceptor
-from benchflow.activities.checkpoints import CheckpointActivities
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.deciding import DecidingActivities
 from benchflow.activities.handover import RunningActivities
@@ -35,11 +34,7 @@ from benchflow.activities.leftovers import Leftovers
 from benchflow.activities.lost import LostActivities
 from benchflow.activities.preflight import PreflightActivities
 from benchflow.activities.reaper import Reaper
-from benchflow.activities.report import ReportActivities
-from benchflow.activities.rollback import RollbackActivities
 from benchflow.activities.rollout import RolloutActivities
-from benchflow.activities.scoring import ScoringActivities
-from benchflow.activities.turns import TurnActivities
 from benchflow.contracts.options import WorkerOptions
 from benchflow.errors import BenchFlowError, ConfigError, ServerUnavailableError
 from benchflow.gateway.process import GATEWAY_ROUND_SEC, LOOK_AT_GATEWAY_SEC, ensure_gateway, has_rollouts, is_running
@@ -79,24 +74,18 @@ async def make_context(client: Client, paths: StatePaths, store: Store, options:
 
 def make_workers(context: WorkerContext, records: RunningActivities, work: OngoingWork) -> list[Worker]:
     """Return one worker for the shared queue and one for this host's. work: of their activities; closed after them."""
-    rollout, report, job = RolloutActivities(context), ReportActivities(context), JobActivities(context)
-    turns, scoring, trees = TurnActivities(context), ScoringActivities(context), CheckpointActivities(context)
+    rollout, job, deciding = RolloutActivities(context), JobActivities(context), DecidingActivities()
     shared_activities: list[Callable[..., Any]] = [
-        rollout.plan,
-        rollout.provision,
-        rollout.wait_for_slot,
-        trees.release,
-        report.report_without_sandbox,
-        LostActivities(context, report).report_lost,
+        *(rollout.plan, rollout.provision, rollout.wait_for_slot, rollout.release, rollout.report_without_sandbox),
+        *(deciding.decide, deciding.aggregate, PreflightActivities(context).preflight),
+        *(job.name_rollouts, job.rollout_states, job.host_status, job.finish_job),
+        LostActivities(context).report_lost,
     ]
-    deciding = DecidingActivities()
-    shared_activities += [deciding.decide, deciding.aggregate]
-    shared_activities.append(PreflightActivities(context).preflight)
-    shared_activities += [job.name_rollouts, job.rollout_states, job.host_status, job.finish_job]
-    host_activities: list[Callable[..., Any]] = [rollout.provision, rollout.wait_for_slot, rollout.readiness]
-    host_activities += [turns.connect, turns.execute]
-    host_activities += [trees.checkpoint, trees.release, trees.write_tree, RollbackActivities(context).undo]
-    host_activities += [scoring.verify, scoring.soft_verify, report.report, rollout.teardown]
+    host_activities: list[Callable[..., Any]] = [
+        *(rollout.provision, rollout.wait_for_slot, rollout.readiness, rollout.connect, rollout.execute),
+        *(rollout.checkpoint, rollout.release, rollout.write_tree, rollout.undo),
+        *(rollout.verify, rollout.soft_verify, rollout.report, rollout.teardown),
+    ]
     options = context.options
     common: dict[str, Any] = {
         "identity": records.identity,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
@@ -24,6 +23,7 @@ from temporalio.service import RPCError
 
 from benchflow.activities.handover import NEXT_WORKER
 from benchflow.executions import is_not_found
+from benchflow.hosting.interruption import answer_with
 from benchflow.planes.sandbox.timeouts import awake_sleep
 
 log = structlog.get_logger("benchflow.activities")
@@ -47,18 +47,6 @@ class _Work:
     attempts: int = 0
     """Attempts of this process that wait for it."""
     watch: asyncio.Task[None] | None = None
-
-
-_current: ContextVar[_Work | None] = ContextVar("work", default=None)
-
-
-def is_cancelled() -> bool:
-    """Return whether this activity's workflow has cancelled it or is closed.
-
-    It is False in work that is interrupted because its worker stops: the next attempt continues it.
-    """
-    work = _current.get()
-    return work is not None and work.is_cancelled
 
 
 class OngoingWork:
@@ -180,5 +168,5 @@ class OngoingWork:
 
 
 async def _run(work: _Work, run: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    _current.set(work)
+    answer_with(lambda: work.is_cancelled)
     return await run()

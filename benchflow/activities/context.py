@@ -1,149 +1,16 @@
-"""What the activities of one worker process share: this host, its store, its sandboxes, its unpacked tasks."""
+"""What the activities of one worker process share: its host, and the server."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import shutil
-from dataclasses import dataclass, field
-from pathlib import Path
-from weakref import WeakValueDictionary
+from dataclasses import dataclass
 
 from temporalio.client import Client
 
-from benchflow.contracts.base import ArtifactRef
-from benchflow.contracts.job import JobSpec, Origin, RolloutSpec, TaskRef
-from benchflow.contracts.options import WorkerOptions
-from benchflow.contracts.sandbox import Sandbox, SandboxRef
-from benchflow.contracts.task import Task
-from benchflow.errors import MissingArtifactError
-from benchflow.host import Slots, locked
-from benchflow.paths import JobPaths, RolloutPaths, StatePaths
-from benchflow.planes.environment.interpreter import Kind
-from benchflow.planes.sandbox import get_provider
-from benchflow.store import Store, storage_errors
-from benchflow.tasks import load_task, unpack
+from benchflow.hosting.host import Host
 
 
-@dataclass
-class WorkerContext:
-    """queue: the task queue of this host. stack: the identity that labels carry. installed: which services the image of
-    a task in its world has, as far as this process has seen them start; interpreters: what runs the engine's helper in
-    an image, by provider and reference.
-    """
+@dataclass(kw_only=True)
+class WorkerContext(Host):
+    """The host of a worker process, with its connection to the server."""
 
     client: Client
-    paths: StatePaths
-    store: Store
-    host_id: str
-    queue: str
-    stack: str
-    slots: Slots
-    options: WorkerOptions
-    installed: dict[tuple[str, str], dict[str, bool]] = field(default_factory=dict)
-    interpreters: dict[tuple[str, str], Kind] = field(default_factory=dict)
-    _jobs: dict[str, JobSpec] = field(default_factory=dict)
-    _tasks: dict[str, Task] = field(default_factory=dict)
-    _sandboxes: dict[tuple[str, str], Sandbox] = field(default_factory=dict)
-    _unpacking: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
-
-    async def job(self, ref: ArtifactRef) -> JobSpec:
-        """A job's specification, read from the store once."""
-        if ref.sha256 not in self._jobs:
-            if len(self._jobs) > 16:
-                self._jobs.clear()
-            self._jobs[ref.sha256] = JobSpec.model_validate_json(await self.store.read(ref))
-        return self._jobs[ref.sha256]
-
-    async def directory(self, ref: ArtifactRef) -> Path:
-        """A packed directory, unpacked on this host once per digest."""
-        target = self.paths.tasks / ref.sha256[:32]
-        with contextlib.suppress(FileNotFoundError):
-            # When it was used last, for whoever removes what nobody uses any more.
-            os.utime(target)
-            return target
-        # Rollouts of one task begin at the same moment; they would fetch it into the same file.
-        lock = self._unpacking.setdefault(target.name, asyncio.Lock())
-        async with lock:
-            if not target.is_dir():
-                await asyncio.to_thread(self._make_directory)
-                pack = self.paths.tasks / f".{target.name}.{os.getpid()}.tar"
-                await self.store.fetch(ref, pack)
-                await asyncio.to_thread(self._unpack, pack, target)
-        return target
-
-    def _make_directory(self) -> None:
-        with storage_errors(self.paths.tasks):
-            self.paths.tasks.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-    def _unpack(self, pack: Path, target: Path) -> None:
-        with locked(self.paths.tasks / ".lock"):
-            partial = target.with_name(f".{target.name}.new")
-            shutil.rmtree(partial, ignore_errors=True)
-            try:
-                if not target.is_dir():
-                    with storage_errors(partial):
-                        unpack(pack, partial)
-                        partial.replace(target)
-            finally:
-                pack.unlink(missing_ok=True)
-
-    async def task(self, ref: TaskRef) -> tuple[Task, Path]:
-        """The task as it was submitted, and the directory of its files on this host."""
-        directory = await self.directory(ref.pack)
-        context = await self.directory(ref.context) if ref.context else None
-        # Tasks of the same content differ by their names.
-        key = f"{ref.digest} {ref.name}"
-        if key not in self._tasks:
-            if len(self._tasks) > 256:
-                self._tasks.clear()
-            self._tasks[key] = await asyncio.to_thread(
-                load_task, directory, context_root=context, name=ref.name, has_manifest=ref.environment is not None
-            )
-        return self._tasks[key], directory
-
-    async def sandbox(self, ref: SandboxRef) -> Sandbox:
-        """The running sandbox of a reference, attached once per process. Raises `SandboxLostError`."""
-        key = (ref.name, ref.episode)
-        if key not in self._sandboxes:
-            self._sandboxes[key] = await get_provider(ref.provider).attach(ref)
-        return self._sandboxes[key]
-
-    def keep(self, sandbox: Sandbox) -> None:
-        self._sandboxes[(sandbox.ref.name, sandbox.ref.episode)] = sandbox
-
-    def forget(self, name: str, *, episode: str | None = None) -> Sandbox | None:
-        """Let go of a sandbox, or of one episode in it."""
-        keys = [key for key in self._sandboxes if key[0] == name and episode in (None, key[1])]
-        return [self._sandboxes.pop(key) for key in keys][-1] if keys else None
-
-    def results(self, spec: RolloutSpec) -> RolloutPaths:
-        """Where the rollout's results are written on this host."""
-        here = self.is_origin(spec.origin)
-        job = Path(spec.origin.job_dir) if here else self.paths.rollouts / spec.job_id.replace("/", "_")
-        root = JobPaths(job).rollout(spec.name)
-        return root.child(spec.branch.chain) if spec.branch is not None else root
-
-    def results_of_parent(self, child: RolloutSpec) -> RolloutPaths:
-        """Where the results of a child's parent are written on this host."""
-        assert child.branch is not None
-        chain = child.branch.node.rpartition("/")[0]
-        root = self.results(child.model_copy(update={"branch": None}))
-        return root.child(chain) if chain else root
-
-    def is_origin(self, origin: Origin) -> bool:
-        """Whether results are to lie on this very host."""
-        return origin.host_id == self.host_id
-
-    def make_results_directory(self, spec: RolloutSpec) -> RolloutPaths:
-        paths = self.results(spec)
-        if self.is_origin(spec.origin) and not Path(spec.origin.job_dir).is_dir():
-            raise MissingArtifactError(
-                "the job's directory is gone",
-                file=spec.origin.job_dir,
-                remedy="do not move it while the job runs",
-            )
-        with storage_errors(paths.root):
-            paths.root.mkdir(parents=True, exist_ok=True)
-        return paths

@@ -18,7 +18,6 @@ from temporalio.service import RPCError
 from benchflow import secrets
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.lost import read_job_spec
-from benchflow.activities.sandboxes import release_sandbox, shared_sandbox
 from benchflow.contracts import names
 from benchflow.contracts.activities import (
     Batch,
@@ -34,6 +33,7 @@ from benchflow.contracts.job import JobSpec, RolloutSpec
 from benchflow.contracts.rollout import RolloutOutcome
 from benchflow.errors import SandboxUnavailableError, StoreError
 from benchflow.executions import end_stuck, failing_tasks, read_outcome, require_not_found
+from benchflow.hosting.provisioning import shared_sandbox
 from benchflow.paths import JobPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.lost import lost_spec, write_missing
@@ -161,4 +161,4 @@ class JobActivities:
             return
         with suppress(SandboxUnavailableError):
             await get_provider(spec.run.sandbox).remove(name)
-        release_sandbox(self.context, name)
+        self.context.release(name)

@@ -10,8 +10,8 @@ from pathlib import Path
 import structlog
 from temporalio import activity
 
+from benchflow.activities.boundary import failures_before
 from benchflow.activities.context import WorkerContext
-from benchflow.activities.report import ReportActivities, collected
 from benchflow.contracts import names
 from benchflow.contracts.activities import LostInput, LostOutcomes, ReportInput
 from benchflow.contracts.base import ArtifactRef
@@ -21,6 +21,8 @@ from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
 from benchflow.errors import BenchFlowError
 from benchflow.executions import end_stuck, find_pack
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.reporting import HostedReport, collected
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import trees
 from benchflow.results.lost import (
@@ -61,9 +63,8 @@ async def read_job_spec(context: WorkerContext, ref: ArtifactRef, origin: Origin
 
 
 class LostActivities:
-    def __init__(self, context: WorkerContext, report: ReportActivities) -> None:
+    def __init__(self, context: WorkerContext) -> None:
         self.context = context
-        self.report = report
 
     @activity.defn(name=names.REPORT_LOST)
     async def report_lost(self, given: LostInput) -> LostOutcomes:
@@ -129,7 +130,10 @@ class LostActivities:
             started_at=datetime.now(UTC).timestamp(),
         )
         try:
-            await self.report.write(report, paths, is_lost=True)
+            rollout = Hosted(self.context, spec)
+            await rollout.read_task()
+            writing = HostedReport(rollout, report, lambda: failures_before() + 1 >= self.context.options.max_failures)
+            await writing.write(is_lost=True)
             return True
         except Exception as error:
             known = typed_error(error)

@@ -16,12 +16,11 @@ from temporalio.service import RPCError
 
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.job_secrets import remove_secrets_of_ended_jobs
-from benchflow.activities.kept import read_kept, remove_kept
-from benchflow.activities.sandboxes import release_sandbox
-from benchflow.activities.session_files import remove_sessions
 from benchflow.contracts.sandbox import OwnedSandbox
 from benchflow.errors import BenchFlowError, GatewayError
 from benchflow.executions import is_not_found
+from benchflow.hosting.kept import read_kept, remove_kept
+from benchflow.hosting.session_files import remove_sessions
 from benchflow.planes.sandbox import get_provider, provider_names
 from benchflow.rounds import Failures
 
@@ -70,7 +69,7 @@ class Reaper:
                 async with self._failures.item(f"sandbox {sandbox.name}", ITEM_SEC):
                     if await self._is_over(sandbox):
                         await provider.remove(sandbox.name)
-                        await asyncio.to_thread(release_sandbox, self.context, sandbox.name)
+                        await asyncio.to_thread(self.context.release, sandbox.name)
                         log.info("removed a sandbox whose workflow is over", sandbox=sandbox.name)
                         living.discard(sandbox.name)
                         removed += 1
@@ -149,7 +148,7 @@ class Reaper:
             with suppress(FileNotFoundError):
                 changed = directory.stat().st_mtime
                 if self._is_abandoned(f"session {directory.name}", changed, directory.name in living):
-                    remove_sessions(self.context, directory.name)
+                    remove_sessions(directory)
 
     def _is_abandoned(self, name: str, changed: float, is_in_use: bool) -> bool:
         """Tell whether something without a sandbox is older than the grace, by a clock that nobody sets.

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchflow.activities.world import image_config, run_setup_commands, world_image_config
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.contracts.task import SandboxConfig, Task
 from benchflow.errors import BenchFlowError, ImagePullError
+from benchflow.hosting.images import image_config, world_image_config
+from benchflow.hosting.readiness import run_setup_commands
 from benchflow.jobs.worlds import World, image_digest
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.oracle import run_oracle
@@ -130,7 +131,7 @@ def _setup_of(task: Task, world: World, secrets: Secrets) -> Callable[[Sandbox],
     env = secrets.resolve(world.manifest.task_env(task.name, "exec"), task.sandbox.env)
 
     async def prepare(sandbox: Sandbox) -> None:
-        await run_setup_commands(sandbox, task, env, secrets)
+        await run_setup_commands(sandbox, task.sandbox.setup_commands, env, secrets, file=task.config_file)
 
     return prepare
 

@@ -368,6 +368,10 @@ class Task(Model):
         own = next((one.agent.user for one in self.steps if one.name == step), None)
         return next((user for user in (own, self.agent.user) if user is not None), image_user)
 
+    def verifies_as(self, image_user: str | None) -> str | None:
+        """Return who a verifier runs as that its table does not name, unless that is the agent; None for root."""
+        return image_user if self.layout == "split" else None
+
     @property
     def n_turns(self) -> int:
         """How many turns its agents have."""

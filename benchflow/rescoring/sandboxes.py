@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow.activities.blueprint import Blueprint
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.contracts.task import Task, VerifierConfig
 from benchflow.errors import BenchFlowError
+from benchflow.hosting.blueprint import Blueprint
 from benchflow.paths import StatePaths
 from benchflow.planes.reward.hardening import HardeningBaseline
 from benchflow.planes.reward.verify import config_of

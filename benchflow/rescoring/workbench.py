@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
-from benchflow.activities.blueprint import baseline_of_room
 from benchflow.contracts.reward import VerifyResult, Workbench
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.errors import BenchFlowError, SandboxError, UntrustedJobError, VerifierError
@@ -85,7 +84,7 @@ async def _as_left(place: Place, found: FoundTask, room: Room) -> AsyncIterator[
     try:
         async with started(setting) as sandbox:
             if setting.has_clean_room:
-                room.before = await baseline_of_room(sandbox, found.task, setting.config.user)
+                room.before = await setting.blueprint.room_baseline(sandbox, setting.config.user)
                 await put_work(sandbox, kept, kept.parent)
             else:
                 await put_workspace(sandbox, kept)

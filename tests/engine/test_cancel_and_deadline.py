@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
 
 import pytest
 from support.asked import ask, question
@@ -12,14 +11,14 @@ from support.hall import _Seat
 from support.theatre import Theatre
 from temporalio.service import RPCError
 
-from benchflow.activities import report
-from benchflow.activities.turns import TurnActivities
 from benchflow.contracts import names
-from benchflow.contracts.activities import StepInput
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.rollout import Answer, TurnResult
+from benchflow.hosting import reporting
+from benchflow.hosting.turn import HostedTurn
 from benchflow.jobs import Job
 from benchflow.testing.waiting import until
+from benchflow.trajectories.journal import NodeWriter
 
 
 async def starting(theatre: Theatre) -> bool:
@@ -75,13 +74,13 @@ class Deaf:
 async def test_nobody_is_waited_for_whom_an_agent_asks_as_its_rollout_is_cancelled(theatre: Theatre) -> None:
     deaf = Deaf()
     ask(theatre, [question("q", "yes")])
-    asking = TurnActivities._act
+    asking = HostedTurn._act
 
-    async def act(activities: TurnActivities, work: StepInput, *rest: Any) -> TurnResult:
+    async def act(turn: HostedTurn, writer: NodeWriter) -> TurnResult:
         await deaf.work()
-        return await asking(activities, work, *rest)
+        return await asking(turn, writer)
 
-    theatre.patch.setattr(TurnActivities, "_act", act)
+    theatre.patch.setattr(HostedTurn, "_act", act)
     job = await theatre.submit()
     await deaf.cancel(theatre, job)
     try:
@@ -143,7 +142,7 @@ async def test_a_cancellation_ends_the_collecting_and_not_the_result(theatre: Th
 async def test_of_a_cancelled_rollout_is_collected_what_comes_soon(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "AFTER_CANCEL_SEC", 0.1)
+    monkeypatch.setattr(reporting, "AFTER_CANCEL_SEC", 0.1)
     theatre.hall.holds_artifacts = theatre.hall.held = True
     job = await theatre.submit()
     await theatre.in_turn(1)

@@ -132,7 +132,7 @@ async def test_a_sandbox_that_is_cancelled_before_its_host_begins_with_it_leaves
         return SandboxRef(**values | {"queue": LATE})
 
     # That of the slot: nothing else knows of it.
-    theatre.patch.setattr("benchflow.activities.rollout.SandboxRef", place)
+    theatre.patch.setattr("benchflow.hosting.rollout.SandboxRef", place)
     slots = theatre.context.slots
     slots.limit, slots.wait_sec = 0, 0.1
     job = await theatre.submit()

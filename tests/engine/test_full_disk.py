@@ -21,7 +21,6 @@ from temporalio.client import WorkflowExecutionStatus
 from benchflow import messages
 from benchflow.activities import job as finishing
 from benchflow.activities.lost import LostActivities
-from benchflow.activities.report import ReportActivities
 from benchflow.contracts import names
 from benchflow.contracts.activities import LostInput
 from benchflow.contracts.base import ArtifactRef
@@ -30,6 +29,7 @@ from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.rollout import Failure
 from benchflow.errors import DiskFullError, StoreAccessError
 from benchflow.executions import NOT_ENCODED
+from benchflow.hosting.reporting import HostedReport
 from benchflow.jobs.client import Job
 from benchflow.messages import BulkCodec
 from benchflow.results.summary import write_summary
@@ -267,15 +267,14 @@ async def test_the_row_of_a_lost_rollout_waits_for_space(disk: Path, theatre: Th
         rollouts=[LostRollout(index=0, attempt=2, run_id="another")],
         failure=GONE,
     )
-    report = ReportActivities(theatre.context)
-    lost = LostActivities(theatre.context, report)
+    lost = LostActivities(theatre.context)
     with theatre.patch.context() as patch, contextlib.ExitStack() as stack:
         if way == "beside it":
 
             async def full(*_: Any, **__: Any) -> None:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-            patch.setattr(report, "write", full)
+            patch.setattr(HostedReport, "write", full)
         else:
             stack.enter_context(filled(disk))
         with pytest.raises((DiskFullError, OSError), match=r"[Nn]o space left"):

@@ -41,7 +41,7 @@ async def test_a_host_that_is_lost_between_its_slot_and_the_sandbox_costs_no_san
         return SandboxRef(**values | {"queue": NOBODY})
 
     # That of the slot; the provider makes the sandbox's.
-    theatre.patch.setattr("benchflow.activities.rollout.SandboxRef", place)
+    theatre.patch.setattr("benchflow.hosting.rollout.SandboxRef", place)
     slots = theatre.context.slots
     slots.limit, slots.wait_sec = 0, 0.1
     job = await theatre.submit(retry={"max_retries": 0})

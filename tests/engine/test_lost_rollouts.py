@@ -23,7 +23,6 @@ from benchflow.activities.job import JobActivities
 from benchflow.activities.job_secrets import remove_secrets_of_ended_jobs
 from benchflow.activities.lost import LostActivities
 from benchflow.activities.reaper import Reaper
-from benchflow.activities.report import ReportActivities
 from benchflow.contracts.activities import LostInput, OpenRollouts, RolloutState
 from benchflow.contracts.job import OpenRollout, Origin, RolloutSpec
 from benchflow.contracts.lost import LostRollout
@@ -32,6 +31,7 @@ from benchflow.contracts.rollout import Failure, RolloutOutcome
 from benchflow.contracts.sandbox import OwnedSandbox
 from benchflow.errors import MissingArtifactError, SandboxLostError, ServerUnavailableError, TaskError
 from benchflow.executions import find_pack
+from benchflow.hosting.reporting import HostedReport
 from benchflow.jobs import Job
 from benchflow.results import lost as lost_results
 from benchflow.store import Store
@@ -52,7 +52,7 @@ async def test_a_lost_row_never_replaces_a_score(theatre: Theatre) -> None:
     job = await theatre.submit()
     (result,) = await theatre.results(job)
     assert result.run_id is not None
-    lost = LostActivities(theatre.context, ReportActivities(theatre.context))
+    lost = LostActivities(theatre.context)
     given = await lost_input(theatre, job, LostRollout(index=0, attempt=1, run_id=result.run_id))
     (outcome,) = (await lost.report_lost(given)).outcomes
     assert (outcome.status, outcome.rewards, outcome.error) == ("passed", {"reward": 1.0}, None)
@@ -69,7 +69,7 @@ async def test_a_result_that_another_host_delivered_stands(theatre: Theatre) -> 
     rollout = job.spec.rollout_id(job.id, 0)
     described = await theatre.context.client.get_workflow_handle(rollout).describe()
     given = await lost_input(theatre, job, LostRollout(index=0, attempt=1, run_id=str(described.run_id)))
-    lost = LostActivities(theatre.context, ReportActivities(theatre.context))
+    lost = LostActivities(theatre.context)
     (outcome,) = (await lost.report_lost(given)).outcomes
     assert (outcome.status, outcome.rewards, outcome.error) == ("passed", {"reward": 1.0}, None)
     assert outcome.pack is not None and not job.directory.results.exists()
@@ -93,16 +93,15 @@ async def test_a_report_that_comes_while_the_lost_row_is_written_stays(theatre: 
 
     theatre.patch.setattr("benchflow.activities.lost.begin_row", report_late)
     theatre.patch.setattr(lost_results, "begin_row", report_late)
-    report = ReportActivities(theatre.context)
     if way == "with a row only":
 
         async def fail(*_: Any, **__: Any) -> None:
             file.unlink()
             raise ValueError("unreadable")
 
-        theatre.patch.setattr(report, "write", fail)
+        theatre.patch.setattr(HostedReport, "write", fail)
     given = await lost_input(theatre, job, LostRollout(index=0, attempt=1, run_id=result.run_id))
-    (outcome,) = (await LostActivities(theatre.context, report).report_lost(given)).outcomes
+    (outcome,) = (await LostActivities(theatre.context).report_lost(given)).outcomes
     assert (outcome.status, outcome.rewards, outcome.error) == ("passed", {"reward": 1.0}, None)
     assert file.read_bytes() == late
     assert len(job.directory.results.read_text().splitlines()) == 1
@@ -141,7 +140,7 @@ async def test_a_rollout_whose_outcome_is_not_in_the_store_holds_up_no_other(the
 async def test_the_result_of_an_earlier_run_is_put_aside_for_a_lost_row(theatre: Theatre) -> None:
     job = await theatre.submit()
     (result,) = await theatre.results(job)
-    lost = LostActivities(theatre.context, ReportActivities(theatre.context))
+    lost = LostActivities(theatre.context)
     given = await lost_input(theatre, job, LostRollout(index=0, attempt=1, run_id="another"))
     (outcome,) = (await lost.report_lost(given)).outcomes
     assert (outcome.status, outcome.error) == ("errored", GONE)
@@ -153,7 +152,7 @@ async def test_a_rollout_without_a_result_has_a_row_although_its_retry_is_cancel
     async def refuse(*_: Any, **__: Any) -> NoReturn:
         raise TaskError("it cannot be written")
 
-    theatre.patch.setattr(ReportActivities, "write", refuse)
+    theatre.patch.setattr(HostedReport, "write", refuse)
     retry = {"max_retries": 1, "min_wait_sec": 3600, "max_wait_sec": 3600, "categories": [TaskError.category]}
     job = await theatre.submit(retry=retry)
 

@@ -16,10 +16,10 @@ from support.theatre import Theatre
 
 from benchflow import secrets
 from benchflow.activities import reaper as reapers
-from benchflow.activities.kept import Kept, write_kept
 from benchflow.activities.reaper import Reaper
 from benchflow.contracts.options import WorkerOptions
 from benchflow.errors import DaemonUnavailableError, StoreAccessError
+from benchflow.hosting.kept import Kept, write_kept
 from benchflow.planes import sandbox
 from benchflow.rounds import Failures
 
@@ -154,7 +154,7 @@ async def test_a_provision_that_fails_before_it_has_a_sandbox_frees_its_slot(the
     def refuse(*_: object) -> None:
         raise StoreAccessError("cannot write")
 
-    theatre.patch.setattr("benchflow.activities.rollout.set_aside", refuse)
+    theatre.patch.setattr("benchflow.hosting.provisioning.set_aside", refuse)
     (result,) = await theatre.results(await theatre.submit(retry={"max_retries": 0}))
     assert (result.status, result.error_category) == ("errored", "store")
     assert theatre.context.slots.taken() == []

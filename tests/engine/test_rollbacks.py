@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import Result
@@ -13,11 +12,11 @@ from temporalio.client import WorkflowUpdateFailedError
 from typer.testing import CliRunner
 
 import benchflow as bf
-from benchflow.activities.sandboxes import blueprint_of
 from benchflow.cli.app import app
 from benchflow.contracts import ids, names
 from benchflow.contracts.activities import Restore
 from benchflow.errors import NotRestorableError
+from benchflow.hosting.rollout import HostedRollout
 from benchflow.testing.waiting import until
 from benchflow.trajectories.stored import load_tree
 
@@ -83,13 +82,15 @@ async def test_a_child_that_is_not_planned_yet_is_not_put_back(theatre: Theatre)
     may_plan = asyncio.Event()
     planned: list[str] = []
 
-    async def blueprint_later(context: Any, spec: Any) -> Any:
-        planned.append(spec.id)
-        if spec.chain:
-            await may_plan.wait()
-        return await blueprint_of(context, spec)
+    read_task = HostedRollout.read_task
 
-    theatre.patch.setattr("benchflow.activities.rollout.blueprint_of", blueprint_later)
+    async def read_later(rollout: HostedRollout) -> None:
+        planned.append(rollout.spec.id)
+        if rollout.spec.chain:
+            await may_plan.wait()
+        await read_task(rollout)
+
+    theatre.patch.setattr(HostedRollout, "read_task", read_later)
     branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 1}}
     job = await theatre.submit(theatre.stepped(2, final=True), branch=branch)
     child = ids.child_id(job.spec.rollout_id(job.id, 0), "n1.0")

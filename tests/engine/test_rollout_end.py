@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from support.theatre import Theatre
 
-from benchflow.activities.report import ReportActivities
-from benchflow.contracts.activities import ReportInput, ReportResult
+from benchflow.contracts.activities import ReportResult
 from benchflow.contracts.rollout import RolloutTree, StepOutcome
 from benchflow.errors import DaemonUnavailableError, TaskError
-from benchflow.paths import RolloutPaths
+from benchflow.hosting.reporting import HostedReport
 
 
 async def test_an_error_of_the_engine_in_the_report_leaves_a_row_with_the_measured_reward(
@@ -54,10 +53,10 @@ async def test_a_rollout_whose_result_cannot_be_written_is_errored(
 ) -> None:
     """On its sandbox's host, and on any other one: a score must have a result that shows where it came from."""
 
-    async def refuse(activities: ReportActivities, report: ReportInput, paths: RolloutPaths) -> ReportResult:
+    async def refuse(report: HostedReport) -> ReportResult:
         raise TaskError("it cannot be written")
 
-    monkeypatch.setattr(ReportActivities, "write", refuse)
+    monkeypatch.setattr(HostedReport, "write", refuse)
     theatre.hall.reward = reward
     job = await theatre.submit(retry={"max_retries": 0})
     await job.wait()

@@ -19,15 +19,15 @@ from support.theatre import Theatre
 from temporalio import workflow
 
 import benchflow as bf
-from benchflow.activities.report import ReportActivities
-from benchflow.activities.turns import TurnActivities
 from benchflow.contracts import ids
-from benchflow.contracts.activities import StepInput
 from benchflow.contracts.rollout import Failure, RolloutResult, TurnResult
 from benchflow.errors import ConfigError, MissingArtifactError
 from benchflow.executions import FailingTask
+from benchflow.hosting.reporting import HostedReport
+from benchflow.hosting.turn import HostedTurn
 from benchflow.paths import RolloutPaths
 from benchflow.testing.waiting import until
+from benchflow.trajectories.journal import NodeWriter
 from benchflow.trajectories.values import tree_grpo
 from benchflow.workflows.branching import MAX_STARTS
 from benchflow.workflows.cancellation import to_the_end
@@ -185,16 +185,16 @@ async def test_a_child_of_an_earlier_run_that_has_not_ended_is_waited_for(theatr
 
 async def test_a_trajectory_that_an_agents_failure_has_cut_short_says_so_wherever_it_was_run(theatre: Theatre) -> None:
     """In a child, from which its parent continues."""
-    act = TurnActivities._act
+    act = HostedTurn._act
 
-    async def failing(activities: TurnActivities, work: StepInput, *rest: Any) -> TurnResult:
-        turn = await act(activities, work, *rest)
-        if work.step.index != 1:
+    async def failing(hosted: HostedTurn, writer: NodeWriter) -> TurnResult:
+        turn = await act(hosted, writer)
+        if hosted._step.index != 1:
             return turn
         failure = Failure(type="AgentTimeoutError", category="agent_timeout", message="it did not answer")
         return turn.model_copy(update={"stop_reason": "timeout", "failure": failure})
 
-    theatre.patch.setattr(TurnActivities, "_act", failing)
+    theatre.patch.setattr(HostedTurn, "_act", failing)
     branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}, "then": "best"}
     (result,) = await theatre.results(await theatre.submit(theatre.stepped(2), branch=branch))
     assert result.error is not None
@@ -275,7 +275,7 @@ async def test_a_child_whose_results_are_gone_costs_its_parent_a_warning_and_no_
     async def is_gone(*given: object) -> None:
         raise MissingArtifactError("there is nothing of this name in the store")
 
-    theatre.patch.setattr(ReportActivities, "_have_child", is_gone)
+    theatre.patch.setattr(HostedReport, "_fetch_child", is_gone)
     result = await grown(theatre, {"kind": "after_steps", "steps": [1], "n": 2}, portable=True)
     assert (result.reward_kind, result.error, result.attempt) == ("value", None, 1) and result.rewards
     told = [warning for warning in result.warnings if warning.startswith("the results of the child")]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from support.theatre import Theatre
 
-from benchflow.activities.turns import TurnActivities
-from benchflow.contracts.activities import StepInput
 from benchflow.contracts.rollout import Option, Question, TurnResult
+from benchflow.hosting.turn import HostedTurn
+from benchflow.trajectories.journal import NodeWriter
 
 
 def question(name: str, *options: str) -> Question:
@@ -20,12 +19,13 @@ def question(name: str, *options: str) -> Question:
 
 def ask(theatre: Theatre, questions: Sequence[Question], *, step: int | None = None) -> None:
     """Have the agent of every rollout ask these, one after another, at the beginning of a step, or of each."""
-    act = TurnActivities._act
+    act = HostedTurn._act
 
-    async def asking(activities: TurnActivities, work: StepInput, *rest: Any) -> TurnResult:
+    async def asking(turn: HostedTurn, writer: NodeWriter) -> TurnResult:
+        work = turn._work
         answered = len(work.answers)
         if answered < len(questions) and step in (None, work.step.index):
             return TurnResult(stop_reason="paused", question=questions[answered])
-        return await act(activities, work, *rest)
+        return await act(turn, writer)
 
-    theatre.patch.setattr(TurnActivities, "_act", asking)
+    theatre.patch.setattr(HostedTurn, "_act", asking)

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from benchflow.activities.context import WorkerContext
-from benchflow.activities.models import Model
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import AgentSpec, Origin, RolloutSpec, RunConfig, TaskRef
-from benchflow.contracts.options import WorkerOptions
-from benchflow.paths import StatePaths
+from benchflow.hosting.model import RolloutModel
+from benchflow.paths import JobPaths, StatePaths
+from benchflow.planes.agent.registry import record_for
 
 
-def model_of(paths: StatePaths, notes: Path, id: str, run: RunConfig | None = None) -> Model:
+def model_of(paths: StatePaths, notes: Path, id: str, run: RunConfig | None = None) -> RolloutModel:
     """Return it. paths: of the worker; notes: directory of what the session notes; run: by default a local one."""
-    nothing: Any = None
-    context = WorkerContext(
-        client=nothing,
-        paths=paths,
-        store=nothing,
-        host_id="host",
-        queue="queue",
-        stack="stack",
-        slots=nothing,
-        options=WorkerOptions(),
-    )
     spec = RolloutSpec(
         id=id,
         job_id="job/j",
@@ -38,4 +25,5 @@ def model_of(paths: StatePaths, notes: Path, id: str, run: RunConfig | None = No
         run=run or RunConfig(sandbox="local"),
         origin=Origin(host_id="h", job_dir=str(notes.parent / "jobs" / "j")),
     )
-    return Model(context, spec, notes)
+    results = JobPaths(Path(spec.origin.job_dir)).rollout(spec.name)
+    return RolloutModel(paths, spec, record_for(spec.agent), results, None, notes)

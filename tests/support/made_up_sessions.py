@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from support.theatre import Theatre
 
-from benchflow.activities.context import WorkerContext
-from benchflow.activities.session_files import sessions_of
 from benchflow.contracts.activities import Connected, ConnectInput, StepInput
 from benchflow.contracts.checkpoint import Rung, WorldDigests
-from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import AgentSession, Failure, TurnResult
-from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.sandbox import SandboxSpec
+from benchflow.hosting.agent import HostedAgent
+from benchflow.hosting.hosted import Hosted
 from benchflow.planes.agent.account import AGENT_USER
 
 WORLD = WorldDigests(workspace="as it was")
@@ -25,22 +25,19 @@ def hold_sessions(theatre: Theatre, rung: Rung) -> None:
     The turns of a child's parent lead elsewhere when the child with the number 1 takes them again.
     """
 
-    async def go_on_or_open(context: Any, here: ConnectInput, *rest: Any) -> Connected:
-        if here.load is not None and here.may_replay:
+    async def resume_or_open(agent: HostedAgent, wanted: ConnectInput, user: str | int) -> Connected:
+        if wanted.load is not None and wanted.may_replay:
             return Connected(rung="replay", digests=WORLD)
         session = AgentSession(
-            index=here.session, id="s", directory="s", user=AGENT_USER, uid=0, gid=0, home="/root", cwd="/app"
+            index=wanted.session, id="s", directory="s", user=AGENT_USER, uid=0, gid=0, home="/root", cwd="/app"
         )
-        return Connected(session=session, rung="fresh" if here.load is not None else None, later=rung)
+        return Connected(session=session, rung="fresh" if wanted.load is not None else None, later=rung)
 
-    async def compared(context: Any, work: StepInput, task: Any, sandbox: Any, turn: TurnResult) -> TurnResult:
-        if work.spec.branch is None or work.spec.branch.number != 1:
+    async def compared(rollout: Hosted, work: StepInput, turn: TurnResult) -> TurnResult:
+        if rollout.spec.branch is None or rollout.spec.branch.number != 1:
             return turn
         failure = Failure(type="ReplayDivergedError", category="replay", message="it led elsewhere")
         return turn.model_copy(update={"failure": failure})
-
-    async def open_model(context: WorkerContext, spec: RolloutSpec, sandbox: Sandbox) -> None:
-        sessions_of(context, sandbox).mkdir(parents=True, exist_ok=True)
 
     async def nothing(*given: Any, **options: Any) -> None:
         return None
@@ -48,15 +45,19 @@ def hold_sessions(theatre: Theatre, rung: Rung) -> None:
     async def digests(*given: Any) -> WorldDigests:
         return WORLD
 
+    async def prepare(rollout: Hosted, wanted: SandboxSpec, log: Path) -> SandboxSpec:
+        return wanted
+
     for name, made_up in {
-        "turns.acts_by_itself": lambda record: True,
-        "turns.open_model": open_model,
-        "turns.explaining_model_errors": lambda *given: nullcontext(),
-        "turns.go_on_or_open": go_on_or_open,
-        "turns.talk_to": nothing,
-        "turns.compared": compared,
-        "scoring.end_agent": nothing,
+        "hosted.Hosted.has_agent_process": True,
+        "provisioning.prepare_for_agent": prepare,
+        "agent.HostedAgent.open_model": nothing,
+        "agent.HostedAgent.explaining_model_errors": lambda *given: nullcontext(),
+        "agent.HostedAgent.resume_or_open": resume_or_open,
+        "agent.HostedAgent.turn_driver": nothing,
+        "agent.HostedAgent.end": nothing,
+        "turn.compared": compared,
         "checkpoints.session_rung": lambda *given: rung,
         "checkpoints.world_digests": digests,
     }.items():
-        theatre.patch.setattr(f"benchflow.activities.{name}", made_up)
+        theatre.patch.setattr(f"benchflow.hosting.{name}", made_up)

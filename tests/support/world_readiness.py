@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 
-from benchflow.activities.world import check_health, run_setup_commands
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider
 from benchflow.contracts.task import Healthcheck, SandboxConfig, SetupCommand, Task
 from benchflow.errors import ReadinessError, SetupCommandError
+from benchflow.hosting.readiness import check_health, run_setup_commands
 from benchflow.secrets import Secrets
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, nap, napping
 
@@ -26,6 +26,12 @@ def task_with(*commands: SetupCommand) -> Task:
 SECRETS = Secrets({"KEY": "value of the key"}, "in this test")
 
 
+async def run_commands(sandbox: Sandbox, task: Task) -> None:
+    """Run the setup commands of a task."""
+    env = SECRETS.resolve(task.sandbox.env)
+    await run_setup_commands(sandbox, task.sandbox.setup_commands, env, SECRETS, file=task.config_file)
+
+
 class WorldReadiness(Fixtures):
     """`run_setup_commands` and `check_health`."""
 
@@ -40,26 +46,26 @@ class WorldReadiness(Fixtures):
             SetupCommand(command='cat ../first >second; echo "$MORE $(id -un)" >>second', cwd=f"{room}/place",
                          user="nobody", env={"MORE": "more"}),
         )  # fmt: skip
-        await run_setup_commands(episode, task, SECRETS.resolve(task.sandbox.env), SECRETS)
+        await run_commands(episode, task)
         assert await episode.read_file(f"{room}/place/second") == b"value of the key\nmore nobody\n"
 
     async def test_setup_commands_run_once_however_often_they_are_asked_for(self, episode: Sandbox, room: str) -> None:
         task = task_with(SetupCommand(command=f"echo ran >>{room}/count"))
         for _ in range(3):
-            await run_setup_commands(episode, task, SECRETS.resolve(task.sandbox.env), SECRETS)
+            await run_commands(episode, task)
         assert await episode.read_file(f"{room}/count") == b"ran\n"
 
     async def test_a_setup_command_that_fails_is_told_with_its_last_words(self, episode: Sandbox) -> None:
         task = task_with(SetupCommand(command="true"), SetupCommand(command="echo no such thing >&2; exit 3"))
         with pytest.raises(SetupCommandError, match="setup command 2 failed") as caught:
-            await run_setup_commands(episode, task, SECRETS.resolve(task.sandbox.env), SECRETS)
+            await run_commands(episode, task)
         assert caught.value.log_tail == "no such thing\n"
 
     async def test_a_setup_command_that_takes_too_long_is_killed(self, episode: Sandbox) -> None:
         length = nap()
         task = task_with(SetupCommand(command=f"setsid sleep {length} & sleep {length}", timeout_sec=0.5))
         with pytest.raises(SetupCommandError, match="longer than"):
-            await run_setup_commands(episode, task, SECRETS.resolve(task.sandbox.env), SECRETS)
+            await run_commands(episode, task)
         assert await napping(episode, length) == []
 
     async def test_a_world_is_healthy_as_soon_as_its_command_succeeds(self, episode: Sandbox, room: str) -> None:

@@ -16,8 +16,8 @@ from support.outages import filled, tmpfs
 from support.raw_upstream import DONE, SSE_HEAD, Visit, answer, chunk, event, raw_upstream
 from support.signals import stopped
 
-from benchflow.activities import models
 from benchflow.gateway.blockage import Blockage
+from benchflow.hosting import model as models
 from benchflow.testing.waiting import until
 
 LONG = "one " * 4096

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from benchflow import confined
-from benchflow.activities.portable import _pack_record
 from benchflow.confined import ConfinedDirectory, ConfinedPath, Opener, open_by_kernel, open_by_steps, open_in_root
 from benchflow.errors import StoreError, TaskError, UnsafePathError
+from benchflow.hosting.portable import _pack_record
 from benchflow.paths import RolloutPaths
 from benchflow.planes.reward.capture import _size
 from benchflow.planes.reward.judge import documents_below

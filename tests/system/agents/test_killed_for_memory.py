@@ -14,7 +14,7 @@ from support.system_job import Results, SystemTasks
 from support.task_writer import BASE_IMAGE
 from support.task_writer import write_task as write_oracle_task
 
-from benchflow.activities.out_of_memory import POLL_INTERVAL_SEC
+from benchflow.hosting.out_of_memory import POLL_INTERVAL_SEC
 
 LIMIT_MB = 160
 MEMORY = f"memory_mb = {LIMIT_MB}"

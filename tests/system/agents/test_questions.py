@@ -36,11 +36,11 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 
 from benchflow import stack
-from benchflow.activities.kept import read_kept
 from benchflow.contracts import names
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.rollout import Answer
 from benchflow.errors import JobNotFoundError
+from benchflow.hosting.kept import read_kept
 from benchflow.jobs import Job, open_job
 from benchflow.jobs.rollback import put_back
 from benchflow.paths import StatePaths

@@ -13,11 +13,11 @@ from support.system_job import Results, SystemTasks
 from support.task_writer import BASE_IMAGE, write_step, write_task
 from support.world_package import GET, POST, manifest, write_package
 
-from benchflow.activities.clean_room import keep_for_room, put_for_room
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import VerifierError
+from benchflow.hosting.clean_room import keep_for_room, put_for_room
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox import close_providers, get_provider
 from benchflow.rescoring import Request, rescore

@@ -65,10 +65,13 @@ ALLOWED: dict[str, set[str]] = {
     "workflows": {
         *("branching.policies", "contracts", "errors", "sanitise", "trajectories.growth", "trajectories.values"),
     },
+    "hosting": {
+        *("archive_reader", "checkpoints", "confined", "contracts", "errors", "gateway", "host", "paths", "planes"),
+        *("results", "secrets", "store", "tasks", "trajectories"),
+    },
     "activities": {
-        *("archive_reader", "branching", "checkpoints", "confined", "contracts", "errors", "executions", "gateway"),
-        *("host", "paths", "planes", "results", "rounds", "secrets", "store", "stored_files", "tasks", "trajectories"),
-        *("workflows.options",),
+        *("branching", "contracts", "errors", "executions", "gateway", "host", "hosting", "paths", "planes", "results"),
+        *("rounds", "secrets", "store", "stored_files", "tasks", "trajectories"),
     },
     "executions": {"contracts", "errors"},
     "messages": {"contracts", "errors", "store"},
@@ -94,7 +97,7 @@ ALLOWED: dict[str, set[str]] = {
         *("secrets", "stack", "store", "stored_files", "tasks", "temporal", "workflows"),
     },
     "rescoring": {
-        *("activities.blueprint", "archive_reader", "branching", "confined", "contracts", "errors", "paths"),
+        *("archive_reader", "branching", "confined", "contracts", "errors", "hosting.blueprint", "paths"),
         *("planes", "provenance", "results", "secrets", "store", "stored_files", "tasks", "trajectories"),
     },
     "rubric": {"contracts", "errors", "planes", "rescoring", "tasks", "trajectories"},
@@ -153,7 +156,7 @@ def test_arrows_point_one_way() -> None:
     assert [arrow for path in MODULES for arrow in wrong_arrows(path)] == []
 
 
-NO_TEMPORAL = {"errors", "contracts", "planes", "tasks", "trajectories", "branching", "testing", "results"}
+NO_TEMPORAL = {"errors", "contracts", "hosting", "planes", "tasks", "trajectories", "branching", "testing", "results"}
 NO_IO = {"docker", "socket", "subprocess", "pathlib", "os", "shutil", "requests", "structlog", "time"}
 
 

@@ -22,7 +22,7 @@ ALLOWED: dict[str, str] = {
 
 WALL_CLOCK: dict[str, str] = {
     "planes/sandbox/docker/restores.py::_is_left_over": "the age of what is left: who lives holds a lock",
-    "activities/sandboxes.py::sandbox_labels": "for the reaper of a later process, which watches what looks too old",
+    "hosting/provisioning.py::sandbox_labels": "for the reaper of a later process, which watches what looks too old",
     "activities/reaper.py::_is_abandoned": "beside a clock that nobody sets",
     "activities/reaper.py::_is_over": "beside a clock that nobody sets",
     "activities/job.py::host_status": "beside the time of the poll itself, which decides",
@@ -62,7 +62,7 @@ def reads_wall_clock(node: ast.AST) -> bool:
 
 
 def found_in_planes_and_activities(is_it: Callable[[ast.AST], bool]) -> set[str]:
-    modules = [path for room in ("planes", "activities") for path in sorted((PACKAGE / room).rglob("*.py"))]
+    modules = [path for room in ("planes", "hosting", "activities") for path in sorted((PACKAGE / room).rglob("*.py"))]
     return {
         f"{path.relative_to(PACKAGE).as_posix()}::{function}"
         for path in modules
@@ -81,7 +81,7 @@ def test_a_freeze_ends_nothing_in_planes_and_activities() -> None:
     assert sorted(stale) == []
 
 
-def test_a_clock_that_is_set_ends_nothing_in_planes_and_activities() -> None:
+def test_a_clock_that_is_set_ends_nothing_in_planes_hosting_and_activities() -> None:
     assert sorted(found_in_planes_and_activities(reads_wall_clock)) == sorted(WALL_CLOCK)
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support.fetched import fetched
 
-from benchflow.activities.portable import _extract
 from benchflow.errors import BenchFlowError, CorruptArtifactError, RewardFileError, StateError, VerifierError
+from benchflow.hosting.portable import _extract
 from benchflow.planes.environment import rows
 from benchflow.planes.environment.rows import read_state
 from benchflow.planes.reward.hardening.survey import _read as read_survey

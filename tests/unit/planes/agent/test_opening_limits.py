@@ -12,11 +12,11 @@ import pytest
 from support.moved_clock import MovedClock
 from support.small_agents import node_agent
 
-from benchflow.activities import agents
 from benchflow.contracts.job import RunConfig
 from benchflow.contracts.rollout import AgentSession
 from benchflow.contracts.sandbox import SandboxExecResult, SandboxRef
 from benchflow.errors import AgentExitError, AgentTimeoutError
+from benchflow.hosting import agent as agents
 from benchflow.planes.agent.acp import connect
 from benchflow.planes.agent.acp.connect import Connection, Start
 from benchflow.planes.agent.acp.notes import SessionFiles
@@ -75,11 +75,13 @@ async def test_acpx_has_the_limit_of_the_setup_to_open_its_session_and_never_les
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: float, setup: float
 ) -> None:
     monkeypatch.setattr(agents, "OPENING_TIMEOUT", least)
-    monkeypatch.setattr(agents, "session_files", lambda *given: SessionFiles.below(tmp_path))
     monkeypatch.setattr(timeouts, "LOOK_EVERY_SEC", 0.01)
-    nothing: Any = None
     toolbox: Any = Toolbox()
-    spec: Any = SimpleNamespace(run=RunConfig(sandbox_setup_timeout=setup))
-    session = agents._acpx(nothing, spec, Silent(REF), START, toolbox, "session-0")
+    rollout: Any = SimpleNamespace(
+        sandbox=Silent(REF),
+        session_files=SessionFiles.below(tmp_path),
+        spec=SimpleNamespace(run=RunConfig(sandbox_setup_timeout=setup)),
+    )
+    session = agents.acpx_session(rollout, START, toolbox, "session-0")
     with pytest.raises(AgentTimeoutError, match=r"acpx sessions ensure took longer than 0\.05 s"):
         await session.open()

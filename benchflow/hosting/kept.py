@@ -1,4 +1,4 @@
-"""What this host keeps of states that rollouts go on from: a note of each, and what was captured under its name."""
+"""Records of the checkpoints that this host has, and what was captured under their names."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ from benchflow.store import Store, storage_errors, unpin, write_atomic
 
 
 class Kept(base.Model):
-    """What this host keeps under a name. workflow, run_id: of the root, whose end is the end of it. tries: how often
-    it was begun, each under names of its own; checkpoint: once it is complete.
-    """
+    """What this host has of one checkpoint."""
 
     workflow: str
+    """Workflow of the root, whose end is the end of the checkpoint."""
+
     run_id: str
+    """First run of that workflow."""
+
     provider: str
     tries: int = 0
+    """How often the capture was begun, each time under names of its own."""
+
     checkpoint: Checkpoint | None = None
+    """The checkpoint, once it is complete."""
 
 
 def read_kept(file: Path) -> Kept | None:
+    """Read a record; None if there is none."""
     try:
         return Kept.model_validate_json(file.read_bytes())
     except FileNotFoundError:
@@ -31,6 +37,7 @@ def read_kept(file: Path) -> Kept | None:
 
 
 def write_kept(file: Path, kept: Kept) -> None:
+    """Write a record, in place of an earlier one."""
     with storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomic(file, kept.model_dump_json().encode())

@@ -21,8 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow.activities.attempts import is_cancelled
-from benchflow.activities.blueprint import Blueprint, baseline_of_room
 from benchflow.contracts.base import Model
 from benchflow.contracts.failures import error_of, failure_of
 from benchflow.contracts.job import RunConfig
@@ -31,6 +29,8 @@ from benchflow.contracts.rollout import Failure
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import ArtifactSpec, VerifierConfig
 from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
+from benchflow.hosting.blueprint import Blueprint
+from benchflow.hosting.interruption import is_cancelled
 from benchflow.planes.reward.capture import WORKSPACE, keep_artifacts, keep_workspace, kept_workspace
 from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline, read_baseline
 from benchflow.planes.reward.placement import PUT_SEC, put_work
@@ -40,30 +40,30 @@ from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.secrets import Secrets
 from benchflow.store import storage_errors, write_atomic
 
-MOST = 4 * 1024**3
-"""Bytes of a workspace, and of the artifacts, that travel, however little may be kept for later."""
+MAX_TRAVELLING_BYTES = 4 * 1024**3
+"""Bytes of a workspace, and of the artifacts, that travel, however little may be retained for later."""
 
 _ROOM = "room"
 _NAME = "sandbox"
-"""Names the room's, from before it is started."""
+"""File with the name of the room's sandbox, from before it is started."""
 
-_SAID = "said.json"
+_VERDICT = "said.json"
 _ARRIVED = "arrived"
 
 
-class _Said(Model):
-    """What came of the verifier, so that it is not run again when the sandbox is gone already."""
+class _Verdict(Model):
+    """The outcome of the verifier, so that it is not run again when the sandbox is gone already."""
 
     result: VerifyResult | None = None
     failure: Failure | None = None
 
 
 async def keep_for_room(
-    sandbox: Sandbox, artifacts: Sequence[ArtifactSpec], evidence: Path, *, limit_bytes: int = MOST
+    sandbox: Sandbox, artifacts: Sequence[ArtifactSpec], evidence: Path, *, limit_bytes: int = MAX_TRAVELLING_BYTES
 ) -> list[str]:
-    """Keep what travels, below a step's evidence: beside the workspace that is kept for later, if it is. Warnings.
+    """Keep what travels into the clean room below a step's evidence, beside a workspace that is kept for later.
 
-    What is hardened in the workspace was, before this: links that lead out of it, for one, mean nothing elsewhere.
+    The workspace was hardened before: links that lead out of it, for one, mean nothing elsewhere. Returns warnings.
     """
     place = _place(evidence)
     try:
@@ -79,7 +79,7 @@ async def keep_for_room(
 
 
 async def put_for_room(sandbox: Sandbox, evidence: Path) -> None:
-    """Put into a fresh sandbox what was kept for it. Raises `VerifierError`."""
+    """Put the kept work into a fresh sandbox. Raises `VerifierError`."""
     workspace = kept_workspace(_place(evidence))
     await put_work(sandbox, workspace, workspace.parent)
 
@@ -87,7 +87,7 @@ async def put_for_room(sandbox: Sandbox, evidence: Path) -> None:
 async def end_rooms(provider: str, results: Path) -> None:
     """Remove the clean rooms that a rollout has left, and what was kept for them. results: of one that has ended.
 
-    It may have been cancelled while the worker that was to remove them was dead.
+    It may have been cancelled while the worker that should have removed them was dead.
     """
     for evidence in ("evidence", "steps/*/evidence", "soft/*/evidence"):
         for place in results.glob(f"{evidence}/{_ROOM}"):
@@ -100,7 +100,7 @@ async def end_rooms(provider: str, results: Path) -> None:
 
 
 def clean_room_sec(blueprint: Blueprint, step: str | None, config: VerifierConfig, run: RunConfig) -> float:
-    """The most seconds that a step's verifier waits for its clean room; 0 where it needs none."""
+    """Return the most seconds that a step's verifier waits for its clean room; 0 where it needs none."""
     if config.sandbox_mode == "shared":
         return 0.0
     return blueprint.of_verifier(step, config, None).ready_sec(run.sandbox_setup_timeout) + 4 * PUT_SEC
@@ -112,21 +112,28 @@ def _place(evidence: Path) -> Path:
 
 @dataclass(frozen=True)
 class CleanRoom:
-    """The clean room of one verification. name: of its sandbox; beside: the agent's, on whose host it is started.
-
-    evidence: where `keep_for_room` kept the agent's work. env: of the task's commands in it; user: of the verifier;
-    start_sec: for its start.
-    """
+    """The clean room of one verification."""
 
     blueprint: Blueprint
     name: str
+    """Name of its sandbox."""
+
     labels: dict[str, str]
     beside: SandboxRef
+    """The agent's sandbox, on whose host it is started."""
+
     evidence: Path
+    """Where `keep_for_room` kept the agent's work."""
+
     env: dict[str, str]
+    """Environment of the task's commands in it."""
+
     user: str | int | None
+    """User of the verifier."""
+
     secrets: Secrets
     start_sec: float
+    """Limit of its start."""
 
     async def open(self) -> Sandbox:
         """Find the sandbox, or make it, with the agent's work in it."""
@@ -138,26 +145,26 @@ class CleanRoom:
         sandbox = await self.blueprint.start_alone(self.name, self.labels, self.start_sec, **where)
         if not await sandbox.was_started(_ARRIVED):
             await self.blueprint.make_ready(sandbox, self.env, self.secrets)
-            keep_baseline(await baseline_of_room(sandbox, self.blueprint.task, self.user), self.evidence / _ROOM)
+            keep_baseline(await self.blueprint.room_baseline(sandbox, self.user), self.evidence / _ROOM)
             await put_for_room(sandbox, self.evidence)
             # After a crash, what the verifier has begun to do there must not be undone.
             await sandbox.exec_once(_ARRIVED, ["true"], cwd="/")
         return sandbox
 
     def baseline(self) -> HardeningBaseline | None:
-        """What the open room was before the agent's work came."""
+        """Return what the open room was before the agent's work came."""
         return read_baseline(self.evidence / _ROOM)
 
     async def once(self, verify: Callable[[], Awaitable[VerifyResult]]) -> VerifyResult:
-        """What is said in the room, asked for once; then the room is removed, and what was kept for it alone.
+        """Run a verifier in the room once; then remove the room, and what was kept for it alone.
 
         verify: raises `VerifierError` for what counts as an answer, too. A worker that only shuts down, or is to try
         again, leaves the room to the next one.
         """
-        file = self.evidence / _SAID
+        file = self.evidence / _VERDICT
         if not file.exists():
             try:
-                said = _Said(result=await verify())
+                verdict = _Verdict(result=await verify())
             except asyncio.CancelledError:
                 if is_cancelled():
                     await see_through(self._remove())
@@ -165,19 +172,19 @@ class CleanRoom:
             except VerifierError as error:
                 if error.retryable:
                     raise
-                said = _Said(failure=failure_of(error, "verify"))
+                verdict = _Verdict(failure=failure_of(error, "verify"))
             except BenchFlowError as error:
                 if not error.retryable:
                     await self._remove()
                 raise
-            write_atomic(file, said.model_dump_json().encode(), durable=False)
+            write_atomic(file, verdict.model_dump_json().encode(), durable=False)
         await self._remove()
         await asyncio.to_thread(shutil.rmtree, self.evidence / _ROOM, ignore_errors=True)
-        said = _Said.model_validate_json(file.read_bytes())
-        if said.result is None:
-            assert said.failure is not None
-            raise error_of(said.failure)
-        return said.result
+        verdict = _Verdict.model_validate_json(file.read_bytes())
+        if verdict.result is None:
+            assert verdict.failure is not None
+            raise error_of(verdict.failure)
+        return verdict.result
 
     async def _remove(self) -> None:
         # The reaper finds what cannot be removed now, once the rollout is over.

@@ -1,4 +1,4 @@
-"""Sandboxes that stand still: beside the clean room of their rollout, or while children of it run.
+"""Freeze sandboxes that wait: beside the clean room of their rollout, or while children of it run.
 
 So a rollout has one running sandbox at a time, and `-n` bounds those of a job. A crash may leave a sandbox frozen; the
 next activity that works in it thaws it.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from benchflow.activities.clean_room import end_rooms
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxLostError
+from benchflow.hosting.clean_room import end_rooms
 from benchflow.planes.sandbox import get_provider
 
 
@@ -20,7 +20,7 @@ def _can_freeze(sandbox: Sandbox) -> bool:
 
 
 async def freeze(sandbox: Sandbox) -> None:
-    """Freeze a sandbox, where its provider can. One that is lost does not run, either."""
+    """Freeze a sandbox, where its provider can. A lost one does not run, either."""
     if _can_freeze(sandbox):
         with suppress(SandboxLostError):
             await sandbox.freeze()
@@ -29,7 +29,7 @@ async def freeze(sandbox: Sandbox) -> None:
 async def thaw(sandbox: Sandbox, results: Path) -> None:
     """Thaw a sandbox, if it is frozen, after its rollout's clean rooms have ended. results: the rollout's.
 
-    One that is lost is for whoever works in it next to tell: what was measured in a room stays measured.
+    A lost one is reported by the work that comes next: what was measured in a clean room stays measured.
     """
     if _can_freeze(sandbox) and await sandbox.is_frozen():
         await end_rooms(sandbox.ref.provider, results)

@@ -1,14 +1,15 @@
-"""Name, copy and remove the files that this host has of agents' sessions: journals, notes, copies in the results."""
+"""Copy and remove the files that this host has of agents' sessions: journals, notes, copies in the results.
+
+The files of a sandbox's sessions lie in one directory of this host, which is not mounted as a whole.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
 
-from benchflow.activities.context import WorkerContext
 from benchflow.archive_reader import CHUNK
 from benchflow.confined import ConfinedDirectory
-from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.errors import ACPError, UnsafePathError
 from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.wire import Wire
@@ -19,40 +20,23 @@ from benchflow.store import storage_errors
 MAX_KEPT_BYTES = 256 * 1024 * 1024
 """Bytes of one raw journal that are kept with the results."""
 
-_FROM_CHECKPOINT = "from-checkpoint"
 _JOURNALS = {"in": "in.jsonl", "out": "out.jsonl", "err": "err.log", "exit": "exit.json"}
 
 
-def sessions_of(context: WorkerContext, sandbox: Sandbox) -> Path:
-    """Return the directory in which this host has the files of a sandbox's sessions. It is not mounted as a whole."""
-    return context.paths.sessions / sandbox.ref.name
+def keep_journals(sessions: Path, episode: str, target: Path, redact: Redactor) -> list[str]:
+    """Copy the stdio journals of a rollout's agents to `target`, in place of what is there.
 
+    Args:
+        sessions: Directory of the sandbox's sessions.
+        episode: The rollout's namespace in the sandbox.
+        target: Directory in the results.
+        redact: Takes secrets out of the copies.
 
-def note_checkpoint(context: WorkerContext, sandbox: Sandbox) -> None:
-    """Note that a sandbox began with the files of a checkpoint, where an agent may have acted."""
-    note = sessions_of(context, sandbox) / _FROM_CHECKPOINT
-    with storage_errors(note):
-        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        note.touch()
-
-
-def is_from_checkpoint(context: WorkerContext, sandbox: Sandbox) -> bool:
-    """Return whether a sandbox began with the files of a checkpoint."""
-    return (sessions_of(context, sandbox) / _FROM_CHECKPOINT).exists()
-
-
-def session_files(context: WorkerContext, sandbox: Sandbox) -> SessionFiles:
-    """Return the files of the processes of a sandbox's agents."""
-    return SessionFiles.below(sessions_of(context, sandbox))
-
-
-def keep_journals(context: WorkerContext, ref: SandboxRef, target: Path, redact: Redactor) -> list[str]:
-    """Copy what a rollout's agents were sent and said to `target`, in place of what is there.
-
-    Returns what was left out, as warnings.
+    Returns:
+        What was left out, as warnings.
     """
-    files = SessionFiles.below(context.paths.sessions / ref.name)
-    names = sorted(str(record.parent.relative_to(files.notes)) for record in files.notes.glob(f"{ref.episode}*/**/in"))
+    files = SessionFiles.below(sessions)
+    names = sorted(str(record.parent.relative_to(files.notes)) for record in files.notes.glob(f"{episode}*/**/in"))
     with storage_errors(target):
         # What came out of the sandbox may have a directory of this name.
         trees.remove(target)
@@ -84,16 +68,16 @@ def _keep_journals(wire: Wire, name: str, results: ConfinedDirectory) -> list[st
     return warnings
 
 
-def remove_journals(context: WorkerContext, ref: SandboxRef) -> None:
+def remove_journals(sessions: Path, episode: str) -> None:
     """Remove what an episode's sandbox holds of its agents' stdio, and what its root has put beside it."""
-    files = SessionFiles.below(context.paths.sessions / ref.name)
+    files = SessionFiles.below(sessions)
     with contextlib.suppress(FileNotFoundError, UnsafePathError), ConfinedDirectory(files.shared) as directory:
         for name in {entry.name.partition("/")[0] for entry in directory.entries()}:
-            if name.startswith(ref.episode) or not (files.notes / name).exists():
+            if name.startswith(episode) or not (files.notes / name).exists():
                 directory.remove_tree(name)
 
 
-def remove_sessions(context: WorkerContext, name: str) -> None:
+def remove_sessions(sessions: Path) -> None:
     """Remove the files of a sandbox's sessions; the results have their copies."""
     with contextlib.suppress(OSError):
-        trees.remove(context.paths.sessions / name)
+        trees.remove(sessions)

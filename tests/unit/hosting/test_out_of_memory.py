@@ -8,12 +8,6 @@ from typing import Any
 
 import pytest
 
-from benchflow.activities.out_of_memory import (
-    TurnMemory,
-    explaining_agent_errors,
-    explaining_losses,
-    session_note,
-)
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.rollout import Step, TurnResult
@@ -28,7 +22,12 @@ from benchflow.errors import (
     SandboxMemoryError,
     ServiceDiedError,
 )
-from benchflow.paths import StatePaths
+from benchflow.hosting.out_of_memory import (
+    TurnMemory,
+    explaining_agent_errors,
+    explaining_losses,
+    session_note,
+)
 from benchflow.tasks import init_task, load_task
 from benchflow.testing.noop_sandbox import NoopSandbox
 from benchflow.trajectories.journal import NodeWriter
@@ -52,9 +51,11 @@ class Rollout:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.context: Any = SimpleNamespace(paths=StatePaths(root))
         self.sandbox = Counting()
         self.task: Task = load_task(init_task(root, "hello"))
+        self.hosted: Any = SimpleNamespace(
+            sandbox=self.sandbox, ref=self.sandbox.ref, task=self.task, sessions=root / "sessions" / "s"
+        )
         self.writer = self.turn(0)[1]
 
     def turn(self, index: int, *, session: int | None = 0) -> tuple[TurnMemory, NodeWriter]:
@@ -64,7 +65,7 @@ class Rollout:
             step=step, before=None, session=None if session is None else SimpleNamespace(index=session)
         )
         writer = NodeWriter(self.root / "trajectory.jsonl", f"n{index + 1}", "agent")
-        return TurnMemory(self.context, work, self.task, self.sandbox, writer), writer
+        return TurnMemory(self.hosted, work, writer), writer
 
 
 @pytest.fixture
@@ -143,10 +144,10 @@ async def test_a_kill_in_a_turn_explains_its_failure_or_is_a_warning(
 
 
 async def test_an_agent_killed_as_it_opens_its_session_is_told_by_the_first_attempts_count(rollout: Rollout) -> None:
-    note = session_note(rollout.context, rollout.sandbox, 0)
+    note = session_note(rollout.hosted, 0)
     for _ in range(2):
         with pytest.raises(SandboxMemoryError if rollout.sandbox.kills else AgentExitError, match="SIGKILL"):
-            async with explaining_agent_errors(rollout.sandbox, note, rollout.task):
+            async with explaining_agent_errors(rollout.hosted, note):
                 raise EXITED
         rollout.sandbox.kills = 1
 

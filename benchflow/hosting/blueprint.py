@@ -1,7 +1,7 @@
-"""What a sandbox of a task is made from: for its agent, for a verifier alone, for a rollout that is scored again.
+"""How a sandbox of a task is made: its image, its specification, and when it is ready.
 
-One place says how a task's image is found, what its sandbox is given and when it is ready, so that a verifier meets
-the same world wherever it runs.
+It is the same for the agent's sandbox, for a verifier's clean room, and for a rollout that is scored again, so that a
+verifier meets the same world wherever it runs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchflow.activities.world import check_health, health_limit, image_config, run_setup_commands, world_image_config
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.contracts.task import SandboxConfig, Task, VerifierConfig
 from benchflow.errors import ImagePullError, SandboxStartError, UnsupportedFeatureError
+from benchflow.hosting.images import image_config, world_image_config
+from benchflow.hosting.readiness import check_health, health_limit, run_setup_commands
 from benchflow.planes.agent.account import AGENT_USER
 from benchflow.planes.reward.hardening import HardeningBaseline, take_baseline
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -27,18 +28,27 @@ from benchflow.secrets import Secrets, is_literal
 
 @dataclass(frozen=True)
 class Blueprint:
-    """task: as this sandbox is to be made. directory: of the task's files; external: a build context that is not its
-    `environment/`. environment: the world that it is set in; frozen: finds a packed directory on this host. hidden:
-    what a sandbox that sees its host must not see of it, besides what its provider hides anyway.
-    """
+    """What a sandbox is made from."""
 
     task: Task
+    """The task as this sandbox is to be made."""
+
     directory: Path
+    """Directory of the task's files."""
+
     external: Path | None
+    """A build context that is not the task's `environment/`."""
+
     environment: EnvironmentRef | None
+    """The world that it is set in."""
+
     frozen: Callable[[ArtifactRef], Awaitable[Path]]
+    """Finds a packed directory on this host."""
+
     provider: SandboxProvider
     hidden: tuple[str, ...]
+    """Paths that a sandbox which sees its host must not see, besides those that its provider hides anyway."""
+
     rebuild: str | None = None
     """Request of the job to build its images anew."""
 
@@ -46,8 +56,12 @@ class Blueprint:
     """The task's own table, where a clean room has another: its image is the same, with files in the same place."""
 
     def of_verifier(self, step: str | None, config: VerifierConfig, workspace: str | None) -> Blueprint:
-        """Of the clean room of a step. config: of its verifier. workspace: where the agent had it, and where it will
-        lie unless the room's table says otherwise.
+        """Return the blueprint of a step's clean room.
+
+        Args:
+            step: The step's name; None for the only one.
+            config: Its verifier's.
+            workspace: Where the agent had it, and where it will lie unless the room's table says otherwise.
 
         An image that the table names, or a Dockerfile in the verifier's directory, takes the place of the task's (or
         its world's), with which the task's setup commands go, too. A table takes the place of the task's whole table.
@@ -77,7 +91,7 @@ class Blueprint:
     # --- its image -------------------------------------------------------------------------------------------
 
     async def image(self, *, log: Path | None = None) -> ImageRef:
-        """The image that the sandbox starts from: the task's, or the world's."""
+        """Return the image that the sandbox starts from: the task's, or the world's; built if it is not there."""
         environment = self.environment
         if environment is None:
             return await self.provider.build(await self._own_image(), log=log)
@@ -100,7 +114,7 @@ class Blueprint:
         )
 
     async def _world_image(self, environment: EnvironmentRef) -> ImageConfig:
-        """The image that the manifest names: made from its `image/`, or one that is there."""
+        """Return the configuration of the manifest's image: made from its `image/`, or one that is there."""
         timeout = self.task.sandbox.build_timeout_sec
         if environment.image is None:
             return ImageConfig(image=environment.manifest.image, timeout_sec=timeout)
@@ -110,6 +124,7 @@ class Blueprint:
     # --- the sandbox -----------------------------------------------------------------------------------------
 
     def spec(self, name: str, image: ImageRef, labels: dict[str, str]) -> SandboxSpec:
+        """Return the specification of the sandbox."""
         config = self.task.sandbox
         return SandboxSpec(
             name=name,
@@ -130,44 +145,44 @@ class Blueprint:
     async def start_alone(self, name: str, labels: dict[str, str], limit: float, **where: Any) -> Sandbox:
         """Find or start a sandbox where no agent will be. limit: seconds of its start; where: for `provider.start`.
 
-        A world's services are not started: what its state was is shown to a verifier as it was kept.
+        A world's services are not started: a verifier is shown the state that was kept.
         """
         spec = self.spec(name, await self.image(), labels)
         if self.environment is not None:
             spec = spec.model_copy(update={"entrypoint": "none"})
         return await start_within(self.provider.start(spec, **where), limit)
 
+    async def set_up(self, sandbox: Sandbox, env: dict[str, str], secrets: Secrets) -> None:
+        """Run the setup commands. env: of the task's commands. Raises `SetupCommandError`."""
+        commands = self.task.sandbox.setup_commands
+        await run_setup_commands(sandbox, commands, env, secrets, file=self.task.config_file)
+
     async def make_ready(self, sandbox: Sandbox, env: dict[str, str], secrets: Secrets) -> None:
-        """Do in a sandbox where no agent will be what is done before an agent comes. env: of its commands."""
-        await run_setup_commands(sandbox, self.task, env, secrets)
+        """Make a sandbox ready where no agent will be. env: of the task's commands."""
+        await self.set_up(sandbox, env, secrets)
         if self.task.sandbox.healthcheck is not None:
             await check_health(sandbox, self.task.sandbox.healthcheck, env)
-        # What runs by now is the task's own and stays, as it does when an agent comes.
+        # The processes that run by now are the task's own and stay, as they do when an agent comes.
         await sandbox.mark_baseline()
 
+    async def room_baseline(self, sandbox: Sandbox, user: str | int | None) -> HardeningBaseline:
+        """Return what a fresh sandbox is before the agent's work is put into it. user: that the verifier's table names.
+
+        Nobody acts there, so that no program has to be checked for changes.
+        """
+        default = self.task.verifies_as(sandbox.ref.image_user)
+        return await take_baseline(sandbox, agent=AGENT_USER, verifier=user, default=default)
+
     def ready_sec(self, start_sec: float) -> float:
-        """The most seconds until it is ready, from its image on. start_sec: of its start."""
+        """Return the most seconds until it is ready, from its image on. start_sec: of its start."""
         config = self.task.sandbox
         builds = config.build_timeout_sec * (2 if self.environment is not None else 1)
         health = health_limit(config.healthcheck) if config.healthcheck is not None else 0.0
         return builds + start_sec + sum(command.timeout_sec for command in config.setup_commands) + health
 
 
-async def baseline_of_room(sandbox: Sandbox, task: Task, user: str | int | None) -> HardeningBaseline:
-    """What a fresh sandbox is before the agent's work is put into it. user: whom the verifier's table names.
-
-    Nobody acts there, so that no program has to be looked at as one that somebody may have changed.
-    """
-    return await take_baseline(sandbox, agent=AGENT_USER, verifier=user, default=verifies_as(task, sandbox))
-
-
-def verifies_as(task: Task, sandbox: Sandbox) -> str | None:
-    """Return whom a verifier runs as that its table does not name, unless that is the agent; None for root."""
-    return sandbox.ref.image_user if task.layout == "split" else None
-
-
 async def start_within(starting: Awaitable[Sandbox], limit: float) -> Sandbox:
-    """A sandbox that is being started. Raises `SandboxStartError` when that takes longer than `limit` seconds."""
+    """Wait for a sandbox that is being started. Raises `SandboxStartError` after `limit` seconds."""
     try:
         async with awake_timeout(limit):
             return await starting
@@ -181,7 +196,7 @@ async def start_within(starting: Awaitable[Sandbox], limit: float) -> Sandbox:
 
 @contextlib.contextmanager
 def _named_by(environment: EnvironmentRef) -> Iterator[None]:
-    """An image that is not to be had was named by the manifest, and can come with it."""
+    """Say in the error for an image that can't be had that the manifest names it."""
     try:
         yield
     except (ImagePullError, UnsupportedFeatureError) as error:

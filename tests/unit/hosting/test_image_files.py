@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.task_writer import write_script, write_task
 
-from benchflow.activities.blueprint import Blueprint
 from benchflow.contracts.images import ImageConfig
+from benchflow.hosting.blueprint import Blueprint
 from benchflow.tasks import load_task
 from benchflow.testing.noop_sandbox import NoopProvider
 

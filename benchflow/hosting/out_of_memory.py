@@ -1,4 +1,4 @@
-"""Tells an agent that was killed for want of memory from one that went on after something else was killed.
+"""Tell an agent that was killed at the memory limit from one that went on after something else was killed.
 
 The kernel counts the processes of a sandbox that it kills, and does not say which. A turn that ends well is one whose
 agent went on. A turn that fails although nothing was killed in it fails for another reason. In between, an agent may
@@ -15,16 +15,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from benchflow.activities.context import WorkerContext
-from benchflow.activities.session_files import sessions_of
 from benchflow.contracts.activities import StepInput
 from benchflow.contracts.base import Model
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.rollout import TurnResult
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import Task
 from benchflow.errors import AgentError, SandboxError, SandboxLostError, SandboxMemoryError
+from benchflow.hosting.hosted import Hosted
 from benchflow.planes.sandbox.memory import KillNote, loss_for_memory
 from benchflow.planes.sandbox.records import write_record
 from benchflow.tasks.support import written_key
@@ -46,22 +44,23 @@ _BY_ENGINE = frozenset(
 """Types of a turn's events that the agent has not caused."""
 
 
-def session_note(context: WorkerContext, sandbox: Sandbox, session: int) -> KillNote:
+def session_note(rollout: Hosted, session: int) -> KillNote:
     """Return the note of the count when a session's agent was last known to live."""
-    return KillNote(_file(context, sandbox, f"session-{session}"))
+    return KillNote(_file(rollout, f"session-{session}"))
 
 
-def verifier_note(context: WorkerContext, sandbox: Sandbox, step: int) -> KillNote:
+def verifier_note(rollout: Hosted, step: int) -> KillNote:
     """Return the note of the count before the verifier of a step."""
-    return KillNote(_file(context, sandbox, f"verify-{step}"))
+    return KillNote(_file(rollout, f"verify-{step}"))
 
 
-def _file(context: WorkerContext, sandbox: Sandbox, name: str) -> Path:
-    return sessions_of(context, sandbox) / f"{sandbox.ref.episode}memory-{name}.json"
+def _file(rollout: Hosted, name: str) -> Path:
+    return rollout.sessions / f"{rollout.ref.episode}memory-{name}.json"
 
 
-def memory_error(use: MemoryUse, kills: int, task: Task, error: str, log_tail: str | None) -> SandboxMemoryError:
-    """Return the error for an agent that was killed for want of memory. error: how its end was noticed."""
+def memory_error(rollout: Hosted, use: MemoryUse, kills: int, error: str, log_tail: str | None) -> SandboxMemoryError:
+    """Return the error for an agent that was killed at the memory limit. error: how its end was noticed."""
+    task = rollout.task
     key = written_key(task, "sandbox.memory_mb")
     return SandboxMemoryError(
         f"{use.explanation(kills)}, and {error}",
@@ -89,17 +88,17 @@ async def explaining_losses(sandbox: Sandbox) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def explaining_agent_errors(sandbox: Sandbox, note: KillNote, task: Task) -> AsyncIterator[None]:
+async def explaining_agent_errors(rollout: Hosted, note: KillNote) -> AsyncIterator[None]:
     """Raise `SandboxMemoryError` for an agent that fails to open its session after a kill. note: begun before it."""
     if not note.is_begun:
-        await note.begin(sandbox)
+        await note.begin(rollout.sandbox)
     try:
         yield
     except AgentError as error:
-        use = await sandbox.memory_use()
+        use = await rollout.sandbox.memory_use()
         if use is None or not (kills := note.kills(use)) or error.category not in _MAY_BE_MEMORY:
             raise
-        raise memory_error(use, kills, task, error.message, error.log_tail) from error
+        raise memory_error(rollout, use, kills, error.message, error.log_tail) from error
 
 
 class _Noticed(Model):
@@ -112,19 +111,17 @@ class _Noticed(Model):
 
 
 class TurnMemory:
-    """Judges one turn by what the kernel has killed in it."""
+    """The kernel's kills in one turn, and the verdict that follows from them."""
 
-    def __init__(
-        self, context: WorkerContext, work: StepInput, task: Task, sandbox: Sandbox, writer: NodeWriter
-    ) -> None:
-        self._task = task
-        self._sandbox = sandbox
+    def __init__(self, rollout: Hosted, work: StepInput, writer: NodeWriter) -> None:
+        self._rollout = rollout
+        self._sandbox = rollout.sandbox
         self._writer = writer
         # A turn that is taken again, for a session to be where its parent's was, is none of this rollout's.
         name = f"turn-{work.step.index}" if work.before is None else f"again-{work.step.index}"
-        self._turn = KillNote(_file(context, sandbox, name))
-        self._session = session_note(context, sandbox, work.session.index) if work.session is not None else self._turn
-        self._noticed_file = _file(context, sandbox, f"{name}-noticed")
+        self._turn = KillNote(_file(rollout, name))
+        self._session = session_note(rollout, work.session.index) if work.session is not None else self._turn
+        self._noticed_file = _file(rollout, f"{name}-noticed")
 
     async def begin(self) -> None:
         """Count from now on, before the turn begins."""
@@ -153,7 +150,7 @@ class TurnMemory:
                 # It may have been dead by the time of its prompt: killed while a verifier ran, for one.
                 kills = self._session.kills(use)
             if kills and not self._went_on(kills):
-                error = memory_error(use, kills, self._task, failure.message, failure.log_tail)
+                error = memory_error(self._rollout, use, kills, failure.message, failure.log_tail)
                 self._writer.add([{"type": "agent_error", "category": error.category, "message": error.message}])
                 return turn.model_copy(update={"failure": failure_of(error, "execute")})
         if not kills:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterator, Callable, Container, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchflow.activities.context import WorkerContext
 from benchflow.contracts.agent import AgentRecord, Endpoint
 from benchflow.contracts.gateway import (
     RELAY_MOUNT,
@@ -19,7 +18,6 @@ from benchflow.contracts.gateway import (
     GatewayStatus,
     ModelLimits,
     Registration,
-    Replay,
     RetryPolicy,
     UsageTotals,
     agent_base_url,
@@ -38,16 +36,15 @@ from benchflow.errors import (
 )
 from benchflow.gateway.endpoint_errors import endpoint_error
 from benchflow.gateway.turn_calls import TurnCalls, TurnEnd
+from benchflow.hosting.parent_calls import ParentCalls
+from benchflow.paths import RolloutPaths, StatePaths
 from benchflow.planes.agent.acp.limits import Intervals
 from benchflow.planes.agent.acp.notes import Notes
-from benchflow.planes.agent.registry import record_for
 from benchflow.planes.agent.settings import credential_names, endpoint_of
 from benchflow.planes.agent.toolbox import RELAY, Toolbox
 from benchflow.planes.sandbox.background import start_once
 from benchflow.planes.sandbox.timeouts import awake_timeout
-from benchflow.store import storage_errors, write_atomic
-from benchflow.trajectories.growth import turn_of
-from benchflow.trajectories.journal import iterate_journal
+from benchflow.store import storage_errors
 from benchflow.trajectories.tree import node_id
 
 if TYPE_CHECKING:
@@ -70,12 +67,11 @@ _LOOKS_PER_READ = 10
 _TOKEN = "gateway"
 
 
-def access_of(spec: RolloutSpec, *, mounted: bool) -> ModelAccess:
-    """How the rollout's agent reaches its model. mounted: whether its sandbox mounts directories of this host.
+def access_of(spec: RolloutSpec, record: AgentRecord, *, mounted: bool) -> ModelAccess:
+    """Return how the rollout's agent reaches its model. mounted: whether its sandbox mounts directories of this host.
 
     Raises `UnsupportedFeatureError` where something is asked for that only the gateway can do.
     """
-    record = record_for(spec.agent)
     if not record.takes_model or not record.endpoints:
         return "none"
     logs_in_itself = any(name.startswith("~/") for name in spec.agent.credentials)
@@ -92,22 +88,52 @@ def access_of(spec: RolloutSpec, *, mounted: bool) -> ModelAccess:
     return "direct"
 
 
-def gateway_mount(context: WorkerContext) -> Mount:
-    """What a sandbox must be started with for its agent to reach the gateway."""
-    directory = context.paths.gateway.public
+def gateway_mount(state: StatePaths) -> Mount:
+    """Return the mount by which the agent of a sandbox reaches the gateway."""
+    directory = state.gateway.public
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Mount(source=str(directory), target=RELAY_MOUNT, read_only=True)
 
 
-class Model:
-    """The gateway's side of one rollout. directory: of its notes on this host, which no sandbox mounts."""
+class RolloutModel:
+    """The gateway's side of one rollout."""
 
-    def __init__(self, context: WorkerContext, spec: RolloutSpec, directory: Path) -> None:
-        self._context = context
+    def __init__(
+        self,
+        state: StatePaths,
+        spec: RolloutSpec,
+        record: AgentRecord,
+        results: RolloutPaths,
+        parent_results: RolloutPaths | None,
+        notes: Path | None,
+    ) -> None:
+        """Make it.
+
+        Args:
+            state: State directory of this host, where the gateway's sockets are.
+            spec: The rollout.
+            record: Its agent.
+            results: Its results, with the record of its calls.
+            parent_results: Those of the parent of a child.
+            notes: Directory of its notes on this host, which no sandbox mounts. None where it has no sandbox.
+        """
+        self._state = state
         self._spec = spec
-        self._notes = Notes(directory)
-        self._record = record_for(spec.agent)
-        self._endpoint = _endpoint(self._record, spec)
+        self._record = record
+        self._results = results
+        self._directory = notes
+        self.parent_calls = ParentCalls(spec, record, results, parent_results)
+
+    @cached_property
+    def _notes(self) -> Notes:
+        assert self._directory is not None, "the rollout has no sandbox"
+        return Notes(self._directory)
+
+    @cached_property
+    def _endpoint(self) -> Endpoint:
+        endpoint, _ = endpoint_of(self._record, self._spec.agent.model, self._spec.agent.base_url)
+        assert endpoint is not None  # an agent without one has no access by the gateway
+        return endpoint
 
     @property
     def _retries(self) -> RetryPolicy:
@@ -115,12 +141,12 @@ class Model:
 
     @property
     def base_url(self) -> str:
-        """What the agent is told for its endpoint."""
+        """URL that the agent is given for its endpoint."""
         return agent_base_url(self._endpoint.api)
 
     @property
     def token(self) -> str:
-        """What the agent is told for its key."""
+        """Key that the agent is given: a token of the gateway's."""
         from benchflow.gateway.client import make_token
 
         return str(self._notes.note(_TOKEN, {"token": make_token()})["token"])
@@ -128,14 +154,14 @@ class Model:
     def _client(self) -> GatewayClient:
         from benchflow.gateway.client import GatewayClient
 
-        return GatewayClient(self._context.paths)
+        return GatewayClient(self._state)
 
     async def open(self, sandbox: Sandbox, runtime: Toolbox) -> None:
         """Have the gateway take the rollout on, and its sandbox reach it."""
         from benchflow.gateway.process import ensure_gateway
 
         self._notes.make()
-        await ensure_gateway(self._context.paths)
+        await ensure_gateway(self._state)
         await self._register()
         await self._client().release(self._spec.id)
         command = [*runtime.program(RELAY), str(RELAY_PORT), f"{RELAY_MOUNT}/{SOCKET_NAME}"]
@@ -154,63 +180,17 @@ class Model:
                 base_url=spec.agent.base_url or endpoint.upstream,
                 credentials=spec.agent.credentials,
                 model=spelled,
-                record=str(self._context.results(spec).model_calls),
+                record=str(self._results.model_calls),
                 limits=spec.run.limits,
                 sampling=spec.run.sampling,
                 retries=self._retries,
                 # A model that the agent may wait for is no stalled one: whole answers come after minutes of silence.
                 stall_sec=max(STALL_SEC, spec.run.agent_idle_timeout_sec),
                 requests=endpoint.requests,
-                replay=spec.run.replay or await asyncio.to_thread(self._asked_before),
-                **self._prefix(),
+                replay=spec.run.replay or await asyncio.to_thread(self.parent_calls.replay),
+                **self.parent_calls.prefix(),
             )
         )
-
-    def _prefix(self) -> dict[str, Any]:
-        """What a session that goes on has to have in front of its first call."""
-        own = self._spec.branch
-        layer = own.checkpoint.session if own is not None else None
-        if own is None or layer is None or not layer.requests or (layer.rung != "load" and own.replays is None):
-            return {}
-        record = self._context.results_of_parent(self._spec).model_calls
-        return {
-            "prefix": str(record),
-            "prefix_requests": layer.requests,
-            "prefix_replayed": own.replays is not None,
-        }
-
-    def _asked_before(self) -> Replay | None:
-        """What drives a child to where its parent was: its calls of the turns until there, as they were made. Those of
-        the turn in which it was asked something are among them where the child has an answer of its own.
-        """
-        own = self._spec.branch
-        if own is None or (own.child.answer is None and own.replays is None):
-            return None
-        done = own.checkpoint.steps_done
-        first = own.replays.steps_done if own.replays is not None else done
-        turns = range(first, done + (own.child.answer is not None))
-        name = "asked_before.jsonl" if own.replays is None else "session_before.jsonl"
-        record = self._context.results(self._spec).model_calls.with_name(name)
-        if not record.exists():
-            _keep_calls(self._context.results_of_parent(self._spec).model_calls, turns, record)
-        if own.replays is None:
-            return Replay(record=str(record))
-        last = max((line["seq"] for line in iterate_journal(record) if line["type"] == "request"), default=None)
-        # Strictly: what is asked otherwise on the way there is asked of nobody.
-        return Replay(record=str(record), until=str(last), strict=True) if last is not None else None
-
-    def left_when_there(self) -> int:
-        """How many recorded calls a session has not asked for that was driven to where its parent's was: those of the
-        turn that comes next, if it is to lead to a question.
-        """
-        from benchflow.gateway.recording import Recording
-
-        own = self._spec.branch
-        if own is None or own.child.answer is None:
-            return 0
-        record = self._context.results(self._spec).model_calls.with_name("session_before.jsonl")
-        calls = Recording(record, self._record.name.removeprefix("acpx/")).calls
-        return sum(call.answered and not call.side and call.node == turn_of(own.node) for call in calls)
 
     async def release(self) -> None:
         """Let calls through again."""
@@ -287,7 +267,7 @@ class Model:
 
         try:
             async with awake_timeout(ANSWER_SEC):
-                status = await GatewayClient(self._context.paths, patience=0.0).status(self._spec.id)
+                status = await GatewayClient(self._state, patience=0.0).status(self._spec.id)
         except (GatewayUnavailableError, TimeoutError):
             return None
         except BenchFlowError:
@@ -313,7 +293,7 @@ class Model:
 
     def _calls_since(self, name: str) -> TurnCalls:
         """Return the calls since a moment, which is noted under a name: the same for whoever asks for it later."""
-        record = self._context.results(self._spec).model_calls
+        record = self._results.model_calls
         with storage_errors(record):
             size = record.stat().st_size if record.exists() else 0
         return TurnCalls(record, self._notes.note(name, {"offset": size})["offset"])
@@ -355,35 +335,46 @@ class Model:
         with contextlib.suppress(UnknownRolloutError):
             await self._client().hold(self._spec.id)
 
+    async def forget(self) -> None:
+        """Make the rollout's token nobody's. What this misses the reaper's next round does."""
+        client = self._running_client()
+        if client is not None:
+            with contextlib.suppress(BenchFlowError):
+                await client.forget(self._spec.id)
 
-async def forget_model(context: WorkerContext, spec: RolloutSpec) -> None:
-    """The rollout is over: its token is nobody's. What this misses the reaper's next round does."""
-    if record_for(spec.agent).takes_model and (context.paths.gateway.rollouts).is_dir():
+    async def warnings(self) -> list[str]:
+        """Return warnings about the rollout's calls: refused requests, calls without a record, estimated tokens."""
+        client = self._running_client()
+        if client is None:
+            return []
+        try:
+            status = await client.status(self._spec.id)
+        except BenchFlowError:
+            # Of a rollout whose agent did not get as far as a session it was never told.
+            return []
+        warnings = [
+            f"the model gateway refused {refused.count} × {refused.method} {refused.path}"
+            + (f": the price of {refused.unpriced or 'its model'} is not known" if refused.unpriced is not None else "")
+            if refused.path is not None
+            else f"the model gateway refused {refused.count} × other requests"
+            for refused in status.refused
+        ]
+        if status.failure is not None:
+            warnings.append(f"not all model calls were made or recorded: {status.failure}")
+        if status.usage.unmetered:
+            warnings.append(
+                f"the tokens of {status.usage.unmetered} model calls are estimated: their endpoint did not tell them"
+            )
+        return warnings
+
+    def _running_client(self) -> GatewayClient | None:
+        """Return a client that gives up soon; None for an agent without a model, and where no gateway runs."""
+        if not self._record.takes_model or not self._state.gateway.rollouts.is_dir():
+            return None
         from benchflow.gateway.client import GatewayClient
         from benchflow.gateway.process import is_running
 
-        if is_running(context.paths):
-            with contextlib.suppress(BenchFlowError):
-                await GatewayClient(context.paths, patience=2.0).forget(spec.id)
-
-
-def _keep_calls(record: Path, turns: Container[int], target: Path) -> None:
-    """Of a record, what was asked and answered in some turns."""
-    ids, kept = set(), ""
-    for line in iterate_journal(record):
-        if line["type"] == "request" and line["turn"] in turns:
-            ids.add(line["id"])
-        if line["id"] in ids:
-            kept += json.dumps(line, ensure_ascii=False) + "\n"
-    with storage_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(target, kept.encode(), durable=False)
-
-
-def _endpoint(record: AgentRecord, spec: RolloutSpec) -> Endpoint:
-    endpoint, _ = endpoint_of(record, spec.agent.model, spec.agent.base_url)
-    assert endpoint is not None  # an agent without one has no access by the gateway
-    return endpoint
+        return GatewayClient(self._state, patience=2.0) if is_running(self._state) else None
 
 
 def _used(before: UsageTotals, now: UsageTotals) -> Usage:

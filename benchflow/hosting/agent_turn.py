@@ -1,4 +1,4 @@
-"""One turn of an agent that has a session, by whichever attempt: from its prompt, or from where another one left it."""
+"""One turn of an agent that has a session: from its prompt, or resumed where an earlier attempt left it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,10 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any, Literal
 
-from benchflow.activities.agents import model_of, redacted, talk_to
-from benchflow.activities.attempts import is_cancelled
-from benchflow.activities.context import WorkerContext
-from benchflow.activities.replays import TAKEN_AGAIN
 from benchflow.contracts.activities import StepInput
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.gateway import ReplayStatus
 from benchflow.contracts.rollout import Failure, Question, TurnResult
-from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import Task
 from benchflow.errors import (
     AgentError,
     AgentOutputError,
@@ -29,6 +23,10 @@ from benchflow.errors import (
     TurnInterruptedError,
 )
 from benchflow.gateway.turn_calls import TurnCalls, TurnEnd
+from benchflow.hosting.agent import HostedAgent
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.interruption import is_cancelled
+from benchflow.hosting.replays import TAKEN_AGAIN
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import PATIENCE, Limits
 from benchflow.planes.agent.acp.session import Line, Turn, Unanswered
@@ -36,37 +34,30 @@ from benchflow.planes.agent.acp.talk import AcpTalk
 from benchflow.planes.agent.acpx.session import AcpxSession
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.timeouts import awake_timeout
-from benchflow.secrets import Redactor
 from benchflow.trajectories.journal import NodeWriter
 from benchflow.trajectories.tree import node_id
 
 
-def trajectory_writer(context: WorkerContext, work: StepInput, redact: Redactor) -> NodeWriter:
+def trajectory_writer(rollout: Hosted, work: StepInput) -> NodeWriter:
     """Return the writer of the trajectory that a step adds to."""
-    path = context.results(work.spec).trajectory
+    path, spec = rollout.paths.trajectory, rollout.spec
     # A turn that is taken again is its parent's.
     path = path if work.before is None else path.with_name(TAKEN_AGAIN)
-    return NodeWriter(path, node_id(work.step.index, work.spec.chain), work.step.role, redact=redact.line)
+    return NodeWriter(path, node_id(work.step.index, spec.chain), work.step.role, redact=rollout.redact.line)
 
 
 class AgentTurn:
-    """Takes one turn of an agent that has a session."""
+    """One turn of an agent that has a session."""
 
-    def __init__(
-        self, context: WorkerContext, work: StepInput, task: Task, sandbox: Sandbox, prompt: str, redact: Redactor
-    ) -> None:
-        self._context = context
+    def __init__(self, rollout: Hosted, work: StepInput, prompt: str) -> None:
+        self._rollout = rollout
         self._work = work
-        self._task = task
-        self._sandbox = sandbox
         self._prompt = prompt
-        self._redact = redact
+        self._redact = rollout.redact
         self._reading = Reading()
         self._is_interrupted = False
         self._end = TurnEnd()
-        session = work.session
-        by_gateway = session is not None and session.model_access == "gateway"
-        self._model = model_of(context, work.spec, sandbox) if by_gateway else None
+        self._model = rollout.gateway_model(work.session)
 
     async def take(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
         """Take the turn to its end, or go on with it where an earlier attempt left it.
@@ -88,19 +79,19 @@ class AgentTurn:
         return turn
 
     async def _heard(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
-        """The turn, as the agent tells it."""
+        """Return the turn as its agent reports it."""
         try:
             return await self._result(talk, await self._listen(talk, writer), writer)
         except Unanswered as waiting:
             return self._turn("paused", question=self._shown(waiting.question))
         except AgentError as error:
             await talk.kill()
-            failure = redacted(failure_of(error), self._redact)
+            failure = self._rollout.redacted(failure_of(error))
             writer.add([{"type": "agent_error", "category": failure.category, "message": failure.message}])
             return self._turn("error").model_copy(update={"failure": failure})
 
     async def _metered(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
-        """The turn, with what the gateway saw of it: what was used, and whether it was over."""
+        """Return the turn with what the gateway saw of it: tokens used, and whether it was over."""
         assert self._model is not None
         before, calls = await self._model.begin_turn(self._work.step)
         async with self._model.watched(calls, lambda: talk.cancel(self._work.step.index)):
@@ -123,7 +114,7 @@ class AgentTurn:
         return turn.model_copy(update={"stop_reason": failure.category, "failure": failure})
 
     def _told(self, replay: ReplayStatus | None) -> ReplayStatus | None:
-        """A replay's state, which shows what the agent asked where it went another way."""
+        """Return a replay's state without secrets: it shows what the agent asked where it diverged."""
         if replay is None:
             return None
         return ReplayStatus.model_validate(self._redact.within(replay.model_dump(mode="json")))
@@ -131,13 +122,13 @@ class AgentTurn:
     def _ended_by_gateway(
         self, limit: str | None, replay: ReplayStatus | None
     ) -> tuple[Failure, dict[str, Any]] | None:
-        """Why calls were refused, and what the trajectory says of it; None when they were not."""
+        """Return why calls were refused, and the line of the trajectory; None when they were not."""
         if limit is not None:
             error: BenchFlowError = BudgetExhaustedError(
                 f"the rollout has used up its {limit}", key=f"limits.{limit}", remedy="raise the limit"
             )
             return failure_of(error), {"limit": limit}
-        settings = self._work.spec.run.replay
+        settings = self._rollout.spec.run.replay
         divergence = replay.divergence if replay is not None else None
         if settings is None or not settings.strict or divergence is None:
             return None
@@ -161,7 +152,7 @@ class AgentTurn:
         error = await self._model.endpoint_error(calls, end, silent)
         if error is None:
             return None
-        failure = redacted(failure_of(error), self._redact)
+        failure = self._rollout.redacted(failure_of(error))
         return failure, {"message": failure.message}
 
     async def _listen(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> Turn:
@@ -186,7 +177,7 @@ class AgentTurn:
         writer.add([{"type": "agent_timeout", "reason": turn.ended_by, "timeout_sec": limit}])
         said = "did not finish in" if turn.ended_by == "wall_clock" else "said nothing for"
         failure = failure_of(AgentTimeoutError(f"the agent {said} {limit:g} s", log_tail=await talk.log_tail()))
-        return self._turn("timeout").model_copy(update={"failure": redacted(failure, self._redact)})
+        return self._turn("timeout").model_copy(update={"failure": self._rollout.redacted(failure)})
 
     def _turn(self, stop_reason: str, *, inferred: bool = False, question: Question | None = None) -> TurnResult:
         return TurnResult(
@@ -205,9 +196,9 @@ class AgentTurn:
         return question.model_copy(update={"text": self._redact.cut(question.text), "options": options, "form": form})
 
     async def _give_up(self) -> None:
-        """End a turn that nobody wants any more; what the agent still says is kept."""
-        with closing(trajectory_writer(self._context, self._work, self._redact)) as writer:
-            talk = await talk_to(self._context, self._work, self._task, self._sandbox, writer.skip)
+        """End a turn that nobody wants any more. Output that still comes is recorded."""
+        with closing(trajectory_writer(self._rollout, self._work)) as writer:
+            talk = await HostedAgent(self._rollout).turn_driver(self._work, writer.skip)
             try:
                 talk.cancel(self._work.step.index)
                 writer.add([{"type": "user_message", "text": self._prompt}])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchflow.activities.agent_turn import AgentTurn
 from benchflow.contracts.rollout import Step
 from benchflow.errors import TurnInterruptedError
+from benchflow.hosting.agent_turn import AgentTurn
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.limits import Stop
 from benchflow.planes.agent.acp.session import Turn
@@ -32,9 +32,9 @@ class Talk:
 
 
 async def take(talk: Any, directory: Path) -> str:
-    nothing: Any = None
+    rollout: Any = SimpleNamespace(redact=Redactor({}), gateway_model=lambda session: None)
     work: Any = SimpleNamespace(step=Step(index=0, agent="any"), session=None)
-    turn = AgentTurn(nothing, work, nothing, nothing, "go", Redactor({}))
+    turn = AgentTurn(rollout, work, "go")
     return (await turn.take(talk, NodeWriter(directory / "trajectory.jsonl", "n1", "agent"))).stop_reason
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.activities.portable import _extract, _pack_record
 from benchflow.errors import CorruptArtifactError
+from benchflow.hosting.portable import _extract, _pack_record
 from benchflow.paths import RolloutPaths
 
 

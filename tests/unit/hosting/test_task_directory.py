@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from benchflow.activities.context import WorkerContext
+from benchflow.hosting.host import Host
 from benchflow.paths import StatePaths
 from benchflow.store import Store
 from benchflow.tasks import write_pack
@@ -20,8 +20,7 @@ async def test_rollouts_that_begin_together_share_one_directory(state: Path, tmp
     store = Store.open()
     ref = await store.put_file(tmp_path / "pack.tar")
     nothing: Any = None
-    context = WorkerContext(
-        client=nothing,
+    host = Host(
         paths=StatePaths(state),
         store=store,
         host_id="host",
@@ -30,7 +29,7 @@ async def test_rollouts_that_begin_together_share_one_directory(state: Path, tmp
         slots=nothing,
         options=nothing,
     )
-    directories = await asyncio.gather(*(context.directory(ref) for _ in range(16)))
+    directories = await asyncio.gather(*(host.directory(ref) for _ in range(16)))
     assert len(set(directories)) == 1
     assert (directories[0] / "big").stat().st_size == 1_000_000
     assert [path.name for path in directories[0].parent.glob(".*.tar*")] == []

@@ -1,6 +1,6 @@
-"""What other hosts need of a checkpoint: its files, and what the rollout has written until there, by way of the store.
+"""Take checkpoints from host to host by way of the store: their files, and what the rollout has written until there.
 
-A host that is given one has it as one of its own from then on: with a note, so that its reaper finds it.
+A host that is given a checkpoint has it as one of its own from then on: with a record, so that its reaper finds it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from benchflow.activities.context import WorkerContext
-from benchflow.activities.kept import Kept, read_kept, remove_layers, write_kept
 from benchflow.archive_reader import ArchiveLimits, copy_content, read_archive
 from benchflow.confined import MAX_DEPTH, ConfinedDirectory, Entry
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.job import RolloutSpec
 from benchflow.errors import CorruptArtifactError, UnsafePathError
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.kept import Kept, read_kept, remove_layers, write_kept
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.records import file_lock
@@ -30,57 +29,55 @@ from benchflow.store import PinnedStore, storage_errors
 from benchflow.trajectories.growth import chains_above
 
 _NOT_NEEDED = frozenset({"children", "attempts", "rollbacks", "agent", "artifacts", "soft"})
-"""What a rollout has in its results that nobody needs who goes on."""
+"""Entries of a rollout's results that a host which continues it does not need."""
 
 
-async def packed(context: WorkerContext, spec: RolloutSpec, checkpoint: Checkpoint) -> Checkpoint:
-    """The same checkpoint, with what other hosts need of it in the store."""
-    store = PinnedStore(context.store, checkpoint.id)
+async def packed(rollout: Hosted, checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint with what other hosts need of it in the store."""
+    store = PinnedStore(rollout.host.store, checkpoint.id)
     pack = await get_provider(checkpoint.provider).pack_snapshot(checkpoint.files.image, store)
     with tempfile.TemporaryDirectory() as scratch:
         record = Path(scratch) / "record.tar"
-        await asyncio.to_thread(_pack_record, record, _root_of(context, spec), spec.chain)
+        await asyncio.to_thread(_pack_record, record, rollout.root_paths, rollout.spec.chain)
         files = checkpoint.files.model_copy(update={"pack": pack})
         return checkpoint.model_copy(update={"files": files, "record": await store.put_file(record)})
 
 
-async def at_hand(context: WorkerContext, spec: RolloutSpec, run_id: str, checkpoint: Checkpoint) -> ImageRef:
-    """The image of a checkpoint on this host, which has it from the store if it is another's. run_id: the rollout's."""
-    file = context.paths.checkpoints / f"{checkpoint.id}.json"
-    own, pack = spec.branch, checkpoint.files.pack
-    if checkpoint.host_id == context.host_id or pack is None:
+async def image_of(rollout: Hosted, run_id: str, checkpoint: Checkpoint) -> ImageRef:
+    """Return the image of a checkpoint on this host, fetched from the store if it is another host's.
+
+    run_id: the rollout's.
+    """
+    host, branch, pack = rollout.host, rollout.spec.branch, checkpoint.files.pack
+    file = host.paths.checkpoints / f"{checkpoint.id}.json"
+    if checkpoint.host_id == host.host_id or pack is None:
         return checkpoint.files.image
-    async with file_lock(context.paths.root / "locks" / f"{checkpoint.id}.lock"):
+    async with file_lock(host.paths.root / "locks" / f"{checkpoint.id}.lock"):
         kept = await asyncio.to_thread(read_kept, file)
         if kept is not None and kept.checkpoint is not None:
             return kept.checkpoint.files.image
         kept = kept or Kept(
             workflow=checkpoint.rollout,
-            run_id=own.run_id if own is not None else run_id,
+            run_id=branch.run_id if branch is not None else run_id,
             provider=checkpoint.provider,
         )
-        # Of a try that ended before it was whole.
+        # Of an attempt that ended before it was complete.
         await remove_layers(checkpoint.id, kept)
         kept = kept.model_copy(update={"tries": kept.tries + 1})
         await asyncio.to_thread(write_kept, file, kept)
         name = f"{checkpoint.id}.{kept.tries}-1"
-        image = await get_provider(checkpoint.provider).unpack_snapshot(pack, name, context.store)
+        image = await get_provider(checkpoint.provider).unpack_snapshot(pack, name, host.store)
         files = checkpoint.files.model_copy(update={"image": image})
-        here = {"files": files, "host_id": context.host_id, "queue": context.queue}
+        on_host = {"files": files, "host_id": host.host_id, "queue": host.queue}
         if checkpoint.record is not None:
-            await lay_out_record(context, spec, checkpoint.record)
-        mine = kept.model_copy(update={"checkpoint": checkpoint.model_copy(update=here)})
+            await lay_out_record(rollout, checkpoint.record)
+        mine = kept.model_copy(update={"checkpoint": checkpoint.model_copy(update=on_host)})
         await asyncio.to_thread(write_kept, file, mine)
         return image
 
 
-def _root_of(context: WorkerContext, spec: RolloutSpec) -> RolloutPaths:
-    """The results of the root of a rollout's tree, on this host."""
-    return context.results(spec.model_copy(update={"branch": None}))
-
-
 def _pack_record(target: Path, root: RolloutPaths, chain: str) -> None:
-    """Write an archive of what a chain, and those above it, have written."""
+    """Write an archive of what a branch path, and those above it, have written."""
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
         # Else nothing has been written on this host yet.
         if root.root.is_dir():
@@ -116,13 +113,12 @@ def _written(directory: ConfinedDirectory, own: str) -> list[Entry]:
     return [entry for entry in directory.entries(own, skip=is_not_needed) if entry.is_file or entry.is_link]
 
 
-async def lay_out_record(context: WorkerContext, spec: RolloutSpec, record: ArtifactRef) -> None:
-    """Have what a rollout, and those above it, had written until a checkpoint here, but for what is there already."""
-    root = _root_of(context, spec).root
+async def lay_out_record(rollout: Hosted, record: ArtifactRef) -> None:
+    """Write what a rollout, and those above it, had written until a checkpoint, but for files that are there."""
     with tempfile.TemporaryDirectory() as scratch:
         archive = Path(scratch) / "record.tar"
-        await context.store.fetch(record, archive)
-        await asyncio.to_thread(_extract, archive, root)
+        await rollout.host.store.fetch(record, archive)
+        await asyncio.to_thread(_extract, archive, rollout.root_paths.root)
 
 
 def _extract(archive: Path, root: Path) -> None:

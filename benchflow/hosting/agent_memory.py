@@ -1,0 +1,24 @@
+"""Capture an agent's skills and memory before a step and after it, for the reward functions that read them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+from benchflow.contracts.rollout import AgentSession, Step
+from benchflow.hosting.hosted import Hosted
+from benchflow.planes.agent.acp.process import find_account
+from benchflow.planes.reward.memory import capture_memory, directories_of, keep_memory
+
+
+async def keep_step_memory(
+    rollout: Hosted, step: Step, session: AgentSession | None, when: Literal["before", "after"]
+) -> None:
+    """Capture the agent's skills and memory before or after a step, where a reward function reads them."""
+    task, sandbox = rollout.task, rollout.sandbox
+    directories = directories_of(task, rollout.record.skills, rollout.spec.run.allow_code)
+    if not directories:
+        return
+    home = session.home if session is not None else (await find_account(sandbox, task.agent.user or "root")).home
+    capture = await capture_memory(sandbox, directories, home=home, clean=rollout.redact)
+    await asyncio.to_thread(keep_memory, capture, rollout.paths.evidence(step.name), when)

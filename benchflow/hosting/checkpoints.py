@@ -1,0 +1,194 @@
+"""Take checkpoints of a rollout's sandbox on this host, let go of them, and undo what came after one.
+
+What this host has is in files: a record is written before anything is captured, so that what a crash leaves is found by
+the next attempt, or by the reaper once the root of the tree is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchflow.checkpoints import capture, world_digests
+from benchflow.contracts.activities import CheckpointInput, UndoInput, Undone
+from benchflow.contracts.checkpoint import Checkpoint, SessionLayer
+from benchflow.contracts.ids import cut, short_hash, slug
+from benchflow.contracts.rollout import AgentSession, Usage, total
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.errors import BenchFlowError
+from benchflow.hosting.freezing import freeze, thaw
+from benchflow.hosting.host import Host
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.kept import Kept, read_kept, remove_layers, write_kept
+from benchflow.hosting.portable import packed
+from benchflow.hosting.session_files import keep_journals
+from benchflow.hosting.verifier_files import remove_verifiers
+from benchflow.planes.agent.acp.connect import session_rung
+from benchflow.results.undoing import mark_undone_calls, put_undone_aside, undone_place, used_by_children
+from benchflow.store import write_atomic
+
+
+def checkpoint_id(stack: str, run_id: str, node: str, sandbox: str) -> str:
+    """Return the id of a checkpoint, which names images.
+
+    Args:
+        stack: Identity of the stack.
+        run_id: First run of the root's workflow.
+        node: The node of the tree.
+        sandbox: Name of the sandbox: a rollout may reach a node again, in another one.
+    """
+    return f"bf-{cut(slug(node.replace('/', '-')), 24).lower()}-{short_hash(f'{stack}/{run_id}/{node}/{sandbox}', 16)}"
+
+
+async def take_checkpoint(rollout: Hosted, work: CheckpointInput) -> Checkpoint:
+    """Capture the state of the sandbox as of one moment, or return what an earlier attempt has captured."""
+    host, spec = rollout.host, rollout.spec
+    name = checkpoint_id(host.stack, work.run_id, work.node, work.sandbox.name)
+    file = host.paths.checkpoints / f"{name}.json"
+    kept = await asyncio.to_thread(read_kept, file)
+    if kept is not None and kept.checkpoint is not None:
+        await _continue_or_wait(rollout, work)
+        return kept.checkpoint
+    root = spec.branch.root if spec.branch is not None else spec.id
+    kept = kept or Kept(workflow=root, run_id=work.run_id, provider=work.sandbox.provider)
+    # What an earlier attempt has left, by whichever process.
+    await remove_layers(name, kept)
+    kept = kept.model_copy(update={"tries": kept.tries + 1})
+    await asyncio.to_thread(write_kept, file, kept)
+    checkpoint = await _capture(rollout, work, name, kept.tries)
+    if spec.run.branch is not None and spec.run.branch.portable:
+        checkpoint = await packed(rollout, checkpoint)
+    await asyncio.to_thread(write_kept, file, kept.model_copy(update={"checkpoint": checkpoint}))
+    await _continue_or_wait(rollout, work)
+    return checkpoint
+
+
+async def _continue_or_wait(rollout: Hosted, work: CheckpointInput) -> None:
+    """Let the agent's model be called again, or lend the slot of a sandbox that waits for its children."""
+    if not work.goes_on:
+        await wait_frozen(rollout.host, rollout.sandbox)
+    elif (model := rollout.gateway_model(work.session)) is not None:
+        await model.release()
+
+
+async def wait_frozen(host: Host, sandbox: Sandbox) -> None:
+    """Have a sandbox stand still for as long as its children run, and lend its slot."""
+    await freeze(sandbox)
+    host.slots.lend(sandbox.ref.name)
+
+
+async def resume(rollout: Hosted, session: AgentSession | None) -> None:
+    """Have the sandbox continue that has waited for its children, and its agent's model be called again."""
+    await thaw(rollout.sandbox, rollout.paths.root)
+    if (model := rollout.gateway_model(session)) is not None:
+        await model.release()
+
+
+async def _capture(rollout: Hosted, work: CheckpointInput, name: str, number: int) -> Checkpoint:
+    sandbox, ref, branch = rollout.sandbox, work.sandbox, rollout.spec.branch
+    await remove_verifiers(rollout)
+    world = await rollout.world()
+    stateful = world is not None and world.manifest.is_stateful
+    state = world.manifest.state if world is not None else None
+    # Model calls are held from before the capture on, so that the session holds nothing that no copy knows of.
+    session = await _session(rollout, work)
+    digests = None
+    if session is not None and session.rung == "replay" and session.begun is not None:
+        digests = await world_digests(sandbox, world)
+    # Before the capture: afterwards the world may change, and a copy begins with what was captured.
+    observed = await world.observe() if world is not None else ()
+    captured = await capture(
+        f"{name}.{number}",
+        sandbox,
+        rollout.provider,
+        world if stateful else None,
+        paths=state.paths if state is not None else (),
+        counters=lambda: _counters(rollout, work.session),
+    )
+    return Checkpoint(
+        id=name,
+        rollout=branch.root if branch is not None else rollout.spec.id,
+        node=work.node,
+        provider=ref.provider,
+        host_id=ref.host_id,
+        queue=ref.queue,
+        workdir=ref.workdir,
+        created_at=datetime.now(UTC),
+        fence=captured.fence,
+        steps_done=work.steps_done,
+        attempts=captured.attempts,
+        files=captured.files,
+        state=captured.state,
+        session=session,
+        baseline=work.baseline,
+        digests=digests,
+        observed=observed,
+        by_layer=dict(captured.by_layer),
+    )
+
+
+async def _counters(rollout: Hosted, session: AgentSession | None) -> Mapping[str, int | str]:
+    """Return the lengths of the agent's journals."""
+    if session is None:
+        return {}
+    directory = rollout.sessions / session.directory
+    return {f"the agent's journal {name!r}": _size(directory / name) for name in ("in", "out")}
+
+
+async def _session(rollout: Hosted, work: CheckpointInput) -> SessionLayer | None:
+    session = work.session
+    if session is None:
+        return None
+    rung = session_rung(rollout.record, session, rollout.min_resume_mode)
+    said = await asyncio.to_thread(_size, rollout.sessions / session.directory / "out")
+    model = rollout.gateway_model(session)
+    requests = await model.requests() if model is not None else 0
+    return SessionLayer(session=session, rung=rung, said_bytes=said, requests=requests, begun=work.begun)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+# --- undoing --------------------------------------------------------------------------------------------------
+
+
+async def undo(rollout: Hosted, work: UndoInput) -> Undone:
+    """Put aside what the rollout has written since a checkpoint. Nothing runs in its sandbox any more."""
+    paths = await asyncio.to_thread(rollout.make_results_directory)
+    place = undone_place(paths, work.label)
+    # Known only until something is put aside.
+    noted = place.root / "undone.json"
+    if not noted.exists():
+        used = [*await _interrupted(rollout, work), *await asyncio.to_thread(used_by_children, paths, work.untold)]
+        undone = Undone(used=total(used), directory=str(place.root.relative_to(paths.root)))
+        write_atomic(noted, undone.model_dump_json().encode())
+    # The gateway reads the record again when the rollout is back.
+    await rollout.model.forget()
+    if work.sandbox is not None:
+        episode = work.sandbox.episode
+        await asyncio.to_thread(keep_journals, rollout.sessions, episode, place.sessions, rollout.redact)
+
+    def put_aside() -> None:
+        mark_undone_calls(paths.model_calls, work.undone, work.label)
+        put_undone_aside(paths, work.label, undone=work.undone, steps=work.steps, chains=work.chains)
+
+    await asyncio.to_thread(put_aside)
+    return Undone.model_validate_json(noted.read_bytes())
+
+
+async def _interrupted(rollout: Hosted, work: UndoInput) -> list[Usage]:
+    """Return the tokens that were used in the turn under way, as the gateway counted them."""
+    if work.interrupted is None or work.sandbox is None or (model := rollout.gateway_model(work.session)) is None:
+        return []
+    try:
+        used = await model.used_in(work.interrupted)
+    except BenchFlowError:
+        # Nobody knows it any more, and going back does not hang on that.
+        return []
+    return [used] if used is not None else []

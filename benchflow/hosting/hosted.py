@@ -1,0 +1,291 @@
+"""A rollout on this host: what an activity of it reads and owns, each thing once.
+
+The verbs on it are those of `HostedRollout`, which is made of the modules that take a `Hosted`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from benchflow.contracts.agent import TOOLBOX_ROOT, AgentRecord
+from benchflow.contracts.checkpoint import Rung
+from benchflow.contracts.environment import Manifest
+from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.rollout import AgentSession, Failure
+from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxRef
+from benchflow.contracts.task import Task
+from benchflow.errors import BenchFlowError, MissingArtifactError, TaskError
+from benchflow.hosting.blueprint import Blueprint
+from benchflow.hosting.host import Host, TaskFiles
+from benchflow.hosting.model import RolloutModel
+from benchflow.paths import JobPaths, RolloutPaths
+from benchflow.planes.agent.acp.notes import SessionFiles
+from benchflow.planes.agent.registry import record_for
+from benchflow.planes.environment.environment import ManifestEnvironment
+from benchflow.planes.environment.outfit import Outfit
+from benchflow.planes.sandbox import get_provider
+from benchflow.secrets import Redactor, Secrets, agent_references, references
+from benchflow.store import storage_errors
+from benchflow.tasks import verified_in
+
+WORLD_SETUP = "world.json"
+"""File among a sandbox's sessions: how the sandbox was prepared for its world."""
+
+
+class Hosted:
+    """A rollout's task, agent, secrets, paths, sandbox, world and model on this host."""
+
+    def __init__(self, host: Host, spec: RolloutSpec, ref: SandboxRef | None = None) -> None:
+        """Make one of which nothing is read yet. ref: of its sandbox, if it has one."""
+        self.host = host
+        self.spec = spec
+        self._ref = ref
+        self._sandbox: Sandbox | None = None
+        self._files: TaskFiles | TaskError | None = None
+        self._world: ManifestEnvironment | None = None
+
+    @classmethod
+    async def of(cls, host: Host, spec: RolloutSpec, ref: SandboxRef | None = None) -> Self:
+        """Return a rollout with its task read, attached to its sandbox if there is one.
+
+        Raises:
+            SandboxLostError: The sandbox is gone.
+            StoreError: The task's files can't be fetched.
+        """
+        rollout = cls(host, spec, ref)
+        await rollout.read_task()
+        if ref is not None:
+            await rollout.attach()
+        return rollout
+
+    async def read_task(self) -> None:
+        """Read the task. A task that can't be read raises its `TaskError` where it is needed."""
+        try:
+            self._files = await self.host.task(self.spec.task)
+        except TaskError as error:
+            self._files = error
+
+    # --- its task and agent ----------------------------------------------------------------------------------
+
+    @property
+    def files(self) -> TaskFiles:
+        """The task's files on this host. Raises `TaskError` for a task that can't be read."""
+        if isinstance(self._files, TaskError):
+            raise self._files
+        assert self._files is not None, "the task was not read"
+        return self._files
+
+    @cached_property
+    def task(self) -> Task:
+        """The task, whose verifiers run where the job wants them to."""
+        return verified_in(self.files.task, self.spec.run.verify_in, self.spec.run.reward_key)
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the task's files."""
+        return self.files.directory
+
+    @cached_property
+    def record(self) -> AgentRecord:
+        """Registry record of the agent."""
+        return record_for(self.spec.agent)
+
+    @property
+    def has_agent_process(self) -> bool:
+        """Whether the agent is a process, and not the engine itself."""
+        return self.record.protocol not in ("oracle", "none")
+
+    @property
+    def min_resume_mode(self) -> Rung:
+        """The worst way in which a child may resume its parent's session."""
+        branch = self.spec.run.branch
+        return branch.min_session_rung if branch is not None else "fresh"
+
+    # --- secrets -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def secrets(self) -> Secrets:
+        """The named values of the job."""
+        return Secrets.of_job(self.host.paths, self.spec.job_id)
+
+    @cached_property
+    def redact(self) -> Redactor:
+        """Takes the secrets of agent, task and world out of what comes back from a sandbox."""
+        named = {*agent_references(self.spec.agent), *(self.manifest.forward_env.keys if self.manifest else ())}
+        with contextlib.suppress(TaskError):
+            named |= set(references(self.task))
+        return self.secrets.redactor(named)
+
+    @contextlib.contextmanager
+    def redacted_errors(self) -> Iterator[None]:
+        """Take secrets out of the errors of a block: what an agent printed before it failed ends up in histories."""
+        try:
+            yield
+        except BenchFlowError as error:
+            error.message = self.redact.cut(error.message)
+            error.log_tail = self.redact.cut(error.log_tail) if error.log_tail else None
+            error.args = (error.message,)
+            raise
+
+    def redacted(self, failure: Failure) -> Failure:
+        """Return a failure without secrets."""
+        tail = self.redact.cut(failure.log_tail) if failure.log_tail else None
+        return failure.model_copy(update={"message": self.redact.cut(failure.message), "log_tail": tail})
+
+    def env(self, *tables: Mapping[str, str], task: Task | None = None) -> dict[str, str]:
+        """Return the environment of a command in the sandbox, with values put in for names.
+
+        It holds the task's id, if worlds learn it so, the sandbox's variables, and `tables`.
+
+        Args:
+            tables: The phase's own variables; later ones win.
+            task: The task as another sandbox than the agent's has it.
+        """
+        task = task or self.task
+        of_world = self.manifest.task_env(task.name, "exec") if self.manifest else {}
+        return self.secrets.resolve(of_world, task.sandbox.env, *tables)
+
+    # --- paths ---------------------------------------------------------------------------------------------------
+
+    @property
+    def root_paths(self) -> RolloutPaths:
+        """Results of the root of the rollout's tree, on this host."""
+        origin = self.spec.origin
+        elsewhere = self.host.paths.rollouts / self.spec.job_id.replace("/", "_")
+        job = Path(origin.job_dir) if self.host.is_origin(origin) else elsewhere
+        return JobPaths(job).rollout(self.spec.name)
+
+    @property
+    def paths(self) -> RolloutPaths:
+        """The rollout's results on this host."""
+        branch = self.spec.branch
+        return self.root_paths.child(branch.chain) if branch is not None else self.root_paths
+
+    @property
+    def parent_paths(self) -> RolloutPaths:
+        """Results of a child's parent, on this host."""
+        assert self.spec.branch is not None
+        path = self.spec.branch.node.rpartition("/")[0]
+        return self.root_paths.child(path) if path else self.root_paths
+
+    def make_results_directory(self) -> RolloutPaths:
+        """Make the directory of the results. Raises `MissingArtifactError` where the job's directory is gone."""
+        origin, paths = self.spec.origin, self.paths
+        if self.host.is_origin(origin) and not Path(origin.job_dir).is_dir():
+            raise MissingArtifactError(
+                "the job's directory is gone", file=origin.job_dir, remedy="do not move it while the job runs"
+            )
+        with storage_errors(paths.root):
+            paths.root.mkdir(parents=True, exist_ok=True)
+        return paths
+
+    # --- its sandbox ---------------------------------------------------------------------------------------------
+
+    @property
+    def provider(self) -> SandboxProvider:
+        """Provider of the sandbox."""
+        return get_provider(self._ref.provider if self._ref is not None else self.spec.run.sandbox)
+
+    @property
+    def ref(self) -> SandboxRef:
+        """Reference of the sandbox that the rollout has."""
+        assert self._ref is not None, "the rollout has no sandbox"
+        return self._ref
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox that the rollout is attached to."""
+        assert self._sandbox is not None, "the rollout is not attached to its sandbox"
+        return self._sandbox
+
+    async def attach(self, ref: SandboxRef | None = None) -> None:
+        """Attach to the sandbox. Raises `SandboxLostError`."""
+        self._ref = ref or self.ref
+        self._sandbox = await self.host.sandbox(self._ref)
+
+    async def whole_sandbox(self) -> Sandbox:
+        """Return the sandbox as such, of which several rollouts may have a namespace each."""
+        return await self.host.sandbox(self.ref.model_copy(update={"episode": ""}))
+
+    @cached_property
+    def blueprint(self) -> Blueprint:
+        """What the sandbox is made from."""
+        files, jobs_dir = self.files, self.paths.root.parent.parent
+        hidden = (files.directory, files.context, self.spec.task.source, jobs_dir)
+        return Blueprint(
+            self.task,
+            files.directory,
+            files.context,
+            self.spec.task.environment,
+            self.host.directory,
+            get_provider(self.spec.run.sandbox),
+            hidden=tuple(str(path) for path in hidden if path),
+            rebuild=self.spec.run.rebuild,
+        )
+
+    @property
+    def sessions(self) -> Path:
+        """Directory of this host with the files of the sandbox's sessions."""
+        return self.host.paths.sessions / self.ref.name
+
+    @property
+    def session_files(self) -> SessionFiles:
+        """Files of the processes of the sandbox's agents."""
+        return SessionFiles.below(self.sessions)
+
+    def has_mark(self, name: str) -> bool:
+        """Return whether a fact was marked of the sandbox."""
+        return (self.sessions / name).exists()
+
+    def mark(self, name: str) -> None:
+        """Mark a fact of the sandbox, for the attempts and activities to come."""
+        mark = self.sessions / name
+        with storage_errors(mark):
+            mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            mark.touch()
+
+    # --- its world and model -------------------------------------------------------------------------------------
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Manifest of the world, for a task that has one."""
+        return self.spec.task.environment.manifest if self.spec.task.environment else None
+
+    async def world(self) -> ManifestEnvironment | None:
+        """Return the world that the rollout is set in; None for a task without one.
+
+        Raises `FileNotFoundError` where its sandbox was never prepared for it.
+        """
+        environment = self.spec.task.environment
+        if environment is None or self._world is not None:
+            return self._world
+        # A world outlives the rollouts that share its sandbox.
+        whole = await self.whole_sandbox()
+        setup = Outfit.model_validate_json((self.sessions / WORLD_SETUP).read_bytes())
+        self._world = ManifestEnvironment(
+            environment.manifest,
+            whole,
+            self.provider,
+            keeper=setup.keeper(whole),
+            task=self.task.name,
+            env=self.env() | self.secrets.forwarded(environment.manifest),
+            source=environment.source,
+            foreign=(TOOLBOX_ROOT,),
+            probed=self.host.installed.get((self.spec.task.digest, environment.digest)),
+        )
+        return self._world
+
+    @cached_property
+    def model(self) -> RolloutModel:
+        """The gateway's side of the rollout. Its notes are the rollout's own, also where several share a sandbox."""
+        notes = self.session_files.notes / self.ref.episode if self._ref is not None else None
+        parent = self.parent_paths if self.spec.branch is not None else None
+        return RolloutModel(self.host.paths, self.spec, self.record, self.paths, parent, notes)
+
+    def gateway_model(self, session: AgentSession | None) -> RolloutModel | None:
+        """Return the model of a session that reaches it by way of the gateway; None for any other."""
+        return self.model if session is not None and session.model_access == "gateway" else None

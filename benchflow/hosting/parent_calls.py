@@ -1,0 +1,96 @@
+"""The model calls that a child's parent has made, as far as they decide what the gateway does with the child's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.gateway import Replay
+from benchflow.contracts.job import RolloutSpec
+from benchflow.paths import RolloutPaths
+from benchflow.store import storage_errors, write_atomic
+from benchflow.trajectories.growth import turn_of
+from benchflow.trajectories.journal import iterate_journal
+
+
+class ParentCalls:
+    """The calls of a rollout's parent. Of a root, which has none, every method returns nothing."""
+
+    def __init__(
+        self, spec: RolloutSpec, record: AgentRecord, results: RolloutPaths, parent_results: RolloutPaths | None
+    ) -> None:
+        """Make it for one rollout, of which the arguments are."""
+        self._branch = spec.branch
+        self._record = record
+        self._results = results
+        self._parent_results = parent_results
+
+    def prefix(self) -> dict[str, Any]:
+        """Return the fields of `Registration` about the calls that a resumed session has before its first one."""
+        branch = self._branch
+        layer = branch.checkpoint.session if branch is not None else None
+        if branch is None or layer is None or not layer.requests or (layer.rung != "load" and branch.replays is None):
+            return {}
+        return {
+            "prefix": str(self._record_of_parent),
+            "prefix_requests": layer.requests,
+            "prefix_replayed": branch.replays is not None,
+        }
+
+    def replay(self) -> Replay | None:
+        """Return what drives a child's session to where its parent's was: the calls of the turns until there.
+
+        Those of the turn in which the parent was asked something are among them where the child has an answer of its
+        own. The record of them is written beside the child's results.
+        """
+        branch = self._branch
+        if branch is None or (branch.child.answer is None and branch.replays is None):
+            return None
+        done = branch.checkpoint.steps_done
+        first = branch.replays.steps_done if branch.replays is not None else done
+        turns = range(first, done + (branch.child.answer is not None))
+        record = self._copy("asked_before" if branch.replays is None else "session_before")
+        if not record.exists():
+            _copy_calls(self._record_of_parent, turns, record)
+        if branch.replays is None:
+            return Replay(record=str(record))
+        last = max((line["seq"] for line in iterate_journal(record) if line["type"] == "request"), default=None)
+        # Strictly: a request that differs on the way there is answered by nobody.
+        return Replay(record=str(record), until=str(last), strict=True) if last is not None else None
+
+    def left_when_there(self) -> int:
+        """Return how many recorded calls are left when the session is where its parent's was.
+
+        They are those of the turn that comes next, if it is to lead to a question.
+        """
+        from benchflow.gateway.recording import Recording
+
+        branch = self._branch
+        if branch is None or branch.child.answer is None:
+            return 0
+        calls = Recording(self._copy("session_before"), self._record.name.removeprefix("acpx/")).calls
+        return sum(call.answered and not call.side and call.node == turn_of(branch.node) for call in calls)
+
+    @property
+    def _record_of_parent(self) -> Path:
+        assert self._parent_results is not None
+        return self._parent_results.model_calls
+
+    def _copy(self, name: str) -> Path:
+        return self._results.model_calls.with_name(f"{name}.jsonl")
+
+
+def _copy_calls(record: Path, turns: Container[int], target: Path) -> None:
+    """Write the requests of some turns, with their answers, from one record to another."""
+    ids, copied = set(), ""
+    for line in iterate_journal(record):
+        if line["type"] == "request" and line["turn"] in turns:
+            ids.add(line["id"])
+        if line["id"] in ids:
+            copied += json.dumps(line, ensure_ascii=False) + "\n"
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(target, copied.encode(), durable=False)

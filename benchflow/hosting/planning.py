@@ -1,0 +1,128 @@
+"""Plan a rollout: the steps of its task with their limits, and what the workflow needs to know besides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchflow.contracts.activities import RolloutPlan
+from benchflow.contracts.environment import unproven_warning
+from benchflow.contracts.rollout import Step
+from benchflow.contracts.task import Healthcheck, VerifierConfig
+from benchflow.errors import UnsupportedFeatureError
+from benchflow.hosting.clean_room import clean_room_sec
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.readiness import health_limit
+from benchflow.planes.reward.needs import check_scoring, scoring_sec
+from benchflow.tasks import require_supported, turn_prompt
+
+INSTALL_SEC = 1800.0
+"""Most seconds that building an agent's toolbox may take."""
+
+WORLD_SEC = 300.0
+"""Seconds that a world may take beyond its own readiness: to start its services, and to capture its baseline."""
+
+
+def plan(rollout: Hosted) -> RolloutPlan:
+    """Return the plan of a rollout.
+
+    Raises:
+        TaskError: The task can't be read, or not be scored.
+        UnsupportedFeatureError: It asks for something that the sandbox or the engine lacks.
+        MissingSecretError: A variable that it needs is not set.
+    """
+    task, spec, environment = rollout.task, rollout.spec, rollout.spec.task.environment
+    warnings = require_supported(task, rollout.provider.capabilities())
+    rollout.secrets.check(task)
+    rollout.secrets.check_agent(spec.agent)
+    if environment is not None:
+        rollout.secrets.check_world(environment)
+    judging = check_scoring(task, spec.run.judge, spec.run.allow_code)
+    if spec.run.judge.base_url is None:
+        rollout.secrets.check_judges(judging, task)
+    if environment is not None and environment.unproven is not None:
+        warnings = [*warnings, unproven_warning(environment)]
+    return RolloutPlan(
+        steps=_with_branch(rollout, lower(rollout)),
+        strategy=task.multi_step_reward_strategy,
+        has_healthcheck=task.sandbox.healthcheck is not None,
+        build_timeout_sec=task.sandbox.build_timeout_sec,
+        setup_timeout_sec=sum(command.timeout_sec for command in task.sandbox.setup_commands),
+        install_timeout_sec=INSTALL_SEC if rollout.record.install is not None else 0.0,
+        healthcheck_timeout_sec=health_limit(task.sandbox.healthcheck or Healthcheck(command="true")),
+        readiness_timeout_sec=environment.manifest.readiness.timeout_sec + WORLD_SEC if environment else 0.0,
+        warnings=warnings,
+    )
+
+
+def lower(rollout: Hosted) -> list[Step]:
+    """Return the steps of the task: one a turn, scored after each of the task's `steps`, or once."""
+    task, spec = rollout.task, rollout.spec
+
+    def step(index: int, name: str | None, timeout: float | None, verifier: VerifierConfig) -> dict[str, Any]:
+        room_sec = clean_room_sec(rollout.blueprint, name, verifier, spec.run)
+        return {
+            "index": index,
+            "name": name,
+            "agent": spec.agent.name,
+            "model": spec.agent.model,
+            # A new session for each step, which does not know what was said in the one before.
+            "session": index if rollout.has_agent_process else 0,
+            "timeout_sec": _turn_timeout(rollout, timeout),
+            "idle_timeout_sec": spec.run.agent_idle_timeout_sec,
+            "verify_timeout_sec": scoring_sec(task, verifier) + room_sec,
+        }
+
+    if task.scenes:
+        return _of_scenes(rollout, step(0, None, task.agent.timeout_sec, task.verifier))
+    if not task.steps:
+        return [Step(**step(0, None, task.agent.timeout_sec, task.verifier))]
+    return [
+        Step(
+            **step(index, config.name, config.agent.timeout_sec, config.verifier),
+            min_reward=config.min_reward,
+            healthcheck=config.healthcheck is not None,
+        )
+        for index, config in enumerate(task.steps)
+    ]
+
+
+def _of_scenes(rollout: Hosted, common: dict[str, Any]) -> list[Step]:
+    """Return a step a turn; those of a scene are one session, and the state after the last one is scored."""
+    task, agent = rollout.task, rollout.spec.agent
+    wanted = {task.roles[turn.role].agent for scene in task.scenes for turn in scene.turns}
+    if agent.name not in wanted:
+        raise UnsupportedFeatureError(
+            f"the task's scenes are for the agent {', '.join(sorted(wanted))}, not for {agent.name}",
+            file=task.config_file,
+            key="agents.roles",
+            remedy=f"run it with --agent {sorted(wanted)[0]}",
+        )
+    steps: list[Step] = []
+    for session, scene in enumerate(task.scenes):
+        for turn in scene.turns:
+            own = {"role": turn.role, "session": session, "prompt": turn_prompt(task, scene, turn), "scored": False}
+            steps.append(Step(**common | own | {"index": len(steps)}))
+    return [*steps[:-1], steps[-1].model_copy(update={"scored": True})]
+
+
+def _with_branch(rollout: Hosted, steps: list[Step]) -> list[Step]:
+    """Return the steps of a child: its first one with its own prompt, all of its own with its own role."""
+    branch = rollout.spec.branch
+    if branch is None:
+        return steps
+    child, first = branch.child, branch.checkpoint.steps_done
+    prompt = {"prompt": child.prompt} if child.prompt is not None else {}
+    role = {"role": child.role} if child.role is not None else {}
+    own = [step.model_copy(update=role | (prompt if step.index == first else {})) for step in steps[first:]]
+    return [*steps[:first], *own]
+
+
+def _turn_timeout(rollout: Hosted, of_step: float | None) -> float:
+    """Return the seconds of one turn: the job's, else the oracle's own, else the task's, never beyond the deadline."""
+    run = rollout.spec.run
+    candidates = [run.agent_timeout_sec]
+    if rollout.record.protocol == "oracle":
+        candidates.append(rollout.task.oracle.timeout_sec)
+    candidates.append(of_step)
+    wanted = next((limit for limit in candidates if limit is not None), run.deadline_sec)
+    return min(wanted, run.deadline_sec)

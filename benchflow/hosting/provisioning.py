@@ -1,0 +1,160 @@
+"""Provide a rollout's sandbox on this host: its own, or a namespace in the one that all rollouts of a job share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from benchflow.checkpoints import prove
+from benchflow.contracts import ids
+from benchflow.contracts.activities import ProvisionInput, Readied, ReadinessInput
+from benchflow.contracts.job import RolloutSpec, TaskRef
+from benchflow.contracts.sandbox import Sandbox, SandboxRef
+from benchflow.errors import SandboxLostError, SandboxUnavailableError
+from benchflow.host import SlotOwner
+from benchflow.hosting.agent import FROM_CHECKPOINT, prepare_for_agent
+from benchflow.hosting.blueprint import start_within
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.portable import image_of
+from benchflow.hosting.readiness import check_health
+from benchflow.hosting.session_files import remove_journals
+from benchflow.hosting.world import compare_copy, entrypoint_env, prepare_for_world, start_world, take_baseline
+from benchflow.planes.sandbox import get_provider
+from benchflow.results.write import set_aside
+
+CLEAR_LOGS = """rm -rf /logs/agent /logs/verifier /logs/artifacts
+mkdir -m 0777 /logs/agent /logs/artifacts && mkdir -m 0755 /logs/verifier"""
+"""Removes what was left in the places that every rollout finds empty."""
+
+
+def sandbox_name(stack: str, request: ProvisionInput) -> str:
+    """Return the name of the sandbox that a rollout is to be run in."""
+    spec = request.spec
+    if spec.job_run_id is not None:
+        return shared_sandbox(stack, spec.job_run_id, spec.task)
+    return ids.sandbox_name(stack, request.run_id, spec.task.name, request.generation)
+
+
+def shared_sandbox(stack: str, run: str, task: TaskRef) -> str:
+    """Return the name of the sandbox that a job owns. run: the first of the job's workflow."""
+    world = task.environment.manifest.name if task.environment else task.name
+    return ids.shared_sandbox_name(stack, run, world)
+
+
+def slot_owner(request: ProvisionInput) -> SlotOwner:
+    """Return the workflow whose end frees the sandbox and its slot: of a shared one the job, else the rollout."""
+    spec = request.spec
+    if spec.job_run_id is not None:
+        return SlotOwner(spec.job_id, spec.job_run_id)
+    return SlotOwner(spec.id, request.run_id)
+
+
+def sandbox_labels(stack: str, spec: RolloutSpec, owner: SlotOwner, generation: int) -> dict[str, str]:
+    """Return the labels of a sandbox. owner: the workflow whose end is the sandbox's."""
+    return {
+        "benchflow.stack": stack,
+        "benchflow.workflow": owner.workflow,
+        "benchflow.run": owner.run,
+        "benchflow.job": spec.job_name,
+        "benchflow.task": spec.task.name,
+        "benchflow.generation": str(generation),
+        "benchflow.deadline": str(int(time.time() + spec.run.deadline_sec)),
+    }
+
+
+async def provision(rollout: Hosted, request: ProvisionInput, name: str) -> SandboxRef:
+    """Have the sandbox run, set up, with its world started or proved to be the checkpoint's. name: the sandbox's."""
+    paths = await asyncio.to_thread(rollout.make_results_directory)
+    identity = {"run_id": request.run_id, "generation": request.generation}
+    if not request.goes_on:
+        await asyncio.to_thread(set_aside, paths, identity | rollout.spec.model_dump(mode="json"))
+    await _start(rollout, request, name, paths.build_log)
+    if request.checkpoint is None:
+        await rollout.blueprint.set_up(rollout.sandbox, rollout.env(), rollout.secrets)
+        await start_world(rollout)
+    else:
+        await asyncio.to_thread(rollout.mark, FROM_CHECKPOINT)
+        await prove(request.checkpoint, rollout.sandbox, await rollout.world())
+        await rollout.sandbox.control(CLEAR_LOGS)
+    return rollout.ref
+
+
+async def _start(rollout: Hosted, request: ProvisionInput, name: str, build_log: Path) -> None:
+    """Find or start the sandbox, and attach to it."""
+    host, spec, blueprint = rollout.host, rollout.spec, rollout.blueprint
+    labels = sandbox_labels(host.stack, spec, slot_owner(request), request.generation)
+    wanted = blueprint.spec(name, await blueprint.image(log=build_log), labels)
+    wanted = await prepare_for_world(rollout, wanted, build_log)
+    wanted = await prepare_for_agent(rollout, wanted, build_log)
+    if request.checkpoint is not None:
+        # What fits the image that the root began with fits the state that it has come to.
+        image = await image_of(rollout, request.run_id, request.checkpoint)
+        wanted = wanted.model_copy(update={"image": image})
+    start = blueprint.provider.start(
+        wanted,
+        host_id=host.host_id,
+        queue=host.queue,
+        generation=request.generation,
+        secrets=entrypoint_env(rollout),
+    )
+    started = await start_within(start, spec.run.sandbox_setup_timeout)
+    if spec.job_run_id is None:
+        host.keep(started)
+        await rollout.attach(started.ref)
+        return
+    await rollout.attach(started.ref.model_copy(update={"episode": namespace_of(spec, request.run_id)}))
+    # Once a rollout, by a key that is its own.
+    await rollout.sandbox.exec_once("enter", ["sh", "-c", CLEAR_LOGS], cwd="/")
+
+
+def namespace_of(spec: RolloutSpec, run_id: str) -> str:
+    """Return the prefix of a rollout's own things in a sandbox that several use; empty in a sandbox of its own."""
+    return f"e{ids.short_hash(run_id)}-" if spec.job_run_id is not None else ""
+
+
+async def make_ready(rollout: Hosted, wanted: ReadinessInput) -> Readied | None:
+    """Return when the world is healthy, as its manifest and its task say, with the state that it begins with."""
+    world, health, readied = await rollout.world(), rollout.task.sandbox.healthcheck, None
+    if world is not None:
+        ready, must_be_equal = await world.readiness(), rollout.spec.run.require_proven_state
+        changed = await compare_copy(world, wanted.observed, must_be_equal=must_be_equal)
+        readied = Readied(world=ready, differences=changed)
+    if health is not None:
+        await check_health(rollout.sandbox, health, rollout.env())
+    if world is not None and readied is not None:
+        baseline = wanted.baseline or await take_baseline(world, rollout.ref.episode)
+        readied = readied.model_copy(update={"baseline": baseline})
+    return readied
+
+
+async def tear_down(rollout: Hosted) -> None:
+    """Remove the sandbox, or leave the one that the job shares. A sandbox that is gone is success."""
+    host, ref = rollout.host, rollout.ref
+    await rollout.model.forget()
+    if rollout.spec.job_run_id is not None:
+        await _leave(rollout)
+        return
+    sandbox = host.forget(ref.name)
+    if sandbox is not None:
+        await sandbox.stop()
+    else:
+        try:
+            await get_provider(ref.provider).remove(ref.name)
+        except SandboxUnavailableError as error:
+            # Where the provider is gone for good, so is what it had.
+            if error.retryable:
+                raise
+    await asyncio.to_thread(host.release, ref.name)
+
+
+async def _leave(rollout: Hosted) -> None:
+    """End the processes that the agent has left running in a shared sandbox; the world and its state stay."""
+    ref = rollout.ref
+    rollout.host.forget(ref.name, episode=ref.episode)
+    with suppress(SandboxLostError):
+        sandbox: Sandbox = await get_provider(ref.provider).attach(ref)
+        await sandbox.kill_processes()
+        # The results have their copies, and the rollouts to come their share of the disk.
+        await asyncio.to_thread(remove_journals, rollout.sessions, ref.episode)

@@ -1,0 +1,346 @@
+"""End a rollout on disk: logs and artifacts out of the sandbox, the result, its row, and the delivery."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import structlog
+
+from benchflow.confined import ConfinedDirectory
+from benchflow.contracts.activities import ReportInput, ReportResult
+from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.rollout import TRUNCATING, RolloutResult, StepOutcome
+from benchflow.contracts.task import ArtifactSpec
+from benchflow.errors import BenchFlowError, SandboxError, SandboxLostError, TaskError, UnsafePathError
+from benchflow.hosting.clean_room import end_rooms
+from benchflow.hosting.freezing import thaw
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.interruption import is_cancelled
+from benchflow.hosting.portable import lay_out_record
+from benchflow.hosting.session_files import keep_journals
+from benchflow.hosting.world import keep_logs
+from benchflow.paths import JobPaths, RolloutPaths
+from benchflow.planes.sandbox import get_provider, trees
+from benchflow.planes.sandbox.timeouts import awake_timeout
+from benchflow.results.modes import append_rows
+from benchflow.results.write import append_row, write_rollout
+from benchflow.secrets import Redactor
+from benchflow.store import storage_errors
+from benchflow.tasks import prompt_of, unpack, write_pack
+from benchflow.trajectories.journal import read_heads, read_journal
+from benchflow.trajectories.tree import build_tree, with_events
+
+log = structlog.get_logger("benchflow.reports")
+
+COLLECT_SEC = 600.0
+"""Seconds for collecting what a rollout has left: several artifacts of the largest size that is allowed."""
+
+AFTER_CANCEL_SEC = 10.0
+"""Seconds for collecting what a cancelled rollout has left: its end matters more than all of it."""
+
+
+class HostedReport:
+    """The report of a rollout that ends on this host."""
+
+    def __init__(self, rollout: Hosted, report: ReportInput, is_last_attempt: Callable[[], bool]) -> None:
+        """Make it.
+
+        Args:
+            rollout: Of which nothing but the task need be read.
+            report: What the workflow knows of it.
+            is_last_attempt: Returns whether a failure of this attempt ends the attempts.
+        """
+        self._rollout = rollout
+        self._report = report
+        self._is_last_attempt = is_last_attempt
+
+    async def collect_and_write(self) -> ReportResult:
+        """Collect what lies in the sandbox, then write the result."""
+        report, paths = self._report, self._rollout.make_results_directory()
+        warnings = list(report.warnings)
+        was_cancelled = report.status == "cancelled"
+        limit = AFTER_CANCEL_SEC if was_cancelled else COLLECT_SEC
+        try:
+            async with awake_timeout(limit):
+                warnings += await self._collect(paths)
+        except TimeoutError:
+            when = " after the cancellation" if was_cancelled else ", and not to the end"
+            warnings.append(f"logs and artifacts were collected for {limit:g} s{when}")
+        except asyncio.CancelledError:
+            if not is_cancelled():
+                raise
+            warnings.append("logs and artifacts were not all collected: the rollout was cancelled meanwhile")
+        finishing = asyncio.create_task(self._finish(warnings, paths))
+        try:
+            return await asyncio.shield(finishing)
+        except asyncio.CancelledError:
+            if not is_cancelled():
+                finishing.cancel()
+                raise
+            return await finishing
+
+    async def _finish(self, warnings: list[str], paths: RolloutPaths) -> ReportResult:
+        """Write what needs no more of the sandbox."""
+        rollout = self._rollout
+        warnings += await rollout.model.warnings()
+        # Last: nothing that comes out of the sandbox may take their place.
+        episode = rollout.ref.episode
+        warnings += await asyncio.to_thread(keep_journals, rollout.sessions, episode, paths.sessions, rollout.redact)
+        self._report = self._report.model_copy(update={"warnings": warnings})
+        return await self.write()
+
+    async def write_without_sandbox(self) -> ReportResult:
+        """Write the result of a rollout whose sandbox is lost, or that never had one."""
+        if self._report.record is not None:
+            # Its host is lost, and what it had written there.
+            await lay_out_record(self._rollout, self._report.record)
+        self._rollout.make_results_directory()
+        return await self.write()
+
+    # --- collecting ---------------------------------------------------------------------------------------------
+
+    async def _collect(self, paths: RolloutPaths) -> list[str]:
+        """Bring logs and artifacts out of the sandbox. Returns what could not be, as warnings.
+
+        The rewards are known already: what is missing does not change them.
+        """
+        rollout, report = self._rollout, self._report
+        try:
+            await rollout.attach()
+            if report.is_frozen:
+                return ["logs and artifacts were not collected: the rollout was cancelled while it waited for a slot"]
+            await thaw(rollout.sandbox, paths.root)
+            if report.status == "cancelled" and rollout.spec.job_run_id is None:
+                # Nothing in it is needed any more, and what runs there could hold up the collecting.
+                await rollout.sandbox.kill_processes(keep="nothing")
+            task, warnings = rollout.task, await self._collect_logs(paths)
+            done = {outcome.step.name for outcome in report.steps}
+            wanted = [(artifact, paths.artifacts) for artifact in task.artifacts]
+            for step in task.steps:
+                if step.name in done:
+                    artifacts = paths.root / "steps" / step.name / "artifacts"
+                    wanted += [(artifact, artifacts) for artifact in step.artifacts]
+            for artifact, root in wanted:
+                warnings += await self._collect_artifact(artifact, root)
+            return warnings + await self._collect_world(paths)
+        except SandboxError as error:
+            if error.retryable:
+                raise
+            return [f"logs and artifacts could not be collected: {error.message}"]
+
+    async def _collect_logs(self, paths: RolloutPaths) -> list[str]:
+        warnings = []
+        for source, target in (("/logs/agent", paths.agent), ("/logs/artifacts", paths.artifacts)):
+            # Made before: in place of a directory, nothing else comes out of a sandbox.
+            with storage_errors(target):
+                target.mkdir(parents=True, exist_ok=True)
+            try:
+                await self._rollout.sandbox.download(source, target)
+            except SandboxLostError:
+                raise
+            except SandboxError as error:
+                if error.retryable:
+                    raise
+                warnings.append(f"{source} could not be collected: {error.message}")
+        return warnings
+
+    async def _collect_artifact(self, artifact: ArtifactSpec, root: Path) -> list[str]:
+        sandbox = self._rollout.sandbox
+        source = PurePosixPath(sandbox.ref.workdir) / artifact.source
+        relative = PurePosixPath(artifact.destination or str(source).lstrip("/"))
+        try:
+            with storage_errors(root):
+                root.mkdir(parents=True, exist_ok=True)
+                with ConfinedDirectory(root) as directory:
+                    directory.make_directories(str(relative.parent))
+            if not await sandbox.download(str(source), root / relative, exclude=artifact.exclude):
+                return [f"artifact {artifact.source} does not exist"]
+        except SandboxLostError:
+            raise
+        except SandboxError as error:
+            if error.retryable:
+                raise
+            return [f"artifact {artifact.source} could not be collected: {error.message}"]
+        return []
+
+    async def _collect_world(self, paths: RolloutPaths) -> list[str]:
+        try:
+            world = await self._rollout.world()
+            return await keep_logs(world, paths) if world is not None else []
+        except FileNotFoundError:
+            return ["the world was never started"]
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    async def write(self, *, is_lost: bool = False) -> ReportResult:
+        """Write the result, its row and, where the job was submitted on another host, the pack.
+
+        is_lost: the rollout has not reported. What it writes after all stays.
+        """
+        rollout, report, spec, paths = self._rollout, self._report, self._rollout.spec, self._rollout.paths
+        notes: list[str] = []
+        for path, results in report.packs.items():
+            try:
+                await self._fetch_child(path, results)
+            except BenchFlowError as error:
+                # A disk of several hosts may show late what is there.
+                if error.is_outage or (error.retryable and not self._is_last_attempt()):
+                    raise
+                # The reward is in the tree, which the parent was given.
+                notes.append(f"the results of the child {path} are missing: {error.message}")
+        await end_rooms(spec.run.sandbox, paths.root)
+        # A verifier may print what the agent has written.
+        notes += await asyncio.to_thread(_clean, rollout.redact, collected(paths))
+        report = report.model_copy(update={"warnings": report.warnings + notes})
+        events = await asyncio.to_thread(read_heads, paths.trajectory)
+        rewards = await asyncio.to_thread(read_journal, paths.rewards)
+        root, started = spec.begins_at
+        tree = build_tree(spec.id, report.steps[started:], events, rewards, root=root, chain=spec.chain)
+        if report.tree is not None:
+            tree = with_events(report.tree, tree)
+        result = _result(rollout, report, leaves=len(tree.leaves), nodes=len(tree.nodes))
+        if not await asyncio.to_thread(write_rollout, paths, result, tree, self._prompts(), is_lost=is_lost):
+            return ReportResult(directory=str(paths.root))
+        if spec.branch is not None:
+            # Its parent reports it, and the row is the root's.
+            portable = spec.run.branch is not None and spec.run.branch.portable
+            return ReportResult(directory=str(paths.root), pack=await self._packed() if portable else None)
+        if rollout.host.is_origin(spec.origin):
+            job = JobPaths(Path(spec.origin.job_dir))
+            try:
+                await asyncio.to_thread(append_row, job, result)
+                if spec.run.mode is not None:
+                    await asyncio.to_thread(append_rows, job, spec.run.mode, result)
+            except BenchFlowError as error:
+                # What was measured is written. The job's end writes all rows anew, and no rollout is run again for one.
+                log.warning("a row is missing until the job ends", id=spec.id, error=error.message)
+            return ReportResult(directory=str(paths.root))
+        return ReportResult(pack=await self._packed())
+
+    async def _packed(self) -> ArtifactRef:
+        """Put all results of the rollout into the store."""
+        with tempfile.TemporaryDirectory() as scratch:
+            pack = Path(scratch) / "rollout.tar"
+            await asyncio.to_thread(write_pack, self._rollout.paths.root, pack)
+            return await self._rollout.host.store.put_file(pack)
+
+    async def _fetch_child(self, path: str, pack: ArtifactRef) -> None:
+        """Have the results of a child on this host, wherever it was run. path: its branch path."""
+        results = self._rollout.root_paths.child(path)
+        if results.result.exists():
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / "rollout.tar"
+            await self._rollout.host.store.fetch(pack, file)
+            # Files of it on this host are from before its own host was lost.
+            await asyncio.to_thread(shutil.rmtree, results.root, ignore_errors=True)
+            await asyncio.to_thread(unpack, file, results.root)
+
+    def _prompts(self) -> list[dict[str, Any]]:
+        try:
+            task = self._rollout.task
+        except TaskError:
+            return []
+        return [
+            {"step": outcome.step.name, "role": outcome.step.role, "text": prompt_of(task, outcome.step)}
+            for outcome in self._report.steps
+        ]
+
+
+def _result(rollout: Hosted, report: ReportInput, *, leaves: int, nodes: int) -> RolloutResult:
+    """Return the result as it is written. leaves, nodes: of its tree."""
+    spec = rollout.spec
+    failure = report.error or report.verifier_error
+    sandbox = report.sandbox
+    below = [text for text in (report.tree.warnings if report.tree else ()) if text not in report.warnings]
+    about: dict[str, Any] = {"provider": spec.run.sandbox, "provisions": report.generations}
+    if sandbox is not None:
+        capabilities = get_provider(spec.run.sandbox).capabilities()
+        about |= {"name": sandbox.name, "host": sandbox.host_id, "workdir": sandbox.workdir}
+        about |= {"isolation": capabilities.isolation, "image": sandbox.image}
+        about |= {"has_workdir": sandbox.has_workdir}
+    return RolloutResult(
+        rollout_name=spec.name,
+        task_name=spec.task.name,
+        job_name=spec.job_name,
+        workflow_id=spec.id,
+        run_id=report.run_id or None,
+        task_digest=spec.task.digest,
+        agent=spec.agent.name,
+        model=spec.agent.model,
+        repeat=spec.repeat,
+        attempt=spec.attempt,
+        status=report.status,
+        rewards=report.rewards,
+        reward_kind="value" if report.value is not None else "measured",
+        error=report.error,
+        error_category=failure.category if failure else None,
+        verifier_error=report.verifier_error,
+        warnings=[*report.warnings, *below, *(note for step in report.steps for note in _warnings(step))],
+        is_truncated=report.error is not None and report.error.category in TRUNCATING,
+        n_tool_calls=report.n_tool_calls,
+        n_prompts=len(report.steps[spec.begins_at[1] :]),
+        steps=report.steps,
+        sessions=report.sessions,
+        **_totals(report),
+        started_at=datetime.fromtimestamp(report.started_at, UTC),
+        finished_at=datetime.now(UTC),
+        timing=report.timing,
+        sandbox=about,
+        environment=_world(report),
+        tree={"nodes": nodes, "leaves": leaves},
+        session_rung=report.rung,
+        rollbacks=report.rollbacks,
+        directory=str(rollout.paths.root) if rollout.host.is_origin(spec.origin) else None,
+    )
+
+
+def _warnings(step: StepOutcome) -> list[str]:
+    return [*step.turn.warnings, *(step.verify.warnings if step.verify else [])]
+
+
+def collected(paths: RolloutPaths) -> tuple[Path, ...]:
+    """Return the directories of what came out of a sandbox, and may hold secrets until it is redacted."""
+    return (paths.agent, paths.artifacts, paths.verifier, paths.root / "steps", paths.environment / "logs")
+
+
+def _clean(redact: Redactor, directories: Sequence[Path]) -> list[str]:
+    """Take secrets out of directories. One that cannot be looked through as a whole is removed; returns warnings."""
+    notes = []
+    for directory in directories:
+        try:
+            redact.clean_below(directory)
+        except UnsafePathError as error:
+            trees.remove(directory)
+            notes.append(f"{directory.name} is not kept, since secrets cannot be taken out of it: {error.message}")
+    return notes
+
+
+def _totals(report: ReportInput) -> dict[str, Any]:
+    """Return tokens and cost of all turns, as far as they are known."""
+    own = report.steps[report.spec.begins_at[1] :]
+    told = [step.turn.usage for step in own if step.turn.usage is not None] + report.used_below
+    if not told:
+        return {}
+    costs = [usage.cost for usage in told if usage.cost is not None and usage.currency in (None, "USD")]
+    return {
+        "n_input_tokens": sum(usage.input_tokens for usage in told),
+        "n_output_tokens": sum(usage.output_tokens for usage in told),
+        "n_estimated_calls": sum(usage.estimated_calls for usage in told),
+        "cost_usd": sum(costs) if costs else None,
+    }
+
+
+def _world(report: ReportInput) -> dict[str, Any]:
+    """Return the world's name and source, and its state when it became ready."""
+    environment = report.spec.task.environment
+    if environment is None:
+        return {}
+    about = environment.model_dump(mode="json", include={"digest", "source"}) | {"name": environment.manifest.name}
+    return about | (report.readied.model_dump(mode="json") if report.readied is not None else {})

@@ -1,0 +1,226 @@
+"""Run a turn on this host: what comes before it, the agent or the oracle, and what may end it from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Coroutine
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from benchflow.contracts.activities import StepInput
+from benchflow.contracts.failures import failure_of
+from benchflow.contracts.rollout import TurnResult
+from benchflow.errors import (
+    AgentOutputError,
+    BenchFlowError,
+    SandboxLostError,
+    ServiceDiedError,
+    TurnInterruptedError,
+)
+from benchflow.hosting.agent import HostedAgent
+from benchflow.hosting.agent_memory import keep_step_memory
+from benchflow.hosting.agent_turn import AgentTurn, trajectory_writer
+from benchflow.hosting.freezing import thaw
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.interruption import is_cancelled
+from benchflow.hosting.out_of_memory import TurnMemory, explaining_losses
+from benchflow.hosting.readiness import check_health, run_step_setup
+from benchflow.hosting.replays import compared
+from benchflow.hosting.verifier_files import remove_verifiers
+from benchflow.hosting.world import watch_world
+from benchflow.planes.agent.account import AGENT_USER, prepare_account
+from benchflow.planes.agent.acp.bounds import outgrown
+from benchflow.planes.agent.oracle import run_oracle
+from benchflow.planes.reward.hardening import keep_baseline, read_baseline, take_baseline
+from benchflow.planes.reward.verify import config_of
+from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.store import storage_errors
+from benchflow.tasks import prompt_of
+from benchflow.trajectories.journal import NodeWriter
+
+INSTRUCTION = "/instruction.md"
+
+
+class HostedTurn:
+    """One turn of a rollout's agent, of whichever kind."""
+
+    def __init__(self, rollout: Hosted, work: StepInput) -> None:
+        self._rollout = rollout
+        self._work = work
+        self._step = work.step
+        self._key = f"turn-{work.step.index}"
+        """Key of the oracle's command in the sandbox."""
+
+    async def run(self) -> TurnResult:
+        """Run the turn to its end, or resume it where an earlier attempt left it."""
+        rollout, work, sandbox = self._rollout, self._work, self._rollout.sandbox
+        # After a preview that a crash cut off while the agent waited for an answer.
+        await thaw(sandbox, rollout.paths.root)
+        with closing(trajectory_writer(rollout, work)) as writer:
+            memory = TurnMemory(rollout, work, writer)
+            driver = await HostedAgent(rollout).turn_driver(work, writer.skip) if work.session else None
+            started = await (
+                driver.was_begun(self._step.index) if driver is not None else sandbox.was_started(self._key)
+            )
+            if not started:
+                await self._prepare()
+                await self._take_baseline()
+                await memory.begin()
+            prompt = prompt_of(rollout.task, self._step)
+            writer.add([{"type": "user_message", "text": prompt}])
+            acting = AgentTurn(rollout, work, prompt).take(driver, writer) if driver is not None else self._act(writer)
+            try:
+                async with explaining_losses(sandbox):
+                    turn = await self._watched(acting, memory)
+            except (AgentOutputError, ServiceDiedError) as error:
+                await self._end_acting()
+                failure = rollout.redacted(failure_of(error))
+                line = {"type": "service_died"}
+                if isinstance(error, AgentOutputError):
+                    # The process that fills the host's disk may be no child of the agent's any more.
+                    await sandbox.kill_processes()
+                    line = {"type": "agent_error", "category": failure.category}
+                writer.add([line | {"message": failure.message}])
+                turn = TurnResult(stop_reason="error", failure=failure)
+            turn = await memory.judge(turn)
+            first, last = writer.events
+        turn = turn.model_copy(update={"events": last - first})
+        return turn if work.before is None else await compared(rollout, work, turn)
+
+    async def _act(self, writer: NodeWriter) -> TurnResult:
+        """Take a turn of one of the engine's own agents."""
+        if self._rollout.record.protocol == "oracle":
+            return await self._run_oracle(writer)
+        return TurnResult(stop_reason="end_turn")
+
+    async def _watched(self, acting: Coroutine[Any, Any, TurnResult], memory: TurnMemory) -> TurnResult:
+        """Return the turn's result.
+
+        Raises:
+            ServiceDiedError: The world broke before the turn ended.
+            AgentOutputError: The sandbox fills the directory that it shares with this host.
+        """
+        rollout, world = self._rollout, await self._rollout.world()
+        turn = asyncio.ensure_future(acting)
+        watches = [asyncio.ensure_future(memory.watch())]
+        if world is not None:
+            watches.append(asyncio.ensure_future(watch_world(world)))
+        if self._work.session is not None:
+            watches.append(asyncio.ensure_future(outgrown(rollout.session_files.shared)))
+        try:
+            await asyncio.wait([turn, *watches], return_when=asyncio.FIRST_COMPLETED)
+            for watch in watches:
+                if watch.done() and not turn.done():
+                    watch.result()
+            return await turn
+        except SandboxLostError:
+            # It may have ended with the process that the world was.
+            if world is not None:
+                await world.check()
+            raise
+        finally:
+            for task in (turn, *watches):
+                task.cancel()
+            await asyncio.gather(turn, *watches, return_exceptions=True)
+
+    async def _end_acting(self) -> None:
+        """End the agent or oracle, whose turn nobody waits for any more."""
+        with suppress(SandboxLostError):
+            if self._work.session is not None:
+                await HostedAgent(self._rollout).end(self._work.session)
+            else:
+                await self._kill_oracle()
+
+    # --- before it ----------------------------------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        """Bring the instruction and the files of the task's step, run their setup, wait for the step's healthcheck."""
+        rollout, step, session, task = self._rollout, self._step, self._work.session, self._rollout.task
+        sandbox, setup_sec = rollout.sandbox, rollout.spec.run.sandbox_setup_timeout
+        if self._work.goes_on:
+            await sandbox.write_file(INSTRUCTION, prompt_of(task, step))
+            return
+        if step.index and session is not None:
+            # The step before was verified, for which the workspace became the verifier's.
+            await prepare_account(sandbox, rollout.record, session.user, setup_sec)
+        await remove_verifiers(rollout)
+        await keep_step_memory(rollout, step, session, "before")
+        await sandbox.write_file(INSTRUCTION, prompt_of(task, step))
+        if step.name is None:
+            return
+        files, env = task.step_files[step.name], rollout.env()
+        if files.workdir_dir:
+            source = rollout.directory / files.workdir_dir
+            start = "/" if task.starts_in_root(sandbox.ref.has_workdir) else sandbox.ref.workdir
+            await sandbox.upload(source, start)
+            if (source / "setup.sh").is_file():
+                user = task.acts_as(step.name, sandbox.ref.image_user)
+                await run_step_setup(sandbox, step, env, setup_sec, cwd=start, user=user)
+        config = task.steps[step.index]
+        if config.healthcheck is not None:
+            await check_health(sandbox, config.healthcheck, env)
+
+    async def _take_baseline(self) -> None:
+        """Record what the sandbox is before the agent acts in this step, for the verifier after it."""
+        rollout, work, task = self._rollout, self._work, self._rollout.task
+        evidence = rollout.paths.evidence(self._step.name)
+        if work.goes_on and rollout.spec.branch is not None:
+            # What its parent's agent has left is not the image's, whichever rollout continues from there.
+            await asyncio.to_thread(_inherit, rollout.parent_paths.evidence(), evidence)
+        if read_baseline(evidence) is not None:
+            return
+        # Where nobody acts but the engine's own agents, which are trusted, nobody has changed the system.
+        # The user is an agent's nevertheless: the oracle's work is verified as an agent's would be.
+        own = AGENT_USER if task.agent.user in (None, "root", 0, "0") else task.agent.user
+        agent = work.session.user if work.session is not None else own
+        verifier, default = config_of(task, self._step.name).user, task.verifies_as(rollout.sandbox.ref.image_user)
+        baseline = await take_baseline(rollout.sandbox, agent=agent, verifier=verifier, default=default)
+        keep_baseline(baseline, evidence)
+
+    # --- the oracle ---------------------------------------------------------------------------------------------
+
+    async def _run_oracle(self, writer: NodeWriter) -> TurnResult:
+        rollout, step, task = self._rollout, self._step, self._rollout.task
+        source = task.oracle_dir_of(step.name)
+        try:
+            turn, events = await run_oracle(
+                rollout.sandbox,
+                key=self._key,
+                source=rollout.directory / source if source else None,
+                target="/solution" if source and Path(source).name == "solution" else "/oracle",
+                env=rollout.env(task.oracle.env),
+                timeout=step.timeout_sec,
+                cwd="/" if task.starts_in_root(rollout.sandbox.ref.has_workdir) else None,
+                user=task.acts_as(step.name, rollout.sandbox.ref.image_user),
+            )
+        except asyncio.CancelledError:
+            # A cancelled rollout stops its agent; a worker that only shuts down leaves it running.
+            if is_cancelled():
+                with suppress(BenchFlowError):
+                    await see_through(self._kill_oracle())
+            raise
+        if turn.failure is not None and rollout.has_mark(self._stopped):
+            raise TurnInterruptedError("the engine stopped the oracle, and the rollout was not cancelled")
+        writer.add(events)
+        return turn
+
+    async def _kill_oracle(self) -> None:
+        """Kill the oracle, marked before: no later attempt takes the kill for the oracle's own failure."""
+        self._rollout.mark(self._stopped)
+        await self._rollout.sandbox.kill_once(self._key)
+
+    @property
+    def _stopped(self) -> str:
+        return f"{self._rollout.ref.episode}{self._key}.stopped"
+
+
+def _inherit(source: Path, target: Path) -> None:
+    """Copy what was kept before the first turn of a session that began in the parent."""
+    if source.is_dir() and not target.exists():
+        part = target.with_name(".evidence.part")
+        with storage_errors(part):
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(source, part, symlinks=True)
+            part.rename(target)
