@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from benchflow.contracts.config import Turn as Turn
     from benchflow.contracts.images import ImageConfig as ImageConfig
     from benchflow.contracts.images import ImageRef as ImageRef
-    from benchflow.contracts.job import RetryConfig as RetryConfig
     from benchflow.contracts.modes import GrpoMode as GrpoMode
     from benchflow.contracts.modes import ValueMode as ValueMode
+    from benchflow.contracts.retries import RetryConfig as RetryConfig
     from benchflow.contracts.reward import RewardEvent as RewardEvent
     from benchflow.contracts.reward import RewardFunc as RewardFunc
     from benchflow.contracts.reward import RolloutNode as RolloutNode
@@ -77,7 +77,7 @@ _PUBLIC = {
     "ImageRef": "benchflow.contracts.images",
     "JobConfig": "benchflow.contracts.config",
     "LLMJudgeRewardFunc": "benchflow.rubric",
-    "RetryConfig": "benchflow.contracts.job",
+    "RetryConfig": "benchflow.contracts.retries",
     "RewardEvent": "benchflow.contracts.reward",
     "RewardFunc": "benchflow.contracts.reward",
     "Role": "benchflow.contracts.config",

@@ -19,8 +19,9 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.branch import COUNT_KINDS, BranchConfig, ChildSpec, Policy
 from benchflow.contracts.config import JobConfig, Role, RolloutConfig, Scene, Turn
 from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
-from benchflow.contracts.job import AgentSpec, RetryConfig
+from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.modes import GrpoMode, ValueMode
+from benchflow.contracts.retries import RetryConfig
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.errors import ConfigError, UnsupportedFeatureError
 from benchflow.tasks.problems import KeyPath, ProblemError, did_you_mean, dotted

@@ -159,6 +159,11 @@ class StatePaths:
         return GatewayPaths(self.root / "gateway")
 
     @property
+    def checks(self) -> Path:
+        """Directory of the jobs that try worlds."""
+        return self.root / "checks"
+
+    @property
     def rollouts(self) -> Path:
         """Results of rollouts whose job was submitted from another host, until they are in the store."""
         return self.root / "rollouts"
@@ -239,6 +244,16 @@ class JobPaths:
 
     def rollout(self, name: str) -> RolloutPaths:
         return RolloutPaths(self.root / name)
+
+
+TRIAL_FILE = "check.json"
+"""File of the results of a trial: what was found of a world."""
+
+TRIAL_STEP = "trying"
+"""File of the results of a trial that runs: what is tried now."""
+
+WORKSPACE = "workspace.tar"
+"""File of a step's evidence: the archive of its workspace."""
 
 
 def state_label(step: str | None) -> str:
@@ -323,6 +338,10 @@ class RolloutPaths:
     def evidence(self, step: str | None = None) -> Path:
         """What was kept of the sandbox for scoring, after the step of that name if the task has several."""
         return self.root / "steps" / step / "evidence" if step else self.root / "evidence"
+
+    def workspace(self, step: str | None = None) -> Path:
+        """Return the archive of the workspace after a step, for scoring it again."""
+        return self.evidence(step) / WORKSPACE
 
     def judge(self, step: str | None = None) -> Path:
         """What judges were asked and said. Apart from what comes out of a sandbox: it is taken for the judges' own."""

@@ -77,6 +77,7 @@ def make_workers(context: WorkerContext, records: RunningActivities, work: Ongoi
     rollout, job, deciding = RolloutActivities(context), JobActivities(context), DecidingActivities()
     shared_activities: list[Callable[..., Any]] = [
         *(rollout.plan, rollout.provision, rollout.wait_for_slot, rollout.release, rollout.report_without_sandbox),
+        *(rollout.rescore, rollout.try_world),
         *(deciding.decide, deciding.aggregate, PreflightActivities(context).preflight),
         *(job.name_rollouts, job.rollout_states, job.host_status, job.finish_job),
         LostActivities(context).report_lost,

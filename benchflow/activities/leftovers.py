@@ -1,7 +1,8 @@
 """Removes what jobs leave on a host after they are over, and what only saved time: by age, and slowly.
 
-These are results that went to the store, unpacked tasks, and the bulk of messages. Nothing says of them that they are
-needed, so nothing goes that was written or used since the oldest open workflow began, or within the time of retention.
+These are results that went to the store, unpacked tasks, trials of worlds, and the bulk of messages. Nothing says of
+them that they are needed, so nothing goes that was written or used since the oldest open workflow began, or within the
+time of retention.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Leftovers:
         newest = min(began, time.time()) - self.context.options.leftovers_retain_days * 86_400
         paths, backend = self.context.paths, self.context.store.backend
         removed = 0
-        for root in (paths.rollouts, paths.tasks):
+        for root in (paths.rollouts, paths.tasks, paths.checks):
             for directory in await asyncio.to_thread(_entries, root):
                 async with self._failures.item(f"{root.name}/{directory.name}"):
                     removed += await asyncio.to_thread(_remove_directory, directory, newest)

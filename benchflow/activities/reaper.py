@@ -1,7 +1,7 @@
 """The reaper: removes the sandboxes of this stack, on this host, whose workflow is over.
 
 A terminated workflow runs no code, and a killed worker cleans nothing up; so every worker looks, when it starts and
-from time to time. It touches only what carries the label of its own stack.
+from time to time. It touches only what carries the label of its own stack, or of a process of this host that is gone.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from benchflow.executions import is_not_found
 from benchflow.hosting.kept import read_kept, remove_kept
 from benchflow.hosting.session_files import remove_sessions
 from benchflow.planes.sandbox import get_provider, provider_names
+from benchflow.planes.sandbox.owners import OF_A_PROCESS, OWNER_LABEL, is_abandoned
 from benchflow.rounds import Failures
 
 log = structlog.get_logger("benchflow.reaper")
@@ -56,7 +57,7 @@ class Reaper:
             async with self._failures.item(f"provider {name}", ITEM_SEC):
                 provider = get_provider(name)
                 try:
-                    owned = await provider.owned(self.context.stack)
+                    owned = [*await provider.owned(self.context.stack), *await provider.owned(OF_A_PROCESS)]
                 except BenchFlowError as error:
                     # A provider that cannot be asked (no daemon) has nothing that could be removed now.
                     log.debug("cannot reap", provider=name, error=error.message)
@@ -165,6 +166,8 @@ class Reaper:
 
     async def _is_over(self, sandbox: OwnedSandbox) -> bool:
         labels = sandbox.labels
+        if labels.get("benchflow.stack") == OF_A_PROCESS:
+            return is_abandoned(labels.get(OWNER_LABEL, ""))
         workflow, run = labels.get("benchflow.workflow"), labels.get("benchflow.run")
         if not workflow or not run:
             return False

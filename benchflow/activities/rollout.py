@@ -33,13 +33,18 @@ from benchflow.contracts.activities import (
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.rescoring import AgentlessScore
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.rollout import TurnResult
 from benchflow.contracts.sandbox import SandboxRef
+from benchflow.contracts.scoring import AgentlessInput
 from benchflow.errors import HostFullError
 from benchflow.hosting.checkpoints import wait_frozen
 from benchflow.hosting.kept import remove_kept
+from benchflow.hosting.rescoring import StoredScoring
 from benchflow.hosting.rollout import HostedRollout
+from benchflow.hosting.scoring_basis import ScoringBasis
+from benchflow.hosting.trial import HostedTrial
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 _OF_ATTEMPT = 0.95
@@ -58,7 +63,19 @@ class RolloutActivities:
 
     @activity.defn(name=names.PLAN)
     async def plan(self, spec: RolloutSpec) -> RolloutPlan:
+        if spec.stored is not None:
+            return await StoredScoring(await ScoringBasis.of(self.context, spec, "")).plan()
+        if spec.trial is not None:
+            return HostedTrial(await HostedRollout.of(self.context, spec), "").plan()
         return (await HostedRollout.of(self.context, spec)).plan()
+
+    @activity.defn(name=names.RESCORE)
+    async def rescore(self, work: AgentlessInput) -> AgentlessScore:
+        return await StoredScoring(await ScoringBasis.of(self.context, work.spec, work.run_id)).rescore()
+
+    @activity.defn(name=names.TRY_WORLD)
+    async def try_world(self, work: AgentlessInput) -> AgentlessScore:
+        return await HostedTrial(await HostedRollout.of(self.context, work.spec), work.run_id).run()
 
     # --- its sandbox ---------------------------------------------------------------------------------------------
 

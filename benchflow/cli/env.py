@@ -59,14 +59,16 @@ def check(
     Exit status: 0 all that is declared holds, 1 something does not, 2 the
     manifest is wrong or does not fit the task.
     """
+    from benchflow.cli.in_job import run_in_job
     from benchflow.cli.screen import console, print_error, print_json
-    from benchflow.cli.world import NO_TASK, run_to_its_end, setting_of, tried
+    from benchflow.jobs.trial import NO_TASK, plan_trial, try_world
 
-    setting = setting_of(manifest, task, sandbox, write or [])
+    plan = plan_trial(manifest, task, sandbox, write or [])
     screen = console(stderr=True)
     waiting = screen.waiting("") if screen.is_terminal else None
     with waiting or nullcontext():
-        found = run_to_its_end(tried(setting, lambda what: waiting.tell(f"{what} …") if waiting else None, task))
+        tell = lambda what: waiting.tell(f"{what} …") if waiting else None  # noqa: E731
+        found = run_in_job(lambda on_start: try_world(plan, tell, on_start))
     if as_json:
         print_json({"ok": found.ok, **found.model_dump(mode="json")})
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from benchflow.cli.terminal import Screen
     from benchflow.contracts.rollout import Failure
-    from benchflow.rescoring import Request, RescoredRollout, Rescoring
-    from benchflow.rescoring.job import Tell
+    from benchflow.jobs import Job
+    from benchflow.rescoring import OnUpdate, Request, RescoredRollout, Rescoring
 
 _SIGNS = {
     "unchanged": ("=", "dim"),
@@ -172,7 +172,7 @@ def _run(directory: Path, request: Request, screen: Screen) -> Rescoring:
             parts = (f"{rollout.outcome:10}", _reward_change(rollout), _label(rollout), _why(rollout))
             screen.print(line("  ".join(part for part in parts if part)), soft_wrap=True)
 
-        return _to_its_end(directory, request, say)
+        return _rescored(directory, request, say, screen)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -189,22 +189,24 @@ def _run(directory: Path, request: Request, screen: Screen) -> Rescoring:
         def move(rollout: RescoredRollout, done: int, total: int) -> None:
             progress.update(bar, completed=done, total=total, last=line(rollout.task_name).plain)
 
-        return _to_its_end(directory, request, move)
+        return _rescored(directory, request, move, screen)
 
 
-def _to_its_end(directory: Path, request: Request, tell: Tell) -> Rescoring:
-    from benchflow.cli.world import run_to_its_end
-    from benchflow.planes.sandbox import close_providers
+def _rescored(directory: Path, request: Request, on_update: OnUpdate, screen: Screen) -> Rescoring:
+    """Run the job that scores. Ctrl-C cancels it; what is complete by then stays."""
+    from benchflow.cli.in_job import run_in_job
+    from benchflow.cli.terminal import Text
     from benchflow.rescoring import rescore
-    from benchflow.rescoring.sandboxes import OWNER
 
-    async def work() -> Rescoring:
-        try:
-            return await rescore(directory, request, tell=tell)
-        finally:
-            await close_providers(OWNER)
+    async def work(on_start: Callable[[Job], None]) -> Rescoring:
+        def show(job: Job) -> None:
+            on_start(job)
+            if (ui := job.engine.ui_of(job.id)) is not None:
+                screen.print(Text(f"Web UI   {ui}", "dim"), soft_wrap=True)
 
-    return run_to_its_end(work())
+        return await rescore(directory, request, on_update=on_update, on_start=show)
+
+    return run_in_job(work)
 
 
 # --- for people ------------------------------------------------------------------------------------------

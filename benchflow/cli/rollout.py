@@ -100,7 +100,7 @@ def choose(name: str, jobs_dir: Path) -> Chosen:
     paths = JobPaths.of(jobs_dir, job)
     spec = read_spec(paths)
     origin = _origin(paths, spec)
-    every = [Chosen(paths, spec, index, origin) for index in range(spec.total)]
+    every = [Chosen(paths, spec, index, origin) for index in spec.indices]
     wanted = wanted.strip("/")
     found = [one for one in every if wanted in ("", one.id, one.paths.root.name)]
     found = found or [one for one in every if wanted == one.task]
@@ -117,16 +117,16 @@ def _origin(job: JobPaths, spec: JobSpec) -> str | None:
 
     The names of the rollouts' directories are made of that id, which their own configurations hold.
     """
-    from benchflow.rescoring.stored import read_rollout_spec
+    from benchflow.results.stored_rollouts import read_rollout_spec
 
     job_id = ids.job_id(job.root.name, str(job.root.parent))
-    own = {spec.rollout_name(job_id, index) for index in range(spec.total)}
+    own = {spec.rollout_name(job_id, index) for index in spec.indices}
     for directory in sorted(job.root.iterdir()):
         if directory.name in own or "__" not in directory.name or directory.is_symlink():
             continue
         with contextlib.suppress(ResultFileError):
             rollout = read_rollout_spec(RolloutPaths(directory))
-            if rollout.index < spec.total and spec.rollout_name(rollout.job_id, rollout.index) == directory.name:
+            if rollout.index in spec.indices and spec.rollout_name(rollout.job_id, rollout.index) == directory.name:
                 return rollout.job_id
     return None
 

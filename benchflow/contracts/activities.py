@@ -92,6 +92,8 @@ class RolloutPlan(Model):
     install_timeout_sec: float = 0.0
     healthcheck_timeout_sec: float = 0.0
     warnings: list[str] = []
+    scoring_timeout_sec: float = 0.0
+    """Limit of all that a rollout without an agent does: its scoring."""
 
 
 class ProvisionInput(Model):

@@ -17,8 +17,9 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.branch import BranchConfig
 from benchflow.contracts.error_limit import DEFAULT_ERRORS
 from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sampling
-from benchflow.contracts.job import MAX_WINDOW, AgentSpec, Keep, RetryConfig
+from benchflow.contracts.job import MAX_WINDOW, AgentSpec, Keep
 from benchflow.contracts.modes import JobMode
+from benchflow.contracts.retries import RetryConfig
 from benchflow.contracts.reward import LENIENT_VARIABLE, JudgeSettings
 from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.task import VerifierMode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
 
@@ -18,53 +19,19 @@ from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sam
 from benchflow.contracts.lost import LostGroup, SweepState
 from benchflow.contracts.modes import JobMode
 from benchflow.contracts.options import WorkflowOptions
+from benchflow.contracts.rescoring import RescoringSpec, StoredRef
+from benchflow.contracts.retries import RetryConfig
 from benchflow.contracts.reward import JudgeSettings
-from benchflow.contracts.rollout import Failure, Permissions, Phase, Question, RolloutOutcome, RolloutResult
+from benchflow.contracts.rollout import Failure, Permissions, Phase, Question, RolloutOutcome
 from benchflow.contracts.slots import PooledAccount
 from benchflow.contracts.task import VerifierMode
+from benchflow.contracts.trial import TrialSpec
 
 MAX_WINDOW = 500
 """Most rollouts of one job that are open at a time."""
 
 Keep = Literal["evidence", "workspace"]
 """What is kept of a sandbox to score it again: what its scorers read, or the whole workspace as well."""
-
-
-class RetryConfig(Model):
-    """When a rollout is run again, from its root, because of how it failed.
-
-    max_retries: further attempts a rollout. The n-th waits min_wait_sec * wait_multiplier**(n-1) seconds, at most
-    max_wait_sec. categories: the error categories that are worth another attempt; by default those in which the engine,
-    and not the task or the agent, was in trouble. docs/errors.md lists all of them.
-    """
-
-    max_retries: int = Field(default=2, ge=0)
-    wait_multiplier: float = Field(default=2.0, ge=1)
-    min_wait_sec: float = Field(default=1.0, ge=0)
-    max_wait_sec: float = Field(default=30.0, ge=0)
-    categories: tuple[str, ...] = (
-        "agent_connection",
-        "gateway",
-        "sandbox",
-        "sandbox_lost",
-        "stack",
-        "store",
-    )
-
-    def allows(self, ended: RolloutOutcome | RolloutResult) -> bool:
-        """Return whether a rollout that has ended so is run again."""
-        failure = ended.error or ended.verifier_error
-        if ended.status != "errored" or failure is None:
-            return False
-        return failure.category in self.categories and ended.attempt <= self.max_retries
-
-    def wait(self, attempt: int) -> float:
-        """Seconds to wait after attempt number `attempt` (from 1)."""
-        try:
-            growth = min(self.wait_multiplier ** (attempt - 1), 1e9)
-        except OverflowError:
-            growth = 1e9
-        return min(self.min_wait_sec * growth, self.max_wait_sec)
 
 
 class AgentSpec(Model):
@@ -181,14 +148,30 @@ class JobSpec(Model):
     concurrency: int | None = Field(default=None, ge=1, le=MAX_WINDOW)
     """Sandboxes at a time, as it was last started. No part of the digest. None of jobs older than this field."""
 
+    rescoring: RescoringSpec | None = None
+    """Makes it a job that scores stored rollouts again: those of the job whose tasks, agents and repeats it has."""
+
+    trial: TrialSpec | None = None
+    """Makes it a job that tries the world of its only task."""
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """Indices of its rollouts."""
+        if self.rescoring is not None:
+            return sorted(self.rescoring.rollouts)
+        return range(len(self.tasks) * len(self.agents) * self.repeats)
+
     @property
     def total(self) -> int:
-        return len(self.tasks) * len(self.agents) * self.repeats
+        """Number of its rollouts."""
+        return len(self.indices)
 
     @property
     def is_persistent(self) -> bool:
         """Whether all rollouts share one sandbox, one after another."""
-        return any(task.environment and task.environment.manifest.isolation == "persistent" for task in self.tasks)
+        worlds = [task.environment.manifest for task in self.tasks if task.environment is not None]
+        has_agents = self.rescoring is None and self.trial is None
+        return has_agents and any(world.isolation == "persistent" for world in worlds)
 
     def coordinates(self, index: int) -> tuple[int, int, int]:
         """(task, agent, repeat) indices of the rollout number `index`: repeats outermost, then tasks, then agents."""
@@ -222,6 +205,8 @@ class JobSpec(Model):
             run=self.run,
             origin=origin,
             job_run_id=run_id if self.is_persistent else None,
+            stored=self.rescoring.stored(index) if self.rescoring is not None else None,
+            trial=self.trial,
         )
 
 
@@ -251,6 +236,12 @@ class RolloutSpec(Model):
     branch: BranchOrigin | None = None
     options: WorkflowOptions = WorkflowOptions()
     """Timing of its workflow: the job's."""
+
+    stored: StoredRef | None = None
+    """The stored rollout that is scored again, in place of running an agent."""
+
+    trial: TrialSpec | None = None
+    """How its world is tried, in place of running an agent."""
 
     @property
     def chain(self) -> str:

@@ -27,6 +27,8 @@ AGGREGATE = "aggregate"
 UNDO = "undo"
 HOST_STATUS = "host_status"
 REPORT_WITHOUT_SANDBOX = "report_without_sandbox"
+RESCORE = "rescore"
+TRY_WORLD = "try_world"
 
 # Activities of a job.
 NAME_ROLLOUTS = "name_rollouts"

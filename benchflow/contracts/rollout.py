@@ -360,6 +360,9 @@ class RolloutResult(Model):
     tree: dict[str, Any] = {}
     session_rung: Literal["process", "load", "replay", "fresh"] | None = None
     rollbacks: list[Rollback] = []
+    stored: str | None = None
+    """Of a rollout that was scored again: the directory of the stored one, in the directory of its own job."""
+
     directory: str | None = None
     trajectory: list[dict[str, Any]] = Field(default_factory=list)
 

@@ -18,7 +18,7 @@ from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow.contracts.task import SandboxConfig, Task, VerifierConfig
 from benchflow.errors import ImagePullError, SandboxStartError, UnsupportedFeatureError
-from benchflow.hosting.images import image_config, world_image_config
+from benchflow.hosting import images
 from benchflow.hosting.readiness import check_health, health_limit, run_setup_commands
 from benchflow.planes.agent.account import AGENT_USER
 from benchflow.planes.reward.hardening import HardeningBaseline, take_baseline
@@ -98,28 +98,29 @@ class Blueprint:
         manifest = environment.manifest
         if manifest.image is not None:
             with _named_by(environment):
-                return await self.provider.build(await self._world_image(environment), log=log)
+                return await self.provider.build(await self.world_image_config(environment), log=log)
         config = await self._own_image()
         assert manifest.base_image is not None
         if environment.image is not None:
-            below = await self._world_image(environment)
+            below = await self.world_image_config(environment)
             made = await self.provider.build(below, log=log.with_name("base-image.log") if log else None)
             config = config.model_copy(update={"bases": {manifest.base_image: made.reference}})
         return await self.provider.build(config, log=log)
 
     async def _own_image(self) -> ImageConfig:
         target = (self.table or self.task.sandbox).workdir
-        return await image_config(
+        return await images.image_config(
             self.task, self.directory, self.external, self.hidden, files_target=target, rebuild=self.rebuild
         )
 
-    async def _world_image(self, environment: EnvironmentRef) -> ImageConfig:
+    async def world_image_config(self, environment: EnvironmentRef) -> ImageConfig:
         """Return the configuration of the manifest's image: made from its `image/`, or one that is there."""
         timeout = self.task.sandbox.build_timeout_sec
         if environment.image is None:
-            return ImageConfig(image=environment.manifest.image, timeout_sec=timeout)
+            manifest = environment.manifest
+            return ImageConfig(image=manifest.image or manifest.base_image, timeout_sec=timeout)
         directory = await self.frozen(environment.image)
-        return await world_image_config(directory, timeout, self.hidden, rebuild=self.rebuild)
+        return await images.world_image_config(directory, timeout, self.hidden, rebuild=self.rebuild)
 
     # --- the sandbox -----------------------------------------------------------------------------------------
 

@@ -16,24 +16,26 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.failures import error_of, failure_of
 from benchflow.contracts.job import RunConfig
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.rollout import Failure
-from benchflow.contracts.sandbox import Sandbox, SandboxRef
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec, VerifierConfig
 from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
 from benchflow.hosting.blueprint import Blueprint
 from benchflow.hosting.interruption import is_cancelled
-from benchflow.planes.reward.capture import WORKSPACE, keep_artifacts, keep_workspace, kept_workspace
+from benchflow.paths import WORKSPACE
+from benchflow.planes.reward.capture import keep_artifacts, keep_workspace, kept_workspace
 from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline, read_baseline
-from benchflow.planes.reward.placement import PUT_SEC, put_work
+from benchflow.planes.reward.placement import PUT_SEC, put_work, put_workspace
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -119,11 +121,14 @@ class CleanRoom:
     """Name of its sandbox."""
 
     labels: dict[str, str]
-    beside: SandboxRef
-    """The agent's sandbox, on whose host it is started."""
+    where: Mapping[str, Any]
+    """Arguments of `provider.start` that say on which host it is started."""
 
-    evidence: Path
-    """Where `keep_for_room` kept the agent's work."""
+    notes: Path
+    """Directory of the room's own notes."""
+
+    work: Path
+    """Directory in which the agent's work was kept."""
 
     env: dict[str, str]
     """Environment of the task's commands in it."""
@@ -135,25 +140,33 @@ class CleanRoom:
     start_sec: float
     """Limit of its start."""
 
+    is_clean: bool = True
+    """Whether it is the verifier's alone. Otherwise it stands for the agent's sandbox, and gets the workspace only."""
+
+    on_removed: Callable[[str], None] = lambda name: None
+    """Called with its name after it was removed."""
+
     async def open(self) -> Sandbox:
         """Find the sandbox, or make it, with the agent's work in it."""
-        name = self.evidence / _ROOM / _NAME
+        name = self.notes / _NAME
         with storage_errors(name):
             name.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(name, self.name.encode(), durable=False)
-        where = self.beside.model_dump(include={"host_id", "queue", "generation"})
-        sandbox = await self.blueprint.start_alone(self.name, self.labels, self.start_sec, **where)
+        sandbox = await self.blueprint.start_alone(self.name, self.labels, self.start_sec, **self.where)
         if not await sandbox.was_started(_ARRIVED):
             await self.blueprint.make_ready(sandbox, self.env, self.secrets)
-            keep_baseline(await self.blueprint.room_baseline(sandbox, self.user), self.evidence / _ROOM)
-            await put_for_room(sandbox, self.evidence)
+            if self.is_clean:
+                keep_baseline(await self.blueprint.room_baseline(sandbox, self.user), self.notes)
+                await put_for_room(sandbox, self.work)
+            else:
+                await put_workspace(sandbox, kept_workspace(self.work))
             # After a crash, what the verifier has begun to do there must not be undone.
             await sandbox.exec_once(_ARRIVED, ["true"], cwd="/")
         return sandbox
 
     def baseline(self) -> HardeningBaseline | None:
         """Return what the open room was before the agent's work came."""
-        return read_baseline(self.evidence / _ROOM)
+        return read_baseline(self.notes)
 
     async def once(self, verify: Callable[[], Awaitable[VerifyResult]]) -> VerifyResult:
         """Run a verifier in the room once; then remove the room, and what was kept for it alone.
@@ -161,32 +174,45 @@ class CleanRoom:
         verify: raises `VerifierError` for what counts as an answer, too. A worker that only shuts down, or is to try
         again, leaves the room to the next one.
         """
-        file = self.evidence / _VERDICT
+        file = self.work / _VERDICT
         if not file.exists():
-            try:
-                verdict = _Verdict(result=await verify())
-            except asyncio.CancelledError:
-                if is_cancelled():
-                    await see_through(self._remove())
-                raise
-            except VerifierError as error:
-                if error.retryable:
-                    raise
-                verdict = _Verdict(failure=failure_of(error, "verify"))
-            except BenchFlowError as error:
-                if not error.retryable:
-                    await self._remove()
-                raise
-            write_atomic(file, verdict.model_dump_json().encode(), durable=False)
-        await self._remove()
-        await asyncio.to_thread(shutil.rmtree, self.evidence / _ROOM, ignore_errors=True)
+            async with self.kept_for_retries():
+                try:
+                    verdict = _Verdict(result=await verify())
+                except VerifierError as error:
+                    if error.retryable:
+                        raise
+                    verdict = _Verdict(failure=failure_of(error, "verify"))
+                write_atomic(file, verdict.model_dump_json().encode(), durable=False)
+        await self.remove()
+        await asyncio.to_thread(shutil.rmtree, self.notes, ignore_errors=True)
         verdict = _Verdict.model_validate_json(file.read_bytes())
         if verdict.result is None:
             assert verdict.failure is not None
             raise error_of(verdict.failure)
         return verdict.result
 
-    async def _remove(self) -> None:
-        # The reaper finds what cannot be removed now, once the rollout is over.
+    @asynccontextmanager
+    async def kept_for_retries(self) -> AsyncIterator[None]:
+        """Remove the room when a block fails for good. One that is interrupted or retried leaves it to the next one."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if is_cancelled():
+                await see_through(self.remove())
+            raise
+        except BenchFlowError as error:
+            if not error.retryable:
+                await self.remove()
+            raise
+
+    async def remove(self) -> None:
+        """Remove the sandbox. What can't be removed now the reaper finds, once the rollout is over."""
         with suppress(BenchFlowError):
             await self.blueprint.provider.remove(self.name)
+        self.on_removed(self.name)
+
+
+def room_notes(evidence: Path) -> Path:
+    """Return the directory of a clean room's notes, beside a step's evidence."""
+    return evidence / _ROOM

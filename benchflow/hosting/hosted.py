@@ -214,7 +214,9 @@ class Hosted:
     @cached_property
     def blueprint(self) -> Blueprint:
         """What the sandbox is made from."""
-        files, jobs_dir = self.files, self.paths.root.parent.parent
+        files, spec = self.files, self.spec
+        results = Path(spec.stored.directory) if spec.stored is not None else self.paths.root
+        jobs_dir = results.parent.parent
         hidden = (files.directory, files.context, self.spec.task.source, jobs_dir)
         return Blueprint(
             self.task,

@@ -297,6 +297,7 @@ def _result(rollout: Hosted, report: ReportInput, *, leaves: int, nodes: int) ->
         tree={"nodes": nodes, "leaves": leaves},
         session_rung=report.rung,
         rollbacks=report.rollbacks,
+        stored=Path(spec.stored.directory).name if spec.stored is not None else None,
         directory=str(rollout.paths.root) if rollout.host.is_origin(spec.origin) else None,
     )
 

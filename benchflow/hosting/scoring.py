@@ -24,7 +24,7 @@ from benchflow.errors import BenchFlowError, RewardFuncError
 from benchflow.host import SlotOwner
 from benchflow.hosting.agent import HostedAgent
 from benchflow.hosting.agent_memory import keep_step_memory
-from benchflow.hosting.clean_room import CleanRoom, keep_for_room
+from benchflow.hosting.clean_room import CleanRoom, keep_for_room, room_notes
 from benchflow.hosting.freezing import freeze, thaw
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.out_of_memory import explaining_losses, verifier_note
@@ -219,7 +219,8 @@ class ScoredStep:
             blueprint,
             ids.clean_room_name(ref.name, run_id, verifier.key),
             sandbox_labels(rollout.host.stack, rollout.spec, SlotOwner(rollout.spec.id, run_id), ref.generation),
-            ref,
+            ref.model_dump(include={"host_id", "queue", "generation"}),
+            room_notes(evidence),
             evidence,
             rollout.env(task=blueprint.task),
             self.config.user,

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import TemporalError, WorkflowAlreadyStartedError
+from temporalio.exceptions import TemporalError
 from temporalio.service import RPCError
 
-from benchflow import secrets, stack
+from benchflow import stack
 from benchflow.contracts import ids, names
-from benchflow.contracts.base import MAX_MESSAGE_BYTES
-from benchflow.contracts.error_limit import Decision, ErrorLimit
+from benchflow.contracts.error_limit import Decision
 from benchflow.contracts.job import (
     CancelRollout,
-    JobInput,
     JobOutcome,
     JobProgress,
     JobSpec,
@@ -35,38 +31,16 @@ from benchflow.contracts.job import (
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import BenchFlowError, JobNotFoundError, ServerUnavailableError, StackError
 from benchflow.executions import find_pack, find_trouble, require_not_found
-from benchflow.host import host_id, locked, make_state_private
 from benchflow.jobs.engine import Engine, ServerWait
-from benchflow.jobs.identity import (
-    check_jobs_dir,
-    check_results,
-    claim,
-    pending_indices,
-    record_options,
-    require_fitting,
-    require_space,
-    unclaim,
-)
-from benchflow.jobs.plan import JobPlan, freeze
-from benchflow.jobs.preflight import check_models
 from benchflow.paths import JobPaths, RolloutPaths, StatePaths
-from benchflow.planes.reward.needs import check_scoring
-from benchflow.planes.sandbox import get_provider
 from benchflow.results.lost import lost_spec, write_missing
 from benchflow.results.summary import Summary, read_results, read_spec, write_summary
 from benchflow.results.write import next_attempt, put_aside
-from benchflow.sanitise import sanitised_markdown
-from benchflow.store import Store, check_reach
+from benchflow.store import Store
 from benchflow.stored_files import require_directory
 from benchflow.tasks import unpack
-from benchflow.temporal import cluster_target
-from benchflow.workflows.job_details import job_attributes
-from benchflow.workflows.options import SHARED_QUEUE
 
 LOOK_EVERY_SEC = 1.0
-JOB_TASK_TIMEOUT = timedelta(minutes=1)
-"""Limit of a workflow task of a job, which may name a thousand rollouts on a host that is busy with others."""
-
 SOON = timedelta(seconds=5)
 """How long a look at a workflow may take."""
 
@@ -92,7 +66,7 @@ class Job:
         return self.engine.client.get_workflow_handle(self.id, result_type=JobOutcome)
 
     async def is_running(self) -> bool:
-        status = await _status(self.engine.client, self.id)
+        status = await status_of(self.engine.client, self.id)
         return status == WorkflowExecutionStatus.RUNNING
 
     async def wait(self) -> None:
@@ -132,7 +106,7 @@ class Job:
                 if self.engine.target.embedded:
                     # A new supervisor may have had to choose another port.
                     self.engine = await Engine.open()
-                await _status(self.engine.client, self.id, SOON)
+                await status_of(self.engine.client, self.id, SOON)
                 return
             except StackError as newer:
                 error = newer
@@ -223,7 +197,7 @@ class Job:
         here = {result.workflow_id for result in self.results()}
         store = Store.open()
         fetched = 0
-        for index in range(self.spec.total if not self.engine.target.embedded else 0):
+        for index in self.spec.indices if not self.engine.target.embedded else ():
             rollout = self.spec.rollout_id(self.id, index)
             if rollout in here:
                 continue
@@ -264,7 +238,7 @@ class Job:
             await asyncio.to_thread(write_missing, origin, self.id, self.name, one, failure, spec)
         return len(lost)
 
-    def _expect(self, pending: list[tuple[int, int]]) -> None:
+    def expect(self, pending: list[tuple[int, int]]) -> None:
         """Put aside what is here and is about to be made again, so that it will be fetched."""
         for index in (index for first, end in pending for index in range(first, end)):
             paths = self.directory.rollout(self.spec.rollout_name(self.id, index))
@@ -291,115 +265,7 @@ def _lay_out(pack: Path, target: Path) -> None:
         fresh.root.replace(target)
 
 
-async def submit(plan: JobPlan, *, again: Sequence[str] = (), asks: bool = False) -> Job:
-    """Start a job, or attach to it if it exists.
-
-    Args:
-        plan: What is to be run.
-        again: Statuses and categories of errors: a rollout that has such a result is run again.
-        asks: Whether the job asks its user whether to go on when its first rollouts fail alike.
-    """
-    check_jobs_dir(plan.directory, plan.config.jobs_dir)
-    paths, store = StatePaths.default(), Store.open()
-    make_state_private(paths)
-    target = cluster_target()
-    if target is None:
-        await get_provider(plan.config.sandbox).check()
-        here = secrets.Secrets(os.environ, "in this environment")
-        for _, task in plan.tasks:
-            here.check(task)
-            if plan.config.judge.base_url is None:
-                here.check_judges(check_scoring(task, plan.config.judge, plan.config.allow_code), task)
-        given = secrets.Secrets({**os.environ, **plan.values}, "in this environment")
-        for agent in plan.config.agents:
-            given.check_agent(agent)
-    else:
-        check_reach(store, target.is_loopback)
-    spec = await freeze(plan, store)
-    origin = Origin(host_id=await asyncio.to_thread(host_id, paths), job_dir=str(plan.directory.root))
-    require_fitting(spec, plan.id, origin, MAX_MESSAGE_BYTES)
-    lock = paths.root / "locks" / f"job-{ids.short_hash(plan.id, 16)}"
-    with contextlib.ExitStack() as held:
-        # Two submits of one name at the same time: one starts, the other finds it started.
-        await asyncio.to_thread(held.enter_context, locked(lock))
-        is_new = not plan.directory.config.exists()
-        claim(plan.directory, spec)
-        engine = await Engine.reach()
-        job = Job(engine, plan.id, plan.name, plan.directory, spec)
-        if await job.is_running():
-            job.attached = True
-            return job
-        await job.fetch()
-        pending = pending_indices(spec, plan.id, plan.directory, again=again)
-        if not pending:
-            return job
-        check_results(spec, plan.id, plan.directory, pending)
-        require_space(plan.directory)
-        if target is None:
-            secrets.leave(paths, plan.id, plan.variables, plan.values)
-        else:
-            job._expect(pending)
-        try:
-            job.warnings = await check_models(engine, plan)
-        except BaseException:
-            secrets.remove(paths, plan.id)
-            if is_new:
-                # It may be submitted under its name with another key or model.
-                unclaim(plan.directory)
-            raise
-        job.started = sum(end - first for first, end in pending)
-        record_options(plan.directory, spec)
-        branch = plan.config.branch
-        needs_scalar = branch is not None and branch.has_children
-        limit = ErrorLimit(errors=plan.config.stop_after_errors, asks=asks, needs_scalar=needs_scalar)
-        await _start(job, spec, origin, pending, plan.config.concurrency, limit, store)
-        return job
-
-
-async def _start(
-    job: Job,
-    spec: JobSpec,
-    origin: Origin,
-    pending: list[tuple[int, int]],
-    concurrency: int,
-    limit: ErrorLimit,
-    store: Store,
-) -> None:
-    ref = await store.put_bytes(spec.model_dump_json().encode())
-    job_input = JobInput(
-        id=job.id,
-        name=spec.name,
-        spec=ref,
-        origin=origin,
-        total=spec.total,
-        pending=pending,
-        concurrency=concurrency,
-        one_at_a_time=spec.is_persistent,
-        retry=spec.retry,
-        error_limit=limit,
-        options=spec.options,
-        agents=[agent.label for agent in spec.agents],
-    )
-    agents = ", ".join(sanitised_markdown(agent.label) for agent in spec.agents)
-    try:
-        await job.engine.client.start_workflow(
-            names.JOB_WORKFLOW,
-            job_input,
-            id=job.id,
-            task_queue=SHARED_QUEUE,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-            task_timeout=JOB_TASK_TIMEOUT,
-            search_attributes=job_attributes(spec.name),
-            static_summary=f"{len(spec.tasks)} tasks × {agents} × {spec.repeats}",
-        )
-    except WorkflowAlreadyStartedError:
-        job.attached, job.started = True, 0
-    except RPCError as error:
-        raise ServerUnavailableError(f"the job could not be started: {error.message}") from error
-
-
-async def _status(
+async def status_of(
     client: Client, workflow_id: str, rpc_timeout: timedelta | None = None
 ) -> WorkflowExecutionStatus | None:
     try:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ def spec_digest(spec: JobSpec) -> str:
 
 
 def _comparable(spec: JobSpec) -> dict[str, Any]:
+    if spec.rescoring is not None:
+        return {"what scores": spec.rescoring.digest}
     flat: dict[str, Any] = {}
     for task in spec.tasks:
         flat[f"task {task.name}"] = task.digest
@@ -132,11 +134,16 @@ def unclaim(paths: JobPaths) -> None:
 def record_options(paths: JobPaths, spec: JobSpec) -> None:
     """Write what the job is started with to `config.json`: on resume, that may be other than before.
 
-    Written are its options, and how many sandboxes run at a time.
+    Written are its options, how many sandboxes run at a time, and which stored rollouts it scores again.
     """
     before = read_spec(paths)
-    if (before.options, before.concurrency) != (spec.options, spec.concurrency):
+    if _of_this_start(before) != _of_this_start(spec):
         write_config(paths, spec)
+
+
+def _of_this_start(spec: JobSpec) -> tuple[Any, ...]:
+    """Return the parts of a specification that may differ from start to start."""
+    return spec.options, spec.concurrency, spec.rescoring
 
 
 def check_results(spec: JobSpec, job: str, paths: JobPaths, pending: Sequence[tuple[int, int]]) -> None:
@@ -159,7 +166,7 @@ def require_fitting(spec: JobSpec, job: str, origin: Origin, limit: int) -> None
     Raises:
         ConfigError: What is too long is the configuration, an agent or a world: the specification holds all of them.
     """
-    for index in range(len(spec.tasks) * len(spec.agents)):
+    for index in spec.indices[: len(spec.tasks) * len(spec.agents)]:
         rollout = spec.rollout(job, origin, index)
         size = len(rollout.model_dump_json().encode())
         if size > limit:
@@ -173,15 +180,20 @@ def require_fitting(spec: JobSpec, job: str, origin: Origin, limit: int) -> None
             )
 
 
-def pending_indices(spec: JobSpec, job: str, paths: JobPaths, *, again: Sequence[str] = ()) -> list[tuple[int, int]]:
-    """Return the rollouts without a result, as half-open ranges. A status or error category in `again` is none."""
+def pending_indices(
+    spec: JobSpec, job: str, paths: JobPaths, *, again: Sequence[str] = (), only: Collection[int] | None = None
+) -> list[tuple[int, int]]:
+    """Return the rollouts without a result, as half-open ranges. A status or error category in `again` is none.
+
+    only: the rollouts to look at; None for all.
+    """
     done = {
         result.workflow_id
         for result in read_results(paths)
         if result.status not in again and result.error_category not in again
     }
     ranges: list[tuple[int, int]] = []
-    for index in range(spec.total):
+    for index in spec.indices if only is None else sorted(only):
         if spec.rollout_id(job, index) in done:
             continue
         if ranges and ranges[-1][1] == index:

@@ -212,7 +212,7 @@ def default_name(stem: str) -> str:
 
 async def freeze(plan: JobPlan, store: Store) -> JobSpec:
     """Put the job's tasks into the store, by digest, and name them in a specification."""
-    context = await _pack(plan.config.context_root, store) if plan.config.context_root else None
+    context = await pack_directory(plan.config.context_root, store) if plan.config.context_root else None
     worlds: dict[Path, EnvironmentRef] = {}
     refs = []
     for path, task in plan.tasks:
@@ -220,11 +220,11 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
         digest = await asyncio.to_thread(digest_tree, path, exclude=left_out)
         external = context
         if external is None and task.context_root is not None:
-            external = await _pack(Path(task.context_root), store)
-        pack, source = await _pack(path, store, left_out), str(path.absolute())
+            external = await pack_directory(Path(task.context_root), store)
+        pack, source = await pack_directory(path, store, left_out), str(path.absolute())
         world = plan.worlds.get(task.name)
         if world is not None and world.source not in worlds:
-            image = await _pack(world.image, store) if world.image else None
+            image = await pack_directory(world.image, store) if world.image else None
             worlds[world.source] = world.ref(image)
         environment = worlds[world.source] if world is not None else None
         if environment is not None and task.name in plan.unproven:
@@ -293,7 +293,8 @@ def _rebuild_of(plan: JobPlan) -> str | None:
     return before or uuid.uuid4().hex
 
 
-async def _pack(directory: Path, store: Store, left_out: Sequence[str] = ()) -> ArtifactRef:
+async def pack_directory(directory: Path, store: Store, left_out: Sequence[str] = ()) -> ArtifactRef:
+    """Put the files of a directory into the store, but for those that are left out."""
     with tempfile.TemporaryDirectory() as scratch:
         pack = Path(scratch) / "pack.tar"
         await asyncio.to_thread(write_pack, directory, pack, exclude=left_out)

@@ -1,21 +1,24 @@
-"""Scoring again: stored rollouts are scored as live ones are, from what was kept of them; no agent is run.
+"""Score stored rollouts again: a job scores them as live ones are, from what was kept of them; no agent is run.
 
 The new scores are written beside the old ones, which nothing here changes.
 """
 
-from benchflow.rescoring.job import Request, Tell, rescore
-from benchflow.rescoring.record import Change, Counts, JudgeUse, RescoredRollout, Rescoring, StepScore, row
+from benchflow.contracts.rescoring import Change, JudgeUse, RescoredRollout, Rescoring, StepScore
+from benchflow.contracts.rescoring import OutcomeCounts as Counts
+from benchflow.rescoring.job import OnUpdate, rescore
+from benchflow.rescoring.plan import Request
 from benchflow.rescoring.workbench import stored_workbench
+from benchflow.results.rescored import row
 
 __all__ = [
     "Change",
     "Counts",
     "JudgeUse",
+    "OnUpdate",
     "Request",
     "RescoredRollout",
     "Rescoring",
     "StepScore",
-    "Tell",
     "rescore",
     "row",
     "stored_workbench",

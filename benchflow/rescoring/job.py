@@ -1,169 +1,253 @@
-"""`rescore`: every stored rollout of a job scored again, some at a time; what is done already is not done twice.
+"""`rescore`: a job that scores the stored rollouts of another one again.
 
-A rollout's new score is complete once its file is there. Whoever ends in the middle, by whatever means, is finished by
-the next call under the same name.
+It is a job like any other: durable, watched, cancelled and resumed as one. It lies in `rescored/<name>/` of the job
+that it scores. A rollout that has a complete score of this name is not scored again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from benchflow.contracts import ids
-from benchflow.contracts.ids import short_hash
-from benchflow.contracts.job import JobSpec
+from benchflow.contracts.error_limit import ErrorLimit
+from benchflow.contracts.failures import failure_of
+from benchflow.contracts.options import WorkflowOptions
+from benchflow.contracts.rescoring import RescoredRollout, Rescoring, RescoringSpec
+from benchflow.contracts.retries import RetryConfig
 from benchflow.contracts.reward import JudgeSettings
-from benchflow.errors import ConfigError, JobConflictError
-from benchflow.paths import JobPaths, StatePaths
-from benchflow.planes.sandbox import get_provider
-from benchflow.provenance import read_own_spec
-from benchflow.rescoring import record as records
-from benchflow.rescoring.record import RescoredRollout, Rescoring
-from benchflow.rescoring.rubrics import GivenRubric, Scorer, given_rubric
-from benchflow.rescoring.sandboxes import remove_left
-from benchflow.rescoring.scoring import Scoring, score_rollout
-from benchflow.rescoring.stored import StoredRollout, read_rollouts
-from benchflow.rescoring.tasks import Tasks
-from benchflow.secrets import Secrets
+from benchflow.contracts.rollout import Failure, RolloutResult
+from benchflow.contracts.scoring import Scoring
+from benchflow.errors import BenchFlowError
+from benchflow.host import make_state_private
+from benchflow.jobs.client import Job
+from benchflow.jobs.identity import check_jobs_dir
+from benchflow.jobs.plan import pack_directory
+from benchflow.jobs.start import Start, start
+from benchflow.paths import StatePaths
+from benchflow.planes.reward.needs import check_scoring
+from benchflow.rescoring.plan import Request, RescoringPlan, plan_rescoring
+from benchflow.rescoring.tasks import FoundTask, Tasks
+from benchflow.results import rescored as records
+from benchflow.results.stored_rollouts import StoredRollout
+from benchflow.secrets import agent_references
+from benchflow.store import Store, check_reach
+from benchflow.temporal import cluster_target
 
-Tell = Callable[[RescoredRollout, int, int], None]
-"""Is told of each rollout that is done, how many are, and of how many."""
+OnUpdate = Callable[[RescoredRollout, int, int], None]
+"""Called for each rollout that is done, with how many are, and of how many."""
 
-_NO_NAME = frozenset({"result"})
-"""`<job>/*/result.json` are the results of a job's rollouts."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """How a job is to be scored again.
-
-    rubric: a rubric file, `module:object`, or an object with `score`; it scores instead of the tasks' own verifiers.
-    tasks: a directory of tasks that are taken, by name, instead of the recorded ones. include: patterns of task names.
-    ask_again: judges are asked anew, though their answers are there. trust_workspace: a changed verifier is run without
-    seeing first that the one before still says the same of the kept workspace. sandbox: instead of the job's. judge:
-    fields of `JudgeSettings`, over the job's. name: under which the new scores are written. allow_code: modules whose
-    code the tasks may name, besides those that the job's configuration allows. trust: a job that was not submitted with
-    this user's state directory is scored all the same, by what its configuration says.
-    take_variables: whether the tasks may have the variables of this environment that they take; one that takes some and
-    may not is an error of its rollouts.
-    """
-
-    rubric: str | Path | Scorer | None = None
-    tasks: Path | None = None
-    include: Sequence[str] = ()
-    ask_again: bool = False
-    trust_workspace: bool = False
-    concurrency: int = 4
-    sandbox: str | None = None
-    judge: Mapping[str, Any] = field(default_factory=dict)
-    name: str | None = None
-    allow_code: Sequence[str] = ()
-    trust: bool = False
-    take_variables: bool = True
+POLL_INTERVAL_SEC = 0.3
 
 
 async def rescore(
-    job_dir: Path, request: Request | None = None, *, tell: Tell = lambda rollout, done, total: None
+    job_dir: Path,
+    request: Request | None = None,
+    *,
+    on_update: OnUpdate = lambda rollout, done, total: None,
+    on_start: Callable[[Job], None] = lambda job: None,
 ) -> Rescoring:
     """Score a job's stored rollouts again, without running an agent; nothing that is there is changed.
 
-    job_dir: `<jobs_dir>/<job>`. The new scores lie in `rescored/<name>/` of each rollout, the summary in
-    `rescored/<name>.json` of the job. A rollout that cannot be scored has an error in its row. Raises the typed error
-    of what is wrong with the request, `JobNotFoundError`, `ResultFileError`, `UntrustedJobError` for a job of somebody
-    else, and `JobConflictError` where the name belongs to another scoring.
+    Args:
+        job_dir: `<jobs_dir>/<job>`.
+        request: How.
+        on_update: Called for each rollout that is done.
+        on_start: Called with the job that scores, if there is anything to score.
+
+    Returns:
+        The scores. They lie in `rescored/<name>/` of each rollout, the summary in `rescored/<name>.json` of the job. A
+        rollout that can't be scored has an error in its record.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        UntrustedJobError: It is somebody else's.
+        JobConflictError: The name belongs to another scoring.
+        ConfigError: Something is wrong with the request.
     """
-    asked = request or Request()
-    job = JobPaths(job_dir.expanduser().absolute())
-    spec = read_own_spec(job, trust=asked.trust)
-    chosen = await asyncio.to_thread(read_rollouts, job, asked.include, trust=asked.trust)
-    rubric = await asyncio.to_thread(given_rubric, asked.rubric)
-    _check_judge(asked.judge)
-    state = StatePaths.default()
-    allowed = [*spec.run.allow_code, *asked.allow_code]
-    tasks = Tasks(asked.tasks, state, asked.take_variables, allowed)
-    digests = await asyncio.to_thread(tasks.digests, spec.tasks)
-    digest = short_hash(repr(_what_scores(asked, rubric, digests, spec)), 16)
-    records.check_place(job, JobPaths(job.root / records.DIRECTORY))
-    name = _check_name(asked.name) if asked.name else _default_name(asked, rubric, digest, job)
-    providers = {asked.sandbox or rollout.spec.run.sandbox for rollout in chosen}
-    for provider in providers:
-        await remove_left(get_provider(provider))
+    plan = await plan_rescoring(job_dir, request or Request())
+    done = plan.complete()
+    for number, record in enumerate(done.values(), 1):
+        on_update(record, number, len(plan.chosen))
+    pending = {index: rollout for index, rollout in plan.chosen.items() if index not in done}
+    failed: dict[int, RescoredRollout] = {}
+    if pending:
+        job = await _start(plan, set(pending))
+        on_start(job)
+        failed = await _follow(plan, job, pending, on_update)
+    found = await asyncio.to_thread(_summary, plan, failed)
+    shown = {rollout.result.rollout_name for rollout in plan.chosen.values()}
+    return found.model_copy(update=_summed([one for one in found.rollouts if one.rollout_name in shown]))
+
+
+# --- the job that scores ----------------------------------------------------------------------------------------
+
+
+async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
+    """Start the job that scores, or attach to it."""
+    request, spec, directory = plan.request, plan.spec, plan.directory
+    check_jobs_dir(directory, plan.job.root / records.DIRECTORY)
+    make_state_private(StatePaths.default())
+    store, target = Store.open(), cluster_target()
+    if target is not None:
+        check_reach(store, target.is_loopback)
+    wanted = {plan.rollouts[index].spec.task.name for index in pending}
+    refs = [task for task in spec.tasks if task.name in wanted]
+    found = {ref.name: await plan.tasks.find(ref) for ref in refs}
+    recorded = found
+    if request.tasks is not None:
+        first = Tasks(store, StatePaths.default(), None, allow_code=[*spec.run.allow_code, *request.allow_code])
+        recorded = {ref.name: await first.find(ref) for ref in refs}
     scoring = Scoring(
-        name=name,
-        digest=digest,
-        tasks=tasks,
-        recorded=tasks if asked.tasks is None else Tasks(None, state, asked.take_variables, allowed),
-        secrets=Secrets(os.environ, "here"),
-        state=state,
-        rubric=rubric,
-        sandbox=asked.sandbox,
-        judge=dict(asked.judge),
-        ask_again=asked.ask_again,
-        trust_workspace=asked.trust_workspace,
-        allow_code=allowed,
+        name=plan.name,
+        digest=plan.digest,
+        tasks={name: task.by for name, task in found.items()},
+        recorded={name: task.by for name, task in recorded.items()},
+        rubric=plan.rubric,
+        judge=dict(request.judge),
+        ask_again=request.ask_again,
+        trust_workspace=request.trust_workspace,
+        allow_code=[*spec.run.allow_code, *request.allow_code],
     )
-    await _all(chosen, scoring, asked.concurrency, tell)
-    found = Rescoring(
-        job=spec.name,
-        name=name,
-        directory=str(job.root),
-        scoring=digest,
-        rubric=rubric.name if rubric else None,
-        tasks=digests,
-        sandbox=asked.sandbox,
-        ask_again=asked.ask_again,
-        **_summed(await asyncio.to_thread(_read_all, job, name, asked.trust)),
+    packs = {}
+    if target is not None:
+        left_out = ("attempts", records.DIRECTORY)
+        for index in pending:
+            packs[index] = await pack_directory(plan.rollouts[index].paths.root, store, left_out)
+    rescoring = RescoringSpec(
+        digest=plan.digest,
+        scoring=await store.put_bytes(scoring.model_dump_json().encode()),
+        rollouts={index: str(rollout.paths.root) for index, rollout in plan.rollouts.items()},
+        packs=packs,
     )
-    await asyncio.to_thread(records.write_rescoring, job, found)
-    wanted = {rollout.spec.name for rollout in chosen}
-    shown = [rollout for rollout in found.rollouts if rollout.rollout_name in wanted]
-    return found.model_copy(update=_summed(shown))
+    run = spec.run.model_copy(update={"sandbox": request.sandbox or spec.run.sandbox})
+    update = {"name": plan.name, "run": run, "retry": RetryConfig(max_retries=0), "concurrency": request.concurrency}
+    update |= {"options": WorkflowOptions.from_environment(os.environ), "rescoring": rescoring}
+    return await start(
+        Start(
+            spec.model_copy(update=update),
+            ids.job_id(plan.name, str(directory.root.parent)),
+            directory,
+            ErrorLimit(),
+            request.concurrency,
+            _variables(plan, [*found.values(), *recorded.values()]),
+            # A rollout that has a result and no complete score is scored anew.
+            again=("passed", "failed", "scored", "errored", "cancelled", "not_started"),
+            only=pending,
+        ),
+        store,
+    )
 
 
-async def _all(chosen: Sequence[StoredRollout], scoring: Scoring, concurrency: int, tell: Tell) -> None:
-    """Score what has no complete score yet."""
-    done = 0
-    waiting: list[StoredRollout] = []
-    for rollout in chosen:
-        place = records.place_of(rollout.paths, scoring.name)
-        records.check_place(rollout.paths, place)
-        before = records.read_record(place)
-        if before is not None and before.scoring != scoring.digest:
-            raise JobConflictError(
-                f"{scoring.name!r} is the name of another scoring of this job",
-                file=str(rollout.paths.root),
-                key="--name",
-                remedy="give another name, or none",
-            )
-        if before is not None and before.is_complete:
-            done += 1
-            tell(before, done, len(chosen))
-        else:
-            waiting.append(rollout)
-    room = asyncio.Semaphore(concurrency)
-
-    async def one(rollout: StoredRollout) -> None:
-        nonlocal done
-        async with room:
-            record = await score_rollout(rollout, scoring)
-        done += 1
-        tell(record, done, len(chosen))
-
-    async with asyncio.TaskGroup() as group:
-        for rollout in waiting:
-            group.create_task(one(rollout))
+def _variables(plan: RescoringPlan, tasks: Sequence[FoundTask]) -> set[str]:
+    """Return the names of all values that scoring takes, or takes out of what comes back."""
+    spec, request = plan.spec, plan.request
+    settings = JudgeSettings.model_validate(spec.run.judge.model_dump() | dict(request.judge))
+    names = {name for agent in spec.agents for name in agent_references(agent)}
+    names |= {name for task in tasks for name in task.variables}
+    for ref in spec.tasks:
+        names |= set(ref.environment.manifest.forward_env.keys) if ref.environment is not None else set()
+    for task in tasks:
+        with suppress(BenchFlowError):
+            # What is wrong with a judge is said by the rollouts that ask it.
+            names |= set(check_scoring(task.task, settings, spec.run.allow_code)) if task.task is not None else set()
+    if plan.rubric is not None:
+        names |= {settings.credential} if settings.credential else {"OPENAI_API_KEY", "ANTHROPIC_API_KEY"}
+    return names
 
 
-def _read_all(job: JobPaths, name: str, trust: bool) -> list[RescoredRollout]:
-    """Every rollout of the job that has a score of this name."""
-    places = [records.place_of(rollout.paths, name) for rollout in read_rollouts(job, trust=trust)]
-    return [record for place in places if (record := records.read_record(place)) is not None]
+async def _follow(
+    plan: RescoringPlan, job: Job, pending: Mapping[int, StoredRollout], on_update: OnUpdate
+) -> dict[int, RescoredRollout]:
+    """Wait for the job, and say of each rollout that it is done. Return records of those that have none."""
+    before = {index: plan.record(rollout) for index, rollout in pending.items()}
+    waiting, n_done = dict(pending), len(plan.chosen) - len(pending)
+
+    def look() -> None:
+        nonlocal n_done
+        for index, rollout in list(waiting.items()):
+            record = plan.record(rollout)
+            if record is not None and record != before[index]:
+                del waiting[index]
+                n_done += 1
+                on_update(record, n_done, len(plan.chosen))
+
+    async for _ in job.watch(POLL_INTERVAL_SEC):
+        look()
+    results = {result.workflow_id: result for result in await asyncio.to_thread(job.results)}
+    for index, rollout in pending.items():
+        await asyncio.to_thread(_lay_out_delivered, plan, job, index, rollout)
+    look()
+    lost = {}
+    for index, rollout in waiting.items():
+        result = results.get(job.spec.rollout_id(job.id, index))
+        lost[index] = _failed(plan, rollout, result)
+        n_done += 1
+        on_update(lost[index], n_done, len(plan.chosen))
+    return lost
+
+
+def _lay_out_delivered(plan: RescoringPlan, job: Job, index: int, rollout: StoredRollout) -> None:
+    """Move a score that another host has made to where it belongs."""
+    delivered = job.directory.root / job.spec.rollout_name(job.id, index) / records.DELIVERED
+    if not delivered.is_dir():
+        return
+    for chain in sorted(path.parent for path in delivered.rglob("result.json")):
+        below = chain.relative_to(delivered)
+        place = records.place_of(rollout.paths if below == Path("root") else rollout.paths.child(str(below)), plan.name)
+        shutil.rmtree(place.root, ignore_errors=True)
+        place.root.parent.mkdir(parents=True, exist_ok=True)
+        chain.rename(place.root)
+    shutil.rmtree(delivered, ignore_errors=True)
+
+
+def _failed(plan: RescoringPlan, rollout: StoredRollout, result: RolloutResult | None) -> RescoredRollout:
+    """Return the record of a rollout whose scoring ended without one. result: how it ended."""
+    error: Failure | None = (result.error or result.verifier_error) if result is not None else None
+    if error is None:
+        error = failure_of(BenchFlowError("its scoring has no result", remedy="score it again"), "verify")
+    stored = rollout.result
+    return RescoredRollout(
+        rollout_name=stored.rollout_name,
+        task_name=stored.task_name,
+        agent=stored.agent,
+        model=stored.model,
+        repeat=stored.repeat,
+        scoring=plan.digest,
+        recorded_digest=stored.task_digest,
+        outcome="failed",
+        before=stored.rewards,
+        error=error,
+        finished_at=datetime.now(UTC),
+    )
+
+
+# --- the summary ------------------------------------------------------------------------------------------------
+
+
+def _summary(plan: RescoringPlan, failed: Mapping[int, RescoredRollout]) -> Rescoring:
+    """Write the summary of all rollouts that have a score of this name. failed: those whose scoring left no record."""
+    found = {index: plan.record(rollout) for index, rollout in plan.rollouts.items()}
+    known = {index: record for index, record in found.items() if record is not None} | dict(failed)
+    summary = Rescoring(
+        job=plan.spec.name,
+        name=plan.name,
+        directory=str(plan.job.root),
+        scoring=plan.digest,
+        rubric=plan.rubric.name if plan.rubric else None,
+        tasks=plan.digests,
+        sandbox=plan.request.sandbox,
+        ask_again=plan.request.ask_again,
+        **_summed(sorted(known.values(), key=lambda r: (r.task_name, r.agent, r.model or "", r.repeat))),
+    )
+    records.write_rescoring(plan.job, summary)
+    return summary
 
 
 def _summed(rollouts: list[RescoredRollout]) -> dict[str, Any]:
@@ -176,49 +260,3 @@ def _summed(rollouts: list[RescoredRollout]) -> dict[str, Any]:
         "mean_before": only.before if only else None,
         "mean_after": only.after if only else None,
     }
-
-
-def _check_judge(fields: Mapping[str, Any]) -> None:
-    try:
-        JudgeSettings.model_validate(dict(fields))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in ("judge", *first["loc"]))
-        raise ConfigError(first["msg"], key=key, remedy="give fields of JudgeSettings") from error
-
-
-# --- names ---------------------------------------------------------------------------------------------
-
-
-def _what_scores(
-    asked: Request, rubric: GivenRubric | None, digests: dict[str, str | None], spec: JobSpec
-) -> list[object]:
-    """All that a score may depend on, but for the rollout itself."""
-    worlds = [task.environment.digest if task.environment else None for task in spec.tasks]
-    tasks = sorted(digests.items())
-    options = [asked.sandbox, sorted(asked.judge.items()), asked.ask_again, asked.trust_workspace]
-    return [rubric.digest if rubric else None, tasks, worlds, *options]
-
-
-def _default_name(asked: Request, rubric: GivenRubric | None, digest: str, job: JobPaths) -> str:
-    """Says what scores; of scorings that ask judges again, the first that is not complete."""
-    about = rubric.label if rubric is not None else "tasks" if asked.tasks is not None else "same"
-    name = f"{ids.cut(ids.slug(about), 40)}-{digest[:8]}"
-    if not asked.ask_again:
-        return name
-    number = 1
-    while (before := records.read_rescoring(job, f"{name}-again-{number}")) is not None and before.is_complete:
-        number += 1
-    return f"{name}-again-{number}"
-
-
-def _check_name(name: str) -> str:
-    try:
-        ids.check_job_name(name)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{name!r} cannot name a scoring: it names a directory", key="--name", remedy="use letters and digits"
-        ) from error
-    if name in _NO_NAME:
-        raise ConfigError(f"{name!r} has a meaning of its own", key="--name", remedy="give another name")
-    return name

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,7 @@ def _row(mode: JobMode, result: RolloutResult, paths: RolloutPaths, tree: Rollou
         **about,
         mean=node.value if node is not None else None,
         std=math.sqrt(node.variance) if node is not None and node.variance is not None else None,
-        leaves=_leaves(paths, tree, name),
+        leaves=_leaves(paths, result.stored, tree, name),
     )
 
 
@@ -187,8 +188,12 @@ def _returns(tree: RolloutTree | None, start: str) -> dict[str, float]:
     return {chain_of(node.id): node.returns for node in _ends(tree, start) if node.returns is not None}
 
 
-def _leaves(paths: RolloutPaths, tree: RolloutTree | None, start: str) -> list[Leaf]:
-    leaves = []
+def _leaves(paths: RolloutPaths, stored: str | None, tree: RolloutTree | None, start: str) -> list[Leaf]:
+    """Return the trajectories of a group. stored: where they lie, of a rollout that was scored again."""
+    job, leaves = paths.root.parent, []
+    if stored is not None:
+        # `<job>/rescored/<scoring>/<rollout>`
+        paths = RolloutPaths(job.parent.parent / stored)
     for node in _ends(tree, start):
         child = paths.child(chain_of(node.id))
         leaves.append(
@@ -196,17 +201,17 @@ def _leaves(paths: RolloutPaths, tree: RolloutTree | None, start: str) -> list[L
                 node=node.id,
                 returns=node.returns,
                 advantages={name: node.advantages[name] for name in ("grpo", "leave_one_out")},
-                trajectory=_there(paths, [paths.trajectory, child.trajectory]),
-                model_calls=_there(paths, [paths.model_calls, child.model_calls]),
+                trajectory=_there(job, [paths.trajectory, child.trajectory]),
+                model_calls=_there(job, [paths.model_calls, child.model_calls]),
                 is_truncated=_is_truncated(child),
             )
         )
     return leaves
 
 
-def _there(rollout: RolloutPaths, files: Sequence[Path]) -> list[str]:
-    """Those that have anything in them, relative to the job."""
-    return [str(file.relative_to(rollout.root.parent)) for file in files if file.is_file() and file.stat().st_size]
+def _there(job: Path, files: Sequence[Path]) -> list[str]:
+    """Return the files that have anything in them, relative to the job."""
+    return [os.path.relpath(file, job) for file in files if file.is_file() and file.stat().st_size]
 
 
 def _is_truncated(child: RolloutPaths) -> bool | None:

@@ -1,4 +1,4 @@
-"""What must be done even while the workflow is being cancelled."""
+"""Awaits that a cancellation of the workflow does not cut short, and cancellations of other workflows."""
 
 from __future__ import annotations
 

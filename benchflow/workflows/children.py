@@ -1,4 +1,4 @@
-"""A child of a rollout: what it begins with, what it runs, and that it fails, which is an outcome too."""
+"""A child of a rollout: where it starts, what it runs, its workflow, and what it hands to its parent."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.checkpoint import Checkpoint
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.rewards import scalar_of
-    from benchflow.contracts.rollout import Failure, RolloutOutcome, StepOutcome
+    from benchflow.contracts.rollout import Failure, RolloutOutcome, StepOutcome, total
     from benchflow.trajectories.growth import child_chain
-    from benchflow.workflows.deadline import waiting
+    from benchflow.workflows.clock import waiting
     from benchflow.workflows.failures import failure_from
+    from benchflow.workflows.state import RolloutState
 
 EARLIER_RUN_SEC = 2.0
 """Seconds between tries to start a child whose workflow of an earlier run has not ended yet."""
@@ -35,20 +36,30 @@ def origin_of(
     before: Sequence[StepOutcome],
     siblings: int,
 ) -> BranchOrigin:
-    """What makes a rollout a child of another. siblings: how many begin with it."""
-    config, own = parent.run.branch, parent.branch
+    """Return what makes a rollout a child of another.
+
+    Args:
+        parent: The other one.
+        checkpoint: The world in which it starts.
+        node: The parent's node where its branch path begins.
+        number: Its number among the children of that node.
+        child: In what it differs from its siblings.
+        before: Outcomes of the steps that led to the node.
+        siblings: How many start with it.
+    """
+    config, above = parent.run.branch, parent.branch
     assert config is not None
-    budget = own.budget if own is not None else config.max_children
-    if child.role is None and own is not None:
-        child = child.model_copy(update={"role": own.child.role})
+    budget = above.budget if above is not None else config.max_children
+    if child.role is None and above is not None:
+        child = child.model_copy(update={"role": above.child.role})
     return BranchOrigin(
-        root=own.root if own is not None else parent.id,
-        run_id=own.run_id if own is not None else workflow.info().first_execution_run_id,
+        root=above.root if above is not None else parent.id,
+        run_id=above.run_id if above is not None else workflow.info().first_execution_run_id,
         parent=parent.id,
         chain=child_chain(node, number),
         node=node,
         number=number,
-        depth=(own.depth if own is not None else 0) + 1,
+        depth=(above.depth if above is not None else 0) + 1,
         budget=(budget - siblings) // siblings,
         checkpoint=checkpoint,
         child=child,
@@ -57,7 +68,7 @@ def origin_of(
 
 
 def child_spec(parent: RolloutSpec, origin: BranchOrigin) -> RolloutSpec:
-    """What a child runs: what its parent runs, but for what it is told to do otherwise."""
+    """Return what a child runs: what its parent runs, but for its own seed and model."""
     child, run, agent = origin.child, parent.run, parent.agent
     if child.seed is not None:
         run = run.model_copy(update={"sampling": run.sampling.model_copy(update={"seed": child.seed})})
@@ -69,7 +80,13 @@ def child_spec(parent: RolloutSpec, origin: BranchOrigin) -> RolloutSpec:
 
 
 async def run_child(parent: RolloutSpec, origin: BranchOrigin, starts: asyncio.Semaphore) -> ChildOutcome:
-    """Run a child to its end. That it failed is an outcome, too. starts: held until the server has started it."""
+    """Run a child to its end and return its outcome, also where it has failed.
+
+    Args:
+        parent: The rollout that awaits it.
+        origin: What makes it a child.
+        starts: Held until the server has started it.
+    """
     try:
         spec = child_spec(parent, origin)
         # It has a deadline of its own.
@@ -109,31 +126,59 @@ async def _start(spec: RolloutSpec, origin: BranchOrigin) -> workflow.ChildWorkf
             await workflow.sleep(EARLIER_RUN_SEC)
 
 
-def bare_outcome(origin: BranchOrigin, outcome: RolloutOutcome, kept: list[Checkpoint]) -> ChildOutcome:
-    """Return what a child hands up of which no more can be told than how it ended."""
+def bare_outcome(origin: BranchOrigin, outcome: RolloutOutcome, retained: list[Checkpoint]) -> ChildOutcome:
+    """Return how a child has ended, of which no more is known. retained: checkpoints that the root releases."""
     return ChildOutcome(
         chain=origin.chain,
         number=origin.number,
         reward=scalar_of(outcome.rewards),
         failure=outcome.error or outcome.verifier_error,
-        kept=kept,
+        kept=retained,
         n_tool_calls=outcome.n_tool_calls,
         pack=outcome.pack,
     )
 
 
-def failed(outcomes: Sequence[ChildOutcome]) -> Failure:
-    """Return why a state has no value, none of its children having a return, with the remedy for the first one."""
+def child_outcome(
+    origin: BranchOrigin, state: RolloutState, outcome: RolloutOutcome, retained: list[Checkpoint], *, has_steps: bool
+) -> ChildOutcome:
+    """Return what a child hands to its parent.
+
+    Args:
+        origin: What makes it a child.
+        state: The child's.
+        outcome: How it has ended.
+        retained: Its own checkpoints that the root releases.
+        has_steps: Whether other rollouts may continue from its nodes.
+    """
+    nodes = state.own_nodes()[1:]
+    return bare_outcome(origin, outcome, [*retained, *state.retained_below]).model_copy(
+        update={
+            "value": state.value,
+            "rung": state.resume_mode or origin.checkpoint.rung,
+            "leaf": nodes[-1].id if nodes else None,
+            "nodes": state.nodes_below_origin(),
+            "checkpoint": state.leaf,
+            "steps": state.own_steps if has_steps else [],
+            "children": state.n_children,
+            "used": total([*state.own_usage, *state.usage_below]),
+            "warnings": state.differences,
+        }
+    )
+
+
+def no_return(outcomes: Sequence[ChildOutcome]) -> Failure:
+    """Return why a node has no value, none of its children having a return, with the remedy for the first one."""
     message = f"none of {len(outcomes)} children could be measured"
-    said = next((outcome.failure for outcome in outcomes if outcome.failure is not None), None)
-    if said is None:
+    first = next((outcome.failure for outcome in outcomes if outcome.failure is not None), None)
+    if first is None:
         return Failure(type="BranchError", category="checkpoint", message=message, phase="execute")
     return Failure(
         type="BranchError",
-        category=said.category,
-        message=f"{message}: {said.message}",
+        category=first.category,
+        message=f"{message}: {first.message}",
         phase="execute",
-        file=said.file,
-        key=said.key,
-        remedy=said.remedy,
+        file=first.file,
+        key=first.key,
+        remedy=first.remedy,
     )

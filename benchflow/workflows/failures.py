@@ -1,4 +1,4 @@
-"""What an activity, or a workflow's own code, failed with, as data."""
+"""Failures of activities and of the workflows' own code, as data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchflow.errors import BenchFlowError
 
 
 def failure_from(error: BaseException, phase: Phase) -> Failure:
-    """The failure of a phase: the one that the activity's boundary put into its error, if there is one."""
+    """Return the failure of a phase: the one that the activity's boundary put into its error, if there is one."""
     cause: BaseException = error
     while isinstance(cause, ActivityError) and cause.cause is not None:
         cause = cause.cause
@@ -30,7 +30,7 @@ def failure_from(error: BaseException, phase: Phase) -> Failure:
             type="RolloutTerminatedError", category="terminated", message=message, phase=phase, retryable=True
         )
     if isinstance(cause, ApplicationError):
-        # What was raised beside the activity's boundary, as its messages were encoded, has a type and nothing else.
+        # An error that was raised beside the activity's boundary, as its messages were encoded, has only a type.
         raised: BaseException | None = cause
         while isinstance(raised, ApplicationError):
             if (known := error_type(raised.type)) is not BenchFlowError:

@@ -1,8 +1,9 @@
-"""Activities that work in a sandbox, on its host; and asking after a host where nobody takes them."""
+"""A rollout's sandbox on its host: provisioning, activities in it, teardown; and whether a silent host is lost."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,19 +13,112 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
-    from benchflow.contracts.activities import HostQuery, HostStatus, ProvisionInput, SandboxInput
-    from benchflow.contracts.checkpoint import Checkpoint
+    from benchflow.contracts.activities import (
+        HostQuery,
+        HostStatus,
+        ProvisionInput,
+        Readied,
+        ReadinessInput,
+        ReleaseInput,
+        Resumed,
+        SandboxInput,
+    )
+    from benchflow.contracts.checkpoint import Checkpoint, SessionBegin
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.rollout import Failure
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.sanitise import sanitised_markdown
-    from benchflow.workflows import options
+    from benchflow.workflows import options, slots
     from benchflow.workflows.cancellation import result_of, to_the_end
-    from benchflow.workflows.deadline import waiting
+    from benchflow.workflows.clock import Phases, waiting
+    from benchflow.workflows.state import RolloutState
 
 
 class HostLost(Exception):
     """The host of the sandbox does not answer: provision again."""
+
+
+class RolloutSandbox:
+    """The sandbox of a rollout: provisioned at a checkpoint, or from the task's image, and replaced by another one."""
+
+    def __init__(self, state: RolloutState, phases: Phases) -> None:
+        self._state = state
+        self._phases = phases
+        self._generations = itertools.count()
+        self._spec = state.spec
+        self._keeps_results = False
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Return the fields that the inputs of all activities in the sandbox have."""
+        return {"spec": self._spec, "sandbox": self._state.sandbox}
+
+    async def run(
+        self, name: str, arg: Any, result: Any, limit: float | None = None, summary: str | None = None
+    ) -> Any:
+        """Run an activity on the sandbox's host, unless the rollout is to stop. Arguments as in `on_host`."""
+        sandbox = self._state.sandbox
+        assert sandbox is not None
+        return await on_host(sandbox.queue, name, arg, result, limit, summary, before=self._state.check_stop)
+
+    def discard(self, *, keeps_results: bool) -> None:
+        """Forget the sandbox, which is removed or lost.
+
+        Args:
+            keeps_results: Whether what the rollout has written so far stays its result in the next one.
+        """
+        self._state.sandbox = self._state.readied = None
+        self._keeps_results = keeps_results
+
+    async def provision(self, checkpoint: Checkpoint | None, replays: SessionBegin | None = None) -> None:
+        """Provision a sandbox in place of the present one, if there is one, and wait until its world is ready.
+
+        Args:
+            checkpoint: What it starts from; None for the task's image.
+            replays: Where the session began that is replayed in it.
+        """
+        state, plan, origin = self._state, self._state.plan, self._state.branch_origin
+        if state.sandbox is not None:
+            await tear_down(self._spec, state.sandbox)
+        if origin is not None:
+            self._spec = state.spec.model_copy(update={"branch": origin.model_copy(update={"replays": replays})})
+        self._phases.begin("provision")
+        await slots.current().hold()
+        wanted = ProvisionInput(
+            spec=self._spec,
+            run_id=state.run_id,
+            generation=next(self._generations),
+            checkpoint=checkpoint,
+            goes_on=self._keeps_results,
+        )
+        near = checkpoint or (origin.checkpoint if origin is not None else None)
+        limit = plan.build_timeout_sec + plan.setup_timeout_sec + plan.install_timeout_sec
+        limit += 2 * state.spec.run.sandbox_setup_timeout
+        state.sandbox = await provision(wanted, near, limit, before=state.check_stop)
+        self._keeps_results = True
+        state.warnings += [text for text in state.sandbox.warnings if text not in state.warnings]
+        if plan.has_healthcheck or plan.readiness_timeout_sec:
+            self._phases.begin("readiness")
+            origins = {"baseline": checkpoint.baseline, "observed": checkpoint.observed} if checkpoint else {}
+            limit = plan.healthcheck_timeout_sec + plan.readiness_timeout_sec + state.spec.options.margin_sec
+            ready = ReadinessInput(**self.fields, **origins)
+            state.readied = await self.run(names.READINESS, ready, Readied | None, limit)
+            state.warnings += state.readied.differences if state.readied is not None else ()
+
+    async def lend_slot(self) -> None:
+        """Let others have the slot of the sandbox, which stands still while children run elsewhere."""
+        released = ReleaseInput(checkpoints=[], waiting=self._state.sandbox)
+        await self.run(names.RELEASE_CHECKPOINT, released, None)
+
+    async def unfreeze(self) -> None:
+        """Let the sandbox work again that was frozen while its children ran, once there is a slot for it."""
+        state = self._state
+        assert state.sandbox is not None
+        await slots.current().hold()
+        wanted = ProvisionInput(spec=self._spec, run_id=state.run_id, generation=state.sandbox.generation)
+        await wait_for_slot(state.sandbox.queue, wanted, state.check_stop)
+        resumed = Resumed(**self.fields, session=state.session)
+        await self.run(names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=[], resumed=resumed), None)
 
 
 async def on_host(
@@ -76,9 +170,16 @@ SLOT = "a slot"
 async def provision(
     wanted: ProvisionInput, near: Checkpoint | None, limit: float, *, before: Callable[[], None]
 ) -> SandboxRef:
-    """A sandbox: on the host where `near` lies, if there is that, and on any other one where that host is lost.
+    """Provision a sandbox on the host where `near` lies, if it is given, and on any other one where that host is lost.
 
-    before: as in `on_host`. Raises `ApplicationError` for a checkpoint that only a lost host has.
+    Args:
+        wanted: What is to be provisioned.
+        near: A checkpoint.
+        limit: Seconds of one attempt.
+        before: As in `on_host`.
+
+    Raises:
+        ApplicationError: The sandbox starts from a checkpoint that only a lost host has.
     """
     if near is not None:
         try:

@@ -5,7 +5,7 @@ Names, questions and errors are of task sets and agents: `sanitised_markdown` le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from temporalio import workflow
@@ -15,16 +15,15 @@ from benchflow.contracts import names
 from benchflow.contracts.environment import ReadyWorld
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rewards import scalar_of, shown_keys
-from benchflow.contracts.rollout import Failure, Phase, Question, StepOutcome
-from benchflow.contracts.sandbox import SandboxRef
+from benchflow.contracts.rollout import Phase
 from benchflow.sanitise import sanitised_markdown as shown
-from benchflow.workflows.branching import Branches
 from benchflow.workflows.hosts import SLOT
 from benchflow.workflows.slots import JOB_SLOT, Slots
+from benchflow.workflows.state import RolloutState
 
 
 def rollout_attributes(spec: RolloutSpec) -> list[SearchAttributePair[Any]]:
-    """The search attributes that a rollout's workflow starts with."""
+    """Return the search attributes that a rollout's workflow starts with."""
     pairs = [
         (names.ATTR_JOB, spec.job_name),
         (names.ATTR_TASK, spec.task.name),
@@ -41,41 +40,26 @@ def rollout_summary(spec: RolloutSpec) -> str:
     return f"{shown(spec.task.name)} · {shown(spec.agent.label)} · repeat {spec.repeat}"
 
 
-def phase_detail(
-    phase: Phase,
-    n_done: int,
-    n_steps: int,
-    question: Question | None,
-    branches: Branches,
-    slots: Slots,
-    waits_for: str | None,
-) -> str:
+def phase_detail(state: RolloutState, phase: Phase, slots: Slots, waits_for: str | None) -> str:
     """Return what a rollout is about in its phase, in a few words; empty where the phase says it all."""
-    if question is not None:
-        return f"asks: {question.text}"
+    if state.question is not None:
+        return f"asks: {state.question.text}"
     if waits_for == SLOT:
         return "waits for a slot of a host"
     if waits_for == JOB_SLOT:
         return "waits for a slot of its job"
     if phase == "branch":
-        ended, running = len(branches.outcomes), len(branches.pending)
+        n_ended, n_running = len(state.outcomes), len(state.pending)
         waiting = f", {slots.n_waiting} wait for a slot" if slots.n_waiting else ""
-        return f"{ended} of {ended + running} children have ended{waiting}"
-    return f"step {n_done + 1} of {n_steps}" if n_steps > 1 and phase in ("execute", "verify") else ""
+        return f"{n_ended} of {n_ended + n_running} children have ended{waiting}"
+    n_steps = len(state.plan.steps)
+    return f"step {len(state.steps) + 1} of {n_steps}" if n_steps > 1 and phase in ("execute", "verify") else ""
 
 
-def rollout_details(
-    spec: RolloutSpec,
-    *,
-    phase: str,
-    sandbox: SandboxRef | None,
-    world: ReadyWorld | None,
-    steps: Sequence[StepOutcome],
-    question: Question | None,
-    error: Failure | None,
-    timing: Mapping[str, float],
-) -> str:
-    """The rollout as Markdown."""
+def rollout_details(state: RolloutState, phase: str, timing: Mapping[str, float]) -> str:
+    """Return a rollout as Markdown. phase: as Markdown, with its detail; timing: seconds by phase."""
+    spec, sandbox, question, error = state.spec, state.sandbox, state.question, state.error or state.agent_failure
+    world = state.readied.world if state.readied is not None else None
     lines = [
         f"**{shown(spec.task.name)}** · {shown(spec.agent.label)} · repeat {spec.repeat} · attempt {spec.attempt}",
         "",
@@ -88,9 +72,9 @@ def rollout_details(
     if question is not None:
         lines += ["", f"the agent asks (`{question.id}`): {shown(question.text)}", ""]
         lines += [f"- {shown(option.id)} {shown(option.name)}" for option in question.options]
-    if steps:
+    if state.steps:
         lines += ["", "| node | step | stop reason | reward |", "|---|---|---|---|"]
-    for number, outcome in enumerate(steps, 1):
+    for number, outcome in enumerate(state.steps, 1):
         rewards = outcome.verify.rewards if outcome.verify else None
         scalar = scalar_of(rewards)
         reward = f"{scalar:g}" if scalar is not None else shown(shown_keys(rewards))
@@ -102,7 +86,7 @@ def rollout_details(
 
 
 def show(details: Callable[[], str]) -> None:
-    """Show the running workflow's details in the Web UI. It goes on where they can't be shown."""
+    """Show the running workflow's details in the Web UI. It continues where they can't be shown."""
     try:
         workflow.set_current_details(details())
     except Exception:
@@ -110,7 +94,7 @@ def show(details: Callable[[], str]) -> None:
 
 
 def _world(world: ReadyWorld) -> str:
-    """Its services, and where its ports are reached."""
+    """Return a world's services, and the addresses of its ports."""
     services = [f"{shown(service.name)} {service.state}" for service in world.services if service.state != "left_out"]
     ports = [f"port {port} at `{address}`" for port, address in world.ports.items()]
     return ", ".join([*services, *ports, f"ready in {world.seconds:.2f} s"])

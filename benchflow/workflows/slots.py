@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.slots import SlotAccount, SlotGrant
-    from benchflow.workflows.deadline import waiting
+    from benchflow.workflows.clock import waiting
 
 JOB_SLOT = "a slot of the job"
 """For what a rollout waits whose children have ended, while the job runs as many sandboxes as it may."""
@@ -45,9 +45,8 @@ class Slots:
         self._ended: list[str] = []
         self._has_lent = False
         self._keeps_one = False
-        self._is_on = False
-        self._is_untold = False
-        self._telling: asyncio.Task[None] | None = None
+        self._is_unreported = False
+        self._reporting: asyncio.Task[None] | None = None
         self._without_job_since: float | None = None
         """Workflow time of the first message since the last that a job has got; None if the last one got through."""
         self.n_waiting = 0
@@ -55,11 +54,10 @@ class Slots:
 
     def lend(self) -> None:
         """Give back the slot of this rollout, whose sandbox is frozen."""
-        self._is_on = self._is_on or workflow.patched("job-slots")
-        if self._is_on and not self._has_lent:
+        if not self._has_lent:
             self._has_lent = True
             self._released += 1
-            self._tell()
+            self._report()
 
     async def hold(self, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Wait until this rollout has a slot for its sandbox again. Return False where it was given up before."""
@@ -74,9 +72,8 @@ class Slots:
 
     async def take(self, child: str) -> None:
         """Wait for a slot for a child, which is named by its workflow id."""
-        if self._is_on:
-            with waiting("children"):
-                await self._take(lambda: self._children.add(child))
+        with waiting("children"):
+            await self._take(lambda: self._children.add(child))
 
     def give_back(self, child: str, *, is_last: bool) -> None:
         """Give back the slot of a child that has ended, however it did, if it had one.
@@ -95,7 +92,7 @@ class Slots:
         else:
             self._released += 1
         self._balance()
-        self._tell()
+        self._report()
 
     def grant(self, grant: SlotGrant) -> None:
         """Take the answer of the job."""
@@ -108,8 +105,8 @@ class Slots:
             # Its parent, or its job, gives back the slot that it began with.
             self._has_lent = False
             self._released -= 1
-            self._tell()
-        await workflow.wait_condition(lambda: self._telling is None or self._telling.done())
+            self._report()
+        await workflow.wait_condition(lambda: self._reporting is None or self._reporting.done())
 
     async def _take(self, on_taken: Callable[[], None], give_up: Callable[[], bool] = lambda: False) -> None:
         """Wait for a slot. on_taken: called with no await in between, so that whoever has it is always known."""
@@ -137,24 +134,24 @@ class Slots:
         asked = max(self._granted, self._taken + self.n_waiting)
         if asked != before.asked or spare > 0:
             self._account = before.model_copy(update={"asked": asked})
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
-        """Have the job told how the account stands, once for all that changes at a time."""
-        self._is_untold = True
-        if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._tell_all())
+    def _report(self) -> None:
+        """Report the account to the job, once for all that changes at a time."""
+        self._is_unreported = True
+        if self._reporting is None or self._reporting.done():
+            self._reporting = asyncio.create_task(self._report_all())
 
-    async def _tell_all(self) -> None:
+    async def _report_all(self) -> None:
         ask_again_sec = ASK_AGAIN_SEC
-        while self._is_untold or self.n_waiting:
-            if not self._is_untold:
-                changed = lambda: self._is_untold or not self.n_waiting  # noqa: E731
+        while self._is_unreported or self.n_waiting:
+            if not self._is_unreported:
+                changed = lambda: self._is_unreported or not self.n_waiting  # noqa: E731
                 with suppress(TimeoutError):
                     await workflow.wait_condition(changed, timeout=ask_again_sec)
                     continue
                 ask_again_sec = min(2 * ask_again_sec, MAX_ASK_AGAIN_SEC)
-            self._is_untold = False
+            self._is_unreported = False
             update = {"granted": self._granted, "released": self._released, "ended": self._ended}
             self._account, self._ended = self._account.model_copy(update=update), []
             try:
@@ -166,7 +163,7 @@ class Slots:
                     workflow.logger.warning("%s gives no slots, and is not waited for: %s", self._job_id, error)
                     self._granted = max(self._granted, self._account.asked)
                     return
-                self._is_untold = True
+                self._is_unreported = True
 
     async def _wait_for_job(self) -> bool:
         """Wait a while, as there is no job to be told. Return False where nothing waits for it, or it took too long."""

@@ -208,7 +208,6 @@ async def test_a_job_with_a_retry_signals_and_several_runs(theatre: Theatre, rec
 
 
 async def test_a_rollout_that_branches_in_one_slot(theatre: Theatre, recorder: Recorder) -> None:
-    """`rollout-branched-without-slots` is the same, of a version in which children needed no slots of the job."""
     branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}, "then": "itself"}
     job = await theatre.submit(theatre.stepped(2), concurrency=1, branch=branch)
     await job.wait()

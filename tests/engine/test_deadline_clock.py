@@ -19,7 +19,7 @@ from benchflow.jobs import Job
 from benchflow.temporal import connect
 from benchflow.testing.waiting import until
 from benchflow.worker import make_workers
-from benchflow.workflows.waiting import MAX_ANSWERS
+from benchflow.workflows.turns import MAX_ANSWERS
 
 DEADLINE_SEC = 2.0
 LATE = "benchflow-host-late"

@@ -14,6 +14,7 @@ from support.theatre import Theatre
 
 from benchflow.cli.resume import plan_again
 from benchflow.jobs import submit
+from benchflow.rescoring import Request, rescore
 from benchflow.trajectories.journal import read_journal
 
 
@@ -92,3 +93,42 @@ async def test_values_along_a_trunk_are_those_of_its_own_states(theatre: Theatre
     assert sum(drawn[:2] == trunk[:2] and drawn != trunk for drawn in left) == 2
     assert sum(drawn[:1] != trunk[:1] and len(drawn) == 3 for drawn in left) == 2
     assert theatre.hall.images == {} and list(theatre.context.paths.checkpoints.glob("*.json")) == []
+
+
+async def test_scored_again_a_group_has_its_line_anew_and_the_first_stays(theatre: Theatre) -> None:
+    job = await theatre.submit(theatre.stepped(2, final=True), mode={"kind": "grpo", "n": 2, "at": 1})
+    (result,) = await theatre.results(job)
+    root = job.directory.root
+    (before,) = lines(root / "groups.jsonl")
+    child = Path(str(result.directory)) / "children" / "n1.0"
+    (child / "steps" / "s1" / "verifier" / "reward.txt").write_text("0.25\n")
+    found = await rescore(root, Request(name="anew"))
+    (record,) = found.rollouts
+    assert (record.outcome, record.error) == ("changed", None)
+    place = root / "rescored" / "anew"
+    (after,) = lines(place / "groups.jsonl")
+    kept = {leaf["node"]: leaf["returns"] for leaf in before["leaves"]} | {"n1.0/n2": 0.25}
+    assert {leaf["node"]: leaf["returns"] for leaf in after["leaves"]} == kept
+    assert after["mean"] == pytest.approx(statistics.fmean(kept.values())) == record.reward
+    for old, new in zip(before["leaves"], after["leaves"], strict=True):
+        assert new["advantages"] != old["advantages"]
+        assert [(place / file).resolve() for file in new["trajectory"]] == [root / file for file in old["trajectory"]]
+        assert new["is_truncated"] is False
+    assert lines(root / "groups.jsonl") == [before]
+
+
+async def test_scored_again_values_along_a_trunk_are_written_anew(theatre: Theatre) -> None:
+    mode = {"kind": "value", "depths": [2, 0], "n": 2}
+    job = await theatre.submit(theatre.stepped(final=True), mode=mode)
+    (result,) = await theatre.results(job)
+    before = lines(job.directory.values)
+    child = Path(str(result.directory)) / "children" / "n2.1"
+    (child / "steps" / "s2" / "verifier" / "reward.txt").write_text("0.25\n")
+    (record,) = (await rescore(job.directory.root, Request(name="anew"))).rollouts
+    # The trunk's own reward is as it was.
+    assert (record.outcome, record.rewards) == ("unchanged", result.rewards)
+    first, second = lines(job.directory.root / "rescored" / "anew" / "values.jsonl")
+    same = ("depth", "node", "n", "value", "variance", "stderr", "returns")
+    assert [first[name] for name in same] == [before[0][name] for name in same]
+    assert second["returns"] == before[1]["returns"] | {"n2.1": 0.25}
+    assert second["value"] == pytest.approx(statistics.fmean(second["returns"].values()))

@@ -29,13 +29,13 @@ UNREACHED = {
     "cancellation:send:0": "only jobs do",
     "preflight:run:0": "a workflow of its own, before the job's",
     "children:_start:1": "a child of an earlier run has not ended: in test_trees.py",
-    "slots:_tell_all:2": "a job is gone: in test_slots.py",
+    "slots:_report_all:2": "a job is gone: in test_slots.py",
     "slots:_wait_for_job:0": "a job is gone: in test_slots.py",
     "rollout:run:2": "the end is run once more where the await of the first one has raised",
 }
 """Awaits that no scenario comes by, and why."""
 
-CANCELLED = {"in_sandbox:_write_growth:0", "in_sandbox:_write_growth:1", "slots:_tell_all:0"}
+CANCELLED = {"branching:_write_growth:0", "branching:_write_growth:1", "slots:_report_all:0"}
 """Awaits that are cancelled, or not come by, as the children of a tree happen to begin and to end."""
 
 STARTED = {"rollout:_work_in_time:1", "cancellation:result_of:0"}

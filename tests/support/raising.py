@@ -154,8 +154,8 @@ def _raise_if_planned(site: str, when: str) -> None:
     # On the instance, so that a replay does the same.
     if planned.is_repeated or "_has_raised" not in vars(instance):
         vars(instance)["_has_raised"] = True
-        if hasattr(instance, "_here"):
-            measured = [outcome for outcome in instance._here.steps if outcome.verify is not None]
+        if hasattr(instance, "_state"):
+            measured = [outcome for outcome in instance._state.steps if outcome.verify is not None]
             RAISED[name] = (instance._phases.phase, len(measured))
         else:
             RAISED[name] = ("", 0)
@@ -214,7 +214,7 @@ def raising_workflows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             "RolloutWorkflow": importlib.import_module(f"{PACKAGE}.rollout").RolloutWorkflow,
         }
         # So that it is seen within a moment that somebody is waited for.
-        importlib.import_module(f"{PACKAGE}.deadline").SLICE_SEC = 0.5  # type: ignore[attr-defined]
+        importlib.import_module(f"{PACKAGE}.clock").SLICE_SEC = 0.5  # type: ignore[attr-defined]
     for name, workflow_class in made.items():
         monkeypatch.setattr(f"benchflow.worker.{name}", workflow_class)
     monkeypatch.setattr("benchflow.worker.workflow_runner", UnsandboxedWorkflowRunner)

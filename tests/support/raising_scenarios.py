@@ -163,7 +163,7 @@ async def lose_host(theatre: Theatre, rollouts: list[Handle]) -> None:
     paths = StatePaths(theatre.root / "other")
     context = replace(theatre.context, queue=OTHER, host_id="other", paths=paths, client=client)
     async with make_workers(context, theatre.records, theatre.ongoing_work())[1]:
-        await all_at("in_sandbox:_answer_to:0", rollouts)
+        await all_at("turns:_answer_of_user:0", rollouts)
     await asyncio.gather(*map(answer, rollouts))
 
 
@@ -185,7 +185,7 @@ async def answer(rollout: Handle) -> None:
 
 async def answer_late(rollout: Handle) -> None:
     """Answer once the clock of the deadline has seen that somebody is waited for."""
-    while "deadline:wait_for:0" not in PASSED.get(rollout.id, {}):
+    while "clock:wait_for:0" not in PASSED.get(rollout.id, {}):
         await asyncio.sleep(0.05)
     await answer(rollout)
 
@@ -214,7 +214,7 @@ async def children_ask(rollout: Handle) -> None:
     children = [ids.child_id(rollout.id, f"n1.{number}") for number in range(2)]
 
     def is_there(child: str) -> bool:
-        return child in RAISED or "in_sandbox:_answer_to:0" in PASSED.get(child, {})
+        return child in RAISED or "turns:_answer_of_user:0" in PASSED.get(child, {})
 
     while rollout.id not in RAISED and not all(map(is_there, children)):
         await asyncio.sleep(0.05)

@@ -1,43 +1,32 @@
-"""Sandboxes of commands: whoever starts next removes those whose process has ended, and no other."""
+"""Sandboxes of processes: the reaper removes those whose process has ended, and no other."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from benchflow.cli import world
-from benchflow.contracts.sandbox import OwnedSandbox, SandboxProvider
-from benchflow.planes.sandbox.local.machine import OWNER_LABEL, owned_by_this_process
-from benchflow.rescoring import sandboxes
-from benchflow.testing.noop_sandbox import NoopProvider
-
-OWNERS = {
-    "in use": owned_by_this_process(),
-    "of a process that had this one's id before": {OWNER_LABEL: f"{os.getpid()}:1"},
-    "of a process that cannot be told": {OWNER_LABEL: "any"},
-    "of nobody": {},
-}
+from benchflow.activities.reaper import Reaper
+from benchflow.contracts.sandbox import OwnedSandbox
+from benchflow.planes.sandbox.owners import OF_A_PROCESS, OWNER_LABEL, owned_by_this_process
 
 
-class Provider(NoopProvider):
-    """Has a sandbox of each owner. deadline: when a check of it should have been over, in seconds of the wall clock."""
-
-    def __init__(self, deadline: str) -> None:
-        self.left = {name: labels | {"benchflow.deadline": deadline} for name, labels in OWNERS.items()}
-
-    async def owned(self, stack_id: str) -> list[OwnedSandbox]:
-        return [OwnedSandbox(name=name, handle=name, labels=labels) for name, labels in self.left.items()]
-
-    async def remove(self, name: str) -> None:
-        del self.left[name]
-
-
-@pytest.mark.parametrize("remove_left", [sandboxes.remove_left, world._remove_left], ids=["rescoring", "check"])
+@pytest.mark.parametrize(
+    ("labels", "is_over"),
+    [
+        (owned_by_this_process(), False),
+        # Of a process that had this one's id before, of one that cannot be told, and of nobody.
+        ({OWNER_LABEL: f"{os.getpid()}:1"}, True),
+        ({OWNER_LABEL: "any"}, True),
+        ({}, True),
+    ],
+)
 async def test_what_a_living_process_uses_stays_however_late_the_clock_says_it_is(
-    remove_left: Callable[[SandboxProvider], Awaitable[None]],
+    labels: dict[str, str], is_over: bool
 ) -> None:
-    provider = Provider(deadline="0")
-    await remove_left(provider)
-    assert [*provider.left] == ["in use"]
+    context: Any = SimpleNamespace(options=None)
+    labels = {"benchflow.stack": OF_A_PROCESS, "benchflow.deadline": "0", **labels}
+    sandbox = OwnedSandbox(name="s", handle="s", labels=labels)
+    assert await Reaper(context)._is_over(sandbox) == is_over

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from benchflow.contracts.branch import StateValue
-from benchflow.rescoring.record import MeanChange, RescoredRollout, mean_changes
+from benchflow.contracts.rescoring import MeanChange, RescoredRollout
+from benchflow.results.rescored import mean_changes
 
 
 def record(agent: str, before: float | None, after: float | None, value: StateValue | None = None) -> RescoredRollout:

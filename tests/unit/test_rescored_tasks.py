@@ -9,9 +9,9 @@ from support.task_writer import write_task
 
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import TaskRef
-from benchflow.errors import TaskValueError
 from benchflow.paths import StatePaths
-from benchflow.rescoring.tasks import Tasks
+from benchflow.rescoring.tasks import FoundTask, Tasks
+from benchflow.store import Store
 from benchflow.tasks import digest_tree
 
 TAKING = """
@@ -27,30 +27,32 @@ def reference(path: Path) -> TaskRef:
     return TaskRef(name=path.name, digest=digest_tree(path), pack=pack, source=str(path))
 
 
-async def test_a_task_that_names_code_is_scored_by_only_if_the_user_allows_it(tmp_path: Path) -> None:
+async def found(path: Path, state: Path, given: Path | None = None, **how: object) -> FoundTask:
+    return await Tasks(Store.open(), StatePaths(state), given, **how).find(reference(path))  # type: ignore[arg-type]
+
+
+async def test_a_task_that_names_code_is_scored_by_only_if_the_user_allows_it(tmp_path: Path, state: Path) -> None:
     path = write_task(tmp_path, config="[[reward.funcs]]\ntype = 'theirs.tone:Politeness'\n")
-    state = StatePaths(tmp_path / "state")
-    with pytest.raises(TaskValueError) as caught:
-        await Tasks(None, state, allow_code=()).find(reference(path))
-    assert (caught.value.key, caught.value.remedy) == (
+    failure = (await found(path, state, allow_code=())).by.failure
+    assert failure is not None and failure.type == "TaskValueError"
+    assert (failure.key, failure.remedy) == (
         "reward.funcs[0].type",
         "if you trust it, allow it yourself: --allow-code theirs.tone",
     )
-    assert (await Tasks(None, state, allow_code=["theirs"]).find(reference(path))).task.reward is not None
+    assert (await found(path, state, allow_code=["theirs"])).by.failure is None
 
 
 @pytest.mark.parametrize("is_given", [False, True], ids=["recorded", "given"])
 async def test_a_task_that_takes_variables_is_scored_by_only_if_the_user_agrees(
-    is_given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_given: bool, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, state = write_task(tmp_path / "set" / "takes", config=TAKING), StatePaths(tmp_path / "state")
-    ref = reference(path)
+    path = write_task(tmp_path / "set" / "takes", config=TAKING)
     given = path.parent if is_given else None
     monkeypatch.delenv("NOT_SET_HERE", raising=False)
     monkeypatch.delenv("TAKEN_HERE", raising=False)
-    assert (await Tasks(given, state, take_variables=False).find(ref)).task.name == path.name
+    assert (await found(path, state, given, take_variables=False)).by.failure is None
     monkeypatch.setenv("TAKEN_HERE", "geheim")
-    assert (await Tasks(given, state, take_variables=True).find(ref)).task.name == path.name
-    with pytest.raises(TaskValueError) as caught:
-        await Tasks(given, state, take_variables=False).find(ref)
-    assert caught.value.message == "takes variables of your environment: TAKEN_HERE"
+    taking = await found(path, state, given)
+    assert (taking.by.failure, taking.variables) == (None, {"TAKEN_HERE", "NOT_SET_HERE"})
+    failure = (await found(path, state, given, take_variables=False)).by.failure
+    assert failure is not None and failure.message == "takes variables of your environment: TAKEN_HERE"

@@ -24,13 +24,13 @@ from benchflow.confined import ConfinedDirectory, ConfinedPath
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec, Task, VerifierConfig
 from benchflow.errors import SandboxError, SandboxLostError, VerifierError
+from benchflow.paths import WORKSPACE
 from benchflow.planes.reward.functions import make_function
 from benchflow.planes.reward.inputs import judged_directory, strategy_of
 from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 
 INPUTS = "inputs"
-WORKSPACE = "workspace.tar"
 ARTIFACTS = "artifacts.tar"
 LEFT = "/logs/artifacts"
 """A directory of every sandbox whose content is an artifact, whether or not a task declares it."""

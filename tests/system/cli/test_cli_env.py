@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sqlite3
 import subprocess
@@ -13,9 +12,10 @@ from pathlib import Path
 import pytest
 from support.command_line import Bench
 
-from benchflow.cli.world import OWNER
+from benchflow import stack
+from benchflow.jobs.trial import NO_TASK
 from benchflow.planes.sandbox import close_providers, get_provider
-from benchflow.planes.sandbox.local.machine import OWNER_LABEL
+from benchflow.temporal import connect, stack_id, stack_target
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.usefixtures("module_jobs")
@@ -127,15 +127,17 @@ def detail(found: dict[str, list[dict[str, str]]], what: str) -> str:
     return next(finding["detail"] for finding in found["findings"] if finding["what"] == what)
 
 
-def left(sandbox: str, checking: int | None = None) -> list[str]:
-    """The sandboxes of checks that are still there. checking: the process that made them, this one by default."""
+def left(sandbox: str) -> list[str]:
+    """The sandboxes of checks of the shared stack that are still there."""
 
     async def ask() -> list[str]:
+        record = await asyncio.to_thread(stack.ensure)
+        mine = await stack_id(await connect(stack_target(record)))
         try:
-            found = await get_provider(sandbox).owned(OWNER)
+            found = await get_provider(sandbox).owned(mine)
         finally:
-            await close_providers(OWNER)
-        return [each.name for each in found if each.labels[OWNER_LABEL].startswith(f"{checking or os.getpid()}:")]
+            await close_providers(mine)
+        return [each.name for each in found if each.labels["benchflow.task"] == NO_TASK]
 
     return asyncio.run(ask())
 
@@ -312,10 +314,10 @@ def test_a_check_that_is_interrupted_removes_its_sandbox(world: Path, name: str)
         finally:
             process.kill()
     assert (process.returncode, errors.strip()) == (130, "interrupted")
-    assert left("docker", process.pid) == []
+    assert left("docker") == []
 
 
 def _is_tried(process: subprocess.Popen[str]) -> bool:
     """Whether a check has a sandbox by now."""
     assert process.poll() is None
-    return left("docker", process.pid) != []
+    return left("docker") != []

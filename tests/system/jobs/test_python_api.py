@@ -10,7 +10,7 @@ from support.task_writer import write_task
 
 import benchflow as bf
 from benchflow.planes.sandbox import close_providers
-from benchflow.rescoring.sandboxes import OWNER
+from benchflow.planes.sandbox.owners import OF_A_PROCESS
 
 
 @pytest.mark.docker
@@ -50,7 +50,7 @@ async def test_a_stored_rollout_is_scored_by_a_rubric(rooms_results: Results, en
     try:
         again = await rubric.score(rollout_dir=str(result.directory))
     finally:
-        await close_providers(OWNER)
+        await close_providers(OF_A_PROCESS)
     assert (again.items, again.errors) == ({"tests": 1.0, "answer": 0.0, "file": 1.0, "grep": 0.0}, {})
     assert again.reward == pytest.approx(0.6)
     assert {event.source: event.value for event in again.events} == again.items

@@ -17,8 +17,8 @@ from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import ConfigError, ResultFileError, UsageError, VerifierError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import close_providers
+from benchflow.planes.sandbox.owners import OF_A_PROCESS
 from benchflow.rescoring import Request, Rescoring, rescore
-from benchflow.rescoring.sandboxes import OWNER
 from benchflow.results.summary import write_summary
 from benchflow.trajectories.nodes import last_of, load_rollout
 from benchflow.trajectories.stored import events_before, path_before
@@ -174,7 +174,7 @@ async def test_the_world_of_a_state_is_there_for_a_rubric_where_it_was_kept(job:
     try:
         scored = await rubric.score("n1", rollout_dir=rollout_of(job))
     finally:
-        await close_providers(OWNER)
+        await close_providers(OF_A_PROCESS)
     assert scored.items == {"once": 1.0, "events": 0.5}
     copy = rollout_of(without_workspaces(job, tmp_path / "tree"))
     for node, why in (("n1", "the workspace of this rollout was not kept"), ("n0", "the world that the agent left")):
@@ -249,7 +249,7 @@ async def scored_again(job: Path, **request: Any) -> Rescoring:
     try:
         return await rescore(job, Request(include=["two"], **request))
     finally:
-        await close_providers(OWNER)
+        await close_providers(OF_A_PROCESS)
 
 
 def without_workspaces(job: Path, target: Path) -> Path:

@@ -6,15 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.stored_jobs import Past, answer, files_below, store_job, write_task
+from support.stored_jobs import SCORE_BY_ANSWER, Past, answer, files_below, store_job, write_task
 
 from benchflow.contracts.rollout import Failure
 from benchflow.errors import ConfigError, JobConflictError, JobNotFoundError
-from benchflow.paths import StatePaths
+from benchflow.paths import JobPaths, StatePaths
 from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline
-from benchflow.planes.sandbox import get_provider
 from benchflow.rescoring import Request, RescoredRollout, Rescoring, rescore
-from benchflow.rescoring.sandboxes import OWNER
+from benchflow.results.summary import read_spec
 
 KEPT = Past({None: 0.5}, workspace=answer)
 LOST = Failure(type="SandboxLostError", category="sandbox_lost", message="it is gone")
@@ -46,7 +45,6 @@ async def test_the_same_scoring_says_exactly_the_same_and_touches_nothing(jobs: 
     place = job / found.rollouts[1].rollout_name / "rescored" / found.name
     assert (place / "verifier" / "reward.txt").read_text().split() == [str(1 / 3)]
     assert '"value": 0.3333333333333333' in (place / "rewards.jsonl").read_text()
-    assert not await get_provider("local").owned(OWNER)
 
 
 @pytest.mark.local
@@ -183,13 +181,15 @@ async def test_a_task_that_was_changed_where_it_lay_is_taken_from_the_store(jobs
     assert (one.outcome, one.task_from, one.task_digest) == ("unchanged", "store", one.recorded_digest)
 
 
-async def test_a_task_that_is_nowhere_is_an_error_that_says_what_to_give(
-    jobs: Path, tmp_path: Path, state: Path
-) -> None:
-    tasks = [write_task(tmp_path / "tasks", name) for name in ("gone", "here")]
+async def test_a_task_that_is_nowhere_is_an_error_that_says_what_to_give(jobs: Path, tmp_path: Path) -> None:
+    # Of its own content, which no other task has brought into the store.
+    gone = write_task(tmp_path / "tasks", "gone", test=f"# {tmp_path}\n{SCORE_BY_ANSWER}")
+    tasks = [gone, write_task(tmp_path / "tasks", "here")]
     job = await store_job(tasks, jobs)
     shutil.rmtree(tasks[0])
-    shutil.rmtree(StatePaths(state).store)
+    state, sha256 = StatePaths.default(), read_spec(JobPaths(job)).tasks[0].pack.sha256
+    for blob in [*state.store.rglob(f"*{sha256[2:]}*")]:
+        blob.unlink()
 
     found = by_task(await rescore(job))
 
@@ -270,7 +270,7 @@ async def test_patterns_choose_rollouts_and_the_summary_keeps_the_others(jobs: P
         await rescore(job, Request(include=["three"]))
 
 
-async def test_a_directory_that_is_no_job_is_said_to_be_none(tmp_path: Path, module_state: Path) -> None:
+async def test_a_directory_that_is_no_job_is_said_to_be_none(tmp_path: Path, module_jobs: Path) -> None:
     with pytest.raises(JobNotFoundError):
         await rescore(tmp_path)
 

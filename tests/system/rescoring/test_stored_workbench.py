@@ -9,8 +9,8 @@ from support.stored_jobs import Past, answer, store_job, write_task
 
 from benchflow.errors import JobNotFoundError, VerifierError
 from benchflow.planes.sandbox import get_provider
+from benchflow.planes.sandbox.owners import OF_A_PROCESS
 from benchflow.rescoring import stored_workbench
-from benchflow.rescoring.sandboxes import OWNER
 
 
 @pytest.mark.local
@@ -20,15 +20,15 @@ async def test_it_runs_the_tests_and_commands_in_the_kept_workspace(jobs: Path, 
     [rollout] = job.glob("one__*")
 
     async with stored_workbench(rollout) as bench:
-        assert await get_provider("local").owned(OWNER) == [], "nothing is started before somebody asks"
+        assert await get_provider("local").owned(OF_A_PROCESS) == [], "nothing is started before somebody asks"
         assert (await bench.tests()).reward == 0.5
         said = await bench.run("look", ["sh", "-c", "cat answer more"], files={"/app/more": b"and more"})
         assert said.stdout == "0.5\nand more"
         assert await bench.read("answer", limit=100) == b"0.5\n"
         assert await bench.read("nothing", limit=100) is None
-        assert len(await get_provider("local").owned(OWNER)) == 1
+        assert len(await get_provider("local").owned(OF_A_PROCESS)) == 1
 
-    assert await get_provider("local").owned(OWNER) == []
+    assert await get_provider("local").owned(OF_A_PROCESS) == []
     assert not (rollout / "rescored").exists()
 
 

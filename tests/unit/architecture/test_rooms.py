@@ -66,8 +66,8 @@ ALLOWED: dict[str, set[str]] = {
         *("branching.policies", "contracts", "errors", "sanitise", "trajectories.growth", "trajectories.values"),
     },
     "hosting": {
-        *("archive_reader", "checkpoints", "confined", "contracts", "errors", "gateway", "host", "paths", "planes"),
-        *("results", "secrets", "store", "tasks", "trajectories"),
+        *("archive_reader", "branching", "checkpoints", "confined", "contracts", "errors", "gateway", "host", "paths"),
+        *("planes", "results", "secrets", "store", "stored_files", "tasks", "trajectories"),
     },
     "activities": {
         *("branching", "contracts", "errors", "executions", "gateway", "host", "hosting", "paths", "planes", "results"),
@@ -97,8 +97,8 @@ ALLOWED: dict[str, set[str]] = {
         *("secrets", "stack", "store", "stored_files", "tasks", "temporal", "workflows"),
     },
     "rescoring": {
-        *("archive_reader", "branching", "confined", "contracts", "errors", "hosting.blueprint", "paths"),
-        *("planes", "provenance", "results", "secrets", "store", "stored_files", "tasks", "trajectories"),
+        *("contracts", "errors", "host", "hosting", "jobs", "paths", "planes", "provenance", "results", "secrets"),
+        *("store", "tasks", "temporal"),
     },
     "rubric": {"contracts", "errors", "planes", "rescoring", "tasks", "trajectories"},
     "rollout": {"config_file", "contracts", "errors", "jobs", "paths", "trajectories"},

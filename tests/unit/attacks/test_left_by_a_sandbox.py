@@ -15,13 +15,13 @@ from support.fetched import fetched
 
 from benchflow.errors import BenchFlowError, CorruptArtifactError, RewardFileError, StateError, VerifierError
 from benchflow.hosting.portable import _extract
+from benchflow.hosting.stored_judging import _lay_out
 from benchflow.planes.environment import rows
 from benchflow.planes.environment.rows import read_state
 from benchflow.planes.reward.hardening.survey import _read as read_survey
 from benchflow.planes.reward.placement import _retell
 from benchflow.planes.reward.script import parse_rewards
 from benchflow.planes.reward.verifier_end import output_tail
-from benchflow.rescoring.judging import _lay_out
 from benchflow.tasks import unpack
 
 CANARY = "the canary of this host"

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.config import JobConfig, Role, RolloutConfig, Scene, Turn
-from benchflow.contracts.job import AgentSpec, JobSpec, RetryConfig, TaskRef
+from benchflow.contracts.job import AgentSpec, JobSpec, TaskRef
+from benchflow.contracts.retries import RetryConfig
 from benchflow.errors import ConfigError, UnsupportedFeatureError
 
 TWO = [Role("a", "oracle"), Role("b", "nop")]

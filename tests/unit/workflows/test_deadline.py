@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchflow.workflows import deadline as module
-from benchflow.workflows.deadline import LATE_SEC, SLICE_SEC, Deadline
+from benchflow.workflows import clock as module
+from benchflow.workflows.clock import LATE_SEC, SLICE_SEC, Deadline
 
 
 class Clock:

@@ -10,28 +10,32 @@ from support.hostile_text import FORGED, RAW
 
 from benchflow.contracts.rollout import Failure, Option, Question
 from benchflow.workflows.operator import rollout_details, rollout_summary
+from benchflow.workflows.state import RolloutState
 
 EVIL = f"{FORGED}\n\n# Forged\n\n[click](https://evil.example) <img src=x> | ` **"
 
 
 def spec(name: str) -> Any:
     return SimpleNamespace(
-        task=SimpleNamespace(name=name), agent=SimpleNamespace(label=name), repeat=0, attempt=1, name="r"
+        task=SimpleNamespace(name=name),
+        agent=SimpleNamespace(label=name),
+        repeat=0,
+        attempt=1,
+        name="r",
+        branch=None,
+        begins_at=("n0", 0),
     )
 
 
 def details(name: str) -> str:
     step = SimpleNamespace(verify=None, step=SimpleNamespace(name=name), turn=SimpleNamespace(stop_reason=name))
-    return rollout_details(
+    state = RolloutState(
         spec(name),
-        phase="**execute** ",
-        sandbox=None,
-        world=None,
-        steps=cast(Any, [step]),
         question=Question(id="q1", kind="permission", text=name, options=[Option(id=name, name=name)]),
         error=Failure(type="E", category="agent", message=name),
-        timing={},
     )
+    state.steps = cast(Any, [step])
+    return rollout_details(state, "**execute** ", {})
 
 
 def test_names_questions_and_errors_hold_no_markup_link_or_control() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -35,15 +34,13 @@ from benchflow.planes.sandbox.local.store.loop_image import is_open
 from benchflow.planes.sandbox.local.store.store import Store
 from benchflow.planes.sandbox.local.volumes import Volumes, place_of
 from benchflow.planes.sandbox.memory import loss_for_memory
+from benchflow.planes.sandbox.owners import OWNER_LABEL, is_abandoned
 from benchflow.planes.sandbox.records import file_lock
 
 INIT = "init"
 """The control group of a sandbox's first process."""
 
 HOSTNAME = "sandbox"
-
-OWNER_LABEL = "benchflow.owner"
-"""On a sandbox that is for one process alone: its pid and start time."""
 
 _TRIES = 3
 
@@ -407,14 +404,3 @@ def _wait(done: Callable[[], bool], seconds: float) -> None:
 def group_of(home: Path) -> str:
     """A name for this state directory in the machine's control groups."""
     return hashlib.sha256(str(home).encode()).hexdigest()[:12]
-
-
-def owned_by_this_process() -> dict[str, str]:
-    """The label of a sandbox that nobody needs when this process has ended: then whoever tidies up removes it."""
-    return {OWNER_LABEL: f"{os.getpid()}:{start_time(os.getpid())}"}
-
-
-def is_abandoned(owner: str | None) -> bool:
-    """Whether the process that a sandbox was started for is gone."""
-    pid, _, started = (owner or "").partition(":")
-    return owner is not None and not (pid.isdecimal() and str(start_time(int(pid))) == started)

@@ -44,7 +44,7 @@ async def require_machine() -> None:
 
 
 async def _try(machine: Machine) -> None:
-    from benchflow.planes.sandbox.local.machine import owned_by_this_process
+    from benchflow.planes.sandbox.owners import owned_by_this_process
 
     name = f"trial-{secrets.token_hex(6)}"
     image, labels = ImageRef(reference=BARE), owned_by_this_process()

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.stored_jobs import write_task
 
-from benchflow.cli.world import setting_of
+from benchflow.contracts.job import Origin
+from benchflow.hosting.host import Host
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.trial import HostedTrial
+from benchflow.jobs.trial import freeze_trial, plan_trial
+from benchflow.paths import StatePaths
 from benchflow.planes.environment.trial import Finding, _Trial
+from benchflow.store import Store
 
 pytestmark = pytest.mark.usefixtures("state")
 
@@ -26,7 +33,13 @@ async def copy_finding(tmp_path: Path, task: Path | None) -> Finding:
     """Return what a trial finds of the copy."""
     manifest = tmp_path / "environment.toml"
     manifest.write_text(MANIFEST)
-    trial = _Trial(setting_of(manifest, task, "noop", []), lambda what: None)
+    store, nothing = Store.open(), None
+    spec = await freeze_trial(plan_trial(manifest, task, "noop", []), "trial", store)
+    host: Any = Host(
+        paths=StatePaths.default(), store=store, host_id="h", queue="q", stack="s", slots=nothing, options=nothing
+    )  # type: ignore[arg-type]
+    rollout = await Hosted.of(host, spec.rollout("job/trial", Origin(host_id="h", job_dir=str(tmp_path)), 0))
+    trial = _Trial(HostedTrial(rollout, "run").setting(), lambda what: None)
     await trial.compare_copy()
     return next(finding for finding in trial.result().findings if finding.what == "copy")
 

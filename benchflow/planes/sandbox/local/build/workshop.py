@@ -9,9 +9,10 @@ from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.planes.sandbox.local.build.recipe import LayerConfig
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.images import BARE, PREFIX, Image, read_image
-from benchflow.planes.sandbox.local.machine import Machine, owned_by_this_process
+from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.planes.sandbox.local.mask import policy as mask_policy
 from benchflow.planes.sandbox.local.sandbox import LocalSandbox, ref_of
+from benchflow.planes.sandbox.owners import owned_by_this_process
 
 
 class LocalWorkshop:

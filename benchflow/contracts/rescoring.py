@@ -1,32 +1,79 @@
-"""What a rescoring came to, as it is written beside the first results: one record a rollout, and one of the job."""
+"""Scoring stored rollouts again: which they are, what scores them, and what came of it."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
-from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import ValidationError
+from benchflow.contracts.base import ArtifactRef, Model
+from benchflow.contracts.branch import ChildOutcome, StateValue
+from benchflow.contracts.reward import JudgeRubric, VerifyResult
+from benchflow.contracts.rollout import Failure, RewardKind, StepOutcome
 
-from benchflow.contracts.base import Model
-from benchflow.contracts.branch import StateValue
-from benchflow.contracts.reward import VerifyResult
-from benchflow.contracts.rollout import Failure, RewardKind
-from benchflow.paths import JobPaths, RolloutPaths
-from benchflow.results.write import write_json
-from benchflow.store import write_atomic
-from benchflow.stored_files import read_stored, require_directory
+TaskOrigin = Literal["source", "store", "given"]
+"""Where a task is taken from: the place it was submitted from, the store, or the directory that was given now."""
+
+
+class StoredRef(Model):
+    """A rollout that is to be scored again."""
+
+    scoring: ArtifactRef
+    """The `Scoring` in the store."""
+
+    directory: str
+    """Its results on the host where the job was submitted."""
+
+    pack: ArtifactRef | None = None
+    """The same in the store, for hosts of a cluster."""
+
+
+class RescoringSpec(Model):
+    """The part of a job's specification that makes it one that scores stored rollouts again."""
+
+    digest: str
+    """Digest of all that scores, which decides whether two scorings are the same."""
+
+    scoring: ArtifactRef
+    """The `Scoring` in the store."""
+
+    rollouts: dict[int, str]
+    """Directories of the stored rollouts, by their index in the job that ran them."""
+
+    packs: dict[int, ArtifactRef] = {}
+    """Their results in the store, for hosts of a cluster."""
+
+    def stored(self, index: int) -> StoredRef:
+        """Return the stored rollout of an index."""
+        return StoredRef(scoring=self.scoring, directory=self.rollouts[index], pack=self.packs.get(index))
+
+
+class GivenRubric(Model):
+    """A rubric that scores instead of the tasks' own verifiers."""
+
+    name: str
+    """As it was given."""
+
+    label: str
+    """A short name, for names of directories."""
+
+    digest: str
+    """Digest of all that is known of it."""
+
+    judge: JudgeRubric | None = None
+    """Criteria of a judge, from a rubric file."""
+
+    code: str | None = None
+    """`module:object` with an `async def score(node)`."""
+
+    code_root: str | None = None
+    """Directory in which the module is looked for after the installed ones."""
+
 
 Outcome = Literal["unchanged", "changed", "failed", "unmeasured"]
 """failed: it could not be scored now. unmeasured: it has no reward because of how it ended, now as before."""
 
 Ran = Literal["ran", "stored"]
 """Whether a verifier's script was run again, or what it wrote at first was read again."""
-
-DIRECTORY = "rescored"
 
 
 class Change(Model):
@@ -112,7 +159,9 @@ class RescoredRollout(Model):
         return "stored" if "stored" in kinds else "ran" if "ran" in kinds else None
 
 
-class Counts(Model):
+class OutcomeCounts(Model):
+    """Rollouts by their outcome."""
+
     unchanged: int = 0
     changed: int = 0
     failed: int = 0
@@ -153,7 +202,7 @@ class Rescoring(Model):
     tasks: dict[str, str | None] = {}
     sandbox: str | None = None
     ask_again: bool = False
-    counts: Counts
+    counts: OutcomeCounts
     mean_before: float | None = None
     mean_after: float | None = None
     means: list[MeanChange] = []
@@ -166,78 +215,22 @@ class Rescoring(Model):
         return not self.counts.failed
 
 
-def changes(before: dict[str, float] | None, after: dict[str, float] | None) -> dict[str, Change]:
-    """Every metric that is not what it was."""
-    old, new = before or {}, after or {}
-    names = dict.fromkeys([*old, *new])
-    return {name: Change(before=old.get(name), after=new.get(name)) for name in names if old.get(name) != new.get(name)}
+class AgentlessScore(Model):
+    """What is scored without an agent: a stored rollout, or a world that is tried."""
 
+    steps: list[StepOutcome] = []
+    """The steps that count, with their new results."""
 
-def row(record: RescoredRollout) -> dict[str, Any]:
-    """A rollout as the JSON object of the job lists it."""
-    told = record.model_dump(mode="json")
-    return told | {"reward": record.reward, "verifier": record.verifier}
+    outcomes: list[ChildOutcome] = []
+    """All rollouts below it in its tree, with their new returns."""
 
+    values: list[StateValue] = []
+    """V(s) of all nodes where it branched."""
 
-def mean_changes(records: Sequence[RescoredRollout]) -> list[MeanChange]:
-    """Return the means of each agent, in the order in which the agents appear."""
-    pairs: dict[tuple[str, RewardKind], list[tuple[float, float]]] = defaultdict(list)
-    for record in records:
-        if record.reward_before is not None and record.reward is not None:
-            kind: RewardKind = "value" if record.value is not None else "measured"
-            pairs[record.agent_label, kind].append((record.reward_before, record.reward))
-    return [
-        MeanChange(
-            agent=agent,
-            reward_kind=kind,
-            before=fmean(before for before, _ in each),
-            after=fmean(after for _, after in each),
-            n=len(each),
-        )
-        for (agent, kind), each in pairs.items()
-    ]
+    value: StateValue | None = None
+    """The V(s) that its reward is, of a rollout that ended in children."""
 
+    error: Failure | None = None
+    """Why it has no reward."""
 
-def count(records: list[RescoredRollout]) -> Counts:
-    return Counts.model_validate(Counter(record.outcome for record in records))
-
-
-# --- files ---------------------------------------------------------------------------------------------
-
-
-def place_of(rollout: RolloutPaths, name: str) -> RolloutPaths:
-    """Where a rollout's new score lies; laid out as the rollout itself is."""
-    return RolloutPaths(rollout.root / DIRECTORY / name)
-
-
-def check_place(rollout: RolloutPaths | JobPaths, place: RolloutPaths | JobPaths) -> None:
-    """Raise `ResultFileError` where the way from a stored rollout or job to its new scores leads through a link."""
-    require_directory(rollout.root, place.root.relative_to(rollout.root).as_posix())
-
-
-def summary_of(job: JobPaths, name: str) -> Path:
-    return job.root / DIRECTORY / f"{name}.json"
-
-
-def read_record(place: RolloutPaths) -> RescoredRollout | None:
-    """A rollout's new score; None where it has none, or one that another version wrote."""
-    try:
-        return RescoredRollout.model_validate_json(read_stored(place.result))
-    except (FileNotFoundError, ValidationError):
-        return None
-
-
-def write_record(place: RolloutPaths, record: RescoredRollout) -> None:
-    """Written last: that it is there says that all else is."""
-    write_atomic(place.result, record.model_dump_json(indent=2).encode() + b"\n")
-
-
-def read_rescoring(job: JobPaths, name: str) -> Rescoring | None:
-    try:
-        return Rescoring.model_validate_json(read_stored(summary_of(job, name)))
-    except (FileNotFoundError, ValidationError):
-        return None
-
-
-def write_rescoring(job: JobPaths, rescoring: Rescoring) -> None:
-    write_json(summary_of(job, rescoring.name), rescoring.model_dump(mode="json"))
+    warnings: list[str] = []

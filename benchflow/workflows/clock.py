@@ -1,4 +1,4 @@
-"""The clock of a rollout's deadline: it counts work, and stands still while the rollout waits."""
+"""Where a rollout is in its life: its phase, and the clock of its deadline, which counts work and no waiting."""
 
 from __future__ import annotations
 
@@ -9,12 +9,21 @@ from datetime import datetime
 from typing import Any
 
 from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+
+with workflow.unsafe.imports_passed_through():
+    from benchflow.contracts import names
+    from benchflow.contracts.rewards import scalar_of
+    from benchflow.contracts.rollout import Phase
 
 SLICE_SEC = 300.0
 """Longest timer of the clock: what an outage of the server or of all workers costs at most, however long it is."""
 
 LATE_SEC = 1.0
 """Delay of a timer from which on it shows an outage."""
+
+_PHASE = SearchAttributeKey.for_keyword(names.ATTR_PHASE)
+_REWARD = SearchAttributeKey.for_float(names.ATTR_REWARD)
 
 
 class Deadline:
@@ -31,7 +40,7 @@ class Deadline:
 
     @property
     def waits_for(self) -> str | None:
-        """The latest of the things for which the rollout waits now; None while it works."""
+        """Return the latest of the things for which the rollout waits now; None while it works."""
         return self._waits[-1] if self._waits else None
 
     @contextmanager
@@ -82,3 +91,48 @@ def waiting(thing: str) -> AbstractContextManager[None]:
     """Have the deadline's clock of the running rollout stand still for the block, in which it waits for `thing`."""
     stopped: AbstractContextManager[None] = workflow.instance().waiting(thing)
     return stopped
+
+
+class Phases:
+    """The phase of a rollout, and how long each has taken."""
+
+    def __init__(self, deadline: Deadline, *, check_stop: Callable[[], None], on_update: Callable[[], None]) -> None:
+        """Begin with the phase `plan`.
+
+        Args:
+            deadline: The rollout's, which knows how long it waited.
+            check_stop: Raises `CancelledError` if the work is to stop.
+            on_update: Called whenever there is more for an operator to see.
+        """
+        self._deadline = deadline
+        self._check_stop = check_stop
+        self.on_update = on_update
+        self._waited_before = 0.0
+        self.phase: Phase = "plan"
+        self.since: datetime = workflow.now()
+        self.timing: dict[str, float] = {}
+        """Seconds of work by phase, of those that were left; `wait`: seconds in which it waited."""
+
+    def begin(self, phase: Phase) -> None:
+        """Enter a phase of the work, unless it is to stop: an activity may end well although it was cancelled."""
+        self._check_stop()
+        self.enter(phase)
+        self.on_update()
+
+    def enter(self, phase: Phase, rewards: dict[str, float] | None = None) -> None:
+        """Leave the phase for another one, and have the workflow found by it, and by its reward once there is one."""
+        now = workflow.now()
+        self._deadline.count()
+        waited = self._deadline.waited_sec
+        worked = (now - self.since).total_seconds() - (waited - self._waited_before)
+        self.timing[self.phase] = self.timing.get(self.phase, 0.0) + worked
+        # Last, after the phases in their order.
+        self.timing.pop("wait", None)
+        if waited:
+            self.timing["wait"] = waited
+        self._waited_before = waited
+        self.phase, self.since = phase, now
+        updates: list[Any] = [_PHASE.value_set(phase)]
+        if (scalar := scalar_of(rewards)) is not None:
+            updates.append(_REWARD.value_set(scalar))
+        workflow.upsert_search_attributes(updates)

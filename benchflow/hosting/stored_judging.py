@@ -1,4 +1,4 @@
-"""Judges of stored rollouts: what they are shown where a rubric is given, and how often they had to be asked."""
+"""Judge stored rollouts: what a judge is shown where a rubric is given, and how often it had to be asked."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from benchflow.archive_reader import copy_content, read_archive
 from benchflow.confined import ConfinedDirectory, ConfinedPath
+from benchflow.contracts.rescoring import JudgeUse
 from benchflow.contracts.reward import Judge, JudgeAnswer, JudgeQuestion, JudgeRubric, RolloutNode, VerifyResult
 from benchflow.errors import JudgeError, UnsafePathError, VerifierError
 from benchflow.planes.reward.capture import limits_of
 from benchflow.planes.reward.judge import Document, documents_below, judge_rubric
-from benchflow.rescoring.record import JudgeUse
 
 MOST_UNPACKED = 64 * 1024 * 1024
 """Bytes of a kept workspace's files that are laid out to be judged."""
@@ -27,7 +27,7 @@ _TRAJECTORY = "trajectory/acp_trajectory.jsonl"
 
 
 class CountingJudge:
-    """A `Judge` that counts. inner: who answers."""
+    """A `Judge` that counts the answers of another one, `inner`."""
 
     def __init__(self) -> None:
         self.inner: Judge | None = None
@@ -56,7 +56,7 @@ def _plus(use: JudgeUse, answer: JudgeAnswer) -> JudgeUse:
 
 
 def together(uses: Iterable[JudgeUse | None]) -> JudgeUse | None:
-    """What several scorings rest on; None where none has asked a judge."""
+    """Return the answers that several scorings rest on; None where none has asked a judge."""
     known = [use for use in uses if use is not None]
     if not known:
         return None
@@ -71,7 +71,7 @@ def together(uses: Iterable[JudgeUse | None]) -> JudgeUse | None:
 
 
 async def judge_stored(rubric: JudgeRubric, node: RolloutNode, workspace: Path | None, now: datetime) -> VerifyResult:
-    """What a judge says, by a rubric that no task knows, of what was kept of a rollout.
+    """Judge what was kept of a rollout by a rubric that no task knows.
 
     It is shown the inputs that scorers had, else the files of the workspace, if that was kept; the artifacts; and what
     the agent did. Raises `JudgeError`, and `VerifierError` for a workspace that cannot be read.

@@ -1,0 +1,348 @@
+"""Score a stored rollout again on this host, with the children that it has, and write the new scores beside the first.
+
+No agent is run. A step is scored by what its task says now, or by a rubric that was given instead. What can't be scored
+is data: the record has an error, and no number. Only trouble of the engine's own is raised, and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchflow.branching.custom import load_aggregate
+from benchflow.confined import ConfinedDirectory
+from benchflow.contracts.base import Model
+from benchflow.contracts.branch import ChildOutcome, StateValue
+from benchflow.contracts.failures import failure_of
+from benchflow.contracts.rescoring import Outcome, RescoredRollout, StepScore
+from benchflow.contracts.reward import Judge, JudgeSettings, RolloutNode, VerifyResult, Workbench
+from benchflow.contracts.rewards import combine_steps, is_measured, reaches
+from benchflow.contracts.rollout import Failure, StepOutcome
+from benchflow.contracts.task import Task
+from benchflow.errors import (
+    BenchFlowError,
+)
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.scoring_basis import ScoringBasis
+from benchflow.hosting.stored_judging import CountingJudge, judge_stored, together
+from benchflow.hosting.stored_step import StoredStep, labels_of
+from benchflow.hosting.stored_workbench import workbench_of
+from benchflow.paths import RolloutPaths
+from benchflow.planes.reward.aggregate import require_scalar
+from benchflow.planes.reward.judge.by_key import JudgeByKey
+from benchflow.planes.reward.needs import table_of
+from benchflow.planes.reward.score import score
+from benchflow.planes.reward.strategy import verify
+from benchflow.planes.reward.verify import config_of
+from benchflow.results.rescored import changes
+from benchflow.results.stored_rollouts import StoredRollout
+from benchflow.results.write import without_events, write_rewards
+from benchflow.store import storage_errors, write_atomic
+from benchflow.stored_files import read_stored
+from benchflow.trajectories.nodes import load_rollout
+from benchflow.trajectories.tree import node_id
+from benchflow.trajectories.values import state_value
+
+_ANSWER = re.compile(r"(steps/[^/]+/)?judge/[^/]+")
+"""Files of a rollout's new score that later attempts need: what judges have answered."""
+
+UNFINISHED = "unfinished"
+"""Directory of a new score for what attempts of one run of the workflow tell each other; gone with the record."""
+
+_RUN = "run"
+
+
+class _StepNote(Model):
+    """The score of a step, for an attempt that resumes."""
+
+    score: StepScore
+    warnings: list[str]
+    is_next_scored: bool
+    """Whether the step after it counts."""
+
+
+class RescoredRolloutWork:
+    """One rollout of a tree on its way to its new score. paths: where that is written."""
+
+    def __init__(
+        self, basis: ScoringBasis, stored: StoredRollout, paths: RolloutPaths, before: list[StepScore]
+    ) -> None:
+        self._basis, self._stored, self._paths = basis, stored, paths
+        self._settings = JudgeSettings.model_validate(basis.spec.run.judge.model_dump() | basis.scoring.judge)
+        self._judge = CountingJudge()
+        self._steps: list[StepScore] = list(before)
+        self._warnings: list[str] = []
+        self._failure: Failure | None = None
+        self._is_cut_short = False
+        """Whether a step does not count, so that those after it, and its children, don't either."""
+        self._task: Task | None = None
+
+    async def score_steps(self) -> list[StepScore]:
+        """Score the steps that the rollout has run itself, up to the first that does not count."""
+        if self._was_never_measured():
+            return self._steps
+        try:
+            self._task = (await self._basis.hosted()).task
+            await asyncio.to_thread(self._begin)
+            for outcome in self._own_steps:
+                if not await self._score_step(outcome, self._task):
+                    self._is_cut_short = True
+                    break
+        except Exception as error:
+            self._fail(error)
+        return self._steps
+
+    def _fail(self, error: Exception) -> None:
+        """Record an error as the rollout's, unless a further attempt may pass."""
+        if isinstance(error, BenchFlowError) and error.retryable:
+            raise error
+        self._failure = failure_of(error, "verify")
+
+    @property
+    def _own_steps(self) -> list[StepOutcome]:
+        """Steps that it has run itself; of a child, the ones before are its parent's."""
+        return self._stored.result.steps[self._stored.spec.begins_at[1] :]
+
+    def _was_never_measured(self) -> bool:
+        """Return whether it has no reward because of how it ended, whatever a verifier would say."""
+        result, steps = self._stored.result, self._own_steps
+        if result.reward_kind == "value":
+            return result.reward is None
+        return not is_measured(result.error) or not any(step.verify or step.verifier_error for step in steps)
+
+    @property
+    def _unfinished(self) -> Path:
+        return self._paths.root / UNFINISHED
+
+    def _begin(self) -> None:
+        """Remove what another run has left, but for the answers of judges. A further attempt of this run resumes."""
+        mark, run = self._unfinished / _RUN, self._basis.owner.run.encode()
+        try:
+            if read_stored(mark) == run:
+                return
+        except FileNotFoundError:
+            pass
+        root, paths = self._stored.paths.root, self._paths
+        with storage_errors(paths.root), ConfinedDirectory(root) as directory:
+            name = paths.root.relative_to(root).as_posix()
+            directory.make_directories(name)
+            for entry in list(directory.entries(name)):
+                is_answer = entry.is_file and _ANSWER.fullmatch(entry.name.removeprefix(f"{name}/"))
+                if not entry.is_directory and not is_answer:
+                    directory.remove(entry.name)
+            directory.make_directories(f"{name}/{UNFINISHED}")
+        write_atomic(mark, run)
+
+    # --- a step -----------------------------------------------------------------------------------------------
+
+    async def _score_step(self, outcome: StepOutcome, task: Task) -> bool:
+        """Score a step once, and return whether the next one counts: a step may have to be good enough for it."""
+        if outcome.verify is None and outcome.verifier_error is None:
+            return False
+        noted = self._unfinished / f"{outcome.step.index}.json"
+        try:
+            note = _StepNote.model_validate_json(await asyncio.to_thread(read_stored, noted))
+        except FileNotFoundError:
+            note = await self._score_step_now(outcome, task)
+            await asyncio.to_thread(write_atomic, noted, note.model_dump_json().encode())
+        self._steps.append(note.score)
+        self._warnings += [text for text in note.warnings if text not in self._warnings]
+        return note.is_next_scored
+
+    async def _score_step_now(self, outcome: StepOutcome, task: Task) -> _StepNote:
+        basis = self._basis
+        rollout = await basis.hosted()
+        step = StoredStep(
+            stored=self._stored,
+            outcome=outcome,
+            by=basis.hosted,
+            first_by=lambda: basis.hosted(first=True),
+            logs=self._paths.verifier_of(outcome.step.name),
+            notes=self._unfinished / "rooms",
+            labels=labels_of(basis.owner),
+            owner=basis.owner,
+            is_trusted=basis.scoring.trust_workspace,
+        )
+        mark = {"index": outcome.step.index, "name": outcome.step.name}
+        try:
+            async with workbench_of(step) as workbench:
+                judge = self._judge_of(outcome, rollout)
+                result = rollout.redact.result(await self._result(outcome, rollout, judge, workbench))
+            if basis.spec.run.branch is not None:
+                require_scalar(result, "a rollout that branches")
+            if isinstance(_min_reward(outcome, task), int | float):
+                require_scalar(result, "min_reward", of_only_key=False)
+        except Exception as error:
+            if isinstance(error, BenchFlowError) and error.retryable:
+                raise
+            failure = rollout.redacted(failure_of(error, "verify"))
+            score_ = StepScore(**mark, verifier=step.ran, error=failure)
+            return _StepNote(score=score_, warnings=step.warnings, is_next_scored=False)
+        await asyncio.to_thread(write_rewards, self._paths, outcome.step.index, result.events)
+        warnings = list(step.warnings)
+        if step.ran == "ran" and basis.spec.task.environment is not None:
+            warnings.append(
+                "the services of its world did not run for the verifier, which was shown their state as it was kept"
+            )
+        counts = self._counts_on(outcome, task, result, warnings)
+        score_ = StepScore(**mark, verifier=step.ran, verify=without_events(result))
+        return _StepNote(score=score_, warnings=warnings, is_next_scored=counts)
+
+    def _judge_of(self, outcome: StepOutcome, rollout: Hosted) -> Judge:
+        given = rollout.secrets.resolve(config_of(rollout.task, outcome.step.name).env)
+        self._judge.inner = JudgeByKey(
+            self._settings,
+            lambda name: given.get(name) or rollout.secrets.value(name),
+            self._paths.judge(outcome.step.name),
+            rollout.redact.cut,
+            earlier=() if self._basis.scoring.ask_again else (self._stored.paths.judge(outcome.step.name),),
+        )
+        return self._judge
+
+    async def _result(self, outcome: StepOutcome, rollout: Hosted, judge: Judge, workbench: Workbench) -> VerifyResult:
+        """Score the state that a step led to: by the task's own scoring, or the rubric that was given."""
+        name, task, now = outcome.step.name, rollout.task, datetime.now(UTC)
+        node = await asyncio.to_thread(node_after, self._stored, outcome, judge, workbench)
+        if (scorer := self._basis.scorer()) is not None:
+            return await scorer.score(node)
+        given, config = self._basis.scoring.rubric, config_of(task, name)
+
+        async def output() -> VerifyResult:
+            if given is not None and given.judge is not None:
+                return await judge_stored(given.judge, node, self._stored.workspace(name), now)
+            return await verify(node, task, config, step=name, now=now)
+
+        file, allowed = f"{task.name}/{task.config_file}", self._basis.scoring.allow_code
+        reward_range, table = config.reward_range, table_of(task, name)
+        return await score(node, output, table, now=now, reward_range=reward_range, file=file, allowed=allowed)
+
+    def _counts_on(self, outcome: StepOutcome, task: Task, result: VerifyResult, warnings: list[str]) -> bool:
+        """Return whether the step after this one counts. warnings: about that are added."""
+        names = [step.name for step in task.steps]
+        if outcome.step.name not in names or not result.is_scored:
+            return result.is_scored
+        place, run = names.index(outcome.step.name), self._stored.result.steps
+        is_last = outcome is run[-1]
+        if reaches(result, _min_reward(outcome, task)):
+            has_stopped = is_last and place + 1 < len(names) and self._stored.result.error is None
+            # Where it branches, its children run the others; or they are to end before the last.
+            if has_stopped and self._stored.spec.run.branch is None:
+                warnings.append(f"step {names[place]!r} is good enough now for the next one, which was not run")
+            return True
+        if not is_last:
+            warnings.append(f"step {names[place]!r} is not good enough now: the steps after it do not count")
+        return False
+
+    # --- the record -------------------------------------------------------------------------------------------
+
+    def record(self, children: list[ChildOutcome], below: list[RescoredRollout]) -> RescoredRollout:
+        """Return the record. children, below: what its children earn now, and their records."""
+        if self._was_never_measured():
+            return self._record("unmeasured", below)
+        if self._failure is not None:
+            return self._record("failed", below, error=self._failure)
+        try:
+            if self._stored.result.reward_kind == "value" and not self._is_cut_short:
+                return self._valued(children, below)
+            return self._summed_up(below)
+        except Exception as error:
+            self._fail(error)
+            return self._record("failed", below, error=self._failure)
+
+    def _valued(self, children: list[ChildOutcome], below: list[RescoredRollout]) -> RescoredRollout:
+        """Make V(s) anew of what the children earn now. A child that had a return must have one."""
+        had = [record for record in below if record.reward_before is not None]
+        lost = next((record for record in had if record.outcome == "failed"), None)
+        if lost is not None:
+            return self._record("failed", below, error=lost.error)
+        aggregate = aggregate_of(self._stored)
+        value = state_value(self._stored.branched_at, aggregate, children, own=load_aggregate(aggregate))
+        if value.value is None:
+            return self._record("unmeasured", below)
+        return self._measured({"reward": value.value}, below, value)
+
+    def _summed_up(self, below: list[RescoredRollout]) -> RescoredRollout:
+        of = {one.index: one for one in self._steps}
+        outcomes = [
+            with_score(outcome, one)
+            for outcome in self._stored.result.steps
+            if (one := of.get(outcome.step.index)) is not None
+        ]
+        assert self._task is not None
+        rewards, error = combine_steps(outcomes, self._task.multi_step_reward_strategy, self._stored.result.error)
+        if rewards is None:
+            return self._record("failed", below, error=error)
+        return self._measured(rewards, below)
+
+    def _measured(
+        self, rewards: dict[str, float], below: list[RescoredRollout], value: StateValue | None = None
+    ) -> RescoredRollout:
+        is_same = rewards == self._stored.result.rewards
+        return self._record("unchanged" if is_same else "changed", below, rewards=rewards, value=value)
+
+    def _record(
+        self,
+        outcome: Outcome,
+        below: list[RescoredRollout],
+        *,
+        rewards: dict[str, float] | None = None,
+        error: Failure | None = None,
+        value: StateValue | None = None,
+    ) -> RescoredRollout:
+        result, by = self._stored.result, self._basis.scored_by()
+        is_found = self._task is not None
+        notes = [note for step in self._steps if step.verify for note in step.verify.warnings]
+        return RescoredRollout(
+            rollout_name=result.rollout_name,
+            task_name=result.task_name,
+            agent=result.agent,
+            model=result.model,
+            repeat=result.repeat,
+            scoring=self._basis.scoring.digest,
+            recorded_digest=result.task_digest,
+            task_digest=by.digest if is_found else None,
+            task_from=by.origin if is_found else None,
+            outcome=outcome,
+            before=result.rewards,
+            rewards=rewards,
+            changes=changes(result.rewards, rewards) if rewards is not None else {},
+            steps=self._steps,
+            value=value,
+            judge=together([self._judge.use, *(record.judge for record in below)]),
+            error=error or (result.error if outcome == "unmeasured" else None),
+            warnings=self._warnings + notes,
+            finished_at=datetime.now(UTC),
+        )
+
+
+def _min_reward(outcome: StepOutcome, task: Task) -> float | dict[str, float] | None:
+    """Return what the task, as it is now, asks of a step's rewards before the next one is run."""
+    return next((step.min_reward for step in task.steps if step.name == outcome.step.name), None)
+
+
+def node_after(rollout: StoredRollout, outcome: StepOutcome, judge: Judge, workbench: Workbench) -> RolloutNode:
+    """Return the node that a step led to, as it was when it was first scored: nothing had come of it or after it."""
+    reached = load_rollout(rollout.paths.root, judge=judge)[node_id(outcome.step.index, rollout.spec.chain)]
+    about = replace(reached.rollout, workbench=workbench)
+    node: RolloutNode | None = None
+    for each in reached.path:
+        node = replace(each, parent=node, children=[], rewards=None, value=None, rollout=about)
+        if node.parent is not None:
+            node.parent.children.append(node)
+    assert node is not None
+    return node
+
+
+def with_score(outcome: StepOutcome, score_: StepScore) -> StepOutcome:
+    """Return a step with its new score, and without the tokens that its turn used: they were paid for at first."""
+    turn = outcome.turn.model_copy(update={"usage": None})
+    return outcome.model_copy(update={"turn": turn, "verify": score_.verify, "verifier_error": score_.error})
+
+
+def aggregate_of(stored: StoredRollout) -> str:
+    """Return how the returns of a rollout's children are aggregated."""
+    config = stored.spec.run.branch
+    return config.aggregate if config is not None else "mean"

@@ -1,0 +1,191 @@
+"""A step of a stored rollout that is scored again: its verifier, its kept work, and what it was given at first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchflow.contracts import ids
+from benchflow.contracts.rescoring import Ran
+from benchflow.contracts.reward import LENIENT_VARIABLE, VerifyResult
+from benchflow.contracts.rollout import StepOutcome
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.task import VerifierConfig
+from benchflow.errors import VerifierError
+from benchflow.host import SlotOwner
+from benchflow.hosting.clean_room import CleanRoom
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.provisioning import sandbox_labels
+from benchflow.planes.reward.hardening import HardeningBaseline, read_baseline
+from benchflow.planes.reward.verifier_end import read_result
+from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
+from benchflow.results.stored_rollouts import StoredRollout
+from benchflow.tasks import require_supported
+
+UNPINNED = (
+    "nothing is known of the sandbox before its agent acted, because the rollout is from before that was kept: the "
+    "environment of its verifier is not pinned, as it was not then"
+)
+_KEEP = "submit with --keep workspace, so that verifiers can be run again"
+
+Find = Callable[[], Awaitable[Hosted]]
+"""Returns the rollout with its task read. Raises `TaskError` where it may not be used, or can't be had."""
+
+
+@dataclass
+class StoredStep:
+    """A step of a stored rollout that is scored again."""
+
+    stored: StoredRollout
+    outcome: StepOutcome
+    by: Find
+    """The rollout with the task that it is scored by now."""
+
+    first_by: Find
+    """The rollout with the task that it was scored by at first."""
+
+    logs: Path
+    """Directory for what the verifier leaves."""
+
+    notes: Path
+    """Directory for the notes of its rooms."""
+
+    labels: Callable[[Hosted], dict[str, str]]
+    """Returns the labels of its rooms."""
+
+    owner: SlotOwner
+    """Workflow whose end frees its rooms and their slots."""
+
+    is_trusted: bool = False
+    """Whether the kept workspace is taken to be all that verifiers read."""
+
+    ran: Ran | None = field(default=None, init=False)
+    """How the verifier's part was had, once it was."""
+
+    warnings: list[str] = field(default_factory=list, init=False)
+
+    @property
+    def step(self) -> str | None:
+        """Name of the step; None for the only one."""
+        return self.outcome.step.name
+
+    @property
+    def workspace(self) -> Path | None:
+        """The workspace that was kept, if it was."""
+        return self.stored.workspace(self.step)
+
+    @property
+    def baseline(self) -> HardeningBaseline | None:
+        """The first sandbox before its agent acted; None for a rollout from before that was kept."""
+        return read_baseline(self.stored.paths.evidence(self.step))
+
+    def is_same(self, rollout: Hosted) -> bool:
+        """Return whether the task is the one that the rollout was scored by at first."""
+        return rollout.spec.task.digest == self.stored.result.task_digest
+
+    def config(self, rollout: Hosted) -> VerifierConfig:
+        """Return the configuration of the step's verifier."""
+        return config_of(rollout.task, self.step)
+
+    def has_clean_room(self, rollout: Hosted) -> bool:
+        """Return whether the verifier runs in a sandbox of its own."""
+        return self.config(rollout).sandbox_mode == "separate"
+
+    def _is_lenient(self, rollout: Hosted) -> bool:
+        return rollout.spec.run.reward_lenient or os.environ.get(LENIENT_VARIABLE) == "1"
+
+    # --- running the verifier again ---------------------------------------------------------------------------
+
+    def room(self, rollout: Hosted, purpose: str = "") -> CleanRoom:
+        """Return the room of the step's verifier. purpose: tells several rooms of a step apart."""
+        config, blueprint = self.config(rollout), rollout.blueprint
+        is_clean = self.has_clean_room(rollout)
+        if is_clean:
+            blueprint = blueprint.of_verifier(self.step, config, self.stored.result.sandbox.get("workdir"))
+        host, key = rollout.host, f"{self.stored.spec.chain}/verify-{self.outcome.step.index}{purpose}"
+        base = ids.sandbox_name(host.stack, self.owner.run, rollout.task.name, 0)
+        return CleanRoom(
+            blueprint,
+            ids.clean_room_name(base, self.owner.run, key),
+            self.labels(rollout),
+            {"host_id": host.host_id, "queue": host.queue},
+            self.notes / f"{self.outcome.step.index}{purpose}",
+            self.stored.paths.evidence(self.step),
+            rollout.env(task=blueprint.task),
+            config.user,
+            rollout.secrets,
+            rollout.spec.run.sandbox_setup_timeout,
+            is_clean,
+            on_removed=host.slots.free,
+        )
+
+    @asynccontextmanager
+    async def opened(self, rollout: Hosted, room: CleanRoom) -> AsyncIterator[Sandbox]:
+        """Open a room in a slot of this host, for a block. One that is interrupted, or retried, leaves it open."""
+        if self.workspace is None:
+            raise self.nothing_kept()
+        require_supported(rollout.task, rollout.provider.capabilities())
+        rollout.secrets.check(rollout.task)
+        await rollout.host.slots.wait(room.name, attempt=0, owner=self.owner)
+        async with room.kept_for_retries():
+            yield await room.open()
+        await room.remove()
+
+    def verifier(self, rollout: Hosted, room: CleanRoom) -> ScriptVerifier:
+        """Return a task's verifier as at the first scoring. room: that it runs in."""
+        config = self.config(rollout)
+        verifier = verifier_of(
+            rollout.task,
+            rollout.directory,
+            self.step,
+            key=f"verify-{self.outcome.step.index}",
+            env=rollout.env(config.env),
+            trusted=rollout.record.protocol == "oracle",
+            clean=rollout.redact.clean_below,
+            evidence=self.stored.state(self.step),
+            baseline=self.baseline,
+            has_workdir=self.stored.result.sandbox.get("has_workdir", True),
+            is_lenient=self._is_lenient(rollout),
+        )
+        if not room.is_clean:
+            return verifier
+        return verifier.alone(rollout.env(config.env, task=room.blueprint.task), room.baseline)
+
+    # --- the first scoring ------------------------------------------------------------------------------------
+
+    @property
+    def has_first(self) -> bool:
+        """Whether what the verifier wrote at the first scoring is there, and counted."""
+        logs = self.stored.paths.verifier_of(self.step)
+        written = any((logs / name).is_file() for name in ("reward.txt", "reward.json"))
+        return written and self.outcome.verify is not None
+
+    def first(self, rollout: Hosted) -> VerifyResult:
+        """Read again what the verifier wrote at first. Raises `VerifierError` where it is not a reward."""
+        return read_result(
+            self.stored.paths.verifier_of(self.step),
+            config=self.config(rollout),
+            document=rollout.task.verifier_document,
+            rubrics=rollout.task.rubrics,
+            # How it ended was told by the warnings of the first scoring.
+            exit_code=0,
+            is_split=rollout.task.layout == "split",
+            is_lenient=self._is_lenient(rollout),
+        )
+
+    def nothing_kept(self, rollout: Hosted | None = None) -> VerifierError:
+        """Return the error of a verifier that can't be run again. rollout: with the task to score by, if it matters."""
+        why = "the workspace of this rollout was not kept"
+        if rollout is not None and not self.is_same(rollout):
+            why += ", and the task is not the one that it was scored by"
+        elif rollout is not None:
+            why += ", and what its verifier wrote is not there"
+        return VerifierError(f"{why}: the verifier cannot be run again", file=str(self.stored.paths.root), remedy=_KEEP)
+
+
+def labels_of(run: SlotOwner) -> Callable[[Hosted], dict[str, str]]:
+    """Return what labels the rooms of a workflow's run."""
+    return lambda rollout: sandbox_labels(rollout.host.stack, rollout.spec, run, 0)

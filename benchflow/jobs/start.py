@@ -1,0 +1,198 @@
+"""Starting a job: its tasks and configuration are frozen, its directory is claimed, its workflow is started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from benchflow import secrets
+from benchflow.contracts import ids, names
+from benchflow.contracts.base import MAX_MESSAGE_BYTES
+from benchflow.contracts.error_limit import ErrorLimit
+from benchflow.contracts.job import JobInput, JobSpec, Origin
+from benchflow.errors import ServerUnavailableError
+from benchflow.host import host_id, locked, make_state_private
+from benchflow.jobs.client import Job
+from benchflow.jobs.engine import Engine
+from benchflow.jobs.identity import (
+    check_jobs_dir,
+    check_results,
+    claim,
+    pending_indices,
+    record_options,
+    require_fitting,
+    require_space,
+    unclaim,
+)
+from benchflow.jobs.plan import JobPlan, freeze
+from benchflow.jobs.preflight import check_models
+from benchflow.paths import JobPaths, StatePaths
+from benchflow.planes.reward.needs import check_scoring
+from benchflow.planes.sandbox import get_provider
+from benchflow.sanitise import sanitised_markdown
+from benchflow.store import Store, check_reach
+from benchflow.temporal import cluster_target
+from benchflow.workflows.job_details import job_attributes
+from benchflow.workflows.options import SHARED_QUEUE
+
+JOB_TASK_TIMEOUT = timedelta(minutes=1)
+"""Limit of a workflow task of a job, which may name a thousand rollouts on a host that is busy with others."""
+
+
+@dataclass
+class Start:
+    """A job that is to be started, with all that its specification does not say."""
+
+    spec: JobSpec
+    id: str
+    directory: JobPaths
+    limit: ErrorLimit
+    concurrency: int
+    variables: Iterable[str] = ()
+    """Variables of this process's environment that its workers are given."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    """Values that its workers are given, by name."""
+
+    again: Sequence[str] = ()
+    """Statuses and categories of errors: a rollout that has such a result is run again."""
+
+    only: Collection[int] | None = None
+    """Indices of the rollouts that are started; None for all."""
+
+    check: Callable[[Engine], Awaitable[list[str]]] | None = None
+    """Called before it starts. Returns warnings; what it raises keeps the job from starting."""
+
+
+async def submit(plan: JobPlan, *, again: Sequence[str] = (), asks: bool = False) -> Job:
+    """Start a job, or attach to it if it exists.
+
+    Args:
+        plan: What is to be run.
+        again: Statuses and categories of errors: a rollout that has such a result is run again.
+        asks: Whether the job asks its user whether to go on when its first rollouts fail alike.
+    """
+    check_jobs_dir(plan.directory, plan.config.jobs_dir)
+    paths, store = StatePaths.default(), Store.open()
+    make_state_private(paths)
+    target = cluster_target()
+    if target is None:
+        await get_provider(plan.config.sandbox).check()
+        here = secrets.Secrets(os.environ, "in this environment")
+        for _, task in plan.tasks:
+            here.check(task)
+            if plan.config.judge.base_url is None:
+                here.check_judges(check_scoring(task, plan.config.judge, plan.config.allow_code), task)
+        given = secrets.Secrets({**os.environ, **plan.values}, "in this environment")
+        for agent in plan.config.agents:
+            given.check_agent(agent)
+    else:
+        check_reach(store, target.is_loopback)
+    branch = plan.config.branch
+    needs_scalar = branch is not None and branch.has_children
+    return await start(
+        Start(
+            await freeze(plan, store),
+            plan.id,
+            plan.directory,
+            ErrorLimit(errors=plan.config.stop_after_errors, asks=asks, needs_scalar=needs_scalar),
+            plan.config.concurrency,
+            plan.variables,
+            plan.values,
+            again,
+            check=lambda engine: check_models(engine, plan),
+        ),
+        store,
+    )
+
+
+async def start(wanted: Start, store: Store) -> Job:
+    """Start a job with the rollouts of it that are missing, or attach to it if it runs."""
+    paths, target = StatePaths.default(), cluster_target()
+    spec, directory = wanted.spec, wanted.directory
+    origin = Origin(host_id=await asyncio.to_thread(host_id, paths), job_dir=str(directory.root))
+    require_fitting(spec, wanted.id, origin, MAX_MESSAGE_BYTES)
+    lock = paths.root / "locks" / f"job-{ids.short_hash(wanted.id, 16)}"
+    with contextlib.ExitStack() as held:
+        # Two submits of one name at the same time: one starts, the other finds it started.
+        await asyncio.to_thread(held.enter_context, locked(lock))
+        is_new = not directory.config.exists()
+        claim(directory, spec)
+        engine = await Engine.reach()
+        job = Job(engine, wanted.id, spec.name, directory, spec)
+        if await job.is_running():
+            job.attached = True
+            return job
+        await job.fetch()
+        pending = pending_indices(spec, wanted.id, directory, again=wanted.again, only=wanted.only)
+        if not pending:
+            return job
+        check_results(spec, wanted.id, directory, pending)
+        require_space(directory)
+        if target is None:
+            secrets.leave(paths, wanted.id, set(wanted.variables), wanted.values)
+        else:
+            job.expect(pending)
+        try:
+            job.warnings = await wanted.check(engine) if wanted.check is not None else []
+        except BaseException:
+            secrets.remove(paths, wanted.id)
+            if is_new:
+                # It may be submitted under its name with another key or model.
+                unclaim(directory)
+            raise
+        job.started = sum(end - first for first, end in pending)
+        record_options(directory, spec)
+        await _start(job, spec, origin, pending, wanted.concurrency, wanted.limit, store)
+        return job
+
+
+async def _start(
+    job: Job,
+    spec: JobSpec,
+    origin: Origin,
+    pending: list[tuple[int, int]],
+    concurrency: int,
+    limit: ErrorLimit,
+    store: Store,
+) -> None:
+    ref = await store.put_bytes(spec.model_dump_json().encode())
+    job_input = JobInput(
+        id=job.id,
+        name=spec.name,
+        spec=ref,
+        origin=origin,
+        total=spec.total,
+        pending=pending,
+        concurrency=concurrency,
+        one_at_a_time=spec.is_persistent,
+        retry=spec.retry,
+        error_limit=limit,
+        options=spec.options,
+        agents=[agent.label for agent in spec.agents],
+    )
+    agents = ", ".join(sanitised_markdown(agent.label) for agent in spec.agents)
+    try:
+        await job.engine.client.start_workflow(
+            names.JOB_WORKFLOW,
+            job_input,
+            id=job.id,
+            task_queue=SHARED_QUEUE,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            task_timeout=JOB_TASK_TIMEOUT,
+            search_attributes=job_attributes(spec.name),
+            static_summary=f"{len(spec.tasks)} tasks × {agents} × {spec.repeats}",
+        )
+    except WorkflowAlreadyStartedError:
+        job.attached, job.started = True, 0
+    except RPCError as error:
+        raise ServerUnavailableError(f"the job could not be started: {error.message}") from error

@@ -1,0 +1,172 @@
+"""A job that tries a world: whether it does what its manifest declares, on a host where rollouts would run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+
+from benchflow import secrets
+from benchflow.contracts import ids
+from benchflow.contracts.error_limit import ErrorLimit
+from benchflow.contracts.failures import error_of
+from benchflow.contracts.job import AgentSpec, JobSpec, RunConfig, TaskRef
+from benchflow.contracts.options import WorkflowOptions
+from benchflow.contracts.retries import RetryConfig
+from benchflow.contracts.task import Task
+from benchflow.contracts.trial import TrialSpec
+from benchflow.errors import ResultFileError, StackError
+from benchflow.host import make_state_private
+from benchflow.jobs.client import Job
+from benchflow.jobs.plan import pack_directory
+from benchflow.jobs.start import Start, start
+from benchflow.jobs.worlds import World, image_digest
+from benchflow.paths import TRIAL_FILE, TRIAL_STEP, JobPaths, StatePaths
+from benchflow.planes.environment.fit import check_task_fits
+from benchflow.planes.environment.manifest import read_manifest
+from benchflow.planes.environment.proofs import record_proofs
+from benchflow.planes.environment.trial import EnvironmentCheck
+from benchflow.planes.environment.writing import parse_post
+from benchflow.planes.sandbox import get_provider
+from benchflow.planes.sandbox.choice import AUTO, choose
+from benchflow.store import Store
+from benchflow.stored_files import read_stored
+from benchflow.tasks import digest_tree, ignored_files, load_task, require_supported
+
+NO_TASK = "check"
+"""The task's id that a world is given where no task was given."""
+
+_POLL_INTERVAL_SEC = 0.2
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """A trial that was checked: nothing of it has been started."""
+
+    world: World
+    sandbox: str
+    directory: Path | None
+    """Directory of the task, if one was given."""
+
+    task: Task | None
+    posts: tuple[str, ...]
+
+    @property
+    def task_name(self) -> str:
+        """The task's id that the world is given."""
+        return self.task.name if self.task is not None else NO_TASK
+
+
+def plan_trial(manifest: Path, task_directory: Path | None, sandbox: str, posts: Sequence[str]) -> TrialPlan:
+    """Check all that can be said before a sandbox is started. Raises the typed error of the first thing wrong."""
+    for post in posts:
+        parse_post(post)
+    directory = task_directory.absolute() if task_directory is not None else None
+    world, task = World(read_manifest(manifest), manifest), None
+    if directory is not None:
+        task = load_task(directory, has_manifest=True)
+        check_task_fits(world.manifest, task, source=manifest, directory=directory)
+    provider = get_provider(choose().sandbox if sandbox == AUTO else sandbox)
+    values = secrets.Secrets(os.environ, "in this environment")
+    values.check_world(world.ref(None))
+    if task is not None:
+        require_supported(task, provider.capabilities())
+        values.check(task)
+    return TrialPlan(world, provider.name, directory, task, tuple(posts))
+
+
+async def try_world(
+    plan: TrialPlan, on_update: Callable[[str], None], on_start: Callable[[Job], None] = lambda job: None
+) -> EnvironmentCheck:
+    """Try the world in a job of its own, and record what is known of its copies.
+
+    Args:
+        plan: The trial.
+        on_update: Called with what is tried now.
+        on_start: Called with the job.
+
+    Raises:
+        StackError: The job ended without a finding. Or the error that ended it.
+    """
+    state = StatePaths.default()
+    make_state_private(state)
+    name = f"{ids.cut(ids.slug(plan.world.manifest.name), 40)}-{token_hex(6)}"
+    directory = JobPaths.of(state.checks, name)
+    store = Store.open()
+    spec = await freeze_trial(plan, name, store)
+    variables = set(plan.world.manifest.forward_env.keys)
+    variables |= set(secrets.references(plan.task)) if plan.task is not None else set()
+    wanted = Start(spec, ids.job_id(name, str(directory.root.parent)), directory, ErrorLimit(), 1, variables)
+    job = await start(wanted, store)
+    on_start(job)
+    results = directory.rollout(spec.rollout_name(job.id, 0)).root
+    async for _ in job.watch(_POLL_INTERVAL_SEC):
+        with suppress(FileNotFoundError, ResultFileError):
+            on_update(read_stored(results / TRIAL_STEP).decode())
+    found = await asyncio.to_thread(_read, job, results)
+    of = {}
+    if plan.task is not None and plan.directory is not None:
+        of = {"task": plan.task.name, "task_image": image_digest(plan.directory, plan.task)}
+    proofs = [proof.model_copy(update=of) for proof in found.urls]
+    record_proofs(state, plan.world.ref(None).digest, proofs)
+    await asyncio.to_thread(shutil.rmtree, directory.root, ignore_errors=True)
+    return found.model_copy(update={"source": str(plan.world.source)})
+
+
+def _read(job: Job, results: Path) -> EnvironmentCheck:
+    """Read what was found. Raise the error of a trial that ended without it."""
+    try:
+        return EnvironmentCheck.model_validate_json(read_stored(results / TRIAL_FILE))
+    except FileNotFoundError:
+        failure = next((result.error for result in job.results() if result.error is not None), None)
+        if failure is not None:
+            raise error_of(failure) from None
+        raise StackError("the trial ended without a finding", file=str(results), remedy="try it again") from None
+
+
+async def freeze_trial(plan: TrialPlan, name: str, store: Store) -> JobSpec:
+    """Put the task and its world into the store, and name them in a specification."""
+    image = await pack_directory(plan.world.image, store) if plan.world.image else None
+    environment = plan.world.ref(image)
+    context = None
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = plan.directory or _stand_in(Path(scratch))
+        if plan.task is not None and plan.task.context_root is not None:
+            context = await pack_directory(Path(plan.task.context_root), store)
+        left_out = await asyncio.to_thread(ignored_files, directory)
+        digest = await asyncio.to_thread(digest_tree, directory, exclude=left_out)
+        pack = await pack_directory(directory, store, left_out)
+    task = TaskRef(
+        name=plan.task_name,
+        digest=digest,
+        pack=pack,
+        context=context,
+        source=str(plan.directory) if plan.directory is not None else None,
+        environment=environment,
+    )
+    return JobSpec(
+        name=name,
+        tasks=[task],
+        agents=[AgentSpec(name="nop")],
+        run=RunConfig(sandbox=plan.sandbox),
+        retry=RetryConfig(max_retries=0),
+        options=WorkflowOptions.from_environment(os.environ),
+        concurrency=1,
+        trial=TrialSpec(posts=plan.posts, has_task=plan.task is not None),
+    )
+
+
+def _stand_in(root: Path) -> Path:
+    """Write a task that stands for none: a world is that of a task."""
+    task = root / NO_TASK
+    (task / "tests").mkdir(parents=True)
+    (task / "task.toml").write_text("")
+    (task / "instruction.md").write_text("Nobody acts.\n")
+    (task / "tests" / "test.sh").write_text("#!/bin/sh\n")
+    return task

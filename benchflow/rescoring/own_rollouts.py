@@ -1,0 +1,83 @@
+"""Rollouts of stored jobs, to act on: what they were run from is what this user has submitted."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchflow.contracts.job import JobSpec
+from benchflow.errors import ConfigError, JobNotFoundError, ResultFileError, UntrustedJobError
+from benchflow.paths import JobPaths, RolloutPaths
+from benchflow.provenance import read_own_spec
+from benchflow.results.stored_rollouts import StoredRollout, checked, read_rollout, read_rollout_spec
+from benchflow.results.summary import read_results
+
+
+def read_rollouts(job: JobPaths, include: Sequence[str] = (), *, trust: bool = False) -> list[StoredRollout]:
+    """Read the rollouts of a job that have a result, of the tasks whose names match one of the patterns.
+
+    trust: as of `read_own_rollout`. Raises `ConfigError` when none is left.
+    """
+    spec = read_own_spec(job, trust=trust)
+    results = read_results(job)
+    chosen = [r for r in results if not include or any(fnmatch.fnmatch(r.task_name, pattern) for pattern in include)]
+    if not chosen:
+        names = ", ".join(sorted({result.task_name for result in results})[:10])
+        remedy = f"the tasks are: {names}" if names else f"let it run: bench job resume {job.root.name}"
+        raise ConfigError("no rollout with a result is left", key="--include", file=str(job.root), remedy=remedy)
+    stored = []
+    for result in chosen:
+        assert result.directory is not None  # `read_results` says where it found it
+        paths = RolloutPaths(Path(result.directory))
+        rollout = checked(StoredRollout(paths, read_rollout_spec(paths), result))
+        stored.append(rollout if trust else as_submitted(rollout, spec))
+    return stored
+
+
+def read_own_rollout(directory: Path, *, trust: bool = False) -> StoredRollout:
+    """Return the rollout whose results lie in a directory, to act on it.
+
+    What it was run from is taken from the configuration of its job, which this user has submitted: its own is not known
+    to be what the engine wrote.
+
+    Args:
+        directory: `<jobs_dir>/<job>/<task>__<id>`, or that of a child.
+        trust: Take what the rollout's own configuration says, whoever wrote it.
+
+    Raises:
+        UntrustedJobError: Its job is not this user's, or it is no rollout of that job.
+    """
+    rollout = read_rollout(directory)
+    if trust:
+        return rollout
+    root = directory.absolute()
+    while root.parent.name == "children":
+        root = root.parent.parent
+    try:
+        spec = read_own_spec(JobPaths(root.parent))
+    except (JobNotFoundError, ResultFileError) as error:
+        raise _not_of_a_job(rollout.paths) from error
+    return as_submitted(rollout, spec)
+
+
+def as_submitted(rollout: StoredRollout, job: JobSpec) -> StoredRollout:
+    """Return a rollout with what its job says of its task, agent and run."""
+    own = rollout.spec
+    task = next((task for task in job.tasks if (task.name, task.digest) == (own.task.name, own.task.digest)), None)
+    agents = sorted((a for a in job.agents if a.name == own.agent.name), key=lambda a: a.label != own.agent.label)
+    if task is None or not agents:
+        raise _not_of_a_job(rollout.paths)
+    # A child may have another model and another seed than its job.
+    agent = agents[0].model_copy(update={"model": own.agent.model})
+    run = job.run.model_copy(update={"sampling": own.run.sampling})
+    return replace(rollout, spec=own.model_copy(update={"task": task, "agent": agent, "run": run}))
+
+
+def _not_of_a_job(paths: RolloutPaths) -> UntrustedJobError:
+    return UntrustedJobError(
+        "this is no rollout of the job in whose directory it lies",
+        file=str(paths.config),
+        remedy="read the file; if you trust whoever wrote it, give --trust (in Python: trust=True)",
+    )

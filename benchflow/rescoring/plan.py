@@ -1,0 +1,204 @@
+"""Check a request to score a job's stored rollouts again: which they are, what scores them, under which name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from benchflow.contracts import ids
+from benchflow.contracts.ids import short_hash
+from benchflow.contracts.job import JobSpec
+from benchflow.contracts.rescoring import GivenRubric, RescoredRollout
+from benchflow.contracts.reward import JudgeSettings
+from benchflow.errors import ConfigError, JobConflictError, ResultFileError
+from benchflow.paths import JobPaths, StatePaths
+from benchflow.provenance import read_own_spec
+from benchflow.rescoring.own_rollouts import read_rollouts
+from benchflow.rescoring.rubrics import given_rubric
+from benchflow.rescoring.tasks import Tasks
+from benchflow.results import rescored as records
+from benchflow.results.stored_rollouts import StoredRollout
+from benchflow.store import Store
+
+_NO_NAME = frozenset({"result"})
+"""`<job>/*/result.json` are the results of a job's rollouts."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a job is to be scored again."""
+
+    rubric: str | Path | None = None
+    """A rubric file, or `module:object` with a `score`; it scores instead of the tasks' own verifiers."""
+
+    tasks: Path | None = None
+    """A directory of tasks that are taken, by name, instead of the recorded ones."""
+
+    include: Sequence[str] = ()
+    """Patterns of task names."""
+
+    ask_again: bool = False
+    """Whether judges are asked anew, though their answers are there."""
+
+    trust_workspace: bool = False
+    """Whether a changed verifier is run without a check that the one before still gives the workspace its reward."""
+
+    concurrency: int = 4
+    """Rollouts at a time."""
+
+    sandbox: str | None = None
+    """Where verifiers run, instead of where the job ran."""
+
+    judge: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `JudgeSettings`, over the job's."""
+
+    name: str | None = None
+    """Name under which the new scores are written."""
+
+    allow_code: Sequence[str] = ()
+    """Modules whose code the tasks may name, besides those that the job's configuration allows."""
+
+    trust: bool = False
+    """Whether a job that was not submitted with this user's state directory is scored all the same."""
+
+    take_variables: bool = True
+    """Whether the tasks may have the variables of this environment that they take."""
+
+
+@dataclass(frozen=True)
+class RescoringPlan:
+    """A scoring that was checked: nothing of it has been started."""
+
+    request: Request
+    job: JobPaths
+    spec: JobSpec
+    """The specification of the job that is scored."""
+
+    rollouts: dict[int, StoredRollout]
+    """All of the job's rollouts that have a result, by index."""
+
+    chosen: dict[int, StoredRollout]
+    """Those that are scored."""
+
+    tasks: Tasks
+    digests: dict[str, str | None]
+    rubric: GivenRubric | None
+    digest: str
+    """Digest of all that scores."""
+
+    name: str
+
+    @property
+    def directory(self) -> JobPaths:
+        """Directory of the job that scores."""
+        return JobPaths.of(self.job.root / records.DIRECTORY, self.name)
+
+    def record(self, rollout: StoredRollout) -> RescoredRollout | None:
+        """Read a rollout's new score. Raises `JobConflictError` where the name is another scoring's."""
+        place = records.place_of(rollout.paths, self.name)
+        records.check_place(rollout.paths, place)
+        found = records.read_record(place)
+        if found is not None and found.scoring != self.digest:
+            raise JobConflictError(
+                f"{self.name!r} is the name of another scoring of this job",
+                file=str(rollout.paths.root),
+                key="--name",
+                remedy="give another name, or none",
+            )
+        return found
+
+    def complete(self) -> dict[int, RescoredRollout]:
+        """Return the complete scores of the chosen rollouts."""
+        found = {index: self.record(rollout) for index, rollout in self.chosen.items()}
+        return {index: record for index, record in found.items() if record is not None and record.is_complete}
+
+
+async def plan_rescoring(job_dir: Path, request: Request) -> RescoringPlan:
+    """Read and check all that a scoring needs."""
+    job = JobPaths(job_dir.expanduser().absolute())
+    spec = read_own_spec(job, trust=request.trust)
+    rollouts = await asyncio.to_thread(read_rollouts, job, trust=request.trust)
+    matching = await asyncio.to_thread(read_rollouts, job, request.include, trust=request.trust)
+    indexed = _indexed(spec, rollouts)
+    names = {rollout.paths.root for rollout in matching}
+    rubric = await asyncio.to_thread(given_rubric, request.rubric)
+    _check_judge(request.judge)
+    allowed = [*spec.run.allow_code, *request.allow_code]
+    state, store = StatePaths.default(), Store.open()
+    tasks = Tasks(store, state, request.tasks, take_variables=request.take_variables, allow_code=allowed)
+    digests = {ref.name: await asyncio.to_thread(tasks.digest, ref) for ref in spec.tasks}
+    digest = short_hash(repr(_what_scores(request, rubric, digests, spec)), 16)
+    records.check_place(job, JobPaths(job.root / records.DIRECTORY))
+    name = _check_name(request.name) if request.name else _default_name(request, rubric, digest, job)
+    chosen = {index: rollout for index, rollout in indexed.items() if rollout.paths.root in names}
+    return RescoringPlan(request, job, spec, indexed, chosen, tasks, digests, rubric, digest, name)
+
+
+def _indexed(spec: JobSpec, rollouts: Sequence[StoredRollout]) -> dict[int, StoredRollout]:
+    """Return stored rollouts by their index in their job."""
+    tasks = {task.name: place for place, task in enumerate(spec.tasks)}
+    agents = {agent.label: place for place, agent in enumerate(spec.agents)}
+    found = {}
+    for rollout in rollouts:
+        result = rollout.result
+        label = f"{result.agent}:{result.model}" if result.model else result.agent
+        if result.task_name not in tasks or label not in agents or result.repeat not in range(spec.repeats):
+            raise ResultFileError(
+                f"there is no rollout of {result.task_name} with {label}, repeat {result.repeat}, in this job",
+                file=str(rollout.paths.result),
+                remedy="restore the file, or leave the rollout out",
+            )
+        per_repeat = len(spec.tasks) * len(spec.agents)
+        found[result.repeat * per_repeat + tasks[result.task_name] * len(spec.agents) + agents[label]] = rollout
+    return dict(sorted(found.items()))
+
+
+def _check_judge(fields: Mapping[str, Any]) -> None:
+    try:
+        JudgeSettings.model_validate(dict(fields))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in ("judge", *first["loc"]))
+        raise ConfigError(first["msg"], key=key, remedy="give fields of JudgeSettings") from error
+
+
+# --- names ------------------------------------------------------------------------------------------------------
+
+
+def _what_scores(
+    request: Request, rubric: GivenRubric | None, digests: dict[str, str | None], spec: JobSpec
+) -> list[object]:
+    """Return all that a score may depend on, but for the rollout itself."""
+    worlds = [task.environment.digest if task.environment else None for task in spec.tasks]
+    tasks = sorted(digests.items())
+    options = [request.sandbox, sorted(request.judge.items()), request.ask_again, request.trust_workspace]
+    return [rubric.digest if rubric else None, tasks, worlds, *options]
+
+
+def _default_name(request: Request, rubric: GivenRubric | None, digest: str, job: JobPaths) -> str:
+    """Return a name that says what scores; of scorings that ask judges again, the first that is not complete."""
+    about = rubric.label if rubric is not None else "tasks" if request.tasks is not None else "same"
+    name = f"{ids.cut(ids.slug(about), 40)}-{digest[:8]}"
+    if not request.ask_again:
+        return name
+    number = 1
+    while (before := records.read_rescoring(job, f"{name}-again-{number}")) is not None and before.is_complete:
+        number += 1
+    return f"{name}-again-{number}"
+
+
+def _check_name(name: str) -> str:
+    try:
+        ids.check_job_name(name)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{name!r} cannot name a scoring: it names a directory", key="--name", remedy="use letters and digits"
+        ) from error
+    if name in _NO_NAME:
+        raise ConfigError(f"{name!r} has a meaning of its own", key="--name", remedy="give another name")
+    return name

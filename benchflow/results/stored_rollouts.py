@@ -1,0 +1,129 @@
+"""Read rollouts as they lie on disk: what was run, what came of it, and where their evidence is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.rollout import RolloutResult
+from benchflow.errors import JobNotFoundError, ResultFileError
+from benchflow.paths import RolloutPaths
+from benchflow.stored_files import open_stored, read_stored, require_directory
+from benchflow.trajectories.growth import node_in
+
+
+@dataclass(frozen=True)
+class StoredRollout:
+    """A rollout that has a result."""
+
+    paths: RolloutPaths
+    spec: RolloutSpec
+    """What it was run from."""
+
+    result: RolloutResult
+
+    @property
+    def branched_at(self) -> str:
+        """Node where its children begin, if it has any: the last of its own branch path."""
+        start, begun = self.spec.begins_at
+        done = len(self.result.steps)
+        return start if done == begun else node_in(self.spec.chain, done)
+
+    def workspace(self, step: str | None) -> Path | None:
+        """Return the workspace that was kept after a step, if it was. Raises `ResultFileError` for a link."""
+        kept = self.paths.workspace(step)
+        if not kept.is_file():
+            return None
+        open_stored(kept).close()
+        return kept
+
+    def state(self, step: str | None) -> Path | None:
+        """Return the world's state that the verifier of a step was shown, if it was."""
+        kept = self.paths.state(step)
+        return kept if kept.is_dir() else None
+
+
+def read_rollout(directory: Path) -> StoredRollout:
+    """Read the rollout whose results lie in a directory. Raises `JobNotFoundError` where there is none."""
+    paths = RolloutPaths(directory)
+    try:
+        result = RolloutResult.model_validate_json(read_stored(paths.result))
+    except FileNotFoundError as error:
+        raise JobNotFoundError(
+            "this is not the directory of a rollout that has ended: it has no result.json",
+            file=str(directory),
+            remedy="give <jobs_dir>/<job>/<task>__<id>",
+        ) from error
+    except ValidationError as error:
+        raise _spoilt(paths.result, error) from error
+    result = result.model_copy(update={"directory": str(directory)})
+    return checked(StoredRollout(paths, read_rollout_spec(paths), result))
+
+
+def checked(rollout: StoredRollout) -> StoredRollout:
+    """Return a rollout. Raise `ResultFileError` where a directory that scorers and judges are shown is a link.
+
+    What they are shown reaches sandboxes, and the endpoint of a judge.
+    """
+    paths, steps = rollout.paths, {None, *(outcome.step.name for outcome in rollout.result.steps)}
+    shown = [paths.agent, paths.artifacts, paths.trajectory.parent]
+    for step in steps:
+        evidence = paths.evidence(step)
+        shown += [
+            evidence / "inputs",
+            evidence / "memory",
+            paths.judge(step),
+            paths.verifier_of(step),
+            paths.state(step),
+        ]
+    for directory in shown:
+        require_directory(paths.root, directory.relative_to(paths.root).as_posix())
+    return rollout
+
+
+def read_children(rollout: StoredRollout) -> list[StoredRollout]:
+    """Read the children of a rollout that have a result, by their numbers."""
+    found = []
+    for file in rollout.paths.root.glob("children/*/result.json"):
+        require_directory(rollout.paths.root, f"children/{file.parent.name}")
+        found.append(_as_its_parent(read_rollout(file.parent), rollout.spec))
+    return sorted(found, key=lambda child: int(child.spec.chain.rpartition(".")[2]))
+
+
+def _as_its_parent(child: StoredRollout, parent: RolloutSpec) -> StoredRollout:
+    """Return a child with what its parent was run from, but for the model and the seed that it may have of its own."""
+    agent = parent.agent.model_copy(update={"model": child.spec.agent.model})
+    run = parent.run.model_copy(update={"sampling": child.spec.run.sampling})
+    return replace(child, spec=child.spec.model_copy(update={"task": parent.task, "agent": agent, "run": run}))
+
+
+def read_rollout_spec(paths: RolloutPaths) -> RolloutSpec:
+    """Read what a rollout was run from. Raises `ResultFileError`."""
+    try:
+        content = json.loads(read_stored(paths.config))
+        # Of which run of its workflow it was, is no part of it.
+        return RolloutSpec.model_validate({k: v for k, v in content.items() if k not in ("run_id", "generation")})
+    except (OSError, ValueError, AttributeError) as error:
+        raise _spoilt(paths.config, error) from error
+
+
+def _spoilt(file: Path, error: Exception) -> ResultFileError:
+    said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+    return ResultFileError(
+        f"this is not what BenchFlow wrote: {said}", file=str(file), remedy="restore the file, or leave the rollout out"
+    )
+
+
+def as_its_job_says(stored: StoredRollout, spec: RolloutSpec) -> StoredRollout:
+    """Return a rollout with the task, agent and run that its job's configuration says, and not its own.
+
+    spec: of the rollout that scores it again. A child may have another model and another seed than its job.
+    """
+    own = stored.spec
+    agent = spec.agent.model_copy(update={"model": own.agent.model})
+    run = spec.run.model_copy(update={"sampling": own.run.sampling})
+    return replace(stored, spec=own.model_copy(update={"task": spec.task, "agent": agent, "run": run}))

@@ -1,0 +1,290 @@
+"""The checkpoints of a rollout: taken, retained and released; and the rollout's restore to one of them.
+
+A restore reverts what came after the checkpoint: those steps, nodes and rewards are the rollout's no more, while what
+models have used for them has been used. Somebody asks for it (a roll-back), or the host of the sandbox is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from benchflow.contracts import names
+    from benchflow.contracts.activities import CheckpointInput, ReleaseInput, Restored, UndoInput, Undone
+    from benchflow.contracts.branch import ChildOutcome
+    from benchflow.contracts.checkpoint import Checkpoint
+    from benchflow.contracts.rollout import Rollback, Usage, total
+    from benchflow.workflows import options
+    from benchflow.workflows.cancellation import to_the_end
+    from benchflow.workflows.clock import Phases
+    from benchflow.workflows.hosts import HostLost, RolloutSandbox, on_host, tear_down
+    from benchflow.workflows.state import RolloutState
+
+NOT_RESTORABLE = "NotRestorable"
+"""The type of the errors that say why a rollout cannot be restored."""
+
+
+async def release(
+    checkpoints: Iterable[Checkpoint], *, before: Callable[[], None] = lambda: None, lost: Collection[str] = ()
+) -> None:
+    """Release checkpoints on their hosts, and those of a lost host in the store.
+
+    Args:
+        checkpoints: Checkpoints that nobody needs any more.
+        before: As in `on_host`.
+        lost: Queues of lost hosts. The reapers of those hosts remove what lies there, once the root is over.
+    """
+    by_queue: dict[str, list[Checkpoint]] = {}
+    for checkpoint in checkpoints:
+        by_queue.setdefault(checkpoint.queue, []).append(checkpoint)
+    for queue, those in by_queue.items():
+        name, work = names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=those)
+        limit = options.current().teardown_total_sec
+        try:
+            try:
+                if queue not in lost:
+                    await on_host(queue, name, work, None, total=limit, before=before)
+                    continue
+            except HostLost:
+                workflow.logger.warning("checkpoints on a lost host are left to its reaper: %s", queue)
+            if any(checkpoint.is_portable for checkpoint in those):
+                before()
+                await workflow.execute_activity(name, work, **options.shared(total_sec=limit))
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            workflow.logger.warning("checkpoints could not be released: %s", error.cause)
+
+
+class Checkpoints:
+    """Takes, retains and releases the checkpoints of a rollout."""
+
+    def __init__(self, state: RolloutState, phases: Phases, sandbox: RolloutSandbox) -> None:
+        self._state = state
+        self._phases = phases
+        self._sandbox = sandbox
+
+    async def take(self, *, freezes: bool = False, steps_done: int | None = None, name: str = "") -> Checkpoint:
+        """Take a checkpoint of the present node.
+
+        Args:
+            freezes: Whether the sandbox then stands still, while children run.
+            steps_done: Steps that led to it, where one more was run than there are outcomes.
+            name: What is added to the name of the node.
+        """
+        state, origin = self._state, self._state.branch_origin
+        if freezes:
+            self._phases.begin("branch")
+        done = len(state.steps) if steps_done is None else steps_done
+        work = CheckpointInput(
+            **self._sandbox.fields,
+            run_id=origin.run_id if origin is not None else state.run_id,
+            goes_on=not freezes,
+            node=state.node(done) + name,
+            steps_done=done,
+            session=state.session,
+            baseline=state.baseline,
+            begun=state.session_begin if state.session is not None else None,
+        )
+        limit = state.spec.options.checkpoint_limit_sec
+        checkpoint: Checkpoint = await self._sandbox.run(names.CHECKPOINT, work, Checkpoint, limit, work.node)
+        return checkpoint
+
+    def start_from(self, checkpoint: Checkpoint | None) -> None:
+        """Note from which checkpoint the next sandbox is started. The one of a child's origin is its parent's."""
+        origin = self._state.branch_origin
+        is_parents = origin is not None and checkpoint == origin.checkpoint
+        self._state.base_checkpoint = None if is_parents else checkpoint
+
+    async def take_session_begin(self) -> Checkpoint:
+        """Take a checkpoint of where a session begins, from which it may be replayed."""
+        checkpoint = await self.take(name="-session")
+        self._state.session_checkpoints.append(checkpoint)
+        return checkpoint
+
+    async def take_leaf(self) -> None:
+        """Take a checkpoint of a child's end before the verifier changes it, for a parent that continues from there."""
+        self._state.leaf = await self.take(steps_done=len(self._state.steps) + 1)
+
+    def retains_node(self, node: str) -> bool:
+        """Return whether a checkpoint of a node is retained."""
+        return any(one.node == node for one in self._state.retained)
+
+    def retain(self, checkpoint: Checkpoint) -> None:
+        """Retain a checkpoint until the root ends."""
+        self._state.retained.append(checkpoint)
+
+    async def release(self, *checkpoints: Checkpoint | None) -> None:
+        """Release checkpoints of this rollout and its children, but for those that are retained or in use."""
+        state = self._state
+        used = [one for one in (*state.retained, *state.retained_below, state.base_checkpoint) if one is not None]
+        ids = {one.id for one in used}
+        unneeded = [one for one in checkpoints if one is not None and one.id not in ids]
+        # What other hosts have may lie below what they have since: it is released together, in the end.
+        state.release_at_end += [one for one in unneeded if one.is_portable]
+        await release([one for one in unneeded if not one.is_portable], before=state.check_stop)
+
+    async def release_after_work(self, *, is_resumable: bool) -> None:
+        """Release what the work needed, once it has ended.
+
+        Args:
+            is_resumable: Whether other rollouts may yet resume the sessions of this one.
+        """
+        state = self._state
+        begins = [] if is_resumable else state.session_checkpoints
+        base, state.base_checkpoint = state.base_checkpoint, None
+        await self.release(*begins, base)
+
+
+@dataclass(frozen=True)
+class RestorePoint:
+    """Where a rollout starts, or starts again."""
+
+    checkpoint: Checkpoint | None
+    """None for a root's start, from the task's image."""
+
+    revert: UndoInput | None = None
+    """What is still to be reverted, in the results that another host has."""
+
+
+class Restores:
+    """Restores a rollout to a checkpoint: when somebody asks for it, and when its host is lost."""
+
+    def __init__(self, state: RolloutState, sandbox: RolloutSandbox) -> None:
+        self._state = state
+        self._sandbox = sandbox
+        self._n_losses = 0
+        self.lost_queues: set[str] = set()
+        """Queues of the hosts that were lost."""
+
+    def check(self, node: str, *, is_over: bool, has_started: bool) -> None:
+        """Raise `ApplicationError` if the rollout cannot be restored to a node now."""
+        state = self._state
+        if not has_started:
+            _refuse("it has not begun yet: ask again in a moment")
+        if is_over:
+            _refuse("it is over, and its checkpoints with it: it can only be run again")
+        if state.restore_to is not None:
+            _refuse(f"it is about to be put back to {state.restore_to.node}")
+        restorable = state.restorable
+        if node in restorable:
+            return
+        have = f"those that have one: {', '.join(restorable)}" if restorable else "no node of it has one"
+        if node in state.path():
+            _refuse(f"no checkpoint of {node} is kept; {have}")
+        _refuse(f"it has not come by {node}; {have}")
+
+    def request(self, node: str) -> int:
+        """Have the work stop for a roll-back to a node. Return the number of this roll-back."""
+        self._state.restore_to = self._state.restorable[node]
+        return len(self._state.rollbacks) + 1
+
+    def is_done(self, number: int) -> bool:
+        """Return whether a roll-back was carried out, and the rollout has its sandbox again."""
+        return len(self._state.rollbacks) >= number and self._state.sandbox is not None
+
+    def result(self, number: int) -> Restored:
+        """Return what a roll-back that was carried out has reverted."""
+        done = self._state.rollbacks[number - 1]
+        return Restored(rollout=self._state.spec.id, node=done.node, undone=done.undone)
+
+    async def roll_back(self) -> RestorePoint:
+        """Revert what came after the checkpoint that was asked for, and remove the sandbox, in which nothing runs."""
+        state = self._state
+        checkpoint, sandbox = state.restore_to, state.sandbox
+        assert checkpoint is not None
+        # Children that began at the checkpoint are run again with it.
+        gone = state.children_beside(state.path(checkpoint.steps_done - 1))
+        revert, undone = self._revert_input(checkpoint, gone, str(len(state.rollbacks) + 1)), None
+        if sandbox is not None:
+            try:
+                limit = state.spec.options.restore_limit_sec
+                undone = await on_host(sandbox.queue, names.UNDO, revert, Undone, limit)
+            except HostLost:
+                workflow.logger.warning("what is reverted stays on the lost host %s", sandbox.host_id)
+            # Cancelled now, the rollout has no other sandbox to remove.
+            await to_the_end(tear_down(state.spec, sandbox))
+        usage = self._reverted_usage(checkpoint, gone)
+        usage += [undone.used] if undone is not None and undone.used is not None else []
+        directory = undone.directory if undone is not None else None
+        state.rollbacks.append(Rollback(node=revert.node, undone=revert.undone, used=total(usage), directory=directory))
+        unneeded = self._rewind(checkpoint, gone)
+        state.reverted_usage += usage
+        state.release_at_end += [one for one in unneeded if one.is_portable]
+        # Nobody asks for another roll-back before the end of this one.
+        await release(one for one in unneeded if not one.is_portable)
+        state.restore_to = None
+        return RestorePoint(checkpoint)
+
+    def after_loss(self) -> RestorePoint:
+        """Return where the rollout starts again whose host is lost: at its last checkpoint that other hosts have."""
+        state, origin = self._state, self._state.branch_origin
+        assert state.sandbox is not None
+        self.lost_queues.add(state.sandbox.queue)
+        portable = [checkpoint for checkpoint in state.restorable.values() if checkpoint.is_portable]
+        checkpoint, revert = portable[-1] if portable else None, None
+        if checkpoint is None or (origin is not None and checkpoint == origin.checkpoint):
+            # From its start, with results of their own.
+            checkpoint, gone, state.reverted_usage = None, list(state.outcomes), []
+        else:
+            # Nobody asked for this: children stay that began at the checkpoint of a rollout that continues by itself.
+            gone = state.children_beside(state.path(checkpoint.steps_done - (not state.continues_itself)))
+            self._n_losses += 1
+            revert = self._revert_input(checkpoint, gone, f"lost-{self._n_losses}").model_copy(update={"sandbox": None})
+            state.reverted_usage += self._reverted_usage(checkpoint, gone)
+        unneeded = [*self._rewind(checkpoint, gone), *state.session_checkpoints]
+        state.session_checkpoints = []
+        # What else lies on the lost host its reaper removes.
+        state.release_at_end += [one for one in unneeded if one.is_portable]
+        return RestorePoint(checkpoint or (origin.checkpoint if origin is not None else None), revert)
+
+    def _revert_input(self, checkpoint: Checkpoint, gone: Sequence[ChildOutcome], label: str) -> UndoInput:
+        """Return the input of the activity that puts aside what was written after a checkpoint."""
+        state, steps, done = self._state, self._state.plan.steps, checkpoint.steps_done
+        last = min(len(state.steps) + 1, len(steps))
+        return UndoInput(
+            spec=state.spec,
+            sandbox=state.sandbox,
+            label=label,
+            node=state.node(done),
+            steps=steps[done : len(state.steps) + 1],
+            undone=[state.node(number) for number in range(done + 1, last + 1)],
+            chains=[*(outcome.chain for outcome in gone), *state.pending],
+            untold=[*(outcome.chain for outcome in gone if outcome.used is None), *state.pending],
+            interrupted=next(iter(steps[len(state.steps) :]), None),
+            session=state.session,
+        )
+
+    def _reverted_usage(self, checkpoint: Checkpoint, gone: Sequence[ChildOutcome]) -> list[Usage]:
+        """Return what models have used after a checkpoint, in its own steps and for children."""
+        adopted, after = self._state.adopted, self._state.steps[checkpoint.steps_done :]
+        own = [outcome.turn.usage for outcome in after if outcome.step.index not in adopted]
+        return [usage for usage in (*own, *(outcome.used for outcome in gone)) if usage is not None]
+
+    def _rewind(self, checkpoint: Checkpoint | None, gone: Sequence[ChildOutcome]) -> list[Checkpoint]:
+        """Put the state back to a checkpoint, None: to the rollout's start. Return the checkpoints no longer needed."""
+        state = self._state
+        gone_below = [one for outcome in gone for one in (*outcome.kept, outcome.checkpoint)]
+        known = {one.id: one for one in (*gone_below, *state.retained, state.base_checkpoint) if one is not None}
+        session = checkpoint.session.session if checkpoint is not None and checkpoint.session is not None else None
+        # The session of the checkpoint is opened again.
+        state.rewind(
+            checkpoint.steps_done if checkpoint is not None else state.origin_steps,
+            session.index if session is not None else 0,
+            gone,
+        )
+        if checkpoint is None:
+            state.retained = []
+        state.base_checkpoint = None
+        self._sandbox.discard(keeps_results=checkpoint is not None)
+        stays = {one.id for one in (*state.retained, *state.retained_below, checkpoint) if one is not None}
+        return [one for one in known.values() if one.id not in stays]
+
+
+def _refuse(why: str) -> NoReturn:
+    raise ApplicationError(why, type=NOT_RESTORABLE, non_retryable=True)

@@ -1,0 +1,345 @@
+"""The turns of a rollout's agent: its session is opened or resumed, and driven; its questions are answered.
+
+A child resumes the session of its parent in the best mode that there is. A new process loads the session in the copy of
+its world. Where it does not, the session is replayed: in the world where it began, a new one is driven through the same
+turns, its model answered from the record, and must reach the same world. Else the agent begins anew in the copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from benchflow.contracts import names
+    from benchflow.contracts.activities import Connected, ConnectInput, SoftVerifyInput, StepInput, TakenBefore
+    from benchflow.contracts.branch import BranchOrigin, OnAskUser
+    from benchflow.contracts.checkpoint import Checkpoint, SessionBegin, SessionLayer, WorldDigests, is_enough
+    from benchflow.contracts.reward import VerifyResult
+    from benchflow.contracts.rollout import Answer, Question, Step, TurnResult
+    from benchflow.workflows.checkpoints import Checkpoints
+    from benchflow.workflows.clock import Phases, waiting
+    from benchflow.workflows.failures import failure_from
+    from benchflow.workflows.hosts import HostLost, RolloutSandbox
+    from benchflow.workflows.state import RolloutState
+
+MAX_ANSWERS = 100
+"""Most answers that are retained for questions which were not asked yet."""
+
+Respond = Callable[[Question, Sequence[Answer]], Awaitable[Answer | None]]
+"""Answers a question, given the answers of the turn before it. None: the turn is left at the question."""
+
+
+class Answers:
+    """The answers of users. A question's first valid one counts; those that can't be one are counted, and ignored."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, Answer] = {}
+        self._ignored = 0
+
+    def add(self, answer: Answer, asked: Question | None) -> None:
+        """Retain an answer. asked: the question that waits for one; another may be asked again on another host."""
+        is_asked = asked is not None and asked.id == answer.question
+        if not is_asked and len(self._given) >= MAX_ANSWERS:
+            self._ignored += 1
+            return
+        self._given.setdefault(answer.question, answer)
+        if asked is not None:
+            self.has(asked)
+
+    def has(self, question: Question) -> bool:
+        """Tell whether the question has an answer. One that names none of its options is dropped."""
+        given = self._given.get(question.id)
+        if given is not None and given.option is not None and given.option not in {one.id for one in question.options}:
+            del self._given[question.id]
+            self._ignored += 1
+            return False
+        return given is not None
+
+    def to(self, question: Question) -> Answer:
+        """Return the answer to a question that has one."""
+        return self._given[question.id]
+
+    def clear(self) -> None:
+        """Forget all answers: after a restore, the agent asks anew."""
+        self._given.clear()
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return the warning for the rollout's result, if answers were ignored."""
+        why = "they name no option of their question, or a question that was not asked"
+        return [f"ignored answers: {self._ignored}; {why}"] if self._ignored else []
+
+
+class Turns:
+    """Opens, resumes and drives the sessions of a rollout's agent."""
+
+    def __init__(self, state: RolloutState, phases: Phases, sandbox: RolloutSandbox, checkpoints: Checkpoints) -> None:
+        self._state = state
+        self._phases = phases
+        self._sandbox = sandbox
+        self._checkpoints = checkpoints
+        self.answers = Answers()
+        self._connected: int | None = None
+        """Index of the session that the agent in the sandbox is in."""
+        self._to_load: SessionLayer | None = None
+        """The session that lies in the sandbox and is not resumed yet."""
+        self._not_replayed: str | None = None
+        """Why the session could not be replayed, for the agent that begins anew."""
+        self.previews: list[asyncio.Task[VerifyResult]] = []
+        """Verification previews that run in the present sandbox."""
+        self._n_previews = 0
+
+    # --- the sandbox and its session ------------------------------------------------------------------------
+
+    async def start_at(self, checkpoint: Checkpoint | None) -> None:
+        """Put the rollout at a checkpoint: provision a sandbox there, in which its session is resumed.
+
+        This is how a child starts, and how a rollout continues from a child, after a roll-back and after a lost host.
+
+        Args:
+            checkpoint: None where a root starts, from the task's image.
+        """
+        origin = self._state.branch_origin
+        self._not_replayed, self.previews = None, []
+        self._expect(checkpoint.session if checkpoint is not None else None)
+        self._checkpoints.start_from(checkpoint)
+        layer = self._to_load
+        if origin is not None and checkpoint == origin.checkpoint and layer is not None and layer.rung == "replay":
+            begin, digests = self._replayable_from(layer, origin), origin.checkpoint.digests
+            if begin is not None and digests is not None and await self._replay(begin, origin, digests):
+                return
+        await self._sandbox.provision(checkpoint)
+
+    def _expect(self, layer: SessionLayer | None) -> None:
+        """Note which session lies in the next sandbox, where no agent runs."""
+        self._connected, self._to_load = None, layer
+
+    async def connect(self, step: Step) -> None:
+        """Make the agent ready for a step, where the step before was of another session."""
+        if step.session == self._connected:
+            return
+        self._phases.begin("connect")
+        state, origin = self._state, self._state.branch_origin
+        layer, self._to_load = self._to_load, None
+        load = layer if layer is not None and layer.session.index == step.session else None
+        if load is not None and load.begun is not None and load.begun.steps_done == step.index:
+            # Nothing was said in it yet, and some agents keep no session of that kind.
+            load = None
+        begin = None
+        if load is not None and load.rung == "load" and origin is not None:
+            begin = self._replayable_from(load, origin)
+        connected = await self._open(step.session, load, may_replay=begin is not None)
+        if load is not None and begin is not None and origin is not None and connected.digests is not None:
+            if await self._replay(begin, origin, connected.digests):
+                return
+            await self._sandbox.provision(origin.checkpoint)
+            self._to_load = None
+            load = load.model_copy(update={"rung": "replay"})
+            connected = await self._open(step.session, load)
+        state.resume_mode = connected.rung or state.resume_mode
+        if connected.rung in ("load", "process") and load is not None:
+            is_parents = origin is not None and load == origin.checkpoint.session
+            state.session_begin = load.begun if is_parents else None
+            return
+        state.session_begin = SessionBegin(steps_done=step.index)
+        has_more = any(other.session == step.session for other in state.plan.steps[step.index + 1 :])
+        if connected.later == "replay" and has_more and state.config is not None:
+            checkpoint = await self._checkpoints.take_session_begin()
+            state.session_begin = state.session_begin.model_copy(update={"checkpoint": checkpoint})
+
+    async def _open(self, session: int, load: SessionLayer | None, *, may_replay: bool = False) -> Connected:
+        """Open a session with the agent, or load the one that lies in the sandbox."""
+        state = self._state
+        request = ConnectInput(
+            **self._sandbox.fields,
+            session=session,
+            load=load,
+            may_replay=may_replay,
+            not_replayed=self._not_replayed,
+        )
+        limit = state.spec.run.sandbox_setup_timeout + state.spec.options.margin_sec
+        connected: Connected = await self._sandbox.run(names.CONNECT, request, Connected, limit)
+        state.warnings += connected.warnings
+        self._not_replayed = None
+        if connected.session is not None or not may_replay:
+            self._connected = session
+        if connected.session is not None:
+            state.sessions.append(connected.session)
+        return connected
+
+    # --- turns ----------------------------------------------------------------------------------------------
+
+    async def take(self, step: Step, branch_at: Callable[[Question], Awaitable[bool]]) -> TurnResult:
+        """Run the agent's turn in a step to its end, its questions answered by users.
+
+        Args:
+            step: The next step.
+            branch_at: Has children answer a question. Where it did, the turn is left there, with that question.
+        """
+        past = self._state.steps[-1].step if self._state.steps else None
+        resumes = past is not None and not past.scored and past.session == step.session
+
+        async def respond(question: Question, given: Sequence[Answer]) -> Answer | None:
+            if await branch_at(question):
+                return None
+            return self._answer_of_child(step, question, given) or await self._answer_of_user(question)
+
+        turn, answers = await self._drive(step, respond, resumes=resumes)
+        begin = self._state.session_begin
+        if turn.question is None and answers and begin is not None:
+            # For a replay of the session.
+            self._state.session_begin = begin.model_copy(update={"answers": begin.answers | {step.index: answers}})
+        return turn
+
+    async def _drive(
+        self, step: Step, respond: Respond, *, resumes: bool, replayed: TakenBefore | None = None
+    ) -> tuple[TurnResult, list[Answer]]:
+        """Drive one turn until it ends, or until a question gets no answer. Return it with the answers that it got.
+
+        Args:
+            step: What the agent is to do.
+            respond: Answers the agent's questions.
+            resumes: Whether the session has had a turn, and nothing was done to the sandbox since.
+            replayed: What came of the turn before, where it is a replay of one.
+        """
+        state, options = self._state, self._state.spec.options
+        margin, summary = (options.margin_sec, step.name) if replayed is None else (options.replay_margin_sec, "again")
+        limit = (step.timeout_sec or state.spec.run.deadline_sec) + margin
+        work = StepInput(**self._sandbox.fields, step=step, session=state.session, goes_on=resumes, before=replayed)
+        while True:
+            turn: TurnResult = await self._sandbox.run(names.EXECUTE, work, TurnResult, limit, summary)
+            answer = await respond(turn.question, work.answers) if turn.question is not None else None
+            if answer is None:
+                return turn, work.answers
+            work = work.model_copy(update={"answers": [*work.answers, answer]})
+
+    def note_resumed(self, step: Step, turn: TurnResult) -> None:
+        """Note what a turn has shown of how the session was resumed."""
+        state, origin = self._state, self._state.branch_origin
+        diverged = turn.replay is not None and turn.replay.divergence is not None
+        if origin is not None and origin.child.answer is not None and step.index == origin.checkpoint.steps_done:
+            # It was driven to the question; what it was before does not matter any more.
+            state.resume_mode = "fresh" if diverged or state.resume_mode == "fresh" else "replay"
+        if turn.prefix == "different":
+            # It is not the session that its parent had.
+            state.resume_mode = "fresh"
+
+    # --- questions ------------------------------------------------------------------------------------------
+
+    def _answer_of_child(self, step: Step, question: Question, given: Sequence[Answer]) -> Answer | None:
+        """Return a child's answer to what its parent was asked, then the first that allows the agent to continue.
+
+        None where users answer.
+        """
+        origin, config = self._state.branch_origin, self._state.config
+        if origin is None or config is None or not isinstance(config.policy, OnAskUser):
+            return None
+        if origin.child.answer is not None and step.index == origin.checkpoint.steps_done and not given:
+            return origin.child.answer.model_copy(update={"question": question.id})
+        kinds = {option.kind: option.id for option in reversed(question.options)}
+        allowed = kinds.get("allow_once") or kinds.get("allow_always")
+        return Answer(question=question.id, option=allowed or next((one.id for one in question.options), None))
+
+    async def _answer_of_user(self, question: Question) -> Answer:
+        """Wait for a user's answer. One that comes during a verification preview waits for the end of that."""
+        # The turn may have come to its question although it was cancelled: then nobody ends this wait.
+        self._state.check_stop()
+        self._state.question = question
+        self._phases.on_update()
+        try:
+            with waiting("an answer"):
+                await workflow.wait_condition(lambda: self.answers.has(question) and not self.previews)
+        finally:
+            self._state.question = None
+            self._phases.on_update()
+        return self.answers.to(question)
+
+    async def preview(self) -> VerifyResult:
+        """Return how the verifier would score the present world, while the agent waits for an answer.
+
+        Raises `ApplicationError`: anything else would fail the workflow's task, and not the update.
+        """
+        state = self._state
+        step = state.plan.steps[len(state.steps)]
+        self._n_previews += 1
+        work = SoftVerifyInput(
+            **self._sandbox.fields,
+            step=step,
+            run_id=state.run_id,
+            number=self._n_previews,
+            baseline=state.baseline,
+        )
+        limit = step.verify_timeout_sec + state.spec.options.margin_sec
+        preview = asyncio.create_task(self._sandbox.run(names.SOFT_VERIFY, work, VerifyResult, limit, step.name))
+        # Those of this sandbox: another one has its own.
+        previews = self.previews
+        previews.append(preview)
+        try:
+            result: VerifyResult = await preview
+        except (asyncio.CancelledError, HostLost) as error:
+            raise ApplicationError("the rollout has ended, or lost its host", type="NotWaiting") from error
+        except ActivityError as error:
+            raise ApplicationError(failure_from(error, "verify").message, type="VerifierError") from error
+        finally:
+            previews.remove(preview)
+        return result
+
+    # --- replay ---------------------------------------------------------------------------------------------
+
+    def _replayable_from(self, layer: SessionLayer, origin: BranchOrigin) -> SessionBegin | None:
+        """Return where the parent's session began if it may be replayed from there; else None."""
+        begin, config = layer.begun, self._state.config
+        if begin is None or layer != origin.checkpoint.session or begin.steps_done >= origin.checkpoint.steps_done:
+            return None
+        least = config.min_session_rung if config is not None else "fresh"
+        if not is_enough("replay", least) or origin.child.model is not None:
+            # Another model is asked otherwise from the first call on.
+            return None
+        is_reachable = begin.checkpoint is not None or begin.steps_done == 0
+        return begin if is_reachable and layer.session.model_access != "direct" else None
+
+    async def _replay(self, begin: SessionBegin, origin: BranchOrigin, digests: WorldDigests) -> bool:
+        """Replay the parent's session in a sandbox where it began. Return whether it has reached the same world.
+
+        Args:
+            begin: Where the session began.
+            origin: What makes the rollout a child.
+            digests: Of the world that it must reach.
+        """
+        await self._sandbox.provision(begin.checkpoint, begin)
+        self._to_load = None
+        await self._open(origin.before[begin.steps_done].step.session, None)
+        why = await self._replay_turns(begin, origin, digests)
+        if why is None:
+            self._state.resume_mode, self._state.session_begin = "replay", begin
+            return True
+        self._not_replayed = f"the agent's session could not be driven to where it was: {why}"
+        self._state.sessions.pop()
+        self._expect(origin.checkpoint.session)
+        return False
+
+    async def _replay_turns(self, begin: SessionBegin, origin: BranchOrigin, digests: WorldDigests) -> str | None:
+        """Take the turns of the parent's session again. Return why they lead elsewhere; None if they do not."""
+        taken = origin.before[begin.steps_done : origin.checkpoint.steps_done]
+        for number, outcome in enumerate(taken):
+            respond = partial(self._answer_recorded, iter(begin.answers.get(outcome.step.index, [])))
+            is_last = number + 1 == len(taken)
+            replayed = TakenBefore(stop_reason=outcome.turn.stop_reason, is_last=is_last, digests=digests)
+            turn, _ = await self._drive(outcome.step, respond, resumes=number > 0, replayed=replayed)
+            if turn.question is not None:
+                return f"the agent asks what its parent's did not: {turn.question.text}"
+            if turn.failure is not None:
+                return turn.failure.message
+        return None
+
+    async def _answer_recorded(
+        self, recorded: Iterator[Answer], question: Question, given: Sequence[Answer]
+    ) -> Answer | None:
+        """Return the next answer that was given to the parent's agent; None after the last one."""
+        answer = next(recorded, None)
+        return answer.model_copy(update={"question": question.id}) if answer is not None else None
