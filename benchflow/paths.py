@@ -159,6 +159,11 @@ class StatePaths:
         return GatewayPaths(self.root / "gateway")
 
     @property
+    def ended(self) -> Path:
+        """Directory of the states of rollouts that have ended, one file a rollout whose checkpoints are retained."""
+        return self.root / "ended"
+
+    @property
     def checks(self) -> Path:
         """Directory of the jobs that try worlds."""
         return self.root / "checks"

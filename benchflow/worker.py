@@ -84,7 +84,7 @@ def make_workers(context: WorkerContext, records: RunningActivities, work: Ongoi
     ]
     host_activities: list[Callable[..., Any]] = [
         *(rollout.provision, rollout.wait_for_slot, rollout.readiness, rollout.connect, rollout.execute),
-        *(rollout.checkpoint, rollout.release, rollout.write_tree, rollout.undo),
+        *(rollout.checkpoint, rollout.release, rollout.write_tree, rollout.undo, rollout.retain, rollout.recall),
         *(rollout.verify, rollout.soft_verify, rollout.report, rollout.teardown),
     ]
     options = context.options

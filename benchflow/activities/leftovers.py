@@ -1,8 +1,8 @@
 """Removes what jobs leave on a host after they are over, and what only saved time: by age, and slowly.
 
-These are results that went to the store, unpacked tasks, trials of worlds, and the bulk of messages. Nothing says of
-them that they are needed, so nothing goes that was written or used since the oldest open workflow began, or within the
-time of retention.
+These are results that went to the store, unpacked tasks, trials of worlds, retained checkpoints of rollouts that have
+ended, and the bulk of messages. Nothing says of them that they are needed, so nothing goes that was written or used
+since the oldest open workflow began, or within the time of retention.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from temporalio.service import RPCError
 
 from benchflow.activities.context import WorkerContext
 from benchflow.executions import require_not_found
+from benchflow.hosting.kept import read_kept, remove_kept
 from benchflow.planes.sandbox import trees
 from benchflow.rounds import Failures
 from benchflow.store import BULK, DirectoryBackend
@@ -48,12 +49,29 @@ class Leftovers:
             for directory in await asyncio.to_thread(_entries, root):
                 async with self._failures.item(f"{root.name}/{directory.name}"):
                     removed += await asyncio.to_thread(_remove_directory, directory, newest)
+        for file in await asyncio.to_thread(lambda: [*paths.checkpoints.glob("*.json"), *paths.ended.glob("*.json")]):
+            async with self._failures.item(f"checkpoint {file.stem}"):
+                removed += await self._remove_ended(file, newest)
         if isinstance(backend, DirectoryBackend):
             async with self._failures.item(BULK):
                 removed += await asyncio.to_thread(_remove_files, backend.root / BULK, newest)
         if removed:
             log.info("removed what jobs had left", count=removed)
         return removed
+
+    async def _remove_ended(self, file: Path, newest: float) -> bool:
+        """Remove a retained checkpoint, or the state of a rollout that has ended, in which nothing is newer."""
+        if file.lstat().st_ctime > newest:
+            return False
+        if file.parent == self.context.paths.ended:
+            file.unlink(missing_ok=True)
+            return True
+        kept = await asyncio.to_thread(read_kept, file)
+        if kept is None or not kept.is_retained:
+            # The reaper's.
+            return False
+        await remove_kept(file, self.context.store)
+        return True
 
 
 async def oldest_begin(client: Client) -> float:

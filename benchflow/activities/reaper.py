@@ -129,7 +129,7 @@ class Reaper:
         for file in await asyncio.to_thread(lambda: sorted(self.context.paths.checkpoints.glob("*.json"))):
             async with self._failures.item(f"checkpoint {file.stem}", ITEM_SEC):
                 kept = await asyncio.to_thread(read_kept, file)
-                if kept is not None and await self._has_ended(kept.workflow, kept.run_id):
+                if kept is not None and not kept.is_retained and await self._has_ended(kept.workflow, kept.run_id):
                     await remove_kept(file, self.context.store)
                     log.info("removed a checkpoint whose rollout is over", checkpoint=file.stem)
 

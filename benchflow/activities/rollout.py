@@ -31,6 +31,7 @@ from benchflow.contracts.activities import (
     VerifyInput,
 )
 from benchflow.contracts.checkpoint import Checkpoint
+from benchflow.contracts.ended import EndedState, RetainInput
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rescoring import AgentlessScore
@@ -40,7 +41,7 @@ from benchflow.contracts.sandbox import SandboxRef
 from benchflow.contracts.scoring import AgentlessInput
 from benchflow.errors import HostFullError
 from benchflow.hosting.checkpoints import wait_frozen
-from benchflow.hosting.kept import remove_kept
+from benchflow.hosting.kept import recall, remove_kept, retain
 from benchflow.hosting.rescoring import StoredScoring
 from benchflow.hosting.rollout import HostedRollout
 from benchflow.hosting.scoring_basis import ScoringBasis
@@ -135,6 +136,14 @@ class RolloutActivities:
             await wait_frozen(context, await context.sandbox(work.waiting))
         if work.resumed is not None:
             await (await self._hosted(work.resumed)).resume(work.resumed.session)
+
+    @activity.defn(name=names.RETAIN)
+    async def retain(self, work: RetainInput) -> None:
+        await retain(self.context.paths, work)
+
+    @activity.defn(name=names.RECALL)
+    async def recall(self, rollout: str) -> EndedState:
+        return await recall(self.context.paths, rollout)
 
     @activity.defn(name=names.UNDO)
     async def undo(self, work: UndoInput) -> Undone:

@@ -116,10 +116,12 @@ def rollback(
     ] = Path("jobs"),
     as_json: Json = False,
 ) -> None:
-    """Put a rollout that runs back to a node, and have it go on from there.
+    """Put a rollout back to a node, and have it go on from there.
 
     NODE must have a checkpoint (bench tree show marks them). What came of it
-    is undone; what models have used for that is still counted.
+    is undone; what models have used for that is still counted. A rollout that
+    has ended goes on from a node of its own if its job was submitted with
+    --keep checkpoints; bench job watch shows how far it is.
     """
     from benchflow.cli.rollout import choose
     from benchflow.cli.screen import console, print_json
@@ -213,14 +215,37 @@ async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] 
 
 
 async def _go_back(chosen: Chosen, node: str) -> Restored:
+    from temporalio.client import WorkflowExecutionStatus
+
     from benchflow.cli.job import engine_if_running
     from benchflow.errors import StackError
+    from benchflow.jobs.client import status_of
     from benchflow.jobs.rollback import put_back
 
     engine = await engine_if_running()
+    status = await status_of(engine.client, chosen.id) if engine is not None else None
+    if engine is not None and status == WorkflowExecutionStatus.RUNNING:
+        return await put_back(engine.client, chosen.id, node)
+    if chosen.spec.run.keep == "checkpoints":
+        return await _restart(chosen, node)
     if engine is None:
         raise StackError("no server runs, and so does no rollout", remedy="bench stack start")
     return await put_back(engine.client, chosen.id, node)
+
+
+async def _restart(chosen: Chosen, node: str) -> Restored:
+    """Start a rollout again that has ended, from a node."""
+    from benchflow.cli.resume import plan_again
+    from benchflow.contracts.activities import Restored
+    from benchflow.jobs.rollback import roll_back_ended
+    from benchflow.trajectories.growth import chain_of
+    from benchflow.trajectories.stored import load_tree
+
+    before = [one.id for one in load_tree(chosen.paths.root).tree.nodes if not chain_of(one.id)]
+    jobs_dir = chosen.job.root.parent
+    plan = plan_again(chosen.job.root.name, jobs_dir, concurrency=None, context_root=None, preflight=False)
+    await roll_back_ended(plan, chosen.index, node)
+    return Restored(rollout=chosen.id, node=node, undone=before[before.index(node) + 1 :])
 
 
 async def _look(chosen: Chosen) -> VerifyResult:

@@ -208,8 +208,9 @@ def submit(
     keep: Annotated[
         str | None,
         typer.Option(
-            metavar="evidence|workspace",
-            help="What is kept to score it again: what scorers read, or the workspace too. "
+            metavar="evidence|workspace|checkpoints",
+            help="What is kept: what scorers read, the workspace too (to score it again), "
+            "or checkpoints (to roll it back after its end). "
             "[dim]\\[default: evidence][/dim]",
             rich_help_panel=SCORE,
         ),

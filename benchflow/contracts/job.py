@@ -13,6 +13,7 @@ from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import BranchConfig, BranchOrigin
 from benchflow.contracts.counts import Counts
+from benchflow.contracts.ended import Restart
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.error_limit import ErrorLimit
 from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sampling
@@ -30,8 +31,8 @@ from benchflow.contracts.trial import TrialSpec
 MAX_WINDOW = 500
 """Most rollouts of one job that are open at a time."""
 
-Keep = Literal["evidence", "workspace"]
-"""What is kept of a sandbox to score it again: what its scorers read, or the whole workspace as well."""
+Keep = Literal["evidence", "workspace", "checkpoints"]
+"""What is kept of a sandbox: what its scorers read; the whole workspace as well; or its checkpoints, to go back to."""
 
 
 class AgentSpec(Model):
@@ -154,6 +155,9 @@ class JobSpec(Model):
     trial: TrialSpec | None = None
     """Makes it a job that tries the world of its only task."""
 
+    restarts: dict[int, Restart] = {}
+    """Rollouts that have ended and are rolled back, by index. Only of the start that rolls them back."""
+
     @property
     def indices(self) -> Sequence[int]:
         """Indices of its rollouts."""
@@ -207,6 +211,7 @@ class JobSpec(Model):
             job_run_id=run_id if self.is_persistent else None,
             stored=self.rescoring.stored(index) if self.rescoring is not None else None,
             trial=self.trial,
+            restart=self.restarts.get(index),
         )
 
 
@@ -242,6 +247,9 @@ class RolloutSpec(Model):
 
     trial: TrialSpec | None = None
     """How its world is tried, in place of running an agent."""
+
+    restart: Restart | None = None
+    """Where it starts again, having ended before."""
 
     @property
     def chain(self) -> str:

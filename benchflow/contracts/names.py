@@ -29,6 +29,8 @@ HOST_STATUS = "host_status"
 REPORT_WITHOUT_SANDBOX = "report_without_sandbox"
 RESCORE = "rescore"
 TRY_WORLD = "try_world"
+RETAIN = "retain"
+RECALL = "recall"
 
 # Activities of a job.
 NAME_ROLLOUTS = "name_rollouts"

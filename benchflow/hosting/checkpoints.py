@@ -175,6 +175,10 @@ async def undo(rollout: Hosted, work: UndoInput) -> Undone:
         await asyncio.to_thread(keep_journals, rollout.sessions, episode, place.sessions, rollout.redact)
 
     def put_aside() -> None:
+        if paths.result.exists():
+            # It had ended.
+            place.root.mkdir(parents=True, exist_ok=True)
+            paths.result.replace(place.result)
         mark_undone_calls(paths.model_calls, work.undone, work.label)
         put_undone_aside(paths, work.label, undone=work.undone, steps=work.steps, chains=work.chains)
 

@@ -138,7 +138,7 @@ def record_options(paths: JobPaths, spec: JobSpec) -> None:
     """
     before = read_spec(paths)
     if _of_this_start(before) != _of_this_start(spec):
-        write_config(paths, spec)
+        write_config(paths, spec.model_copy(update={"restarts": {}}))
 
 
 def _of_this_start(spec: JobSpec) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchflow.contracts.branch import BranchConfig, Unbranched
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.modes import GrpoMode
 from benchflow.contracts.task import Task
@@ -17,7 +18,7 @@ def lowered(config: JobConfig, tasks: Sequence[Task]) -> JobConfig:
     """
     mode = config.mode
     if mode is None:
-        return config
+        return _with_checkpoints(config)
     # A job that is planned again from what was written down has both.
     if config.branch not in (None, mode.branch):
         raise ConfigError(
@@ -36,4 +37,19 @@ def lowered(config: JobConfig, tasks: Sequence[Task]) -> JobConfig:
                     key="mode.at" if isinstance(mode, GrpoMode) else "mode.depths",
                     remedy=f"its depth {depths}; --exclude {task.name} leaves the task out",
                 )
-    return config.model_copy(update={"branch": mode.branch})
+    return _with_checkpoints(config.model_copy(update={"branch": mode.branch}))
+
+
+def _with_checkpoints(config: JobConfig) -> JobConfig:
+    """Return the configuration with the checkpoints that it wants to keep: one of each node, if it names none."""
+    if config.keep != "checkpoints":
+        return config
+    if config.branch is None:
+        return config.model_copy(update={"branch": BranchConfig(policy=Unbranched(), checkpoint="per_turn")})
+    if config.branch.checkpoint == "none":
+        raise ConfigError(
+            "checkpoints are to be kept, and of no node is there one",
+            key="branch.checkpoint",
+            remedy="set it to branch, every_n or per_turn",
+        )
+    return config

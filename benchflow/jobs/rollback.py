@@ -1,4 +1,4 @@
-"""A rollout that runs is put back to a state that it has been in: asked for from the client's side."""
+"""Roll a rollout back to a node: one that runs, or one that has ended and kept its checkpoints."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from temporalio.service import RPCError
 
 from benchflow.contracts import ids, names
 from benchflow.contracts.activities import Restore, Restored
+from benchflow.contracts.ended import Restart
+from benchflow.contracts.error_limit import ErrorLimit
+from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import NotRestorableError, ServerUnavailableError
 from benchflow.executions import require_not_found
+from benchflow.jobs.client import Job
+from benchflow.jobs.plan import JobPlan
+from benchflow.jobs.start import Start, start
+from benchflow.provenance import read_own_spec
+from benchflow.store import Store
+from benchflow.trajectories.stored import load_tree, read_model
+from benchflow.workflows.options import host_queue
 
 
 async def put_back(client: Client, rollout: str, node: str) -> Restored:
@@ -29,14 +39,55 @@ async def put_back(client: Client, rollout: str, node: str) -> Restored:
     except RPCError as error:
         require_not_found(error)
         whose = f"the child {chain}" if chain else "it"
-        raise _not_restorable(rollout, node, f"{whose} does not run, and what was kept is gone with it") from error
+        raise _not_restorable(rollout, node, f"{whose} does not run, and its checkpoints are gone with it") from error
     return said
+
+
+async def roll_back_ended(plan: JobPlan, index: int, node: str) -> Job:
+    """Start a rollout again, which has ended, from a node of its own. Its job runs again for it.
+
+    Args:
+        plan: Its job, planned again.
+        index: Of the rollout.
+        node: Of its own branch path, with a checkpoint.
+
+    Raises:
+        NotRestorableError: It kept no checkpoint of this node, or its job runs.
+    """
+    spec = read_own_spec(plan.directory)
+    rollout, paths = spec.rollout_id(plan.id, index), plan.directory.rollout(spec.rollout_name(plan.id, index))
+    if spec.run.keep != "checkpoints":
+        raise _not_restorable(rollout, node, "it has ended, and its checkpoints are gone with it")
+    result, tree = read_model(RolloutResult, paths.result), load_tree(paths.root).tree
+    own = {one.id: one for one in tree.nodes}
+    if node not in own or own[node].checkpoint is None:
+        have = ", ".join(one.id for one in tree.nodes if one.checkpoint is not None)
+        raise _not_restorable(rollout, node, f"there is no checkpoint of it; those that have one: {have or 'none'}")
+    restart = Restart(node=node, queue=host_queue(str(result.sandbox["host"])))
+    job = await start(
+        Start(
+            spec.model_copy(update={"restarts": {index: restart}}),
+            plan.id,
+            plan.directory,
+            ErrorLimit(),
+            plan.config.concurrency,
+            plan.variables,
+            plan.values,
+            again=("passed", "failed", "scored", "errored", "cancelled", "not_started"),
+            only={index},
+            puts_aside=False,
+        ),
+        Store.open(),
+    )
+    if job.attached:
+        raise _not_restorable(rollout, node, "it has ended, and its job still runs: wait for the job's end")
+    return job
 
 
 def _not_restorable(rollout: str, node: str, why: str) -> NotRestorableError:
     return NotRestorableError(
         f"{rollout} cannot go back to {node}: {why}",
         key="NODE",
-        remedy="name one that `bench tree show` marks with a checkpoint, while the rollout runs; "
-        "--branch none:checkpoint=per_turn keeps one of each",
+        remedy="name one that `bench tree show` marks with a checkpoint; --branch none:checkpoint=per_turn takes one "
+        "of each while it runs, and --keep checkpoints keeps them after its end",
     )

@@ -68,6 +68,9 @@ class Start:
     only: Collection[int] | None = None
     """Indices of the rollouts that are started; None for all."""
 
+    puts_aside: bool = True
+    """Whether earlier results of what is started are put aside where they will be fetched to."""
+
     check: Callable[[Engine], Awaitable[list[str]]] | None = None
     """Called before it starts. Returns warnings; what it raises keeps the job from starting."""
 
@@ -139,7 +142,7 @@ async def start(wanted: Start, store: Store) -> Job:
         require_space(directory)
         if target is None:
             secrets.leave(paths, wanted.id, set(wanted.variables), wanted.values)
-        else:
+        elif wanted.puts_aside:
             job.expect(pending)
         try:
             job.warnings = await wanted.check(engine) if wanted.check is not None else []

@@ -18,7 +18,10 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.activities import CheckpointInput, ReleaseInput, Restored, UndoInput, Undone
     from benchflow.contracts.branch import ChildOutcome
     from benchflow.contracts.checkpoint import Checkpoint
+    from benchflow.contracts.ended import EndedState, RetainInput
+    from benchflow.contracts.failures import failure_of
     from benchflow.contracts.rollout import Rollback, Usage, total
+    from benchflow.errors import NotRestorableError
     from benchflow.workflows import options
     from benchflow.workflows.cancellation import to_the_end
     from benchflow.workflows.clock import Phases
@@ -59,6 +62,16 @@ async def release(
             if is_cancelled_exception(error):
                 raise
             workflow.logger.warning("checkpoints could not be released: %s", error.cause)
+
+
+async def retain(state: RolloutState, *, lost: Collection[str] = ()) -> None:
+    """Have the checkpoints of a rollout that ends outlive it, each on its host. Those of its children are released."""
+    await release([*state.release_at_end, *state.retained_below], lost=lost)
+    kept = [*state.retained, *state.session_checkpoints]
+    for queue in dict.fromkeys(one.queue for one in kept if one.queue not in lost):
+        those = [one for one in kept if one.queue == queue]
+        work = RetainInput(rollout=state.spec.id, checkpoints=those, state=state.as_ended())
+        await on_host(queue, names.RETAIN, work, None, total=options.current().teardown_total_sec)
 
 
 class Checkpoints:
@@ -220,6 +233,28 @@ class Restores:
         await release(one for one in unneeded if not one.is_portable)
         state.restore_to = None
         return RestorePoint(checkpoint)
+
+    def after_end(self, ended: EndedState, node: str) -> RestorePoint:
+        """Return where the rollout starts again that had ended, and is rolled back to a node."""
+        state = self._state
+        state.recall(ended)
+        try:
+            self.check(node, is_over=False, has_started=True)
+        except ApplicationError as error:
+            refusal = NotRestorableError(f"it cannot go back to {node}: {error.message}", key="NODE")
+            failure = failure_of(refusal, "plan")
+            raise ApplicationError(failure.message, failure) from error
+        checkpoint = state.restorable[node]
+        gone = state.children_beside(state.path(checkpoint.steps_done - 1))
+        label = str(len(state.rollbacks) + 1)
+        update = {"sandbox": None, "interrupted": None, "session": None}
+        revert = self._revert_input(checkpoint, gone, label).model_copy(update=update)
+        usage = self._reverted_usage(checkpoint, gone)
+        done = Rollback(node=node, undone=revert.undone, used=total(usage), directory=f"rollbacks/{label}")
+        state.rollbacks.append(done)
+        state.reverted_usage += usage
+        state.release_at_end += self._rewind(checkpoint, gone)
+        return RestorePoint(checkpoint, revert)
 
     def after_loss(self) -> RestorePoint:
         """Return where the rollout starts again whose host is lost: at its last checkpoint that other hosts have."""

@@ -15,10 +15,10 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.activities import ReportInput, ReportResult
     from benchflow.contracts.branch import ChildOutcome
     from benchflow.contracts.rewards import combine_steps, is_measured, scalar_of, status_of
-    from benchflow.contracts.rollout import TRUNCATING, Failure, RolloutOutcome
+    from benchflow.contracts.rollout import TRUNCATING, Failure, RolloutOutcome, RolloutTree
     from benchflow.workflows import options, slots
     from benchflow.workflows.cancellation import result_of
-    from benchflow.workflows.checkpoints import release
+    from benchflow.workflows.checkpoints import release, retain
     from benchflow.workflows.children import bare_outcome, child_outcome, no_return
     from benchflow.workflows.clock import Phases
     from benchflow.workflows.failures import failure_from
@@ -92,7 +92,9 @@ class Ending:
         with self._continuing():
             self._phases.enter("teardown")
         retained = [*state.retained, *state.release_at_end]
-        if spec.branch is None or state.is_cancelled:
+        if state.keeps_checkpoints:
+            await self._try_twice(lambda: retain(state, lost=lost))
+        elif spec.branch is None or state.is_cancelled:
             # A child that was cancelled hands nothing to its parent.
             await self._try_twice(lambda: release([*retained, *state.retained_below], lost=lost))
         await self._try_twice(lambda: tear_down(spec, state.sandbox))
@@ -172,7 +174,7 @@ class Ending:
         return {
             "steps": state.steps,
             "sessions": state.sessions,
-            "tree": state.tree(returns=own).without_checkpoints() if has_tree else None,
+            "tree": self._tree(own) if has_tree or state.keeps_checkpoints else None,
             "value": state.value,
             "used_below": state.usage_below,
             "rollbacks": state.rollbacks,
@@ -183,6 +185,16 @@ class Ending:
             "warnings": state.warnings,
             "timing": self._phases.timing,
         }
+
+    def _tree(self, returns: float | None) -> RolloutTree:
+        """Return the tree as it ends. returns: what its own branch path has earned."""
+        tree = self._state.tree(returns=returns)
+        if not self._state.keeps_checkpoints:
+            return tree.without_checkpoints()
+        # Those of its children go.
+        own = set(self._state.path())
+        nodes = [node if node.id in own else node.model_copy(update={"checkpoint": None}) for node in tree.nodes]
+        return tree.model_copy(update={"nodes": nodes})
 
     async def _write(self, report: ReportInput) -> tuple[ReportResult, Failure | None]:
         """Write the result. Return its place, and the failure if it could not be written."""

@@ -21,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
     from benchflow.contracts.activities import Restore, Restored, RolloutPlan, Undone, VerifyInput
     from benchflow.contracts.branch import ChildOutcome
+    from benchflow.contracts.ended import EndedState
     from benchflow.contracts.job import RolloutProgress, RolloutSpec
     from benchflow.contracts.rescoring import AgentlessScore
     from benchflow.contracts.reward import VerifyResult
@@ -36,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.clock import Deadline, Phases
     from benchflow.workflows.ending import Ending
     from benchflow.workflows.failures import failure_from
-    from benchflow.workflows.hosts import HostLost, RolloutSandbox
+    from benchflow.workflows.hosts import HostLost, RolloutSandbox, on_host
     from benchflow.workflows.operator import phase_detail, rollout_details, show
     from benchflow.workflows.slots import Slots
     from benchflow.workflows.state import RolloutState
@@ -139,6 +140,9 @@ class RolloutWorkflow:
             await self._score_without_agent(names.RESCORE if state.spec.stored is not None else names.TRY_WORLD)
             return
         start = RestorePoint(origin.checkpoint if origin is not None else None)
+        if (restart := state.spec.restart) is not None:
+            ended: EndedState = await on_host(restart.queue, names.RECALL, state.spec.id, EndedState)
+            start = self._restores.after_end(ended, restart.node)
         for _ in range(self.options.max_provisions):
             try:
                 await self._run_on_host(start)
@@ -200,7 +204,8 @@ class RolloutWorkflow:
             limit = self.options.restore_limit_sec
             await self._sandbox.run(names.UNDO, start.revert, Undone, limit)
         await self._run_steps()
-        await self._checkpoints.release_after_work(is_resumable=self._branching.is_resumable)
+        is_resumable = self._branching.is_resumable or self._state.keeps_checkpoints
+        await self._checkpoints.release_after_work(is_resumable=is_resumable)
 
     async def _run_steps(self) -> None:
         """Run step by step until one ends the rollout, or until it has branched and does not continue."""

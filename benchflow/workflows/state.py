@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from benchflow.contracts.activities import Readied, RolloutPlan
 from benchflow.contracts.branch import BranchConfig, BranchOrigin, ChildOutcome, StateValue
 from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionBegin
+from benchflow.contracts.ended import EndedState
 from benchflow.contracts.environment import StateSnapshot, unproven_warning
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rewards import first_failure, leads_on
@@ -184,6 +185,11 @@ class RolloutState:
         return self.readied.baseline if self.readied is not None else None
 
     @property
+    def keeps_checkpoints(self) -> bool:
+        """Return whether its checkpoints outlive it."""
+        return self.spec.run.keep == "checkpoints" and self.branch_origin is None
+
+    @property
     def own_steps(self) -> list[StepOutcome]:
         """Return the outcomes after its origin."""
         return self.steps[self.origin_steps :]
@@ -335,6 +341,28 @@ class RolloutState:
         while node not in own and chain_of(node) != self.spec.chain and node != self.origin:
             node = start_of(chain_of(node)) or ""
         return node
+
+    def as_ended(self) -> EndedState:
+        """Return what a roll-back after its end needs."""
+        return EndedState(
+            steps=self.steps,
+            sessions=self.sessions,
+            session_begin=self.session_begin,
+            outcomes=self.outcomes,
+            adopted=self.adopted,
+            retained=self.retained,
+            session_checkpoints=self.session_checkpoints,
+            rollbacks=self.rollbacks,
+            reverted_usage=self.reverted_usage,
+        )
+
+    def recall(self, ended: EndedState) -> None:
+        """Be as it was when it ended. Checkpoints of its children were released then."""
+        self.steps, self.sessions, self.session_begin = list(ended.steps), list(ended.sessions), ended.session_begin
+        self.outcomes = [one.model_copy(update={"kept": [], "checkpoint": None}) for one in ended.outcomes]
+        self.adopted, self.retained = dict(ended.adopted), list(ended.retained)
+        self.session_checkpoints = list(ended.session_checkpoints)
+        self.rollbacks, self.reverted_usage = list(ended.rollbacks), list(ended.reverted_usage)
 
     def rewind(self, steps_done: int, n_sessions: int, gone: Collection[ChildOutcome]) -> None:
         """Forget all that came after so many steps.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from temporalio.client import WorkflowUpdateFailedError
 from typer.testing import CliRunner
 
 import benchflow as bf
+from benchflow.activities.leftovers import Leftovers
+from benchflow.activities.reaper import Reaper
 from benchflow.cli.app import app
 from benchflow.contracts import ids, names
 from benchflow.contracts.activities import Restore
+from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import NotRestorableError
 from benchflow.hosting.rollout import HostedRollout
 from benchflow.testing.waiting import until
@@ -101,3 +105,70 @@ async def test_a_child_that_is_not_planned_yet_is_not_put_back(theatre: Theatre)
     may_plan.set()
     (result,) = await theatre.results(job)
     assert (result.error, result.reward_kind, theatre.hall.turns[child]) == (None, "value", 1)
+
+
+async def test_a_rollout_that_has_ended_goes_on_from_a_checkpoint_that_was_kept(theatre: Theatre) -> None:
+    hall = theatre.hall
+    hall.draws = True
+    job = await theatre.submit(theatre.stepped(final=True), keep="checkpoints")
+    (before,) = await theatre.results(job)
+    assert before.error is None
+    first = hall.drawn[before.sandbox["name"]]
+    place = Path(str(before.directory))
+    tree = load_tree(place).tree
+    assert [node.id for node in tree.nodes if node.checkpoint is not None] == ["n0", "n1", "n2"]
+    # A round of the reaper lets them be.
+    await Reaper(theatre.context).reap()
+    jobs_dir = str(theatre.root / "jobs")
+    refused = await rollback(f"{job.name}/play", "n3", "--jobs-dir", jobs_dir)
+    assert refused.exit_code == 2
+    assert "there is no checkpoint of it; those that have one: n0, n1, n2" in refused.stderr
+
+    done = await rollback(f"{job.name}/play", "n1", "--jobs-dir", jobs_dir)
+    assert (done.exit_code, done.stdout) == (0, "play · oracle is at n1 again; undone: n2, n3\n")
+    (after,) = await theatre.results(job)
+    assert after.error is None and after.run_id != before.run_id
+    assert [(one.node, one.undone) for one in after.rollbacks] == [("n1", ["n2", "n3"])]
+    drawn = hall.drawn[after.sandbox["name"]]
+    # The state of the first step is the one that it had; those after it are others.
+    assert drawn[0] == first[0] and len(drawn) == 3 and drawn[1:] != first[1:]
+    assert [step.verify.reward for step in after.steps if step.verify] == list(drawn)
+    assert after.reward == drawn[-1]
+    events = load_tree(place).trajectory("n3")
+    assert [event["node"] for event in events if event["type"] == "user_message"] == ["n1", "n2", "n3"]
+    undone = place / "rollbacks" / "1"
+    assert RolloutResult.model_validate_json((undone / "result.json").read_bytes()).reward == first[-1]
+    assert (undone / "steps" / "s1" / "verifier" / "reward.txt").is_file()
+    rows = [json.loads(line) for line in job.directory.results.read_text().splitlines()]
+    assert [row["reward"] for row in rows] == [after.reward]
+    # Again, from where it was put back before.
+    assert (await rollback(f"{job.name}/play", "n0", "--jobs-dir", jobs_dir)).exit_code == 0
+    (last,) = await theatre.results(job)
+    assert [one.node for one in last.rollbacks] == ["n1", "n0"] and last.error is None
+
+
+async def test_without_kept_checkpoints_a_rollout_that_has_ended_cannot_go_back(theatre: Theatre) -> None:
+    branch = {"policy": {"kind": "none"}, "checkpoint": "per_turn"}
+    job = await theatre.submit(theatre.stepped(2, final=True), branch=branch)
+    await job.wait()
+    refused = await rollback(f"{job.name}/play", "n1", "--jobs-dir", str(theatre.root / "jobs"))
+    assert refused.exit_code == 2
+    assert "does not run, and its checkpoints are gone with it" in refused.stderr
+    assert "--keep checkpoints keeps them" in refused.stderr
+
+
+async def test_kept_checkpoints_go_with_age(theatre: Theatre) -> None:
+    job = await theatre.submit(theatre.stepped(2, final=True), keep="checkpoints")
+    await job.wait()
+    paths = theatre.context.paths
+    kept = [*paths.checkpoints.glob("*.json"), *paths.ended.glob("*.json")]
+    assert len(kept) == 3
+    await Leftovers(theatre.context).remove()
+    assert [*paths.checkpoints.glob("*.json"), *paths.ended.glob("*.json")] == kept
+    theatre.context.options = theatre.context.options.model_copy(update={"leftovers_retain_days": 0})
+    await Leftovers(theatre.context).remove()
+    assert [*paths.checkpoints.glob("*.json"), *paths.ended.glob("*.json")] == []
+    refused = await rollback(f"{job.name}/play", "n1", "--jobs-dir", str(theatre.root / "jobs"))
+    assert refused.exit_code == 0
+    (result,) = await theatre.results(job)
+    assert result.error is not None and result.error.type == "NotRestorableError"

@@ -94,7 +94,7 @@ ALLOWED: dict[str, set[str]] = {
     "jobs": {
         *("branching", "contracts", "errors", "executions", "host", "paths", "planes", "provenance", "results"),
         *("addresses", "sanitise"),
-        *("secrets", "stack", "store", "stored_files", "tasks", "temporal", "workflows"),
+        *("secrets", "stack", "store", "stored_files", "tasks", "temporal", "trajectories", "workflows"),
     },
     "rescoring": {
         *("contracts", "errors", "host", "hosting", "jobs", "paths", "planes", "provenance", "results", "secrets"),
