@@ -18,7 +18,7 @@ from benchflow.contracts.rescoring import JudgeUse
 from benchflow.contracts.reward import Judge, JudgeAnswer, JudgeQuestion, JudgeRubric, RolloutNode, VerifyResult
 from benchflow.errors import JudgeError, UnsafePathError, VerifierError
 from benchflow.planes.reward.capture import limits_of
-from benchflow.planes.reward.judge import Document, documents_below, judge_rubric
+from benchflow.planes.reward.judge import Document, Material, documents_below, judge_rubric
 
 MOST_UNPACKED = 64 * 1024 * 1024
 """Bytes of a kept workspace's files that are laid out to be judged."""
@@ -82,10 +82,8 @@ async def judge_stored(rubric: JudgeRubric, node: RolloutNode, workspace: Path |
         documents = await asyncio.to_thread(_documents, node, workspace, Path(scratch))
         return await judge_rubric(
             rubric,
+            Material(documents, node.rollout.task, node.rollout.instruction),
             judge=judge,
-            documents=documents,
-            task=node.rollout.task,
-            instruction=node.rollout.instruction,
             now=now,
             source="rubric",
         )

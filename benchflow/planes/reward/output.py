@@ -35,7 +35,7 @@ from benchflow.errors import RewardFuncError, UnsafePathError, VerifierError, Ve
 from benchflow.paths import RolloutPaths
 from benchflow.planes.reward.aggregate import require_scalar
 from benchflow.planes.reward.inputs import find_inputs
-from benchflow.planes.reward.judge import Document, ModelJudge, credential_of, documents_below, judge_rubric
+from benchflow.planes.reward.judge import Document, Material, ModelJudge, credential_of, documents_below, judge_rubric
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.stored_files import read_stored
 
@@ -299,11 +299,8 @@ class LLMJudgeRewardFunc:
     async def score(self, node: RolloutNode) -> VerifyResult:
         result = await judge_rubric(
             self.rubric,
+            Material(self._documents(node), node.rollout.task, node.rollout.instruction, self.prompt),
             judge=self._judge(node),
-            documents=self._documents(node),
-            task=node.rollout.task,
-            instruction=node.rollout.instruction,
-            context=self.prompt,
             model=self.model,
             now=datetime.now(UTC),
             source=self.name,

@@ -9,7 +9,7 @@ from benchflow.contracts.reward import Judge, RolloutNode, VerifyResult
 from benchflow.contracts.task import Task, VerifierConfig, VerifierStrategy
 from benchflow.errors import JudgeError, VerifierError
 from benchflow.planes.reward.inputs import find_inputs, judged_directory, strategy_of
-from benchflow.planes.reward.judge import Document, documents_below, judge_as_role, judge_rubric
+from benchflow.planes.reward.judge import Document, Material, documents_below, judge_as_role, judge_rubric
 from benchflow.planes.reward.ors import read_episode
 
 
@@ -54,13 +54,11 @@ async def _rubric(
         raise VerifierError("the rubric was not read with the task", file=strategy.rubric, remedy="check the task")
     directory = judged_directory(strategy)
     place = find_inputs([directory], node.rollout, step)[directory]
+    documents = await asyncio.to_thread(documents_below, place, prefix=f"{directory.rstrip('/')}/")
     return await judge_rubric(
         rubric,
+        Material(documents, node.rollout.task, node.rollout.instruction, strategy.context or ""),
         judge=_judge(node),
-        documents=await asyncio.to_thread(documents_below, place, prefix=f"{directory.rstrip('/')}/"),
-        task=node.rollout.task,
-        instruction=node.rollout.instruction,
-        context=strategy.context or "",
         model=strategy.model,
         now=now,
     )

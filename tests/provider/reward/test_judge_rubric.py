@@ -11,7 +11,7 @@ import pytest
 
 from benchflow.contracts.reward import Criterion, JudgeRubric, JudgeSettings, VerifyResult
 from benchflow.errors import JudgeError
-from benchflow.planes.reward.judge import Document, ModelJudge, brief, judge_as_role, judge_rubric
+from benchflow.planes.reward.judge import Document, Material, ModelJudge, brief, judge_as_role, judge_rubric
 from benchflow.planes.reward.judge.criteria import normalised
 from benchflow.testing.scripted_model import ScriptedModel
 
@@ -36,11 +36,13 @@ def rubric(**tables: Any) -> JudgeRubric:
     return JudgeRubric.model_validate({"criteria": CRITERIA} | tables)
 
 
-async def judged(model: ScriptedModel, tmp_path: Path, rubric: JudgeRubric, **options: Any) -> VerifyResult:
+async def judged(
+    model: ScriptedModel, tmp_path: Path, rubric: JudgeRubric, context: str = "", **options: Any
+) -> VerifyResult:
     settings = JudgeSettings(model="openai/scripted", base_url=model.openai_base_url, retries=1)
-    given: dict[str, Any] = {"documents": DOCUMENTS, "task": "org/t", "instruction": "Write it.", "now": NOW}
+    material = Material(options.pop("documents", DOCUMENTS), "org/t", "Write it.", context)
     judge = ModelJudge(settings, "key", tmp_path, pause=0.01)
-    return await judge_rubric(rubric, judge=judge, **(given | options))
+    return await judge_rubric(rubric, material, judge=judge, now=NOW, **options)
 
 
 async def test_each_criterion_is_asked_by_itself_and_scored_on_its_scale(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 is shown (`documents`), and what is made of its verdicts (`criteria`, `role`).
 """
 
-from benchflow.planes.reward.judge.criteria import SYSTEM, brief, judge_rubric, judging
+from benchflow.planes.reward.judge.criteria import SYSTEM, Material, brief, judge_rubric, judging
 from benchflow.planes.reward.judge.documents import Document, documents_below, question_text, select
 from benchflow.planes.reward.judge.model_judge import ModelJudge
 from benchflow.planes.reward.judge.models import credential_of, judge_model, require_library
@@ -11,6 +11,7 @@ from benchflow.planes.reward.judge.role import judge_as_role
 __all__ = [
     "SYSTEM",
     "Document",
+    "Material",
     "ModelJudge",
     "brief",
     "credential_of",

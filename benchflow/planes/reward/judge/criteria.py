@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -37,25 +38,44 @@ REASONING_LENGTH = 500
 """Characters of a verdict's reasoning that its event bears; its transcript has it all."""
 
 
+@dataclass(frozen=True)
+class Material:
+    """What a judge is shown."""
+
+    documents: Sequence[Document]
+    task: str
+    """Its name."""
+
+    instruction: str
+    """What the agent was asked."""
+
+    context: str = ""
+    """What the judge should know besides."""
+
+
 async def judge_rubric(
     rubric: JudgeRubric,
+    material: Material,
     *,
     judge: Judge,
-    documents: Sequence[Document],
-    task: str,
-    instruction: str,
-    context: str = "",
     model: str | None = None,
     now: datetime,
     source: str = "llm-judge",
 ) -> VerifyResult:
-    """What the judge says of every criterion, each in [0, 1], and the reward that the rubric makes of them.
+    """Return what the judge says of every criterion, each in [0, 1], and the reward that the rubric makes of them.
 
-    task: its name. instruction: what the agent was asked. context: what the judge should know besides. model: instead
-    of the rubric's. source: of the events, and the beginning of the transcripts' names.
-    Raises `JudgeError` naming the first criterion that could not be judged.
+    Args:
+        rubric: What is asked.
+        material: What is judged.
+        judge: Who is asked.
+        model: Instead of the rubric's.
+        now: The time of the events.
+        source: Of the events, and the beginning of the transcripts' names.
+
+    Raises:
+        JudgeError: Names the first criterion that could not be judged.
     """
-    asker = _Asker(rubric, judge, documents, task, instruction, context, model or rubric.judge.model, source)
+    asker = _Asker(rubric, material, judge, model or rubric.judge.model, source)
     answers = await (asker.together() if rubric.judge.mode == "batched" else asker.one_by_one())
     events = [_event(criterion, answers[criterion.id], source, now) for criterion in rubric.criteria]
     metrics = {criterion.id: event.value for criterion, event in zip(rubric.criteria, events, strict=True)}
@@ -70,23 +90,15 @@ async def judge_rubric(
     )
 
 
+@dataclass(frozen=True)
 class _Asker:
     """The questions that a rubric asks."""
 
-    def __init__(
-        self,
-        rubric: JudgeRubric,
-        judge: Judge,
-        documents: Sequence[Document],
-        task: str,
-        instruction: str,
-        context: str,
-        model: str | None,
-        source: str,
-    ) -> None:
-        self.rubric, self.judge, self.documents = rubric, judge, documents
-        self.task, self.instruction, self.context = task, instruction, context
-        self.model, self.source = model, source
+    rubric: JudgeRubric
+    material: Material
+    judge: Judge
+    model: str | None
+    source: str
 
     async def one_by_one(self) -> dict[str, JudgeAnswer]:
         """A call for each criterion, at the same time."""
@@ -115,13 +127,14 @@ class _Asker:
         return {criterion.id: answer for criterion in criteria}
 
     async def _ask(self, name: str, criteria: Sequence[Criterion], wanted: Sequence[str]) -> JudgeAnswer:
-        told = f"What to know for judging:\n{self.context.strip()}\n\n" if self.context.strip() else ""
+        context = self.material.context.strip()
+        told = f"What to know for judging:\n{context}\n\n" if context else ""
         several = len(criteria) > 1
         prompt = await asyncio.to_thread(
             question_text,
-            task=self.task,
-            instruction=self.instruction,
-            documents=self.documents,
+            task=self.material.task,
+            instruction=self.material.instruction,
+            documents=self.material.documents,
             wanted=wanted,
             ask=f"{told}Judge the agent's work by {'these criteria' if several else 'this criterion'}.",
         )
