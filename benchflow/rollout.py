@@ -63,7 +63,8 @@ class Rollout:
         """Put the world back to a node that this rollout has come by, while `run` waits for it, and go on from there.
 
         What came of that state is undone: `result.rollbacks` tells of it. Returns once the world is as it was. Raises
-        `NotRestorableError` for a node of which no checkpoint is kept, and where the rollout does not run.
+        `NotRestorableError` for a node of which no checkpoint is kept, and where the rollout does not run. One that has
+        ended is rolled back by `bench rollout rollback`, if it was run with `keep="checkpoints"`.
         """
         if self._job is None:
             raise NotRestorableError("the rollout does not run", key="node", remedy="await run() in a task beside this")

@@ -39,7 +39,7 @@ async def put_back(client: Client, rollout: str, node: str) -> Restored:
     except RPCError as error:
         require_not_found(error)
         whose = f"the child {chain}" if chain else "it"
-        raise _not_restorable(rollout, node, f"{whose} does not run, and its checkpoints are gone with it") from error
+        raise _not_restorable(rollout, node, f"{whose} does not run, and has kept no checkpoints") from error
     return said
 
 
@@ -89,5 +89,5 @@ def _not_restorable(rollout: str, node: str, why: str) -> NotRestorableError:
         f"{rollout} cannot go back to {node}: {why}",
         key="NODE",
         remedy="name one that `bench tree show` marks with a checkpoint; --branch none:checkpoint=per_turn takes one "
-        "of each while it runs, and --keep checkpoints keeps them after its end",
+        "of each while it runs, and --keep checkpoints keeps them after its end, for `bench rollout rollback`",
     )

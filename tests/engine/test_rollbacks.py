@@ -153,7 +153,7 @@ async def test_without_kept_checkpoints_a_rollout_that_has_ended_cannot_go_back(
     await job.wait()
     refused = await rollback(f"{job.name}/play", "n1", "--jobs-dir", str(theatre.root / "jobs"))
     assert refused.exit_code == 2
-    assert "does not run, and its checkpoints are gone with it" in refused.stderr
+    assert "does not run, and has kept no checkpoints" in refused.stderr
     assert "--keep checkpoints keeps them" in refused.stderr
 
 
