@@ -326,7 +326,6 @@ def start(
     from benchflow.cli.report import finish, show_detached
     from benchflow.cli.screen import console
     from benchflow.cli.variables import confirm_variables
-    from benchflow.cli.watch import follow
 
     confirm_variables(plan, of_file, is_agreed=yes)
     screen = console(stderr=as_json)
@@ -336,6 +335,9 @@ def start(
         job = await _submit(plan, again, screen, asks=not detach and screen.is_terminal and sys.stdin.isatty())
         submitted.append(job)
         if not detach and (job.started or job.attached):
+            # Imported while the job begins.
+            from benchflow.cli.watch import follow
+
             await follow(job, screen)
 
     try:

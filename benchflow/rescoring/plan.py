@@ -17,6 +17,7 @@ from benchflow.contracts.rescoring import GivenRubric, RescoredRollout
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.errors import ConfigError, JobConflictError, ResultFileError
 from benchflow.paths import JobPaths, StatePaths
+from benchflow.planes.sandbox import get_provider
 from benchflow.provenance import read_own_spec
 from benchflow.rescoring.own_rollouts import read_rollouts
 from benchflow.rescoring.rubrics import given_rubric
@@ -128,6 +129,8 @@ async def plan_rescoring(job_dir: Path, request: Request) -> RescoringPlan:
     names = {rollout.paths.root for rollout in matching}
     rubric = await asyncio.to_thread(given_rubric, request.rubric)
     _check_judge(request.judge)
+    if request.sandbox is not None:
+        get_provider(request.sandbox)
     allowed = [*spec.run.allow_code, *request.allow_code]
     state, store = StatePaths.default(), Store.open()
     tasks = Tasks(store, state, request.tasks, take_variables=request.take_variables, allow_code=allowed)
