@@ -238,14 +238,11 @@ async def _restart(chosen: Chosen, node: str) -> Restored:
     from benchflow.cli.resume import plan_again
     from benchflow.contracts.activities import Restored
     from benchflow.jobs.rollback import roll_back_ended
-    from benchflow.trajectories.growth import chain_of
-    from benchflow.trajectories.stored import load_tree
 
-    before = [one.id for one in load_tree(chosen.paths.root).tree.nodes if not chain_of(one.id)]
     jobs_dir = chosen.job.root.parent
     plan = plan_again(chosen.job.root.name, jobs_dir, concurrency=None, context_root=None, preflight=False)
-    await roll_back_ended(plan, chosen.index, node)
-    return Restored(rollout=chosen.id, node=node, undone=before[before.index(node) + 1 :])
+    undone = await roll_back_ended(plan, chosen.index, node)
+    return Restored(rollout=chosen.id, node=node, undone=undone)
 
 
 async def _look(chosen: Chosen) -> VerifyResult:

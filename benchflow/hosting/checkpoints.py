@@ -7,6 +7,7 @@ the next attempt, or by the reaper once the root of the tree is over.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from benchflow.hosting.portable import packed
 from benchflow.hosting.session_files import keep_journals
 from benchflow.hosting.verifier_files import remove_verifiers
 from benchflow.planes.agent.acp.connect import session_rung
+from benchflow.results import rescored as records
 from benchflow.results.undoing import mark_undone_calls, put_undone_aside, undone_place, used_by_children
 from benchflow.store import write_atomic
 
@@ -176,8 +178,11 @@ async def undo(rollout: Hosted, work: UndoInput) -> Undone:
 
     def put_aside() -> None:
         if paths.result.exists():
-            # It had ended.
+            # It had ended, and may have been scored again.
             place.root.mkdir(parents=True, exist_ok=True)
+            scored_again = paths.root / records.DIRECTORY
+            if os.path.lexists(scored_again):
+                scored_again.replace(place.root / records.DIRECTORY)
             paths.result.replace(place.result)
         mark_undone_calls(paths.model_calls, work.undone, work.label)
         put_undone_aside(paths, work.label, undone=work.undone, steps=work.steps, chains=work.chains)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError
 
@@ -12,11 +17,16 @@ from benchflow.contracts.error_limit import ErrorLimit
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import NotRestorableError, ServerUnavailableError
 from benchflow.executions import require_not_found
-from benchflow.jobs.client import Job
+from benchflow.host import host_id
+from benchflow.hosting.kept import recall
+from benchflow.jobs.engine import Engine
 from benchflow.jobs.plan import JobPlan
 from benchflow.jobs.start import Start, start
+from benchflow.paths import StatePaths
 from benchflow.provenance import read_own_spec
 from benchflow.store import Store
+from benchflow.temporal import cluster_target
+from benchflow.trajectories.growth import chain_of
 from benchflow.trajectories.stored import load_tree, read_model
 from benchflow.workflows.options import host_queue
 
@@ -43,7 +53,7 @@ async def put_back(client: Client, rollout: str, node: str) -> Restored:
     return said
 
 
-async def roll_back_ended(plan: JobPlan, index: int, node: str) -> Job:
+async def roll_back_ended(plan: JobPlan, index: int, node: str) -> list[str]:
     """Start a rollout again, which has ended, from a node of its own. Its job runs again for it.
 
     Args:
@@ -51,8 +61,11 @@ async def roll_back_ended(plan: JobPlan, index: int, node: str) -> Job:
         index: Of the rollout.
         node: Of its own branch path, with a checkpoint.
 
+    Returns:
+        The nodes of its own that are undone.
+
     Raises:
-        NotRestorableError: It kept no checkpoint of this node, or its job runs.
+        NotRestorableError: There is no checkpoint of this node any more, its host is away, or the job runs.
     """
     spec = read_own_spec(plan.directory)
     rollout, paths = spec.rollout_id(plan.id, index), plan.directory.rollout(spec.rollout_name(plan.id, index))
@@ -63,7 +76,19 @@ async def roll_back_ended(plan: JobPlan, index: int, node: str) -> Job:
     if node not in own or own[node].checkpoint is None:
         have = ", ".join(one.id for one in tree.nodes if one.checkpoint is not None)
         raise _not_restorable(rollout, node, f"there is no checkpoint of it; those that have one: {have or 'none'}")
-    restart = Restart(node=node, queue=host_queue(str(result.sandbox["host"])))
+    host, checkpoint = str(result.sandbox.get("host")), own[node].checkpoint
+
+    async def check(engine: Engine) -> list[str]:
+        if host != await asyncio.to_thread(host_id, StatePaths.default()):
+            if cluster_target() is None or not await _is_polled(engine, host_queue(host)):
+                raise _not_restorable(rollout, node, f"the host of its checkpoints, {host}, does not answer")
+            return []
+        ended = await recall(StatePaths.default(), rollout)
+        if checkpoint not in {one.id for one in ended.retained}:
+            raise _not_restorable(rollout, node, f"its checkpoint {checkpoint} was removed")
+        return []
+
+    restart = Restart(node=node, queue=host_queue(host))
     job = await start(
         Start(
             spec.model_copy(update={"restarts": {index: restart}}),
@@ -76,12 +101,24 @@ async def roll_back_ended(plan: JobPlan, index: int, node: str) -> Job:
             again=("passed", "failed", "scored", "errored", "cancelled", "not_started"),
             only={index},
             puts_aside=False,
+            check=check,
         ),
         Store.open(),
     )
     if job.attached:
         raise _not_restorable(rollout, node, "it has ended, and its job still runs: wait for the job's end")
-    return job
+    path = [one.id for one in tree.nodes if not chain_of(one.id)]
+    return path[path.index(node) + 1 :]
+
+
+async def _is_polled(engine: Engine, queue: str) -> bool:
+    """Return whether a worker has asked for work of a queue lately."""
+    request = DescribeTaskQueueRequest(
+        namespace=engine.client.namespace,
+        task_queue=TaskQueue(name=queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+    )
+    return bool((await engine.client.workflow_service.describe_task_queue(request, retry=True)).pollers)
 
 
 def _not_restorable(rollout: str, node: str, why: str) -> NotRestorableError:

@@ -18,9 +18,9 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.activities import CheckpointInput, ReleaseInput, Restored, UndoInput, Undone
     from benchflow.contracts.branch import ChildOutcome
     from benchflow.contracts.checkpoint import Checkpoint
-    from benchflow.contracts.ended import EndedState, RetainInput
+    from benchflow.contracts.ended import EndedState, Restart, RetainInput
     from benchflow.contracts.failures import failure_of
-    from benchflow.contracts.rollout import Rollback, Usage, total
+    from benchflow.contracts.rollout import Failure, Rollback, Usage, total
     from benchflow.errors import NotRestorableError
     from benchflow.workflows import options
     from benchflow.workflows.cancellation import to_the_end
@@ -234,10 +234,14 @@ class Restores:
         state.restore_to = None
         return RestorePoint(checkpoint)
 
-    def after_end(self, ended: EndedState, node: str) -> RestorePoint:
-        """Return where the rollout starts again that had ended, and is rolled back to a node."""
-        state = self._state
-        state.recall(ended)
+    async def after_end(self, restart: Restart) -> RestorePoint:
+        """Return where the rollout starts again that had ended. Until its sandbox is restored, it stays as it ended."""
+        state, node = self._state, restart.node
+        state.is_restarting = True
+        try:
+            state.recall(await on_host(restart.queue, names.RECALL, state.spec.id, EndedState))
+        except HostLost:
+            raise lost_checkpoints(restart.queue) from None
         try:
             self.check(node, is_over=False, has_started=True)
         except ApplicationError as error:
@@ -319,6 +323,12 @@ class Restores:
         self._sandbox.discard(keeps_results=checkpoint is not None)
         stays = {one.id for one in (*state.retained, *state.retained_below, checkpoint) if one is not None}
         return [one for one in known.values() if one.id not in stays]
+
+
+def lost_checkpoints(queue: str) -> ApplicationError:
+    """Return the error of a rollout that has ended, and whose checkpoints are on a host that is lost."""
+    message = f"the host of its checkpoints does not answer: {queue}"
+    return ApplicationError(message, Failure(type="HostLostError", category="sandbox_lost", message=message))
 
 
 def _refuse(why: str) -> NoReturn:

@@ -75,7 +75,13 @@ def child_spec(parent: RolloutSpec, origin: BranchOrigin) -> RolloutSpec:
     if child.model is not None:
         agent = agent.model_copy(update={"model": child.model})
     return parent.model_copy(
-        update={"id": ids.child_id(origin.root, origin.chain), "run": run, "agent": agent, "branch": origin}
+        update={
+            "id": ids.child_id(origin.root, origin.chain),
+            "run": run,
+            "agent": agent,
+            "branch": origin,
+            "restart": None,
+        }
     )
 
 

@@ -81,7 +81,11 @@ class Ending:
             started_at=self._started.timestamp(),
             generations=state.provisions,
         )
-        report, unwritten = await self._report(least)
+        if state.is_restarting:
+            # A roll-back after its end that is not carried out leaves the result as it was.
+            report, unwritten = ReportResult(directory=f"{spec.origin.job_dir}/{spec.name}"), state.error
+        else:
+            report, unwritten = await self._report(least)
         # What raises from now on leaves no trace in the result: it is written.
         status, error = least.status, state.error or unwritten
         if unwritten is not None and rewards is not None:
@@ -93,7 +97,8 @@ class Ending:
             self._phases.enter("teardown")
         retained = [*state.retained, *state.release_at_end]
         if state.keeps_checkpoints:
-            await self._try_twice(lambda: retain(state, lost=lost))
+            if not state.is_restarting:
+                await self._try_twice(lambda: retain(state, lost=lost))
         elif spec.branch is None or state.is_cancelled:
             # A child that was cancelled hands nothing to its parent.
             await self._try_twice(lambda: release([*retained, *state.retained_below], lost=lost))

@@ -21,7 +21,6 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
     from benchflow.contracts.activities import Restore, Restored, RolloutPlan, Undone, VerifyInput
     from benchflow.contracts.branch import ChildOutcome
-    from benchflow.contracts.ended import EndedState
     from benchflow.contracts.job import RolloutProgress, RolloutSpec
     from benchflow.contracts.rescoring import AgentlessScore
     from benchflow.contracts.reward import VerifyResult
@@ -33,11 +32,11 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows import options
     from benchflow.workflows.branching import Branching
     from benchflow.workflows.cancellation import result_of, to_the_end
-    from benchflow.workflows.checkpoints import NOT_RESTORABLE, Checkpoints, RestorePoint, Restores
+    from benchflow.workflows.checkpoints import NOT_RESTORABLE, Checkpoints, RestorePoint, Restores, lost_checkpoints
     from benchflow.workflows.clock import Deadline, Phases
     from benchflow.workflows.ending import Ending
     from benchflow.workflows.failures import failure_from
-    from benchflow.workflows.hosts import HostLost, RolloutSandbox, on_host
+    from benchflow.workflows.hosts import HostLost, RolloutSandbox
     from benchflow.workflows.operator import phase_detail, rollout_details, show
     from benchflow.workflows.slots import Slots
     from benchflow.workflows.state import RolloutState
@@ -141,8 +140,7 @@ class RolloutWorkflow:
             return
         start = RestorePoint(origin.checkpoint if origin is not None else None)
         if (restart := state.spec.restart) is not None:
-            ended: EndedState = await on_host(restart.queue, names.RECALL, state.spec.id, EndedState)
-            start = self._restores.after_end(ended, restart.node)
+            start = await self._restores.after_end(restart)
         for _ in range(self.options.max_provisions):
             try:
                 await self._run_on_host(start)
@@ -151,6 +149,8 @@ class RolloutWorkflow:
             except HostLost:
                 lost = state.sandbox
                 assert lost is not None
+                if state.is_restarting:
+                    raise lost_checkpoints(lost.queue) from None
                 start = self._restores.after_loss()
                 node = state.node(len(state.steps))
                 again = "provisioned again" if start.revert is None else f"it went on from {node}"
@@ -203,6 +203,7 @@ class RolloutWorkflow:
         if start.revert is not None:
             limit = self.options.restore_limit_sec
             await self._sandbox.run(names.UNDO, start.revert, Undone, limit)
+            self._state.is_restarting = False
         await self._run_steps()
         is_resumable = self._branching.is_resumable or self._state.keeps_checkpoints
         await self._checkpoints.release_after_work(is_resumable=is_resumable)

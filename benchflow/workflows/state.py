@@ -113,6 +113,9 @@ class RolloutState:
     rollbacks: list[Rollback] = field(default_factory=list)
     """Roll-backs that were carried out."""
 
+    is_restarting: bool = False
+    """Whether it had ended, is rolled back, and nothing of its results was undone yet."""
+
     reverted_usage: list[Usage] = field(default_factory=list)
     """Model usage of what restores have reverted."""
 

@@ -19,7 +19,7 @@ from benchflow.cli.app import app
 from benchflow.contracts import ids, names
 from benchflow.contracts.activities import Restore
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.errors import NotRestorableError
+from benchflow.errors import NotRestorableError, SandboxError
 from benchflow.hosting.rollout import HostedRollout
 from benchflow.testing.waiting import until
 from benchflow.trajectories.stored import load_tree
@@ -168,7 +168,52 @@ async def test_kept_checkpoints_go_with_age(theatre: Theatre) -> None:
     theatre.context.options = theatre.context.options.model_copy(update={"leftovers_retain_days": 0})
     await Leftovers(theatre.context).remove()
     assert [*paths.checkpoints.glob("*.json"), *paths.ended.glob("*.json")] == []
+    before = (await theatre.results(job))[0]
     refused = await rollback(f"{job.name}/play", "n1", "--jobs-dir", str(theatre.root / "jobs"))
-    assert refused.exit_code == 0
-    (result,) = await theatre.results(job)
-    assert result.error is not None and result.error.type == "NotRestorableError"
+    assert refused.exit_code == 2 and "nothing is known of how" in refused.stderr
+    assert (await theatre.results(job))[0] == before
+
+
+async def test_children_run_again_where_a_rollout_that_has_ended_goes_back_to_where_it_branched(
+    theatre: Theatre,
+) -> None:
+    theatre.hall.draws = True
+    branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}, "checkpoint": "per_turn"}
+    job = await theatre.submit(theatre.stepped(2, final=True), branch=branch, keep="checkpoints")
+    (before,) = await theatre.results(job)
+    assert (await rollback(f"{job.name}/play", "n1", "--jobs-dir", str(theatre.root / "jobs"))).exit_code == 0
+    (after,) = await theatre.results(job)
+    assert after.error is None and before.reward != after.reward
+    place = Path(str(after.directory))
+    children = sorted(place.glob("children/*/result.json"))
+    rewards = [RolloutResult.model_validate_json(file.read_bytes()).reward for file in children]
+    assert len(rewards) == 2 and None not in rewards
+    assert after.reward == pytest.approx(sum(reward or 0 for reward in rewards) / 2)
+    assert len([*place.glob("rollbacks/1/children/*/result.json")]) == 2
+
+
+async def test_a_roll_back_after_the_end_that_is_not_carried_out_leaves_all_as_it_was(theatre: Theatre) -> None:
+    job = await theatre.submit(theatre.stepped(2, final=True), keep="checkpoints")
+    (before,) = await theatre.results(job)
+    place, jobs_dir = Path(str(before.directory)), str(theatre.root / "jobs")
+    (place / "rescored" / "same").mkdir(parents=True)
+    # Whoever can write results says where the checkpoints are.
+    edited = json.loads((place / "result.json").read_text())
+    edited["sandbox"]["host"] = "../elsewhere"
+    (place / "result.json").write_text(json.dumps(edited))
+    refused = await rollback(f"{job.name}/play", "n1", "--jobs-dir", jobs_dir)
+    assert refused.exit_code == 2 and "the host of its checkpoints, ../elsewhere, does not answer" in refused.stderr
+    (place / "result.json").write_text(before.model_dump_json(exclude={"trajectory"}))
+
+    theatre.hall.start_error = SandboxError("it is broken")
+    assert (await rollback(f"{job.name}/play", "n1", "--jobs-dir", jobs_dir)).exit_code == 0
+    again = await theatre.results(job)
+    assert [(one.run_id, one.reward, one.rollbacks) for one in again] == [(before.run_id, before.reward, [])]
+    assert not (place / "rollbacks").exists()
+
+    theatre.hall.start_error = None
+    assert (await rollback(f"{job.name}/play", "n1", "--jobs-dir", jobs_dir)).exit_code == 0
+    (after,) = await theatre.results(job)
+    assert after.error is None and [one.node for one in after.rollbacks] == ["n1"]
+    # What was scored is undone, and so is its other score.
+    assert (place / "rollbacks" / "1" / "rescored" / "same").is_dir() and not (place / "rescored").exists()

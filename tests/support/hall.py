@@ -16,6 +16,7 @@ from benchflow.checkpoints.capture import FENCE
 from benchflow.contracts.base import ArtifactRef, BlobStore
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Capabilities, OwnedSandbox, SandboxExecResult, SandboxRef, SandboxSpec
+from benchflow.errors import SandboxError
 from benchflow.planes.reward.capture import LEFT
 from benchflow.testing.noop_sandbox import REWARD_FILE, NoopProvider, NoopSandbox
 
@@ -48,6 +49,7 @@ class Hall(NoopProvider):
         self.drawn: dict[str, tuple[float, ...]] = {}
         self.stubborn_start: asyncio.Event | None = None
         self.starting = 0
+        self.start_error: SandboxError | None = None
         self.holds_artifacts = False
         self.collecting = 0
         self.turns: Counter[str] = Counter()
@@ -103,6 +105,8 @@ class Hall(NoopProvider):
         generation: int = 0,
         secrets: Mapping[str, str] | None = None,
     ) -> NoopSandbox:
+        if self.start_error is not None:
+            raise self.start_error
         if self.stubborn_start is not None:
             self.starting += 1
             await _despite_cancellation(self.stubborn_start)

@@ -92,8 +92,8 @@ ALLOWED: dict[str, set[str]] = {
         *("temporal", "workflows"),
     },
     "jobs": {
-        *("branching", "contracts", "errors", "executions", "host", "paths", "planes", "provenance", "results"),
-        *("addresses", "sanitise"),
+        *("branching", "contracts", "errors", "executions", "host", "hosting", "paths", "planes", "provenance"),
+        *("addresses", "results", "sanitise"),
         *("secrets", "stack", "store", "stored_files", "tasks", "temporal", "trajectories", "workflows"),
     },
     "rescoring": {
