@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,9 +100,17 @@ class RescoringPlan:
         return JobPaths.of(self.job.root / records.DIRECTORY, self.name)
 
     def record(self, rollout: StoredRollout) -> RescoredRollout | None:
-        """Read a rollout's new score. Raises `JobConflictError` where the name is another scoring's."""
+        """Read a rollout's new score; None where it has none, or a link leads there.
+
+        Raises:
+            JobConflictError: The name is another scoring's.
+        """
         place = records.place_of(rollout.paths, self.name)
-        records.check_place(rollout.paths, place)
+        try:
+            records.check_place(rollout.paths, place)
+        except ResultFileError:
+            # Its scoring will fail by that, and no other's.
+            return None
         found = records.read_record(place)
         if found is not None and found.scoring != self.digest:
             raise JobConflictError(
@@ -123,10 +131,16 @@ async def plan_rescoring(job_dir: Path, request: Request) -> RescoringPlan:
     """Read and check all that a scoring needs."""
     job = JobPaths(job_dir.expanduser().absolute())
     spec = read_own_spec(job, trust=request.trust)
+    if spec.rescoring is not None:
+        raise ConfigError(
+            "this is a scoring of a job, and no job",
+            file=str(job.root),
+            remedy=f"score the job again: bench rescore {job.root.parent.parent.name}",
+        )
     rollouts = await asyncio.to_thread(read_rollouts, job, trust=request.trust)
     matching = await asyncio.to_thread(read_rollouts, job, request.include, trust=request.trust)
-    indexed = _indexed(spec, rollouts)
     names = {rollout.paths.root for rollout in matching}
+    indexed = _indexed(spec, rollouts, names)
     rubric = await asyncio.to_thread(given_rubric, request.rubric)
     _check_judge(request.judge)
     if request.sandbox is not None:
@@ -137,13 +151,17 @@ async def plan_rescoring(job_dir: Path, request: Request) -> RescoringPlan:
     digests = {ref.name: await asyncio.to_thread(tasks.digest, ref) for ref in spec.tasks}
     digest = short_hash(repr(_what_scores(request, rubric, digests, spec)), 16)
     records.check_place(job, JobPaths(job.root / records.DIRECTORY))
-    name = _check_name(request.name) if request.name else _default_name(request, rubric, digest, job)
+    name = _check_name(request.name) if request.name is not None else _default_name(request, rubric, digest, job)
     chosen = {index: rollout for index, rollout in indexed.items() if rollout.paths.root in names}
     return RescoringPlan(request, job, spec, indexed, chosen, tasks, digests, rubric, digest, name)
 
 
-def _indexed(spec: JobSpec, rollouts: Sequence[StoredRollout]) -> dict[int, StoredRollout]:
-    """Return stored rollouts by their index in their job."""
+def _indexed(spec: JobSpec, rollouts: Sequence[StoredRollout], chosen: Collection[Path]) -> dict[int, StoredRollout]:
+    """Return stored rollouts by their index in their job.
+
+    Raises:
+        ResultFileError: One of the chosen is not of this job. Others are left out.
+    """
     tasks = {task.name: place for place, task in enumerate(spec.tasks)}
     agents = {agent.label: place for place, agent in enumerate(spec.agents)}
     found = {}
@@ -151,6 +169,8 @@ def _indexed(spec: JobSpec, rollouts: Sequence[StoredRollout]) -> dict[int, Stor
         result = rollout.result
         label = f"{result.agent}:{result.model}" if result.model else result.agent
         if result.task_name not in tasks or label not in agents or result.repeat not in range(spec.repeats):
+            if rollout.paths.root not in chosen:
+                continue
             raise ResultFileError(
                 f"there is no rollout of {result.task_name} with {label}, repeat {result.repeat}, in this job",
                 file=str(rollout.paths.result),
@@ -202,6 +222,7 @@ def _check_name(name: str) -> str:
         raise ConfigError(
             f"{name!r} cannot name a scoring: it names a directory", key="--name", remedy="use letters and digits"
         ) from error
-    if name in _NO_NAME:
+    # A scoring's summary lies beside its directory.
+    if name in _NO_NAME or name.endswith(".json"):
         raise ConfigError(f"{name!r} has a meaning of its own", key="--name", remedy="give another name")
     return name

@@ -92,6 +92,8 @@ def test_scores_that_changed_are_no_failure(bench: Bench, job: Path, tmp_path: P
         (["--tasks", "nowhere"], "does not exist"),
         (["--include", "other"], "the tasks are: bad, good, lost"),
         (["--name", "a/b"], "names a directory"),
+        (["--name", ""], "names a directory"),
+        (["--name", "same.json"], "has a meaning of its own"),
         (["--sandbox", "nothing"], "no sandbox provider 'nothing'"),
     ],
 )
@@ -110,3 +112,35 @@ def test_a_job_that_is_not_there_is_told_as_such(bench: Bench, state: Path, tmp_
 
     assert ran.status == 2
     assert "not a job's directory" in ran.err
+
+
+def test_rollouts_that_are_left_out_or_lead_elsewhere_keep_no_other_from_being_scored(
+    bench: Bench, job: Path, tmp_path: Path
+) -> None:
+    (bad,) = job.glob("bad__*")
+    (good,) = job.glob("good__*")
+    result = json.loads((bad / "result.json").read_text())
+    (bad / "result.json").write_text(json.dumps(result | {"task_name": "../elsewhere"}))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (good / "rescored").symlink_to(elsewhere)
+
+    ran = bench("rescore", "past", "--include", "good", "--include", "lost", "--json")
+
+    assert ran.status == 1, ran.err
+    rows = {row["task_name"]: row for row in ran.json["rollouts"]}
+    assert (rows["lost"]["outcome"], rows["good"]["outcome"]) == ("unmeasured", "failed")
+    assert "link" in rows["good"]["error"]["message"]
+    assert [*elsewhere.iterdir()] == []
+    said = bench("rescore", "past")
+    assert said.status == 1 and "there is no rollout of ../elsewhere" in said.err
+
+
+def test_a_scoring_is_no_job_to_be_scored(bench: Bench, job: Path) -> None:
+    assert bench("rescore", "past", "--name", "mine").status == 0
+
+    ran = bench("rescore", job / "rescored" / "mine")
+
+    assert ran.status == 2
+    assert "this is a scoring of a job, and no job" in ran.err
+    assert "bench rescore past" in ran.err
