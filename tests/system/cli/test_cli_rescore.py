@@ -17,7 +17,7 @@ REWRITTEN = "echo 1 > /logs/verifier/reward.txt\n"
 
 
 @pytest.fixture
-def job(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def job(module_jobs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A job of three rollouts, one of which was never measured."""
     monkeypatch.chdir(tmp_path)
     tasks = [write_task(tmp_path / "tasks", name) for name in ("bad", "good", "lost")]
