@@ -17,14 +17,14 @@ def main() -> None:
     """Run the command line; ends the process with 0 (all scored), 1 (some errored), 2 (usage) or 130 (Ctrl-C)."""
     # Most of a short command's time goes into imports, which make many objects and no garbage.
     gc.set_threshold(500_000)
-    from benchflow.cli.app import app
+    from benchflow.cli.app import app_for
     from benchflow.log import guard_stderr
 
     # Tracebacks, warnings and whatever a library has to say go there without asking anybody.
     guard_stderr()
     status: object = 1
     try:
-        app(prog_name="bench")
+        app_for(sys.argv[1:])(prog_name="bench")
     except SystemExit as end:
         status = end.code
     # Whoever read our output may have had enough of it.

@@ -5,7 +5,9 @@ Verb modules import nothing heavy at their top: `bench --help` must not pay for 
 
 from __future__ import annotations
 
+import copy
 import os
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -61,3 +63,18 @@ def bench(
     if context.invoked_subcommand != "tasks":
         before = os.umask(PRIVATE_UMASK)
         context.call_on_close(lambda: os.umask(before))
+
+
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """Return the command line for these arguments: with their verb alone where they begin with one, else all of it.
+
+    Typer evaluates the annotations of each command that it is given, which takes longer than many a command.
+    """
+    verb = arguments[0] if arguments else ""
+    commands = [command for command in app.registered_commands if command.name == verb]
+    groups = [group for group in app.registered_groups if group.name == verb]
+    if not commands and not groups:
+        return app
+    alone = copy.copy(app)
+    alone.registered_commands, alone.registered_groups = commands, groups
+    return alone
