@@ -13,16 +13,12 @@ from typing import Any
 from pydantic import ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from benchflow.contracts.base import Model
-from benchflow.contracts.branch import BranchConfig
 from benchflow.contracts.error_limit import DEFAULT_ERRORS
-from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sampling
-from benchflow.contracts.job import MAX_WINDOW, AgentSpec, Keep
+from benchflow.contracts.job import MAX_WINDOW, AgentSpec
 from benchflow.contracts.modes import JobMode
 from benchflow.contracts.retries import RetryConfig
-from benchflow.contracts.reward import LENIENT_VARIABLE, JudgeSettings
-from benchflow.contracts.rollout import Permissions
-from benchflow.contracts.task import VerifierMode
+from benchflow.contracts.reward import LENIENT_VARIABLE
+from benchflow.contracts.settings import RunSettings
 from benchflow.errors import ConfigError, UnsupportedFeatureError, categories
 
 DEFAULT_CONCURRENCY = 4
@@ -62,61 +58,42 @@ class Scene:
         return cls(roles=[Role("agent", agent, model)], turns=[Turn("agent")])
 
 
-class RunOptions(Model):
-    """What every way of asking has in common. Times in seconds.
-
-    job_name: default `<directory>-<UTC stamp>-<random digits>`, new at each request. context_root: a build context for
-    all tasks, instead of their own `environment/`. agent_timeout_sec: instead of the tasks' own.
-    agent_idle_timeout_sec: how long an agent may be silent. permissions: who answers what an agent asks of its user.
-    agent_env, base_url, effort: for every agent that says nothing else. limits, sampling: of its model's calls.
-    replay: a record from which they are answered. judge: which model scores, where a model does. keep: what is kept
-    of each sandbox to score it again, keep_max_mb at most.
-    branch: when rollouts branch.
-    verify_in: `separate` runs every verifier in a clean room, `shared` every one where the agent worked; by default
-    each task decides, because a verifier that reads more than the workspace and the declared artifacts (a file that its
-    agent left in /var, a service that must still answer) scores something else in a clean room.
-    environment_manifest: the world of all tasks, instead of the ones that they or their package name.
-    """
+class RunOptions(RunSettings):
+    """What every way of asking has in common."""
 
     jobs_dir: Path = Path("jobs")
+    """The directory that holds the jobs."""
+
     job_name: str | None = None
+    """By default `<directory>-<UTC stamp>-<random digits>`, new at each request."""
+
     context_root: Path | None = None
+    """A build context for all tasks, instead of their own `environment/`."""
+
     environment_manifest: Path | None = None
-    sandbox_setup_timeout: float = Field(default=120.0, gt=0)
-    agent_timeout_sec: float | None = Field(default=None, gt=0)
-    agent_idle_timeout_sec: float = Field(default=600.0, gt=0)
-    permissions: Permissions = "auto"
-    limits: ModelLimits = ModelLimits()
-    sampling: Sampling = Sampling()
-    replay: Replay | None = None
-    endpoint_policy: EndpointPolicy = "fail"
-    """Policy for model calls whose endpoint fails: `fail`, or `wait(LIMIT)`."""
+    """The world of all tasks, instead of the ones that they or their package name."""
+
     preflight: bool = True
     """Whether each model is asked for one token before the job starts."""
-    judge: JudgeSettings = JudgeSettings()
-    keep: Keep = "evidence"
-    keep_max_mb: int = Field(default=256, gt=0)
-    branch: BranchConfig | None = None
-    verify_in: VerifierMode | None = None
+
     rebuild: bool = False
     """Build each image anew, without any cache, once per host; rollouts that come later find it."""
-    reward_key: str | None = Field(default=None, min_length=1)
-    """Key of `reward.json` that is the scalar where there is no `reward`, instead of the one that each task names."""
 
     reward_lenient: bool = Field(default_factory=lambda: os.environ.get(LENIENT_VARIABLE) == "1")
     """Whether reward files are read leniently. A job that is resumed keeps what it was submitted with."""
 
-    allow_code: list[str] = []
-    """Modules whose code tasks may name, to be imported on the host. None but installed entry points by default."""
-
-    require_proven_state: bool = False
-    """Refuse to branch over a world unless `bench env check` has proven that copies of it answer alike."""
-
     agent_env: dict[str, str] = Field(default={}, repr=False)
+    """Environment of every agent that says nothing else."""
+
     base_url: str | None = None
+    """Address of the model's endpoint, for every agent that names none."""
+
     effort: str | None = None
-    deadline_sec: float = Field(default=6 * 3600.0, gt=0)
+    """Effort of every agent that names none."""
+
     retry: RetryConfig = RetryConfig()
+    """What is tried again."""
+
     stop_after_errors: int = Field(default=DEFAULT_ERRORS, ge=0)
     """Equal errors without a success after which a job starts nothing more; 0 for never."""
 

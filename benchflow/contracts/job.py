@@ -4,35 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal
 
 from pydantic import Field
 
 from benchflow.contracts import ids
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
-from benchflow.contracts.branch import BranchConfig, BranchOrigin
+from benchflow.contracts.branch import BranchOrigin
 from benchflow.contracts.counts import Counts
 from benchflow.contracts.ended import Restart
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.error_limit import ErrorLimit
-from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sampling
 from benchflow.contracts.lost import LostGroup, SweepState
 from benchflow.contracts.modes import JobMode
 from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.rescoring import RescoringSpec, StoredRef
 from benchflow.contracts.retries import RetryConfig
-from benchflow.contracts.reward import JudgeSettings
-from benchflow.contracts.rollout import Failure, Permissions, Phase, Question, RolloutOutcome
+from benchflow.contracts.rollout import Failure, Phase, Question, RolloutOutcome
+from benchflow.contracts.settings import RunSettings
 from benchflow.contracts.slots import PooledAccount
-from benchflow.contracts.task import VerifierMode
 from benchflow.contracts.trial import TrialSpec
 
 MAX_WINDOW = 500
 """Most rollouts of one job that are open at a time."""
-
-Keep = Literal["evidence", "workspace", "checkpoints"]
-"""What is kept of a sandbox: what its scorers read; the whole workspace as well; or its checkpoints, to go back to."""
 
 
 class AgentSpec(Model):
@@ -80,46 +74,17 @@ class TaskRef(Model):
     """Lowest and highest reward that its verifiers may report. Jobs that are older than this field have the default."""
 
 
-class RunConfig(Model):
-    """How every rollout of a job is run. Seconds throughout.
-
-    deadline_sec: ends a rollout that nothing else ended. agent_timeout_sec: overrides the task's, when set.
-    agent_idle_timeout_sec: how long an agent may be silent. permissions: who answers what an agent asks. limits: of the
-    model's calls; sampling: what is put into each of them; replay: from which record they are answered. judge: which
-    model scores, where a model does. keep: what is kept for scoring it again; keep_max_mb: MiB of it, of one rollout.
-    branch: when a rollout branches, and what comes of it; mode: of the job that says so, if one does.
-    verify_in: where verifiers run, instead of where each task says.
-    """
+class RunConfig(RunSettings):
+    """How every rollout of a job is run, as its workers read it."""
 
     sandbox: str = "docker"
-    sandbox_setup_timeout: float = Field(default=120.0, gt=0)
-    deadline_sec: float = Field(default=6 * 3600.0, gt=0)
-    agent_timeout_sec: float | None = Field(default=None, gt=0)
-    agent_idle_timeout_sec: float = Field(default=600.0, gt=0)
-    permissions: Permissions = "auto"
-    limits: ModelLimits = ModelLimits()
-    sampling: Sampling = Sampling()
-    replay: Replay | None = None
-    endpoint_policy: EndpointPolicy = "fail"
-    """Policy for model calls whose endpoint fails."""
-    judge: JudgeSettings = JudgeSettings()
-    keep: Keep = "evidence"
-    branch: BranchConfig | None = None
+    """Name of the provider."""
+
     mode: JobMode | None = None
-    keep_max_mb: int = Field(default=256, gt=0)
-    verify_in: VerifierMode | None = None
+    """What the job is for, where that says when a rollout branches."""
+
     rebuild: str | None = None
     """Name of the job's request to build its images anew, by which all of its rollouts share the builds."""
-    reward_key: str | None = Field(default=None, min_length=1)
-    """Key of `reward.json` that is the scalar, instead of the one that each task names."""
-    reward_lenient: bool = False
-    """Whether reward files are read leniently: `BENCHFLOW_REWARD_LENIENT` of whoever submitted the job."""
-
-    allow_code: list[str] = []
-    """Modules whose code the tasks may name, to be imported by workers. The user's own word, given at submit."""
-
-    require_proven_state: bool = False
-    """Whether a copy of a world fails whose services answer otherwise than in the world itself."""
 
 
 class Origin(Model):

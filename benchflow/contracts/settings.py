@@ -1,0 +1,87 @@
+"""How a rollout is run: what users say and what workers read, in one place."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from benchflow.contracts.base import Model
+from benchflow.contracts.branch import BranchConfig
+from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sampling
+from benchflow.contracts.reward import JudgeSettings
+from benchflow.contracts.rollout import Permissions
+from benchflow.contracts.task import VerifierMode
+
+Keep = Literal["evidence", "workspace", "checkpoints"]
+"""What is kept of a sandbox: what its scorers read; the whole workspace as well; or its checkpoints, to go back to."""
+
+
+class RunSettings(Model):
+    """How every rollout of a job is run. Times in seconds.
+
+    A field that is added here is one of every configuration, and reaches all activities as `spec.run`.
+    """
+
+    sandbox_setup_timeout: float = Field(default=120.0, gt=0)
+    """Limit of starting a sandbox."""
+
+    deadline_sec: float = Field(default=6 * 3600.0, gt=0)
+    """Ends a rollout that nothing else ended."""
+
+    agent_timeout_sec: float | None = Field(default=None, gt=0)
+    """Limit of an agent's turn, instead of the task's own."""
+
+    agent_idle_timeout_sec: float = Field(default=600.0, gt=0)
+    """How long an agent may be silent."""
+
+    permissions: Permissions = "auto"
+    """Who answers what an agent asks of its user."""
+
+    limits: ModelLimits = ModelLimits()
+    """Limits of the model's calls."""
+
+    sampling: Sampling = Sampling()
+    """What is put into each call of the model."""
+
+    replay: Replay | None = None
+    """A record from which the model's calls are answered."""
+
+    endpoint_policy: EndpointPolicy = "fail"
+    """Policy for model calls whose endpoint fails: `fail`, or `wait(LIMIT)`."""
+
+    judge: JudgeSettings = JudgeSettings()
+    """Which model scores, where a model does."""
+
+    keep: Keep = "evidence"
+    """What is kept of each sandbox."""
+
+    keep_max_mb: int = Field(default=256, gt=0)
+    """Most MiB of a workspace that is kept."""
+
+    branch: BranchConfig | None = None
+    """When a rollout branches, and what comes of it."""
+
+    verify_in: VerifierMode | None = None
+    """Where verifiers run: `separate` for a clean room, `shared` for where the agent worked; by default each task
+    decides, because a verifier that reads more than the workspace and the declared artifacts (a file that its agent
+    left in /var, a service that must still answer) scores something else in a clean room.
+    """
+
+    reward_key: str | None = Field(default=None, min_length=1)
+    """Key of `reward.json` that is the scalar where there is no `reward`, instead of the one that each task names."""
+
+    reward_lenient: bool = False
+    """Whether reward files are read leniently: `BENCHFLOW_REWARD_LENIENT` of whoever submitted the job."""
+
+    allow_code: list[str] = []
+    """Modules whose code tasks may name, to be imported on the host. None but installed entry points by default."""
+
+    require_proven_state: bool = False
+    """Refuse to branch over a world unless `bench env check` has proven that copies of it answer alike; fail a copy
+    that answers otherwise than its world.
+    """
+
+    def settings(self) -> dict[str, Any]:
+        """Return these settings, to be handed on."""
+        return {name: getattr(self, name) for name in RunSettings.model_fields}
