@@ -10,7 +10,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from benchflow.contracts.retries import RetryConfig
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import Failure, RolloutResult
 from benchflow.contracts.scoring import Scoring
-from benchflow.errors import BenchFlowError
+from benchflow.errors import BenchFlowError, ResultFileError
 from benchflow.host import make_state_private
 from benchflow.jobs.client import Job
 from benchflow.jobs.identity import check_jobs_dir
@@ -233,8 +233,10 @@ def _failed(plan: RescoringPlan, rollout: StoredRollout, result: RolloutResult |
 
 def _summary(plan: RescoringPlan, failed: Mapping[int, RescoredRollout]) -> Rescoring:
     """Write the summary of all rollouts that have a score of this name. failed: those whose scoring left no record."""
-    found = {index: plan.record(rollout) for index, rollout in plan.rollouts.items()}
-    known = {index: record for index, record in found.items() if record is not None} | dict(failed)
+    known = {}
+    for index, rollout in plan.rollouts.items():
+        with nullcontext() if index in plan.chosen else suppress(ResultFileError):
+            known[index] = failed.get(index) or plan.record(rollout)
     summary = Rescoring(
         job=plan.spec.name,
         name=plan.name,
@@ -244,7 +246,7 @@ def _summary(plan: RescoringPlan, failed: Mapping[int, RescoredRollout]) -> Resc
         tasks=plan.digests,
         sandbox=plan.request.sandbox,
         ask_again=plan.request.ask_again,
-        **_summed(sorted(known.values(), key=lambda r: (r.task_name, r.agent, r.model or "", r.repeat))),
+        **_summed(sorted(filter(None, known.values()), key=lambda r: (r.task_name, r.agent, r.model or "", r.repeat))),
     )
     records.write_rescoring(plan.job, summary)
     return summary

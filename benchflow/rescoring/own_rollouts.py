@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +16,19 @@ from benchflow.results.stored_rollouts import StoredRollout, checked, read_rollo
 from benchflow.results.summary import read_results
 
 
-def read_rollouts(job: JobPaths, include: Sequence[str] = (), *, trust: bool = False) -> list[StoredRollout]:
-    """Read the rollouts of a job that have a result, of the tasks whose names match one of the patterns.
+def read_rollouts(
+    job: JobPaths, include: Sequence[str] = (), *, trust: bool = False, skips_damaged: bool = False
+) -> list[StoredRollout]:
+    """Read the rollouts of a job that have a result.
 
-    trust: as of `read_own_rollout`. Raises `ConfigError` when none is left.
+    Args:
+        job: The directory of the job.
+        include: Patterns; only tasks whose names match one of them.
+        trust: As of `read_own_rollout`.
+        skips_damaged: Whether rollouts are left out that are refused otherwise.
+
+    Raises:
+        ConfigError: None is left.
     """
     spec = read_own_spec(job, trust=trust)
     results = read_results(job)
@@ -31,8 +41,9 @@ def read_rollouts(job: JobPaths, include: Sequence[str] = (), *, trust: bool = F
     for result in chosen:
         assert result.directory is not None  # `read_results` says where it found it
         paths = RolloutPaths(Path(result.directory))
-        rollout = checked(StoredRollout(paths, read_rollout_spec(paths), result))
-        stored.append(rollout if trust else as_submitted(rollout, spec))
+        with suppress(ResultFileError, UntrustedJobError) if skips_damaged else nullcontext():
+            rollout = checked(StoredRollout(paths, read_rollout_spec(paths), result))
+            stored.append(rollout if trust else as_submitted(rollout, spec))
     return stored
 
 

@@ -100,17 +100,14 @@ class RescoringPlan:
         return JobPaths.of(self.job.root / records.DIRECTORY, self.name)
 
     def record(self, rollout: StoredRollout) -> RescoredRollout | None:
-        """Read a rollout's new score; None where it has none, or a link leads there.
+        """Read a rollout's new score; None where it has none.
 
         Raises:
             JobConflictError: The name is another scoring's.
+            ResultFileError: The way there leads through a link.
         """
         place = records.place_of(rollout.paths, self.name)
-        try:
-            records.check_place(rollout.paths, place)
-        except ResultFileError:
-            # Its scoring will fail by that, and no other's.
-            return None
+        records.check_place(rollout.paths, place)
         found = records.read_record(place)
         if found is not None and found.scoring != self.digest:
             raise JobConflictError(
@@ -137,9 +134,10 @@ async def plan_rescoring(job_dir: Path, request: Request) -> RescoringPlan:
             file=str(job.root),
             remedy=f"score the job again: bench rescore {job.root.parent.parent.name}",
         )
-    rollouts = await asyncio.to_thread(read_rollouts, job, trust=request.trust)
+    rollouts = await asyncio.to_thread(read_rollouts, job, trust=request.trust, skips_damaged=True)
     matching = await asyncio.to_thread(read_rollouts, job, request.include, trust=request.trust)
     names = {rollout.paths.root for rollout in matching}
+    # Others have a part in the summary, and none in what is refused.
     indexed = _indexed(spec, rollouts, names)
     rubric = await asyncio.to_thread(given_rubric, request.rubric)
     _check_judge(request.judge)
