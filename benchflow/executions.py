@@ -8,11 +8,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType, PendingActivityState
+from temporalio.api.enums.v1 import EventType, PendingActivityState, TaskQueueType
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, GetWorkflowExecutionHistoryReverseRequest
 from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
@@ -52,6 +53,17 @@ def require_not_found(error: RPCError) -> None:
     """
     if not is_not_found(error):
         raise ServerUnavailableError(f"the Temporal server does not answer: {error.message}") from error
+
+
+async def last_poll(client: Client, queue: str) -> float | None:
+    """Return when a worker last asked for work of a queue, as a timestamp; None for no worker that the server knows."""
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+    )
+    response = await client.workflow_service.describe_task_queue(request, retry=True)
+    return max((poller.last_access_time.ToNanoseconds() / 1e9 for poller in response.pollers), default=None)
 
 
 # --- what was reported ---------------------------------------------------------------------------------------

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import structlog
 from temporalio import activity
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.service import RPCError
 
@@ -32,7 +29,7 @@ from benchflow.contracts.activities import (
 from benchflow.contracts.job import JobSpec, RolloutSpec
 from benchflow.contracts.rollout import RolloutOutcome
 from benchflow.errors import SandboxUnavailableError, StoreError
-from benchflow.executions import end_stuck, failing_tasks, read_outcome, require_not_found
+from benchflow.executions import end_stuck, failing_tasks, last_poll, read_outcome, require_not_found
 from benchflow.hosting.provisioning import shared_sandbox
 from benchflow.paths import JobPaths
 from benchflow.planes.sandbox import get_provider
@@ -123,15 +120,7 @@ class JobActivities:
     @activity.defn(name=names.HOST_STATUS)
     async def host_status(self, query: HostQuery) -> HostStatus:
         """Return when the workers of a host's queue last asked for work."""
-        response = await self.context.client.workflow_service.describe_task_queue(
-            DescribeTaskQueueRequest(
-                namespace=self.context.client.namespace,
-                task_queue=TaskQueue(name=query.queue),
-                task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
-            ),
-            retry=True,
-        )
-        last = max((poller.last_access_time.ToNanoseconds() / 1e9 for poller in response.pollers), default=None)
+        last = await last_poll(self.context.client, query.queue)
         return HostStatus(last_poll_sec=time.time() - last if last is not None else None, last_poll=last)
 
     @activity.defn(name=names.FINISH_JOB)

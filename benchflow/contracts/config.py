@@ -59,7 +59,7 @@ class Scene:
 
 
 class RunOptions(RunSettings):
-    """What every way of asking has in common."""
+    """Options that every way of asking has in common."""
 
     jobs_dir: Path = Path("jobs")
     """The directory that holds the jobs."""
@@ -92,7 +92,7 @@ class RunOptions(RunSettings):
     """Effort of every agent that names none."""
 
     retry: RetryConfig = RetryConfig()
-    """What is tried again."""
+    """Retries of rollouts that fail."""
 
     stop_after_errors: int = Field(default=DEFAULT_ERRORS, ge=0)
     """Equal errors without a success after which a job starts nothing more; 0 for never."""

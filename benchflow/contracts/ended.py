@@ -19,7 +19,7 @@ class Restart(Model):
 
 
 class EndedState(Model):
-    """What a rollout needs of its own past to continue from one of its checkpoints."""
+    """State of a rollout that has ended, with which it continues from one of its checkpoints."""
 
     steps: list[StepOutcome]
     """Outcomes of its steps."""
@@ -53,7 +53,7 @@ class RetainInput(Model):
     """A rollout that ends, and the checkpoints of it on one host that are retained."""
 
     rollout: str
-    """Its workflow id."""
+    """Workflow id of the rollout."""
 
     checkpoints: list[Checkpoint]
     state: EndedState

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError
 
@@ -16,12 +13,12 @@ from benchflow.contracts.ended import Restart
 from benchflow.contracts.error_limit import ErrorLimit
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import NotRestorableError, ServerUnavailableError
-from benchflow.executions import require_not_found
+from benchflow.executions import last_poll, require_not_found
 from benchflow.host import host_id
 from benchflow.hosting.kept import recall
 from benchflow.jobs.engine import Engine
 from benchflow.jobs.plan import JobPlan
-from benchflow.jobs.start import Start, start
+from benchflow.jobs.start import ANY_RESULT, Start, start
 from benchflow.paths import StatePaths
 from benchflow.provenance import read_own_spec
 from benchflow.store import Store
@@ -80,7 +77,7 @@ async def roll_back_ended(plan: JobPlan, index: int, node: str) -> list[str]:
 
     async def check(engine: Engine) -> list[str]:
         if host != await asyncio.to_thread(host_id, StatePaths.default()):
-            if cluster_target() is None or not await _is_polled(engine, host_queue(host)):
+            if cluster_target() is None or await last_poll(engine.client, host_queue(host)) is None:
                 raise _not_restorable(rollout, node, f"the host of its checkpoints, {host}, does not answer")
             return []
         ended = await recall(StatePaths.default(), rollout)
@@ -98,7 +95,7 @@ async def roll_back_ended(plan: JobPlan, index: int, node: str) -> list[str]:
             plan.config.concurrency,
             plan.variables,
             plan.values,
-            again=("passed", "failed", "scored", "errored", "cancelled", "not_started"),
+            again=ANY_RESULT,
             only={index},
             puts_aside=False,
             check=check,
@@ -109,16 +106,6 @@ async def roll_back_ended(plan: JobPlan, index: int, node: str) -> list[str]:
         raise _not_restorable(rollout, node, "it has ended, and its job still runs: wait for the job's end")
     path = [one.id for one in tree.nodes if not chain_of(one.id)]
     return path[path.index(node) + 1 :]
-
-
-async def _is_polled(engine: Engine, queue: str) -> bool:
-    """Return whether a worker has asked for work of a queue lately."""
-    request = DescribeTaskQueueRequest(
-        namespace=engine.client.namespace,
-        task_queue=TaskQueue(name=queue),
-        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
-    )
-    return bool((await engine.client.workflow_service.describe_task_queue(request, retry=True)).pollers)
 
 
 def _not_restorable(rollout: str, node: str, why: str) -> NotRestorableError:

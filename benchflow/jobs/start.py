@@ -46,6 +46,9 @@ from benchflow.workflows.options import SHARED_QUEUE
 JOB_TASK_TIMEOUT = timedelta(minutes=1)
 """Limit of a workflow task of a job, which may name a thousand rollouts on a host that is busy with others."""
 
+ANY_RESULT = ("passed", "failed", "scored", "errored", "cancelled", "not_started")
+"""All statuses of results: with them as `Start.again`, whatever is started is run again."""
+
 
 @dataclass
 class Start:

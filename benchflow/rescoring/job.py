@@ -29,7 +29,7 @@ from benchflow.host import make_state_private
 from benchflow.jobs.client import Job
 from benchflow.jobs.identity import check_jobs_dir
 from benchflow.jobs.plan import pack_directory
-from benchflow.jobs.start import Start, start
+from benchflow.jobs.start import ANY_RESULT, Start, start
 from benchflow.paths import StatePaths
 from benchflow.planes.reward.needs import check_scoring
 from benchflow.rescoring.plan import Request, RescoringPlan, plan_rescoring
@@ -138,7 +138,7 @@ async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
             request.concurrency,
             _variables(plan, [*found.values(), *recorded.values()]),
             # A rollout that has a result and no complete score is scored anew.
-            again=("passed", "failed", "scored", "errored", "cancelled", "not_started"),
+            again=ANY_RESULT,
             only=pending,
         ),
         store,

@@ -134,8 +134,9 @@ async def plan_rescoring(job_dir: Path, request: Request) -> RescoringPlan:
             file=str(job.root),
             remedy=f"score the job again: bench rescore {job.root.parent.parent.name}",
         )
-    rollouts = await asyncio.to_thread(read_rollouts, job, trust=request.trust, skips_damaged=True)
-    matching = await asyncio.to_thread(read_rollouts, job, request.include, trust=request.trust)
+    rollouts = matching = await asyncio.to_thread(read_rollouts, job, request.include, trust=request.trust)
+    if request.include:
+        rollouts = await asyncio.to_thread(read_rollouts, job, trust=request.trust, skips_damaged=True)
     names = {rollout.paths.root for rollout in matching}
     # Others have a part in the summary, and none in what is refused.
     indexed = _indexed(spec, rollouts, names)
