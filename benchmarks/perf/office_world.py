@@ -10,31 +10,53 @@ import time
 import uuid
 from pathlib import Path
 
-from benchflow.cli.world import OWNER, setting_of
+from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.environment import Manifest, StateTable
-from benchflow.contracts.sandbox import SandboxSpec
+from benchflow.contracts.images import ImageRef
+from benchflow.hosting.blueprint import Blueprint
+from benchflow.jobs.worlds import IMAGE, World
 from benchflow.planes.environment.environment import ManifestEnvironment
+from benchflow.planes.environment.manifest import read_manifest
 from benchflow.planes.environment.outfit import fit_out_world
-from benchflow.planes.sandbox import close_providers
+from benchflow.planes.sandbox import close_providers, get_provider
+from benchflow.tasks import load_task
 
 OFFICE = Path(__file__).parents[1] / "office"
 TASK = OFFICE / "tasks" / "archive-newsletters"
+STACK = "perf-office"
+"""Value of `benchflow.stack` on these sandboxes, which no worker has."""
 
 
 class Office:
     """The office in sandboxes of one kind."""
 
     def __init__(self, kind: str) -> None:
-        self._setting = setting_of(OFFICE / "environment.toml", TASK, kind, ())
-        self._provider = self._setting.provider
-        self._spec: SandboxSpec | None = None
+        source = OFFICE / "environment.toml"
+        self._manifest = read_manifest(source)
+        self._provider = get_provider(kind)
+        # The image is read where it lies; a job would pack it first.
+        unpacked = ArtifactRef(uri=(OFFICE / IMAGE).as_uri(), sha256="0" * 64, size=0)
+
+        async def unpack(_: ArtifactRef) -> Path:
+            return OFFICE / IMAGE
+
+        self._blueprint = Blueprint(
+            task=load_task(TASK, has_manifest=True),
+            directory=TASK,
+            external=None,
+            environment=World(self._manifest, source).ref(unpacked),
+            frozen=unpack,
+            provider=self._provider,
+            hidden=(str(TASK),),
+        )
+        self._image: ImageRef | None = None
 
     async def seconds(self, manifest: Manifest, *, probed: bool) -> float:
         """From the start of the services until all are healthy. probed: it is known that the image has them."""
-        if self._spec is None:
-            self._spec = self._setting.wanted.model_copy(update={"image": await self._setting.build()})
+        if self._image is None:
+            self._image = await self._blueprint.image()
         name = f"perf-{uuid.uuid4().hex[:12]}"
-        wanted = self._spec.model_copy(update={"name": name})
+        wanted = self._blueprint.spec(name, self._image, {"benchflow.stack": STACK})
         wanted, outfit = await fit_out_world(manifest, wanted, self._provider, task=TASK.name)
         sandbox = await self._provider.start(wanted, host_id="", queue="")
         try:
@@ -55,7 +77,7 @@ class Office:
 
     async def measure(self, runs: int, warm_up: int) -> dict[str, float]:
         """Medians, in seconds, in turn with each other; the rounds of the warm-up do not count."""
-        whole = self._setting.manifest
+        whole = self._manifest
         alone = {
             service.name: whole.model_copy(update={"services": (service,), "state": StateTable()})
             for service in whole.services
@@ -66,7 +88,7 @@ class Office:
             found.setdefault("first", []).append(await self.seconds(whole, probed=False))
             for name, manifest in alone.items():
                 found.setdefault(name, []).append(await self.seconds(manifest, probed=True))
-        await close_providers(OWNER)
+        await close_providers(STACK)
         medians = {name: statistics.median(values[warm_up:]) for name, values in found.items()}
         slowest = max(medians[name] for name in alone)
         return {

@@ -1,7 +1,8 @@
-"""What the measurements of benchmarks/perf refuse before they measure, and the tables that they print afterwards."""
+"""What the measurements of benchmarks/perf import, refuse before they measure, and print in tables afterwards."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 from typing import Any
 
@@ -15,6 +16,19 @@ PERF = BENCHMARKS / "perf"
 def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the scripts be imported."""
     monkeypatch.syspath_prepend(PERF)
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in PERF.glob("*.py")))
+def test_what_a_script_imports_of_benchflow_is_there(script: str) -> None:
+    imports = [
+        (node.module, name.name)
+        for node in ast.walk(ast.parse((PERF / script).read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "benchflow"
+        for name in node.names
+    ]
+    for module, name in imports:
+        found = importlib.import_module(str(module))
+        assert hasattr(found, name) or importlib.import_module(f"{module}.{name}"), (module, name)
 
 
 def test_overheads_table_has_every_figure_with_its_target_or_says_why_not() -> None:
