@@ -86,7 +86,7 @@ test-times: testable
 	.venv/bin/python tools/test_times.py -- $(PYTEST) $(TESTS)
 
 lint: $(READY)
-	.venv/bin/python -m ruff check $(LINTED)
+	.venv/bin/python -m ruff check --no-cache $(LINTED)
 	.venv/bin/python -m ruff format --check $(LINTED)
 
 types: $(READY)
