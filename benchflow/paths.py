@@ -251,6 +251,9 @@ class JobPaths:
         return RolloutPaths(self.root / name)
 
 
+RESCORED = "rescored"
+"""Directory of a job for the jobs that score it, and of a rollout for its new scores: one of each scoring's name."""
+
 TRIAL_FILE = "check.json"
 """File of the results of a trial: what was found of a world."""
 

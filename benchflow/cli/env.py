@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,10 +64,7 @@ def check(
 
     plan = plan_trial(manifest, task, sandbox, write or [])
     screen = console(stderr=True)
-    waiting = screen.waiting("") if screen.is_terminal else None
-    with waiting or nullcontext():
-        tell = lambda what: waiting.tell(f"{what} …") if waiting else None  # noqa: E731
-        found = run_in_job(lambda on_start: try_world(plan, tell, on_start))
+    found = run_in_job(lambda on_start: try_world(plan, on_start), screen)
     if as_json:
         print_json({"ok": found.ok, **found.model_dump(mode="json")})
     else:

@@ -1,4 +1,4 @@
-"""Commands that are jobs: an interrupt cancels the job, and waits until it has tidied up."""
+"""Commands that are jobs: they are shown as jobs are, and an interrupt cancels the job and waits until it is over."""
 
 from __future__ import annotations
 
@@ -11,30 +11,49 @@ from typing import TYPE_CHECKING, TypeVar
 from benchflow.errors import JobNotFoundError
 
 if TYPE_CHECKING:
+    from benchflow.cli.terminal import Screen
     from benchflow.jobs import Job
 
 R = TypeVar("R")
 
 
-def run_in_job(work: Callable[[Callable[[Job], None]], Awaitable[R]]) -> R:
+def run_in_job(work: Callable[[Callable[[Job], None]], Awaitable[R]], screen: Screen) -> R:
     """Run a command that starts a job, and return its result. SIGTERM is an interrupt, too.
 
-    work: is given a function that it calls with its job.
+    On a terminal, the board of the job is shown until the command is done.
+
+    Args:
+        work: Is given a function that it calls with its job.
+        screen: Where the Web UI's address and the board are shown.
     """
+    from benchflow.cli.report import show_ui
+    from benchflow.cli.watch import follow, polled
 
     async def run() -> R:
         task = asyncio.current_task()
         started: list[Job] = []
+        boards: list[asyncio.Task[None]] = []
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+        def show(job: Job) -> None:
+            started.append(job)
+            show_ui(job.engine, job.id, screen)
+            if screen.is_terminal:
+                boards.append(asyncio.create_task(follow(job, screen, polled(job))))
+
         try:
-            return await work(started.append)
+            return await work(show)
         except asyncio.CancelledError:
             for job in started:
                 with suppress(JobNotFoundError):
                     await job.cancel()
                     await job.wait()
             raise
+        finally:
+            for board in boards:
+                board.cancel()
+            await asyncio.gather(*boards, return_exceptions=True)
 
     try:
         return asyncio.run(run())

@@ -10,6 +10,7 @@ import typer
 from benchflow.cli import command
 from benchflow.cli.command import Command, Json, Trust, Yes
 from benchflow.cli.options import NoPreflight, concurrency_option
+from benchflow.paths import RESCORED
 
 if TYPE_CHECKING:
     from benchflow.jobs import Engine, Job
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Jobs: list, show, watch, cancel, resume, pause.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="The job's name.", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(help="The job's name; JOB/rescored/NAME of one that scores another.", show_default=False)
+]
 JobsDir = Annotated[Path, typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.")]
 JOBS = Path("jobs")
 
@@ -27,20 +30,24 @@ JOBS = Path("jobs")
 
 @app.command("list", cls=Command)
 def list_(jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
-    """The jobs of a directory, the latest first. Starts nothing."""
+    """The jobs of a directory, the latest first, with their scorings that run. Starts nothing."""
     from benchflow.cli.figures import mean_cell
     from benchflow.cli.glances import glance, job_directories
     from benchflow.cli.screen import console, print_json, table
     from benchflow.cli.terminal import Text, line
 
-    glances = [glance(directory) for directory in job_directories(jobs_dir)]
-    jobs = [glance for glance in glances if glance is not None]
-    states = command.run(_running_jobs())
+    running = command.run(_running_jobs())
+    jobs = []
+    for directory in job_directories(jobs_dir):
+        scorings = [scoring for scoring in job_directories(directory / RESCORED) if _job_id(scoring) in (running or ())]
+        for place in [*scorings, directory]:
+            if (seen := glance(place)) is not None:
+                summary, is_own = seen
+                name = summary.job if place == directory else f"{directory.name}/{RESCORED}/{summary.job}"
+                state = _state_word(summary, None if running is None else _job_id(place) in running)
+                jobs.append((summary.model_copy(update={"job": name}), state, is_own))
     if as_json:
-        listed = [
-            summary.model_dump(mode="json") | {"state": _state(summary, jobs_dir, states), "is_own": is_own}
-            for summary, is_own in jobs
-        ]
+        listed = [summary.model_dump(mode="json") | {"state": state, "is_own": own} for summary, state, own in jobs]
         return print_json({"jobs_dir": str(jobs_dir.absolute()), "jobs": listed})
     screen = console()
     if not jobs:
@@ -50,14 +57,14 @@ def list_(jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     rows = table(
         ("job", {"overflow": "fold"}), ("done", right), ("passed", right), ("errored", right), ("mean", right), "state"
     )
-    for summary, is_own in jobs:
+    for summary, state, is_own in jobs:
         rows.add_row(
             summary.job,
             f"{summary.finished}/{summary.total}",
             str(summary.passed),
             Text(str(summary.errored), "red" if summary.errored else ""),
             mean_cell(summary),
-            Text.assemble(_state(summary, jobs_dir, states), ("" if is_own else ", not yours", "yellow")),
+            Text.assemble(state, ("" if is_own else ", not yours", "yellow")),
         )
     screen.print(rows)
 
@@ -84,13 +91,13 @@ async def _running_jobs() -> set[str] | None:
         return None
 
 
-def _state(summary: Summary, jobs_dir: Path, running: set[str] | None) -> str:
-    """Return the state of a job of a list. running: the jobs that run; None where nobody can say."""
+def _job_id(directory: Path) -> str:
+    """Return the id of the job of a results directory."""
     from benchflow.contracts import ids
     from benchflow.paths import JobPaths
 
-    job_id = ids.job_id(summary.job, str(JobPaths.of(jobs_dir, summary.job).root.parent))
-    return _state_word(summary, None if running is None else job_id in running)
+    root = JobPaths.of(directory.parent, directory.name).root
+    return ids.job_id(root.name, str(root.parent))
 
 
 def _state_word(summary: Summary, is_running: bool | None) -> str:
@@ -150,7 +157,7 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     paths = JobPaths.of(jobs_dir, name)
     spec, results = read_spec(paths), read_results(paths)
     summary = summarize(name, spec.total, results, spec)
-    job_id = ids.job_id(name, str(paths.root.parent))
+    job_id = ids.job_id(paths.root.name, str(paths.root.parent))
     running, progress, engine = command.run(_ask(job_id))
     state = _state_word(summary, running)
     if as_json:
@@ -231,7 +238,7 @@ def watch(
 
     Without --follow a rollout's trajectory is shown as far as it is.
     """
-    if follow_rollout or "/" in name:
+    if follow_rollout or ("/" in name and f"/{RESCORED}/" not in name):
         from benchflow.cli.rollout import watch_rollout
 
         raise typer.Exit(watch_rollout(name, jobs_dir, to_the_end=follow_rollout, as_json=as_json))

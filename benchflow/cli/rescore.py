@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from benchflow.cli.terminal import Screen
     from benchflow.contracts.rollout import Failure
-    from benchflow.jobs import Job
-    from benchflow.rescoring import OnUpdate, Request, RescoredRollout, Rescoring
+    from benchflow.rescoring import Request, RescoredRollout, Rescoring
 
 _SIGNS = {
     "unchanged": ("=", "dim"),
@@ -163,50 +162,20 @@ def rescore(
 
 
 def _run(directory: Path, request: Request, screen: Screen) -> Rescoring:
-    """Score, and show how far it is: a bar on a terminal, a line a rollout elsewhere."""
+    """Run the job that scores. Ctrl-C cancels it; what is complete by then stays.
+
+    A terminal has the board of the job. Elsewhere there is a line for each rollout that is done.
+    """
+    from benchflow.cli.in_job import run_in_job
     from benchflow.cli.terminal import line
+    from benchflow.rescoring import rescore
 
-    if not screen.is_terminal:
-
-        def say(rollout: RescoredRollout, done: int, total: int) -> None:
+    def say(rollout: RescoredRollout, done: int, total: int) -> None:
+        if not screen.is_terminal:
             parts = (f"{rollout.outcome:10}", _reward_change(rollout), _label(rollout), _why(rollout))
             screen.print(line("  ".join(part for part in parts if part)), soft_wrap=True)
 
-        return _rescored(directory, request, say, screen)
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("scoring", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[last]}", style="dim", markup=False),
-    )
-    # Without redirection: what a scorer prints meanwhile would have its escapes interpreted.
-    with Progress(*columns, console=screen, transient=True, redirect_stdout=False, redirect_stderr=False) as progress:
-        bar = progress.add_task("", total=None, last="")
-
-        def move(rollout: RescoredRollout, done: int, total: int) -> None:
-            progress.update(bar, completed=done, total=total, last=line(rollout.task_name).plain)
-
-        return _rescored(directory, request, move, screen)
-
-
-def _rescored(directory: Path, request: Request, on_update: OnUpdate, screen: Screen) -> Rescoring:
-    """Run the job that scores. Ctrl-C cancels it; what is complete by then stays."""
-    from benchflow.cli.in_job import run_in_job
-    from benchflow.cli.terminal import Text
-    from benchflow.rescoring import rescore
-
-    async def work(on_start: Callable[[Job], None]) -> Rescoring:
-        def show(job: Job) -> None:
-            on_start(job)
-            if (ui := job.engine.ui_of(job.id)) is not None:
-                screen.print(Text(f"Web UI   {ui}", "dim"), soft_wrap=True)
-
-        return await rescore(directory, request, on_update=on_update, on_start=show)
-
-    return run_in_job(work)
+    return run_in_job(lambda on_start: rescore(directory, request, on_update=say, on_start=on_start), screen)
 
 
 # --- for people ------------------------------------------------------------------------------------------

@@ -32,6 +32,13 @@ def plan_again(
 
     paths = JobPaths.of(jobs_dir, name)
     spec = read_own_spec(paths, trust=trust)
+    if spec.rescoring is not None or spec.trial is not None:
+        raise ConfigError(
+            "is a job that runs no agent: it goes on with the command that started it",
+            file=str(paths.config),
+            remedy="call that again, as it was: "
+            + (f"bench rescore … --name {paths.root.name}" if spec.rescoring is not None else "bench env check …"),
+        )
     sources = [Path(task.source) for task in spec.tasks if task.source]
     if len(sources) < len(spec.tasks):
         raise ConfigError(

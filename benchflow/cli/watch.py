@@ -43,16 +43,30 @@ _CHROME = 4
 _OTHER_COLUMNS = 42
 
 
-async def follow(job: Job, screen: Screen) -> None:
-    """Show the job's progress until it is over. Cancelling it leaves the job alone."""
-    if screen.is_terminal:
-        await _follow_live(job, screen)
-    else:
-        await _follow_plain(job, screen)
+Updates = AsyncGenerator[JobProgress | None, None]
+"""The job's progress, again and again; None where it cannot answer then."""
 
 
-def _updates(job: Job) -> AsyncGenerator[JobProgress | None, None]:
-    return job.watch(EVERY_SEC)
+async def follow(job: Job, screen: Screen, updates: Updates | None = None) -> None:
+    """Show the job's progress. Cancelling it leaves the job alone.
+
+    Args:
+        job: The job.
+        screen: Where it is shown.
+        updates: What is shown, to its end. By default the job is waited for, and its results are fetched.
+    """
+    async with contextlib.aclosing(updates or job.watch(EVERY_SEC)) as updates:
+        if screen.is_terminal:
+            await _follow_live(job, screen, updates)
+        else:
+            await _follow_plain(job, screen, updates)
+
+
+async def polled(job: Job) -> Updates:
+    """Yield the progress of a job that somebody else waits for, without an end."""
+    while True:
+        yield await job.progress()
+        await asyncio.sleep(EVERY_SEC)
 
 
 class Labels:
@@ -106,32 +120,31 @@ class Troubles:
         self.of_rollouts = {rollout: text for rollout, text in zip(rollouts, found, strict=True) if text}
 
 
-async def _follow_plain(job: Job, screen: Screen) -> None:
+async def _follow_plain(job: Job, screen: Screen, updates: Updates) -> None:
     labels = Labels(job.id, job.spec)
     before = {(result.workflow_id, result.finished_at) for result in job.results()}
     shown = {workflow_id for workflow_id, _ in before} if job.attached else set()
     troubles, printed, told_again, is_question_shown = Troubles(job), set(), set(), False
-    async with contextlib.aclosing(_updates(job)) as updates:
-        async for progress in updates:
-            await troubles.ask(progress.open[:MAX_OPEN] if progress else [], progress)
-            told = [(labels.of(rollout), text) for rollout, text in troubles.of_rollouts.items()]
-            for label, text in [(("job", job.name), troubles.of_job), *told]:
-                if text and (label, text.partition(",")[0]) not in printed:
-                    printed.add((label, text.partition(",")[0]))
-                    _print_line(screen, label, "retried", "", one_line(text))
-            if progress is None:
-                continue
-            for outcome in progress.run_again:
-                if (outcome.id, outcome.attempt) not in told_again:
-                    told_again.add((outcome.id, outcome.attempt))
-                    _print_line(screen, labels.of(outcome.id), RUN_AGAIN, "", _why(outcome))
-            for outcome in progress.recent:
-                if outcome.id not in shown:
-                    shown.add(outcome.id)
-                    _print_line(screen, labels.of(outcome.id), outcome.status, _earned(outcome), _why(outcome))
-            if progress.asked is not None and not is_question_shown:
-                show_question(progress.asked.message, job.directory, screen)
-            is_question_shown = progress.asked is not None
+    async for progress in updates:
+        await troubles.ask(progress.open[:MAX_OPEN] if progress else [], progress)
+        told = [(labels.of(rollout), text) for rollout, text in troubles.of_rollouts.items()]
+        for label, text in [(("job", job.name), troubles.of_job), *told]:
+            if text and (label, text.partition(",")[0]) not in printed:
+                printed.add((label, text.partition(",")[0]))
+                _print_line(screen, label, "retried", "", one_line(text))
+        if progress is None:
+            continue
+        for outcome in progress.run_again:
+            if (outcome.id, outcome.attempt) not in told_again:
+                told_again.add((outcome.id, outcome.attempt))
+                _print_line(screen, labels.of(outcome.id), RUN_AGAIN, "", _why(outcome))
+        for outcome in progress.recent:
+            if outcome.id not in shown:
+                shown.add(outcome.id)
+                _print_line(screen, labels.of(outcome.id), outcome.status, _earned(outcome), _why(outcome))
+        if progress.asked is not None and not is_question_shown:
+            show_question(progress.asked.message, job.directory, screen)
+        is_question_shown = progress.asked is not None
     # More may have finished between two looks than a job remembers.
     for result in job.results():
         if (result.workflow_id, result.finished_at) not in before and result.workflow_id not in shown:
@@ -311,29 +324,28 @@ async def _confirm(job: Job, asked: Failure, screen: Screen) -> bool | None:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-async def _follow_live(job: Job, screen: Screen) -> None:
+async def _follow_live(job: Job, screen: Screen, updates: Updates) -> None:
     board = Board(job, screen.width, screen.height)
     # The board goes when the job is over: the table of rewards then says the same, for good.
     display, is_question_shown = LiveDisplay(board, screen, refresh_per_second=10), False
     with display:
-        async with contextlib.aclosing(_updates(job)) as updates:
-            async for progress in updates:
-                if progress is None:
-                    await board.troubles.ask([], None)
-                    continue
-                if progress.asked is not None and sys.stdin.isatty():
-                    display.stop()
-                    continues = await _confirm(job, progress.asked, screen)
-                    if continues is not None:
-                        # It may have stopped by itself just now.
-                        with contextlib.suppress(JobNotFoundError):
-                            await job.decide(continues)
-                    display.start()
-                    continue
-                if progress.asked is not None and not is_question_shown:
-                    show_question(progress.asked.message, job.directory, screen)
-                is_question_shown = progress.asked is not None
-                shown = progress.open[: board.max_open]
-                phases = await asyncio.gather(*(job.rollout_progress(rollout) for rollout in shown))
-                await board.troubles.ask(shown, progress)
-                board.hear(progress, dict(zip(shown, phases, strict=True)))
+        async for progress in updates:
+            if progress is None:
+                await board.troubles.ask([], None)
+                continue
+            if progress.asked is not None and sys.stdin.isatty():
+                display.stop()
+                continues = await _confirm(job, progress.asked, screen)
+                if continues is not None:
+                    # It may have stopped by itself just now.
+                    with contextlib.suppress(JobNotFoundError):
+                        await job.decide(continues)
+                display.start()
+                continue
+            if progress.asked is not None and not is_question_shown:
+                show_question(progress.asked.message, job.directory, screen)
+            is_question_shown = progress.asked is not None
+            shown = progress.open[: board.max_open]
+            phases = await asyncio.gather(*(job.rollout_progress(rollout) for rollout in shown))
+            await board.troubles.ask(shown, progress)
+            board.hear(progress, dict(zip(shown, phases, strict=True)))

@@ -26,8 +26,8 @@ from benchflow.hosting.kept import Kept, read_kept, remove_layers, write_kept
 from benchflow.hosting.portable import packed
 from benchflow.hosting.session_files import keep_journals
 from benchflow.hosting.verifier_files import remove_verifiers
+from benchflow.paths import RESCORED
 from benchflow.planes.agent.acp.connect import session_rung
-from benchflow.results import rescored as records
 from benchflow.results.undoing import mark_undone_calls, put_undone_aside, undone_place, used_by_children
 from benchflow.store import write_atomic
 
@@ -180,9 +180,9 @@ async def undo(rollout: Hosted, work: UndoInput) -> Undone:
         if paths.result.exists():
             # It had ended, and may have been scored again.
             place.root.mkdir(parents=True, exist_ok=True)
-            scored_again = paths.root / records.DIRECTORY
+            scored_again = paths.root / RESCORED
             if os.path.lexists(scored_again):
-                scored_again.replace(place.root / records.DIRECTORY)
+                scored_again.replace(place.root / RESCORED)
             paths.result.replace(place.result)
         mark_undone_calls(paths.model_calls, work.undone, work.label)
         put_undone_aside(paths, work.label, undone=work.undone, steps=work.steps, chains=work.chains)

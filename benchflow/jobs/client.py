@@ -29,15 +29,21 @@ from benchflow.contracts.job import (
     SetConcurrency,
 )
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.errors import BenchFlowError, JobNotFoundError, ServerUnavailableError, StackError
+from benchflow.errors import (
+    BenchFlowError,
+    JobNotFoundError,
+    ResultFileError,
+    ServerUnavailableError,
+    StackError,
+)
 from benchflow.executions import find_pack, find_trouble, require_not_found
 from benchflow.jobs.engine import Engine, ServerWait
-from benchflow.paths import JobPaths, RolloutPaths, StatePaths
+from benchflow.paths import TRIAL_STEP, JobPaths, RolloutPaths, StatePaths
 from benchflow.results.lost import lost_spec, write_missing
 from benchflow.results.summary import Summary, read_results, read_spec, write_summary
 from benchflow.results.write import next_attempt, put_aside
 from benchflow.store import Store
-from benchflow.stored_files import require_directory
+from benchflow.stored_files import read_stored, require_directory
 from benchflow.tasks import unpack
 
 LOOK_EVERY_SEC = 1.0
@@ -131,8 +137,17 @@ class Job:
         handle = self.engine.client.get_workflow_handle(rollout)
         with contextlib.suppress(TemporalError, BenchFlowError):
             answer: RolloutProgress = await handle.query(names.PROGRESS, result_type=RolloutProgress, rpc_timeout=SOON)
+            if self.spec.trial is not None:
+                answer = answer.model_copy(update={"detail": await asyncio.to_thread(self._trial_step)})
             return answer
         return None
+
+    def _trial_step(self) -> str:
+        """Return what the trial of a world tries now, as far as this host knows it."""
+        results = self.directory.rollout(self.spec.rollout_name(self.id, 0)).root
+        with contextlib.suppress(FileNotFoundError, ResultFileError):
+            return read_stored(results / TRIAL_STEP).decode(errors="replace")
+        return ""
 
     async def trouble(self, workflow_id: str) -> str | None:
         """Return what the workflow of the job or of a rollout fails at and retries; None for nothing, or no answer."""
@@ -276,7 +291,12 @@ async def status_of(
 
 
 async def open_job(name: str, jobs_dir: Path) -> Job:
-    """A job that was submitted before. Raises `JobNotFoundError`."""
+    """Return a job that was submitted before. Raises `JobNotFoundError`.
+
+    Args:
+        name: Its name, or JOB/rescored/NAME of one that scores another.
+        jobs_dir: Directory of the jobs.
+    """
     paths = JobPaths.of(jobs_dir, name)
     spec = read_spec(paths)
-    return Job(await Engine.reach(), ids.job_id(name, str(paths.root.parent)), name, paths, spec)
+    return Job(await Engine.reach(), ids.job_id(paths.root.name, str(paths.root.parent)), paths.root.name, paths, spec)

@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -21,13 +20,13 @@ from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.retries import RetryConfig
 from benchflow.contracts.task import Task
 from benchflow.contracts.trial import TrialSpec
-from benchflow.errors import ResultFileError, StackError
+from benchflow.errors import StackError
 from benchflow.host import make_state_private
 from benchflow.jobs.client import Job
 from benchflow.jobs.plan import pack_directory
 from benchflow.jobs.start import Start, start
 from benchflow.jobs.worlds import World, image_digest
-from benchflow.paths import TRIAL_FILE, TRIAL_STEP, JobPaths, StatePaths
+from benchflow.paths import TRIAL_FILE, JobPaths, StatePaths
 from benchflow.planes.environment.fit import check_task_fits
 from benchflow.planes.environment.manifest import read_manifest
 from benchflow.planes.environment.proofs import record_proofs
@@ -41,8 +40,6 @@ from benchflow.tasks import digest_tree, ignored_files, load_task, require_suppo
 
 NO_TASK = "check"
 """The task's id that a world is given where no task was given."""
-
-_POLL_INTERVAL_SEC = 0.2
 
 
 @dataclass(frozen=True)
@@ -81,14 +78,11 @@ def plan_trial(manifest: Path, task_directory: Path | None, sandbox: str, posts:
     return TrialPlan(world, provider.name, directory, task, tuple(posts))
 
 
-async def try_world(
-    plan: TrialPlan, on_update: Callable[[str], None], on_start: Callable[[Job], None] = lambda job: None
-) -> EnvironmentCheck:
+async def try_world(plan: TrialPlan, on_start: Callable[[Job], None] = lambda job: None) -> EnvironmentCheck:
     """Try the world in a job of its own, and record what is known of its copies.
 
     Args:
         plan: The trial.
-        on_update: Called with what is tried now.
         on_start: Called with the job.
 
     Raises:
@@ -106,9 +100,7 @@ async def try_world(
     job = await start(wanted, store)
     on_start(job)
     results = directory.rollout(spec.rollout_name(job.id, 0)).root
-    async for _ in job.watch(_POLL_INTERVAL_SEC):
-        with suppress(FileNotFoundError, ResultFileError):
-            on_update(read_stored(results / TRIAL_STEP).decode())
+    await job.wait()
     found = await asyncio.to_thread(_read, job, results)
     of = {}
     if plan.task is not None and plan.directory is not None:

@@ -30,7 +30,7 @@ from benchflow.jobs.client import Job
 from benchflow.jobs.identity import check_jobs_dir
 from benchflow.jobs.plan import pack_directory
 from benchflow.jobs.start import ANY_RESULT, Start, start
-from benchflow.paths import StatePaths
+from benchflow.paths import RESCORED, StatePaths
 from benchflow.planes.reward.needs import check_scoring
 from benchflow.rescoring.plan import Request, RescoringPlan, plan_rescoring
 from benchflow.rescoring.tasks import FoundTask, Tasks
@@ -92,7 +92,7 @@ async def rescore(
 async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
     """Start the job that scores, or attach to it."""
     request, spec, directory = plan.request, plan.spec, plan.directory
-    check_jobs_dir(directory, plan.job.root / records.DIRECTORY)
+    check_jobs_dir(directory, plan.job.root / RESCORED)
     make_state_private(StatePaths.default())
     store, target = Store.open(), cluster_target()
     if target is not None:
@@ -117,7 +117,7 @@ async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
     )
     packs = {}
     if target is not None:
-        left_out = ("attempts", records.DIRECTORY)
+        left_out = ("attempts", RESCORED)
         for index in pending:
             packs[index] = await pack_directory(plan.rollouts[index].paths.root, store, left_out)
     rescoring = RescoringSpec(

@@ -16,7 +16,7 @@ from benchflow.contracts.job import JobSpec
 from benchflow.contracts.rescoring import GivenRubric, RescoredRollout
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.errors import ConfigError, JobConflictError, ResultFileError
-from benchflow.paths import JobPaths, StatePaths
+from benchflow.paths import RESCORED, JobPaths, StatePaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.provenance import read_own_spec
 from benchflow.rescoring.own_rollouts import read_rollouts
@@ -97,7 +97,7 @@ class RescoringPlan:
     @property
     def directory(self) -> JobPaths:
         """Directory of the job that scores."""
-        return JobPaths.of(self.job.root / records.DIRECTORY, self.name)
+        return JobPaths.of(self.job.root / RESCORED, self.name)
 
     def record(self, rollout: StoredRollout) -> RescoredRollout | None:
         """Read a rollout's new score; None where it has none.
@@ -149,7 +149,7 @@ async def plan_rescoring(job_dir: Path, request: Request) -> RescoringPlan:
     tasks = Tasks(store, state, request.tasks, take_variables=request.take_variables, allow_code=allowed)
     digests = {ref.name: await asyncio.to_thread(tasks.digest, ref) for ref in spec.tasks}
     digest = short_hash(repr(_what_scores(request, rubric, digests, spec)), 16)
-    records.check_place(job, JobPaths(job.root / records.DIRECTORY))
+    records.check_place(job, JobPaths(job.root / RESCORED))
     name = _check_name(request.name) if request.name is not None else _default_name(request, rubric, digest, job)
     chosen = {index: rollout for index, rollout in indexed.items() if rollout.paths.root in names}
     return RescoringPlan(request, job, spec, indexed, chosen, tasks, digests, rubric, digest, name)

@@ -12,12 +12,11 @@ from pydantic import ValidationError
 
 from benchflow.contracts.rescoring import Change, MeanChange, OutcomeCounts, RescoredRollout, Rescoring
 from benchflow.contracts.rollout import RewardKind
-from benchflow.paths import JobPaths, RolloutPaths
+from benchflow.paths import RESCORED, JobPaths, RolloutPaths
 from benchflow.results.write import write_json
 from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored, require_directory
 
-DIRECTORY = "rescored"
 DELIVERED = "delivered"
 """Directory of a result that another host has made, with the new scores to be moved to the stored rollout."""
 
@@ -64,7 +63,7 @@ def count(records: list[RescoredRollout]) -> OutcomeCounts:
 
 def place_of(rollout: RolloutPaths, name: str) -> RolloutPaths:
     """Return the directory of a rollout's new score, laid out as the rollout itself is."""
-    return RolloutPaths(rollout.root / DIRECTORY / name)
+    return RolloutPaths(rollout.root / RESCORED / name)
 
 
 def check_place(rollout: RolloutPaths | JobPaths, place: RolloutPaths | JobPaths) -> None:
@@ -74,7 +73,7 @@ def check_place(rollout: RolloutPaths | JobPaths, place: RolloutPaths | JobPaths
 
 def summary_of(job: JobPaths, name: str) -> Path:
     """Return the file of a scoring's summary."""
-    return job.root / DIRECTORY / f"{name}.json"
+    return job.root / RESCORED / f"{name}.json"
 
 
 def read_record(place: RolloutPaths) -> RescoredRollout | None:

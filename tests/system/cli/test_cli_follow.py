@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import pty
-import select
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from support.command_line import Bench
+from support.reading import Reader, reading
 from support.told_rollouts import Line, end, one_rollout, say
 
 from benchflow.contracts.rollout import Failure
 from benchflow.results.write import put_aside
-from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import append_node
-
-BENCH = [sys.executable, "-m", "benchflow.cli"]
 
 
 @pytest.fixture(autouse=True)
@@ -38,49 +29,8 @@ def jobs(tmp_path: Path) -> Path:
     return tmp_path / "jobs"
 
 
-@contextmanager
-def following(jobs: Path, *options: str, terminal: bool = False) -> Iterator[Reader]:
-    """The command in a process of its own; killed in the end, wherever it is."""
-    ours, theirs = pty.openpty() if terminal else os.pipe()
-    command = [*BENCH, "job", "watch", "j/greet", "--follow", "--jobs-dir", str(jobs), *options]
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
-    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=environment)
-    os.close(theirs)
-    try:
-        yield Reader(process, ours)
-    finally:
-        process.kill()
-        process.communicate()
-        os.close(ours)
-
-
-class Reader:
-    """What a process says. text: so far."""
-
-    def __init__(self, process: subprocess.Popen[bytes], fd: int) -> None:
-        self.process, self._fd, self.text = process, fd, ""
-
-    def until(self, wanted: str) -> None:
-        def is_said() -> bool:
-            while wanted not in self.text and select.select([self._fd], [], [], 0)[0]:
-                assert self._read(), f"it ended without {wanted!r}: {self.text!r}"
-            return wanted in self.text
-
-        asyncio.run(until(is_said))
-
-    def rest(self) -> int:
-        """Read to the end. Returns the exit status."""
-        while self._read():
-            pass
-        return self.process.wait(300)
-
-    def _read(self) -> bool:
-        try:
-            data = os.read(self._fd, 65536)
-        except OSError:
-            return False
-        self.text += data.decode(errors="replace")
-        return bool(data)
+def following(jobs: Path, *options: str, terminal: bool = False) -> AbstractContextManager[Reader]:
+    return reading("job", "watch", "j/greet", "--follow", "--jobs-dir", str(jobs), *options, terminal=terminal)
 
 
 def lasting(monkeypatch: pytest.MonkeyPatch, jobs: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import Bench
+from support.reading import reading
 from support.stored_jobs import Past, store_job, write_task
 
 from benchflow.contracts.rollout import Failure
@@ -83,6 +84,33 @@ def test_scores_that_changed_are_no_failure(bench: Bench, job: Path, tmp_path: P
     assert ran.status == 0, ran.err
     assert "1 rollout:  1 changed · mean reward 0.25 → 1.0" in ran.out
     assert "changed      0.25 → 1.0    kept #0 · oracle" in ran.out
+
+
+@pytest.mark.local
+def test_a_scoring_that_runs_is_shown_and_controlled_as_a_job(bench: Bench, job: Path, tmp_path: Path) -> None:
+    write_task(tmp_path / "changed", "kept", test="sleep 600\n")
+    task = write_task(tmp_path / "tasks", "kept")
+    past = {"kept": Past({None: 0.25}, workspace=lambda value: {"answer": f"{value}\n"})}
+    asyncio.run(store_job([task], tmp_path / "jobs", past, name="second"))
+
+    scoring = ["rescore", "second", "--tasks", "changed", "--trust-workspace", "--name", "mine", "--yes"]
+    with reading(*scoring, terminal=True) as reader:
+        reader.until("0/1")
+        reader.until("verify")
+        listed = {row["job"]: row["state"] for row in bench("job", "list", "--json").json["jobs"]}
+        shown = bench("job", "show", "second/rescored/mine", "--json").json["job"]
+        cancelled = bench("job", "cancel", "second/rescored/mine")
+        assert reader.rest() == 1
+
+    assert listed == {"second/rescored/mine": "running", "second": "finished", "past": "finished"}
+    assert (shown["state"], shown["progress"]["open_count"]) == ("running", 1)
+    assert cancelled.status == 0, cancelled.err
+    assert "cancelled: the" in reader.text
+    watched = bench("job", "watch", "second/rescored/mine", "--json").json
+    assert watched["summary"]["cancelled"] == 1
+    assert [row["job"] for row in bench("job", "list", "--json").json["jobs"]] == ["second", "past"]
+    resumed = bench("job", "resume", "second/rescored/mine")
+    assert resumed.status == 2 and "bench rescore … --name mine" in resumed.err
 
 
 @pytest.mark.parametrize(
