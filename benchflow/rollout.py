@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.config_file import validated
-from benchflow.contracts.activities import Restored
 from benchflow.contracts.branch import BranchConfig
 from benchflow.contracts.config import RolloutConfig
+from benchflow.contracts.rollback import Restored
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.errors import ConfigError, NotRestorableError, RolloutTerminatedError
 from benchflow.jobs import Job, JobPlan, plan_job, submit

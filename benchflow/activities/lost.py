@@ -80,7 +80,8 @@ class LostActivities:
         is_origin = self.context.is_origin(given.origin)
         with storage_errors(paths.root):
             if is_origin:
-                found = await asyncio.to_thread(find_result, paths, rollout, lost)
+                is_restart = spec is not None and spec.restart is not None
+                found = await asyncio.to_thread(find_result, paths, rollout, lost, is_restart=is_restart)
                 if found is not None:
                     return outcome_of(found, lost.index).model_copy(update={"directory": str(paths.root)})
             if lost.run_id and (delivered := await self._delivered(rollout, lost)) is not None:

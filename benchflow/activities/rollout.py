@@ -26,8 +26,6 @@ from benchflow.contracts.activities import (
     SoftVerifyInput,
     StepInput,
     TreeInput,
-    UndoInput,
-    Undone,
     VerifyInput,
 )
 from benchflow.contracts.checkpoint import Checkpoint
@@ -36,6 +34,7 @@ from benchflow.contracts.failures import failure_of
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rescoring import AgentlessScore
 from benchflow.contracts.reward import VerifyResult
+from benchflow.contracts.rollback import UndoInput, Undone
 from benchflow.contracts.rollout import TurnResult
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.contracts.scoring import AgentlessInput

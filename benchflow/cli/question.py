@@ -15,8 +15,8 @@ from benchflow.cli.command import Command, Json, Trust, Yes
 
 if TYPE_CHECKING:
     from benchflow.cli.rollout import Chosen
-    from benchflow.contracts.activities import Restored
     from benchflow.contracts.reward import VerifyResult
+    from benchflow.contracts.rollback import Restored
     from benchflow.contracts.rollout import Answer, Question
 
 app = typer.Typer(
@@ -236,13 +236,11 @@ async def _go_back(chosen: Chosen, node: str) -> Restored:
 async def _restart(chosen: Chosen, node: str) -> Restored:
     """Start a rollout again that has ended, from a node."""
     from benchflow.cli.resume import plan_again
-    from benchflow.contracts.activities import Restored
     from benchflow.jobs.rollback import roll_back_ended
 
     jobs_dir = chosen.job.root.parent
     plan = plan_again(chosen.job.root.name, jobs_dir, concurrency=None, context_root=None, preflight=False)
-    undone = await roll_back_ended(plan, chosen.index, node)
-    return Restored(rollout=chosen.id, node=node, undone=undone)
+    return await roll_back_ended(plan, chosen.index, node)
 
 
 async def _look(chosen: Chosen) -> VerifyResult:

@@ -192,49 +192,6 @@ class ReleaseInput(Model):
     """A sandbox there that is about to wait for its children: others may have its slot meanwhile."""
 
 
-class UndoInput(Model):
-    """What a rollout has done since a state that it is put back to. label: of this time.
-
-    node: that state; steps: those after it, the one under way included, and undone: where they led; chains: of the
-    children that began since, and untold: those of whose models nothing is known. interrupted: the step under way.
-    sandbox: where all this was, if there is anything of it.
-    """
-
-    spec: RolloutSpec
-    sandbox: SandboxRef | None
-    label: str
-    node: str
-    steps: list[Step]
-    undone: list[str]
-    chains: list[str] = []
-    untold: list[str] = []
-    interrupted: Step | None = None
-    session: AgentSession | None = None
-
-
-class Undone(Model):
-    """used: in the turn under way, and by children of whom nothing was known. directory: where what was written lies
-    now, in the rollout's own.
-    """
-
-    used: Usage | None = None
-    directory: str
-
-
-class Restore(Model):
-    """A wish to go back to the state of a node."""
-
-    node: str
-
-
-class Restored(Model):
-    """rollout: which of a tree's; node: where it is again; undone: the nodes that are not its own any more."""
-
-    rollout: str
-    node: str
-    undone: list[str]
-
-
 class DecideInput(Model):
     """What a user's policy is asked at a node. tree: as far as the rollout knows it, from the root to below itself;
     steps_left: that it may still run; most: children that the whole tree may have. agent: that is to run them.
@@ -326,6 +283,9 @@ class ReportInput(Model):
     is_frozen: bool = False
     """Whether the sandbox has to stay frozen, so that nothing can be collected in it."""
 
+    keeps_result: bool = False
+    """Whether a result that is there stays: that of a rollout which had ended, and of which nothing was undone."""
+
     started_at: float
     generations: int = 1
 
@@ -333,6 +293,8 @@ class ReportInput(Model):
 class ReportResult(Model):
     directory: str | None = None
     pack: ArtifactRef | None = None
+    is_kept: bool = False
+    """Whether nothing was written, since the earlier result stays."""
 
 
 class VerifyInput(Model):

@@ -20,7 +20,7 @@ from benchflow.contracts.modes import JobMode
 from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.rescoring import RescoringSpec, StoredRef
 from benchflow.contracts.retries import RetryConfig
-from benchflow.contracts.rollout import Failure, Phase, Question, RolloutOutcome
+from benchflow.contracts.rollout import Failure, Phase, Question, Rollback, RolloutOutcome
 from benchflow.contracts.settings import RunSettings
 from benchflow.contracts.slots import PooledAccount
 from benchflow.contracts.trial import TrialSpec
@@ -364,6 +364,8 @@ class RolloutProgress(Model):
     attempt: int = 1
     chain: str = ""
     question: Question | None = None
+    rollback: Rollback | None = None
+    """The last roll-back that was carried out."""
 
 
 class SetConcurrency(Model):

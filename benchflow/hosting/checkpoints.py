@@ -7,15 +7,15 @@ the next attempt, or by the reaper once the root of the tree is over.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from benchflow.checkpoints import capture, world_digests
-from benchflow.contracts.activities import CheckpointInput, UndoInput, Undone
+from benchflow.contracts.activities import CheckpointInput
 from benchflow.contracts.checkpoint import Checkpoint, SessionLayer
 from benchflow.contracts.ids import cut, short_hash, slug
+from benchflow.contracts.rollback import UndoInput, Undone
 from benchflow.contracts.rollout import AgentSession, Usage, total
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import BenchFlowError
@@ -26,10 +26,20 @@ from benchflow.hosting.kept import Kept, read_kept, remove_layers, write_kept
 from benchflow.hosting.portable import packed
 from benchflow.hosting.session_files import keep_journals
 from benchflow.hosting.verifier_files import remove_verifiers
-from benchflow.paths import RESCORED
+from benchflow.paths import RolloutPaths
 from benchflow.planes.agent.acp.connect import session_rung
-from benchflow.results.undoing import mark_undone_calls, put_undone_aside, undone_place, used_by_children
+from benchflow.results.undoing import (
+    mark_undone_calls,
+    put_ended_aside,
+    put_undone_aside,
+    undone_place,
+    used_by_children,
+)
 from benchflow.store import write_atomic
+from benchflow.stored_files import read_stored
+
+UNDONE = "undone.json"
+"""File of what was undone at one time: an `Undone`."""
 
 
 def checkpoint_id(stack: str, run_id: str, node: str, sandbox: str) -> str:
@@ -163,13 +173,14 @@ def _size(file: Path) -> int:
 async def undo(rollout: Hosted, work: UndoInput) -> Undone:
     """Put aside what the rollout has written since a checkpoint. Nothing runs in its sandbox any more."""
     paths = await asyncio.to_thread(rollout.make_results_directory)
-    place = undone_place(paths, work.label)
-    # Known only until something is put aside.
-    noted = place.root / "undone.json"
-    if not noted.exists():
+    label, undone = await asyncio.to_thread(_find_label, paths, work)
+    place = undone_place(paths, label)
+    if undone is None:
+        # Known only until something is put aside.
         used = [*await _interrupted(rollout, work), *await asyncio.to_thread(used_by_children, paths, work.untold)]
-        undone = Undone(used=total(used), directory=str(place.root.relative_to(paths.root)))
-        write_atomic(noted, undone.model_dump_json().encode())
+        directory = str(place.root.relative_to(paths.root))
+        undone = Undone(used=total(used), directory=directory, run_id=work.run_id)
+        write_atomic(place.root / UNDONE, undone.model_dump_json().encode())
     # The gateway reads the record again when the rollout is back.
     await rollout.model.forget()
     if work.sandbox is not None:
@@ -177,18 +188,36 @@ async def undo(rollout: Hosted, work: UndoInput) -> Undone:
         await asyncio.to_thread(keep_journals, rollout.sessions, episode, place.sessions, rollout.redact)
 
     def put_aside() -> None:
-        if paths.result.exists():
-            # It had ended, and may have been scored again.
-            place.root.mkdir(parents=True, exist_ok=True)
-            scored_again = paths.root / RESCORED
-            if os.path.lexists(scored_again):
-                scored_again.replace(place.root / RESCORED)
-            paths.result.replace(place.result)
-        mark_undone_calls(paths.model_calls, work.undone, work.label)
-        put_undone_aside(paths, work.label, undone=work.undone, steps=work.steps, chains=work.chains)
+        spec = rollout.spec.model_copy(update={"restart": None})
+        put_ended_aside(paths, label, {"run_id": work.run_id, "generation": 0} | spec.model_dump(mode="json"))
+        mark_undone_calls(paths.model_calls, work.undone, label)
+        put_undone_aside(paths, label, undone=work.undone, steps=work.steps, chains=work.chains)
 
-    await asyncio.to_thread(put_aside)
-    return Undone.model_validate_json(noted.read_bytes())
+    moving = asyncio.create_task(asyncio.to_thread(put_aside))
+    try:
+        await asyncio.shield(moving)
+    except asyncio.CancelledError:
+        # Whoever reports after this activity has to find all of it moved, or nothing.
+        await asyncio.wait([moving])
+        raise
+    return undone
+
+
+def _find_label(paths: RolloutPaths, work: UndoInput) -> tuple[str, Undone | None]:
+    """Return the name of the directory for what is undone, and what an earlier attempt of the same run has noted there.
+
+    An earlier run of the rollout may have used the name, and have ended before its roll-back was recorded.
+    """
+    label, number = work.label, 1
+    while True:
+        try:
+            noted = Undone.model_validate_json(read_stored(undone_place(paths, label).root / UNDONE))
+        except FileNotFoundError:
+            return label, None
+        if noted.run_id in ("", work.run_id):
+            return label, noted
+        number += 1
+        label = f"{work.label}-{number}"
 
 
 async def _interrupted(rollout: Hosted, work: UndoInput) -> list[Usage]:

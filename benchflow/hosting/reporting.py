@@ -63,6 +63,8 @@ class HostedReport:
     async def collect_and_write(self) -> ReportResult:
         """Collect what lies in the sandbox, then write the result."""
         report, paths = self._report, self._rollout.make_results_directory()
+        if report.keeps_result and paths.result.exists():
+            return ReportResult(is_kept=True)
         warnings = list(report.warnings)
         was_cancelled = report.status == "cancelled"
         limit = AFTER_CANCEL_SEC if was_cancelled else COLLECT_SEC

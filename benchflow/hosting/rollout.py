@@ -21,13 +21,12 @@ from benchflow.contracts.activities import (
     RolloutPlan,
     SoftVerifyInput,
     StepInput,
-    UndoInput,
-    Undone,
     VerifyInput,
 )
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.options import CAPACITY_VARIABLE
 from benchflow.contracts.reward import VerifyResult
+from benchflow.contracts.rollback import UndoInput, Undone
 from benchflow.contracts.rollout import AgentSession, RolloutTree, TurnResult
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.errors import BenchFlowError, HostFullError

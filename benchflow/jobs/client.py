@@ -209,12 +209,12 @@ class Job:
 
     async def fetch(self) -> int:
         """Lay out results that lie in the store (of a cluster). Returns how many rollouts were fetched."""
-        here = {result.workflow_id for result in self.results()}
+        here = {result.workflow_id: result.run_id for result in self.results()}
         store = Store.open()
         fetched = 0
         for index in self.spec.indices if not self.engine.target.embedded else ():
             rollout = self.spec.rollout_id(self.id, index)
-            if rollout in here:
+            if rollout in here and not await self._has_ended_again(rollout, here[rollout]):
                 continue
             # Raises if the server can't say: a rollout that has reported must not be taken for one to be run again.
             ref = await find_pack(self.engine.client, rollout)
@@ -224,6 +224,8 @@ class Job:
             with tempfile.TemporaryDirectory() as scratch:
                 pack = Path(scratch) / "rollout.tar"
                 await store.fetch(ref, pack)
+                if rollout in here:
+                    await asyncio.to_thread(put_aside, RolloutPaths(target))
                 await asyncio.to_thread(_lay_out, pack, target)
             fetched += 1
         written = await self._write_lost()
@@ -232,6 +234,17 @@ class Job:
         if fetched or written or (is_over and not (self.engine.target.embedded and self.directory.summary.exists())):
             self.summarize()
         return fetched
+
+    async def _has_ended_again(self, rollout: str, run_id: str | None) -> bool:
+        """Return whether a rollout was rolled back after the end that is here, and has ended again since."""
+        if self.spec.run.keep != "checkpoints":
+            return False
+        try:
+            description = await self.engine.client.get_workflow_handle(rollout).describe()
+        except RPCError as error:
+            require_not_found(error)
+            return False
+        return description.run_id != run_id and description.status != WorkflowExecutionStatus.RUNNING
 
     async def _write_lost(self) -> int | None:
         """Write the rows that a job that is over could not write itself. Returns how many; None for one that is not."""

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import Any
 
-from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
 from temporalio.service import RPCError
 
 from benchflow.contracts import ids, names
-from benchflow.contracts.activities import Restore, Restored
 from benchflow.contracts.ended import Restart
 from benchflow.contracts.error_limit import ErrorLimit
-from benchflow.contracts.rollout import RolloutResult
-from benchflow.errors import NotRestorableError, ServerUnavailableError
-from benchflow.executions import last_poll, require_not_found
+from benchflow.contracts.failures import error_of
+from benchflow.contracts.rollback import Restore, Restored
+from benchflow.contracts.rollout import Rollback, RolloutOutcome, RolloutResult
+from benchflow.errors import NotRestorableError, ServerUnavailableError, StackError
+from benchflow.executions import last_poll, read_outcome, require_not_found
 from benchflow.host import host_id
 from benchflow.hosting.kept import recall
+from benchflow.jobs.client import Job
 from benchflow.jobs.engine import Engine
 from benchflow.jobs.plan import JobPlan
-from benchflow.jobs.start import ANY_RESULT, Start, start
+from benchflow.jobs.start import ANY_RESULT, Start, check_host, start
 from benchflow.paths import StatePaths
 from benchflow.provenance import read_own_spec
 from benchflow.store import Store
 from benchflow.temporal import cluster_target
-from benchflow.trajectories.growth import chain_of
 from benchflow.trajectories.stored import load_tree, read_model
 from benchflow.workflows.options import host_queue
+
+_LOOK_EVERY_SEC = 0.3
 
 
 async def put_back(client: Client, rollout: str, node: str) -> Restored:
@@ -50,39 +61,40 @@ async def put_back(client: Client, rollout: str, node: str) -> Restored:
     return said
 
 
-async def roll_back_ended(plan: JobPlan, index: int, node: str) -> list[str]:
+async def roll_back_ended(plan: JobPlan, index: int, node: str) -> Restored:
     """Start a rollout again, which has ended, from a node of its own. Its job runs again for it.
+
+    Returns once the world is as it was.
 
     Args:
         plan: Its job, planned again.
         index: Of the rollout.
         node: Of its own branch path, with a checkpoint.
 
-    Returns:
-        The nodes of its own that are undone.
-
     Raises:
         NotRestorableError: There is no checkpoint of this node any more, its host is away, or the job runs.
+        BenchFlowError: As `submit`, or the error that ended the rollout before it was rolled back.
     """
     spec = read_own_spec(plan.directory)
     rollout, paths = spec.rollout_id(plan.id, index), plan.directory.rollout(spec.rollout_name(plan.id, index))
     if spec.run.keep != "checkpoints":
         raise _not_restorable(rollout, node, "it has ended, and its checkpoints are gone with it")
-    result, tree = read_model(RolloutResult, paths.result), load_tree(paths.root).tree
-    own = {one.id: one for one in tree.nodes}
-    if node not in own or own[node].checkpoint is None:
-        have = ", ".join(one.id for one in tree.nodes if one.checkpoint is not None)
+    result, here = read_model(RolloutResult, paths.result), await asyncio.to_thread(host_id, StatePaths.default())
+    # One that its job has lost names no host, and may have kept what it had before.
+    host = str(result.sandbox.get("host") or here)
+    if host == here:
+        kept = [one.node for one in (await recall(StatePaths.default(), rollout)).retained]
+    else:
+        kept = [one.id for one in load_tree(paths.root).tree.nodes if one.checkpoint is not None]
+    if node not in kept:
+        have = ", ".join(kept)
         raise _not_restorable(rollout, node, f"there is no checkpoint of it; those that have one: {have or 'none'}")
-    host, checkpoint = str(result.sandbox.get("host")), own[node].checkpoint
 
     async def check(engine: Engine) -> list[str]:
-        if host != await asyncio.to_thread(host_id, StatePaths.default()):
-            if cluster_target() is None or await last_poll(engine.client, host_queue(host)) is None:
-                raise _not_restorable(rollout, node, f"the host of its checkpoints, {host}, does not answer")
-            return []
-        ended = await recall(StatePaths.default(), rollout)
-        if checkpoint not in {one.id for one in ended.retained}:
-            raise _not_restorable(rollout, node, f"its checkpoint {checkpoint} was removed")
+        if cluster_target() is None:
+            await check_host(plan)
+        if host != here and (cluster_target() is None or await last_poll(engine.client, host_queue(host)) is None):
+            raise _not_restorable(rollout, node, f"the host of its checkpoints, {host}, does not answer")
         return []
 
     restart = Restart(node=node, queue=host_queue(host))
@@ -104,8 +116,39 @@ async def roll_back_ended(plan: JobPlan, index: int, node: str) -> list[str]:
     )
     if job.attached:
         raise _not_restorable(rollout, node, "it has ended, and its job still runs: wait for the job's end")
-    path = [one.id for one in tree.nodes if not chain_of(one.id)]
-    return path[path.index(node) + 1 :]
+    done = await _first_rollback(job, rollout, result.run_id)
+    return Restored(rollout=rollout, node=done.node, undone=done.undone)
+
+
+async def _first_rollback(job: Job, rollout: str, before: str | None) -> Rollback:
+    """Wait until a rollout that is started again was rolled back. before: the run of its workflow that had ended."""
+    async with contextlib.aclosing(job.watch(_LOOK_EVERY_SEC)) as updates:
+        async for _ in updates:
+            if (done := await _rollback_of(job, rollout, before)) is not None:
+                return done
+    if (done := await _rollback_of(job, rollout, before)) is not None:
+        return done
+    handle: WorkflowHandle[Any, RolloutOutcome] = job.engine.client.get_workflow_handle(
+        rollout, result_type=RolloutOutcome
+    )
+    try:
+        outcome, _ = await read_outcome(handle)
+    except WorkflowFailureError:
+        outcome = None
+    if outcome is not None and outcome.error is not None:
+        raise error_of(outcome.error)
+    raise StackError(f"{rollout} was ended before it was rolled back", remedy="roll it back again")
+
+
+async def _rollback_of(job: Job, rollout: str, before: str | None) -> Rollback | None:
+    """Return the roll-back with which a further run of a rollout begins, once that was carried out."""
+    try:
+        description = await job.engine.client.get_workflow_handle(rollout).describe()
+    except RPCError as error:
+        require_not_found(error)
+        return None
+    progress = await job.rollout_progress(rollout) if description.run_id != before else None
+    return progress.rollback if progress is not None else None
 
 
 def _not_restorable(rollout: str, node: str, why: str) -> NotRestorableError:

@@ -91,15 +91,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = (), asks: bool = False
     make_state_private(paths)
     target = cluster_target()
     if target is None:
-        await get_provider(plan.config.sandbox).check()
-        here = secrets.Secrets(os.environ, "in this environment")
-        for _, task in plan.tasks:
-            here.check(task)
-            if plan.config.judge.base_url is None:
-                here.check_judges(check_scoring(task, plan.config.judge, plan.config.allow_code), task)
-        given = secrets.Secrets({**os.environ, **plan.values}, "in this environment")
-        for agent in plan.config.agents:
-            given.check_agent(agent)
+        await check_host(plan)
     else:
         check_reach(store, target.is_loopback)
     branch = plan.config.branch
@@ -118,6 +110,19 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = (), asks: bool = False
         ),
         store,
     )
+
+
+async def check_host(plan: JobPlan) -> None:
+    """Raise the typed error of what this host and this environment do not have of what a job needs."""
+    await get_provider(plan.config.sandbox).check()
+    here = secrets.Secrets(os.environ, "in this environment")
+    for _, task in plan.tasks:
+        here.check(task)
+        if plan.config.judge.base_url is None:
+            here.check_judges(check_scoring(task, plan.config.judge, plan.config.allow_code), task)
+    given = secrets.Secrets({**os.environ, **plan.values}, "in this environment")
+    for agent in plan.config.agents:
+        given.check_agent(agent)
 
 
 async def start(wanted: Start, store: Store) -> Job:

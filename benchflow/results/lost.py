@@ -24,12 +24,19 @@ def lost_spec(spec: JobSpec, job_id: str, origin: Origin, lost: LostRollout, *, 
     return rollout.model_copy(update={"attempt": max(1, lost.attempt)})
 
 
-def find_result(paths: RolloutPaths, workflow_id: str, lost: LostRollout) -> RolloutResult | None:
-    """Return the result of a lost rollout if its workflow wrote one; None for none, and for that of another attempt."""
+def find_result(
+    paths: RolloutPaths, workflow_id: str, lost: LostRollout, *, is_restart: bool = False
+) -> RolloutResult | None:
+    """Return the result of a lost rollout if its workflow wrote one; None for none, and for that of another attempt.
+
+    is_restart: it had ended, and was to be rolled back. A result that is there stays: nothing of it was undone.
+    """
     try:
         result = RolloutResult.model_validate_json(read_stored(paths.result))
     except (FileNotFoundError, NotADirectoryError, ValueError, ResultFileError):
         return None
+    if is_restart and result.workflow_id == workflow_id:
+        return result
     return result if is_of(result, workflow_id, lost) else None
 
 
@@ -108,7 +115,7 @@ def write_missing(
         The result: the one written now, or the one that its workflow wrote.
     """
     rollout, paths = lost_paths(origin, job_id, lost.index, spec)
-    found = find_result(paths, rollout, lost)
+    found = find_result(paths, rollout, lost, is_restart=spec is not None and spec.restart is not None)
     if found is not None:
         return found
     if spec is not None:

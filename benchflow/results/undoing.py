@@ -12,11 +12,13 @@ import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchflow.contracts.rollout import Step, Usage
 from benchflow.disk_writes import write_all
 from benchflow.errors import ResultFileError
-from benchflow.paths import RolloutPaths, state_label
+from benchflow.paths import RESCORED, RolloutPaths, state_label
+from benchflow.results.write import write_json
 from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 from benchflow.trajectories.journal import read_journal
@@ -29,6 +31,30 @@ _BODY = b', "request'
 def undone_place(paths: RolloutPaths, label: str) -> RolloutPaths:
     """Where what was undone at that time lies, laid out as a rollout is."""
     return RolloutPaths(paths.root / "rollbacks" / label)
+
+
+def put_ended_aside(paths: RolloutPaths, label: str, config: dict[str, Any]) -> None:
+    """Move what belongs to the end of a rollout, if it had ended: its result, its other scores, what was collected.
+
+    The result goes first: as long as it is there, nothing was undone.
+
+    Args:
+        paths: The rollout's.
+        label: Name of the roll-back.
+        config: Content of its `config.json` from now on: what is there is of another run of its workflow.
+    """
+    target = undone_place(paths, label)
+    if paths.result.exists():
+        with storage_errors(target.root):
+            target.root.mkdir(parents=True, exist_ok=True)
+            paths.result.replace(target.result)
+    if not target.result.exists():
+        return
+    # The journals are those of all sessions, of which some go on.
+    collected = [each for each in _entries(paths.agent) if each != paths.sessions]
+    for source in (paths.root / RESCORED, *collected, paths.artifacts, paths.environment / "logs"):
+        _move(source, paths.root, target.root)
+    write_json(paths.config, config)
 
 
 def put_undone_aside(
@@ -105,12 +131,12 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _move(source: Path, root: Path, target: Path) -> None:
-    if not source.exists():
+    if not os.path.lexists(source):
         return
     place = target / source.relative_to(root)
     with storage_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
-        if place.is_dir():
+        if place.is_dir() and not place.is_symlink():
             # Of a move that a crash has cut short, nothing was lost: it is one rename.
             shutil.rmtree(place)
         source.replace(place)

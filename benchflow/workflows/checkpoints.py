@@ -15,11 +15,12 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
-    from benchflow.contracts.activities import CheckpointInput, ReleaseInput, Restored, UndoInput, Undone
+    from benchflow.contracts.activities import CheckpointInput, ReleaseInput
     from benchflow.contracts.branch import ChildOutcome
     from benchflow.contracts.checkpoint import Checkpoint
     from benchflow.contracts.ended import EndedState, Restart, RetainInput
     from benchflow.contracts.failures import failure_of
+    from benchflow.contracts.rollback import Restored, UndoInput, Undone
     from benchflow.contracts.rollout import Failure, Rollback, Usage, total
     from benchflow.errors import NotRestorableError
     from benchflow.workflows import options
@@ -201,6 +202,13 @@ class Restores:
         """Return whether a roll-back was carried out, and the rollout has its sandbox again."""
         return len(self._state.rollbacks) >= number and self._state.sandbox is not None
 
+    def note_undone(self, undone: Undone) -> None:
+        """Note that what had to be undone before the rollout starts again is, and where it lies."""
+        state = self._state
+        if state.is_restarting:
+            state.rollbacks[-1] = state.rollbacks[-1].model_copy(update={"directory": undone.directory})
+        state.is_restarting = False
+
     def result(self, number: int) -> Restored:
         """Return what a roll-back that was carried out has reverted."""
         done = self._state.rollbacks[number - 1]
@@ -237,7 +245,6 @@ class Restores:
     async def after_end(self, restart: Restart) -> RestorePoint:
         """Return where the rollout starts again that had ended. Until its sandbox is restored, it stays as it ended."""
         state, node = self._state, restart.node
-        state.is_restarting = True
         try:
             state.recall(await on_host(restart.queue, names.RECALL, state.spec.id, EndedState))
         except HostLost:
@@ -297,6 +304,7 @@ class Restores:
             untold=[*(outcome.chain for outcome in gone if outcome.used is None), *state.pending],
             interrupted=next(iter(steps[len(state.steps) :]), None),
             session=state.session,
+            run_id=state.run_id,
         )
 
     def _reverted_usage(self, checkpoint: Checkpoint, gone: Sequence[ChildOutcome]) -> list[Usage]:

@@ -80,12 +80,16 @@ class Ending:
             is_frozen=is_frozen,
             started_at=self._started.timestamp(),
             generations=state.provisions,
+            keeps_result=state.is_restarting,
         )
-        if state.is_restarting:
-            # A roll-back after its end that is not carried out leaves the result as it was.
-            report, unwritten = ReportResult(directory=f"{spec.origin.job_dir}/{spec.name}"), state.error
+        if state.is_restarting and state.sandbox is None:
+            report, unwritten = ReportResult(is_kept=True), None
         else:
             report, unwritten = await self._report(least)
+        if report.is_kept:
+            # A roll-back after its end that is not carried out leaves the result as it was.
+            report = report.model_copy(update={"directory": f"{spec.origin.job_dir}/{spec.name}"})
+            unwritten = unwritten or state.error
         # What raises from now on leaves no trace in the result: it is written.
         status, error = least.status, state.error or unwritten
         if unwritten is not None and rewards is not None:
@@ -97,7 +101,7 @@ class Ending:
             self._phases.enter("teardown")
         retained = [*state.retained, *state.release_at_end]
         if state.keeps_checkpoints:
-            if not state.is_restarting:
+            if not report.is_kept:
                 await self._try_twice(lambda: retain(state, lost=lost))
         elif spec.branch is None or state.is_cancelled:
             # A child that was cancelled hands nothing to its parent.
@@ -197,8 +201,10 @@ class Ending:
         if not self._state.keeps_checkpoints:
             return tree.without_checkpoints()
         # Those of its children go.
-        own = set(self._state.path())
-        nodes = [node if node.id in own else node.model_copy(update={"checkpoint": None}) for node in tree.nodes]
+        own = {checkpoint.id for checkpoint in self._state.retained}
+        nodes = [
+            node if node.checkpoint in own else node.model_copy(update={"checkpoint": None}) for node in tree.nodes
+        ]
         return tree.model_copy(update={"nodes": nodes})
 
     async def _write(self, report: ReportInput) -> tuple[ReportResult, Failure | None]:
@@ -210,6 +216,11 @@ class Ending:
             try:
                 return await self._execute_report(report), None
             except (asyncio.CancelledError, Exception) as error:
+                if report.keeps_result:
+                    if self._is_hurried and not was_hurried:
+                        continue
+                    # Only the sandbox's host knows whether something was undone.
+                    return ReportResult(is_kept=True), failure_from(error, "report")
                 if report.sandbox is not None:
                     workflow.logger.warning("report on the sandbox's host failed: %s", error.__cause__ or error)
                     cancelled = is_cancelled_exception(error)

@@ -19,12 +19,13 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
-    from benchflow.contracts.activities import Restore, Restored, RolloutPlan, Undone, VerifyInput
+    from benchflow.contracts.activities import RolloutPlan, VerifyInput
     from benchflow.contracts.branch import ChildOutcome
     from benchflow.contracts.job import RolloutProgress, RolloutSpec
     from benchflow.contracts.rescoring import AgentlessScore
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rewards import first_failure, is_worth_scoring, leads_on
+    from benchflow.contracts.rollback import Restore, Restored, Undone
     from benchflow.contracts.rollout import Answer, Failure, RolloutOutcome, Step, StepOutcome, TurnResult
     from benchflow.contracts.scoring import AgentlessInput
     from benchflow.contracts.slots import SlotGrant
@@ -72,6 +73,8 @@ class RolloutWorkflow:
         self._ending = Ending(state, self._phases)
         self._in_sandbox: asyncio.Task[None] | None = None
         """The work in the present sandbox."""
+        self._is_reverting = False
+        """Whether what is left of the time after its present start is still to be reverted."""
         self._is_over = False
         """Whether the work has ended, for whatever reason."""
 
@@ -185,6 +188,7 @@ class RolloutWorkflow:
         state = self._state
         while True:
             state.provisions += 1
+            self._is_reverting = start.revert is not None
             self._in_sandbox = asyncio.create_task(self._run_in_sandbox(start))
             try:
                 await self._in_sandbox
@@ -202,8 +206,8 @@ class RolloutWorkflow:
         await self._turns.start_at(start.checkpoint)
         if start.revert is not None:
             limit = self.options.restore_limit_sec
-            await self._sandbox.run(names.UNDO, start.revert, Undone, limit)
-            self._state.is_restarting = False
+            self._restores.note_undone(await self._sandbox.run(names.UNDO, start.revert, Undone, limit))
+            self._is_reverting = False
         await self._run_steps()
         is_resumable = self._branching.is_resumable or self._state.keeps_checkpoints
         await self._checkpoints.release_after_work(is_resumable=is_resumable)
@@ -284,6 +288,7 @@ class RolloutWorkflow:
             attempt=state.spec.attempt,
             chain=state.spec.chain,
             question=state.question,
+            rollback=state.rollbacks[-1] if state.rollbacks and not state.is_restarting else None,
         )
 
     @workflow.signal(name=names.ANSWER)
@@ -328,7 +333,8 @@ class RolloutWorkflow:
     @restore.validator
     def _check_restore(self, wanted: Restore) -> None:
         is_over = self._is_over or self._state.stop is not None
-        self._restores.check(wanted.node, is_over=is_over, has_started=self._in_sandbox is not None)
+        has_started = self._in_sandbox is not None and not self._is_reverting
+        self._restores.check(wanted.node, is_over=is_over, has_started=has_started)
 
     # --- what an operator sees ----------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ class RolloutState:
     """Roll-backs that were carried out."""
 
     is_restarting: bool = False
-    """Whether it had ended, is rolled back, and nothing of its results was undone yet."""
+    """Whether it had ended, is to be rolled back, and nothing of its results is known to be undone."""
 
     reverted_usage: list[Usage] = field(default_factory=list)
     """Model usage of what restores have reverted."""
@@ -143,6 +143,7 @@ class RolloutState:
 
     def __post_init__(self) -> None:
         self.origin, self.origin_steps = self.spec.begins_at
+        self.is_restarting = self.spec.restart is not None
         if self.spec.branch is not None:
             self.steps = list(self.spec.branch.before)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -17,9 +19,10 @@ from benchflow.activities.leftovers import Leftovers
 from benchflow.activities.reaper import Reaper
 from benchflow.cli.app import app
 from benchflow.contracts import ids, names
-from benchflow.contracts.activities import Restore
+from benchflow.contracts.rollback import Restore
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.errors import NotRestorableError, SandboxError
+from benchflow.errors import NotRestorableError, ResultFileError, SandboxError, TaskError
+from benchflow.hosting import checkpoints
 from benchflow.hosting.rollout import HostedRollout
 from benchflow.testing.waiting import until
 from benchflow.trajectories.stored import load_tree
@@ -206,7 +209,8 @@ async def test_a_roll_back_after_the_end_that_is_not_carried_out_leaves_all_as_i
     (place / "result.json").write_text(before.model_dump_json(exclude={"trajectory"}))
 
     theatre.hall.start_error = SandboxError("it is broken")
-    assert (await rollback(f"{job.name}/play", "n1", "--jobs-dir", jobs_dir)).exit_code == 0
+    failed = await rollback(f"{job.name}/play", "n1", "--jobs-dir", jobs_dir)
+    assert failed.exit_code == 1 and "it is broken" in failed.stderr
     again = await theatre.results(job)
     assert [(one.run_id, one.reward, one.rollbacks) for one in again] == [(before.run_id, before.reward, [])]
     assert not (place / "rollbacks").exists()
@@ -217,3 +221,80 @@ async def test_a_roll_back_after_the_end_that_is_not_carried_out_leaves_all_as_i
     assert after.error is None and [one.node for one in after.rollbacks] == ["n1"]
     # What was scored is undone, and so is its other score.
     assert (place / "rollbacks" / "1" / "rescored" / "same").is_dir() and not (place / "rescored").exists()
+
+
+async def test_an_ended_rollout_stays_as_it_is_whose_roll_back_cannot_be_planned(theatre: Theatre) -> None:
+    job = await theatre.submit(theatre.stepped(2, final=True), keep="checkpoints")
+    (before,) = await theatre.results(job)
+    read_task = HostedRollout.read_task
+
+    async def read_nothing(rollout: HostedRollout) -> None:
+        raise TaskError("it is not there any more", file="task.toml", remedy="restore it")
+
+    theatre.patch.setattr(HostedRollout, "read_task", read_nothing)
+    arguments = (f"{job.name}/play", "n1", "--jobs-dir", str(theatre.root / "jobs"))
+    failed = await rollback(*arguments)
+    assert failed.exit_code != 0 and "it is not there any more" in failed.stderr
+    assert await theatre.results(job) == [before]
+    theatre.patch.setattr(HostedRollout, "read_task", read_task)
+    assert (await rollback(*arguments)).exit_code == 0
+    (after,) = await theatre.results(job)
+    assert after.error is None and [one.node for one in after.rollbacks] == ["n1"]
+
+
+async def test_a_roll_back_waits_for_the_one_before_it(theatre: Theatre) -> None:
+    job = await theatre.submit(theatre.stepped(final=True), keep="checkpoints")
+    (before,) = await theatre.results(job)
+    started = theatre.hall.stubborn_start = asyncio.Event()
+    jobs_dir = str(theatre.root / "jobs")
+    first = asyncio.create_task(rollback(f"{job.name}/play", "n2", "--jobs-dir", jobs_dir))
+    await until(lambda: theatre.hall.starting == 1)
+    second = await rollback(f"{job.name}/play", "n1", "--jobs-dir", jobs_dir)
+    assert second.exit_code == 2 and "it has not begun yet: ask again in a moment" in second.stderr
+    started.set()
+    assert (await first).stdout == "play · oracle is at n2 again; undone: n3\n"
+    (after,) = await theatre.results(job)
+    assert after.error is None and after.run_id != before.run_id
+    assert [(one.node, one.undone) for one in after.rollbacks] == [("n2", ["n3"])]
+
+
+@pytest.mark.parametrize("end", ["fails", "cancelled", "terminated"])
+async def test_an_ended_rollout_has_a_result_however_its_roll_back_ends(theatre: Theatre, end: str) -> None:
+    theatre.options(sweep_every_sec=1, sweep_after_sec=0)
+    job = await theatre.submit(theatre.stepped(final=True), keep="checkpoints")
+    (before,) = await theatre.results(job)
+    place, arguments = Path(str(before.directory)), (f"{job.name}/play", "n1", "--jobs-dir", str(theatre.root / "jobs"))
+    is_moving, may_move, put_undone_aside = threading.Event(), threading.Event(), checkpoints.put_undone_aside
+
+    def put_aside(*given: Any, **more: Any) -> None:
+        is_moving.set()
+        assert may_move.wait(60)
+        if end == "fails":
+            raise ResultFileError("a line is damaged", file="trajectory", remedy="restore it")
+        put_undone_aside(*given, **more)
+
+    theatre.patch.setattr(checkpoints, "put_undone_aside", put_aside)
+    rolling = asyncio.create_task(rollback(*arguments))
+    await until(is_moving.is_set)
+    handle = theatre.context.client.get_workflow_handle(before.workflow_id)
+    if end == "cancelled":
+        await handle.cancel()
+    if end == "terminated":
+        await handle.terminate()
+    may_move.set()
+    # A cancellation may be noticed once it is at that node again.
+    assert (await rolling).exit_code != 0 or end == "cancelled"
+    (failed,) = await theatre.results(job)
+    assert failed.run_id != before.run_id
+    assert failed.status == ("cancelled" if end == "cancelled" else "errored")
+    kept = RolloutResult.model_validate_json((place / "rollbacks" / "1" / "result.json").read_bytes())
+    assert kept.run_id == before.run_id
+
+    theatre.patch.setattr(checkpoints, "put_undone_aside", put_undone_aside)
+    again = await rollback(*arguments)
+    assert again.exit_code == 0, again.stderr
+    (after,) = await theatre.results(job)
+    assert after.error is None and after.reward == before.reward
+    events = load_tree(place).trajectory("n3")
+    assert [event["node"] for event in events if event["type"] == "user_message"] == ["n1", "n2", "n3"]
+    assert RolloutResult.model_validate_json((place / "rollbacks" / "1" / "result.json").read_bytes()) == kept

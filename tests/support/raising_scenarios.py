@@ -18,8 +18,8 @@ from temporalio.client import WorkflowHandle, WorkflowQueryFailedError, Workflow
 from temporalio.service import RPCError
 
 from benchflow.contracts import ids, names
-from benchflow.contracts.activities import Restore
 from benchflow.contracts.job import RolloutProgress
+from benchflow.contracts.rollback import Restore
 from benchflow.contracts.rollout import Answer
 from benchflow.errors import UnsupportedFeatureError
 from benchflow.paths import StatePaths

@@ -8,7 +8,13 @@ from typing import Any
 
 from benchflow.contracts.rollout import Step
 from benchflow.paths import RolloutPaths
-from benchflow.results.undoing import mark_undone_calls, put_undone_aside, undone_place, used_by_children
+from benchflow.results.undoing import (
+    mark_undone_calls,
+    put_ended_aside,
+    put_undone_aside,
+    undone_place,
+    used_by_children,
+)
 from benchflow.trajectories.journal import append_node, read_journal
 
 
@@ -52,6 +58,34 @@ def test_what_belongs_to_a_node_is_moved_and_the_rest_stays(tmp_path: Path) -> N
         assert not paths.child("n2.0").root.exists() and aside.child("n2.0").result.exists()
     # It is gone another way now, under the same names.
     assert append_node(paths.trajectory, "n2", "agent", [{"type": "said", "number": 9}]) == (2, 3)
+
+
+def test_what_was_collected_at_the_end_goes_with_the_result_whenever_a_crash_stops_it(tmp_path: Path) -> None:
+    paths = RolloutPaths(tmp_path)
+    files = {
+        "agent/log",
+        "agent/sessions/1/in",
+        "artifacts/answer",
+        "environment/logs/mail",
+        "rescored/same/result.json",
+    }
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(name)
+    paths.config.write_text('{"run_id": "first"}')
+    put_ended_aside(paths, "1", {"run_id": "second"})
+    assert (tmp_path / "artifacts" / "answer").exists(), "it had not ended"
+    paths.result.write_text("{}")
+    # As an attempt leaves it that ends after its first rename.
+    aside = undone_place(paths, "1")
+    aside.root.mkdir(parents=True)
+    paths.result.replace(aside.result)
+    for _ in range(2):
+        put_ended_aside(paths, "1", {"run_id": "second"})
+        left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+        stays = {"agent/sessions/1/in", "config.json", "rollbacks/1/result.json"}
+        assert left == stays | {f"rollbacks/1/{name}" for name in files - stays}
+        assert json.loads(paths.config.read_text()) == {"run_id": "second"}
 
 
 def test_what_a_sandbox_was_before_anybody_acted_stays_while_a_step_is_left(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ HOST: dict[str, str] = {
     "activities/leftovers.py": _STATE,
     "activities/reaper.py": _STATE,
     "hosting/agent.py": _STATE,
-    "hosting/checkpoints.py": _RESULTS,
     "hosting/clean_room.py": _RESULTS,
     "hosting/host.py": _STATE,
     "hosting/hosted.py": "the state directory, and the directory of a rollout's results",
