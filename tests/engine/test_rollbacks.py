@@ -298,3 +298,21 @@ async def test_an_ended_rollout_has_a_result_however_its_roll_back_ends(theatre:
     events = load_tree(place).trajectory("n3")
     assert [event["node"] for event in events if event["type"] == "user_message"] == ["n1", "n2", "n3"]
     assert RolloutResult.model_validate_json((place / "rollbacks" / "1" / "result.json").read_bytes()) == kept
+
+
+async def test_each_checkpoint_of_the_tree_of_an_ended_rollout_is_one_that_it_has(theatre: Theatre) -> None:
+    theatre.hall.draws = True
+    branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}, "checkpoint": "per_turn", "then": "best"}
+    job = await theatre.submit(theatre.stepped(3, final=True), branch=branch, keep="checkpoints")
+    (before,) = await theatre.results(job)
+    nodes = {node.id: node.checkpoint for node in load_tree(Path(str(before.directory))).tree.nodes}
+    marked = [node for node, checkpoint in nodes.items() if checkpoint is not None]
+    kept = {
+        json.loads(file.read_text())["checkpoint"]["id"] for file in theatre.context.paths.checkpoints.glob("*.json")
+    }
+    assert "n1" in marked and {nodes[node] for node in marked} <= kept
+    for node in reversed(marked):
+        done = await rollback(f"{job.name}/play", node, "--jobs-dir", str(theatre.root / "jobs"))
+        assert done.exit_code == 0, done.stderr
+        (after,) = await theatre.results(job)
+        assert after.error is None and after.rollbacks[-1].node == node

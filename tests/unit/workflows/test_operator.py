@@ -23,6 +23,7 @@ def spec(name: str) -> Any:
         attempt=1,
         name="r",
         branch=None,
+        restart=None,
         begins_at=("n0", 0),
     )
 
