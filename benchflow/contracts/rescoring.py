@@ -230,6 +230,12 @@ class AgentlessScore(Model):
     value: StateValue | None = None
     """The V(s) that its reward is, of a rollout that ended in children."""
 
+    outcome: Outcome | None = None
+    """What became of a stored rollout; None for a world that is tried, and from a worker of an earlier version."""
+
+    rewards: dict[str, float] | None = None
+    """A stored rollout's new rewards. Where `outcome` is set, they alone count: its steps may lead to a child."""
+
     error: Failure | None = None
     """Why it has no reward."""
 

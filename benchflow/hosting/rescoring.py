@@ -93,6 +93,8 @@ class StoredScoring:
             outcomes=outcomes,
             values=state_values(outcomes, aggregate, own=load_aggregate(aggregate)),
             value=record.value,
+            outcome=record.outcome,
+            rewards=record.rewards,
             error=record.error,
             warnings=record.warnings,
         )

@@ -151,6 +151,10 @@ class Ending:
     def _measured(self) -> tuple[dict[str, float] | None, Failure | None]:
         """Return the rewards, or how a verifier failed."""
         state = self._state
+        scored = state.agentless
+        if scored is not None and scored.outcome is not None:
+            failure = combine_steps(state.steps, state.plan.strategy, None)[1] if scored.rewards is None else None
+            return scored.rewards, failure
         if state.value is not None:
             # What a part of the children is worth is no value where the engine, or somebody's wish, ended the others.
             value = None if state.pending and not is_measured(state.error) else state.value.value

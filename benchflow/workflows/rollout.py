@@ -176,6 +176,7 @@ class RolloutWorkflow:
         scored: AgentlessScore = await result_of(
             workflow.start_activity(activity, wanted, result_type=AgentlessScore, **limits)
         )
+        state.agentless = scored
         state.steps, state.outcomes, state.value = scored.steps, scored.outcomes, scored.value
         known = [value for value in scored.values if value.value is not None]
         state.aggregated = {tuple(value.returns.values()): value.value for value in known if value.value is not None}

@@ -12,6 +12,7 @@ from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionBegin
 from benchflow.contracts.ended import EndedState
 from benchflow.contracts.environment import StateSnapshot, unproven_warning
 from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.rescoring import AgentlessScore
 from benchflow.contracts.rewards import first_failure, leads_on
 from benchflow.contracts.rollout import (
     AgentSession,
@@ -50,6 +51,9 @@ class RolloutState:
 
     `rollout` adds those that were run, `branching` those of a child from which the rollout continues.
     """
+
+    agentless: AgentlessScore | None = None
+    """What its scoring without an agent returned. Set by `rollout`."""
 
     agent_failure: Failure | None = None
     """How an agent failed first in its own steps, which need not end it. Changes with `steps`."""
