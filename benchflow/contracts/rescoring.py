@@ -8,7 +8,7 @@ from typing import Literal
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import ChildOutcome, StateValue
 from benchflow.contracts.reward import JudgeRubric, VerifyResult
-from benchflow.contracts.rollout import Failure, RewardKind, StepOutcome
+from benchflow.contracts.rollout import Failure, RewardKind, RolloutResult, StepOutcome
 
 TaskOrigin = Literal["source", "store", "given"]
 """Where a task is taken from: the place it was submitted from, the store, or the directory that was given now."""
@@ -133,6 +133,14 @@ class RescoredRollout(Model):
     error: Failure | None = None
     warnings: list[str] = []
     finished_at: datetime
+
+    stored_finished_at: datetime | None = None
+    """End of the stored result that was scored: a rollback gives the rollout another one. None: of before this field.
+    """
+
+    def is_of(self, result: RolloutResult) -> bool:
+        """Return whether this is a score of that very result, and not of one from before a rollback."""
+        return self.stored_finished_at in (None, result.finished_at)
 
     @property
     def agent_label(self) -> str:

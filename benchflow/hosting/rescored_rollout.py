@@ -315,6 +315,7 @@ class RescoredRolloutWork:
             error=error or (result.error if outcome == "unmeasured" else None),
             warnings=self._warnings + notes,
             finished_at=datetime.now(UTC),
+            stored_finished_at=result.finished_at,
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,9 @@ class StoredScoring:
         await asyncio.to_thread(check_place, stored.paths, place)
         children = await asyncio.to_thread(read_children, stored)
         known = await asyncio.to_thread(read_record, place)
-        if known is None or known.scoring != self._basis.scoring.digest or not known.is_complete:
+        if known is not None and (
+            known.scoring != self._basis.scoring.digest or not known.is_complete or not known.is_of(stored.result)
+        ):
             known = None
         mine = _Scored(stored, known)
         scored.append(mine)
@@ -139,6 +142,7 @@ class StoredScoring:
             outcomes.append(_outcome_of(child, record))
         if known is None:
             mine.record = known = one.record(outcomes, below)
+            await asyncio.to_thread(_require_same, stored)
             await asyncio.to_thread(write_record, place, known)
             await asyncio.to_thread(shutil.rmtree, place.root / UNFINISHED, ignore_errors=True)
         return known
@@ -199,6 +203,18 @@ def _rewards_of(node: Node, record: RescoredRollout | None) -> Mapping[str, obje
     steps = {step.index: step.verify for step in record.steps} if record is not None else {}
     result = steps.get(node.step) if node.step is not None else None
     return {"rewards": result.rewards if result is not None else None}
+
+
+def _require_same(stored: StoredRollout) -> None:
+    """Raise `ResultFileError` where a rollout was rolled back since it was read: its score is one of undone work."""
+    with suppress(JobNotFoundError):
+        if read_rollout(stored.paths.root).result.finished_at == stored.result.finished_at:
+            return
+    raise ResultFileError(
+        "the rollout was rolled back while it was scored",
+        file=str(stored.paths.root),
+        remedy="score it again once it has ended",
+    )
 
 
 def _n_steps(stored: StoredRollout) -> int:

@@ -225,6 +225,7 @@ def _failed(plan: RescoringPlan, rollout: StoredRollout, result: RolloutResult |
         before=stored.rewards,
         error=error,
         finished_at=datetime.now(UTC),
+        stored_finished_at=stored.finished_at,
     )
 
 

@@ -100,7 +100,7 @@ class RescoringPlan:
         return JobPaths.of(self.job.root / RESCORED, self.name)
 
     def record(self, rollout: StoredRollout) -> RescoredRollout | None:
-        """Read a rollout's new score; None where it has none.
+        """Read a rollout's new score; None where it has none, or one of a result from before a rollback.
 
         Raises:
             JobConflictError: The name is another scoring's.
@@ -109,6 +109,8 @@ class RescoringPlan:
         place = records.place_of(rollout.paths, self.name)
         records.check_place(rollout.paths, place)
         found = records.read_record(place)
+        if found is not None and not found.is_of(rollout.result):
+            return None
         if found is not None and found.scoring != self.digest:
             raise JobConflictError(
                 f"{self.name!r} is the name of another scoring of this job",

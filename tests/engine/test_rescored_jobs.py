@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from support.theatre import Theatre
 
+from benchflow.contracts.rollout import RolloutResult
+from benchflow.jobs import Job
 from benchflow.rescoring import Request, rescore
 
 
@@ -24,9 +27,72 @@ async def test_a_rollout_whose_child_cannot_be_scored_has_no_reward_in_the_scori
     assert result.steps[0].verify is not None
     child = Path(str(result.directory)) / "children" / "n1.0"
     (child / "steps" / "s1" / "verifier" / "reward.txt").unlink()
-    scoring = []
+    scoring: list[Job] = []
     (record,) = (await rescore(job.directory.root, Request(name="anew"), on_start=scoring.append)).rollouts
     assert (record.outcome, record.rewards) == ("failed", None)
     (own,) = scoring[0].results()
     assert (own.status, own.rewards) == ("errored", None)
     assert own.error is not None and record.error is not None and own.error.message == record.error.message
+
+
+ROLLS_BACK = """
+import sys
+from pathlib import Path
+from benchflow import VerifyResult
+
+class RollsBack:
+    async def score(self, node):
+        if not (Path({place!r}) / "rollbacks").exists():
+            sys.modules["test_rescored_jobs"].roll_back(Path({place!r}))
+        return VerifyResult(reward=0.25)
+
+quality = RollsBack()
+"""
+"""A rubric that finds its rollout rolled back when it has scored it."""
+
+
+def roll_back(place: Path) -> None:
+    """Change a stored rollout as a rollback after its end does: it has another result, and its new scores are gone."""
+    result = RolloutResult.model_validate_json((place / "result.json").read_bytes())
+    (place / "rollbacks" / "1").mkdir(parents=True)
+    if (place / "rescored").exists():
+        (place / "rescored").rename(place / "rollbacks" / "1" / "rescored")
+    update = {"finished_at": result.finished_at + timedelta(minutes=1), "rewards": {"reward": 0.125}}
+    (place / "result.json").write_text(result.model_copy(update=update).model_dump_json())
+
+
+async def test_a_rollout_that_is_rolled_back_while_it_is_scored_has_no_score(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (result,) = await theatre.results(job := await theatre.submit(theatre.task()))
+    place, rubrics = Path(str(result.directory)), theatre.root / "rubrics"
+    rubrics.mkdir()
+    (rubrics / "rolls_back.py").write_text(ROLLS_BACK.format(place=str(place)))
+    monkeypatch.chdir(rubrics)
+    request = Request(name="anew", rubric="rolls_back:quality")
+
+    (record,) = (await rescore(job.directory.root, request)).rollouts
+    assert record.outcome == "failed" and record.error is not None
+    assert record.error.message == "the rollout was rolled back while it was scored"
+    assert not (place / "rescored" / "anew" / "result.json").exists()
+
+    (record,) = (await rescore(job.directory.root, request)).rollouts
+    assert (record.before, record.rewards) == ({"reward": 0.125}, {"reward": 0.25})
+
+
+async def test_a_score_of_a_result_from_before_a_rollback_does_not_count(theatre: Theatre) -> None:
+    (result,) = await theatre.results(job := await theatre.submit(theatre.task()))
+    (first,) = (await rescore(job.directory.root, Request(name="anew"))).rollouts
+    assert first.before == result.rewards
+    place = Path(str(result.directory))
+    roll_back(place)
+    # As a scoring leaves it that has looked at the result just before.
+    (place / "rollbacks" / "1" / "rescored").rename(place / "rescored")
+    (second,) = (await rescore(job.directory.root, Request(name="anew"))).rollouts
+    assert second.before == {"reward": 0.125}
+
+    # Records of earlier versions, which name no result, count as they did.
+    file = place / "rescored" / "anew" / "result.json"
+    file.write_text(second.model_copy(update={"stored_finished_at": None}).model_dump_json())
+    (third,) = (await rescore(job.directory.root, Request(name="anew"))).rollouts
+    assert third.finished_at == second.finished_at
