@@ -30,7 +30,7 @@ from benchflow.hosting.scoring_basis import ScoringBasis
 from benchflow.planes.reward.needs import scoring_sec
 from benchflow.planes.reward.placement import PUT_SEC
 from benchflow.planes.reward.verify import config_of
-from benchflow.results.rescored import DELIVERED, check_place, place_of, read_record, write_record
+from benchflow.results.rescored import DELIVERED, check_place, deliver, place_of, read_record, write_record
 from benchflow.results.stored_rollouts import StoredRollout, as_its_job_says, read_children, read_rollout
 from benchflow.results.write import set_aside
 from benchflow.trajectories.growth import chain_of, state_values
@@ -115,8 +115,7 @@ class StoredScoring:
         target = Hosted(self._basis.host, self._spec).make_results_directory().root / DELIVERED
         shutil.rmtree(target, ignore_errors=True)
         for one in scored:
-            place = place_of(one.stored.paths, self._basis.scoring.name).root
-            shutil.copytree(place, target / (one.stored.spec.chain or "root"), dirs_exist_ok=True)
+            deliver(one.stored, self._basis.scoring.name, target)
 
     async def _score(self, stored: StoredRollout, before: list[StepScore], scored: list[_Scored]) -> RescoredRollout:
         """Score a rollout of the tree, then its children, and write the record of each. scored: they are added to it.

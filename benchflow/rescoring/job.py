@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
@@ -24,7 +23,7 @@ from benchflow.contracts.retries import RetryConfig
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import Failure, RolloutResult
 from benchflow.contracts.scoring import Scoring
-from benchflow.errors import BenchFlowError, ResultFileError
+from benchflow.errors import BenchFlowError, JobNotFoundError, ResultFileError
 from benchflow.host import make_state_private
 from benchflow.jobs.client import Job
 from benchflow.jobs.identity import check_jobs_dir
@@ -35,7 +34,7 @@ from benchflow.planes.reward.needs import check_scoring
 from benchflow.rescoring.plan import Request, RescoringPlan, plan_rescoring
 from benchflow.rescoring.tasks import FoundTask, Tasks
 from benchflow.results import rescored as records
-from benchflow.results.stored_rollouts import StoredRollout
+from benchflow.results.stored_rollouts import StoredRollout, read_rollout
 from benchflow.secrets import agent_references
 from benchflow.store import Store, check_reach
 from benchflow.temporal import cluster_target
@@ -196,15 +195,9 @@ async def _follow(
 def _lay_out_delivered(plan: RescoringPlan, job: Job, index: int, rollout: StoredRollout) -> None:
     """Move a score that another host has made to where it belongs."""
     delivered = job.directory.root / job.spec.rollout_name(job.id, index) / records.DELIVERED
-    if not delivered.is_dir():
-        return
-    for chain in sorted(path.parent for path in delivered.rglob("result.json")):
-        below = chain.relative_to(delivered)
-        place = records.place_of(rollout.paths if below == Path("root") else rollout.paths.child(str(below)), plan.name)
-        shutil.rmtree(place.root, ignore_errors=True)
-        place.root.parent.mkdir(parents=True, exist_ok=True)
-        chain.rename(place.root)
-    shutil.rmtree(delivered, ignore_errors=True)
+    # Of a result that is gone, or another one now, nothing was scored: said in its place.
+    with suppress(JobNotFoundError, ResultFileError):
+        records.lay_out_delivered(delivered, read_rollout(rollout.paths.root), plan.name)
 
 
 def _failed(plan: RescoringPlan, rollout: StoredRollout, result: RolloutResult | None) -> RescoredRollout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from benchflow.contracts.rescoring import Change, MeanChange, OutcomeCounts, RescoredRollout, Rescoring
 from benchflow.contracts.rollout import RewardKind
 from benchflow.paths import RESCORED, JobPaths, RolloutPaths
+from benchflow.results.stored_rollouts import StoredRollout, read_children
 from benchflow.results.write import write_json
 from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored, require_directory
@@ -87,6 +89,38 @@ def read_record(place: RolloutPaths) -> RescoredRollout | None:
 def write_record(place: RolloutPaths, record: RescoredRollout) -> None:
     """Write a rollout's new score: last, since its file says that all else is there."""
     write_atomic(place.result, record.model_dump_json(indent=2).encode() + b"\n")
+
+
+def deliver(rollout: StoredRollout, name: str, delivered: Path) -> None:
+    """Copy a rollout's new score to where `lay_out_delivered` takes it from."""
+    shutil.copytree(place_of(rollout.paths, name).root, delivered / _delivered_name(rollout), dirs_exist_ok=True)
+
+
+def lay_out_delivered(delivered: Path, rollout: StoredRollout, name: str) -> None:
+    """Move the new scores of a tree from where another host delivered them to their stored rollouts.
+
+    They are looked for by the stored rollouts' own names: a verifier or an agent may have left files of any name.
+    """
+    if not delivered.is_dir():
+        return
+    tree = [rollout]
+    for one in tree:
+        tree += read_children(one)
+    for one in tree:
+        source, place = RolloutPaths(delivered / _delivered_name(one)), place_of(one.paths, name)
+        record = read_record(source)
+        # After a rollback it is the score of an undone run.
+        if record is None or not record.is_of(one.result):
+            continue
+        shutil.rmtree(place.root, ignore_errors=True)
+        place.root.parent.mkdir(parents=True, exist_ok=True)
+        source.root.rename(place.root)
+    shutil.rmtree(delivered, ignore_errors=True)
+
+
+def _delivered_name(rollout: StoredRollout) -> str:
+    # Branch paths have no underscore. Side by side, none moves together with another.
+    return rollout.spec.chain.replace("/", "_") or "root"
 
 
 def read_rescoring(job: JobPaths, name: str) -> Rescoring | None:

@@ -98,7 +98,6 @@ HOST: dict[str, str] = {
     "planes/sandbox/trees.py": "a tree in which nothing runs meanwhile: taken entry by entry, by lstat, into a new one",
     "results/stored_rollouts.py": _RESULTS,
     "hosting/rescoring.py": _RESULTS,
-    "rescoring/job.py": _RESULTS,
     "rescoring/tasks.py": _STATE,
     "rubric.py": _RESULTS,
     "stack.py": _STATE,
