@@ -74,12 +74,18 @@ async def rescore(
     done = plan.complete()
     for number, record in enumerate(done.values(), 1):
         on_update(record, number, len(plan.chosen))
-    pending = {index: rollout for index, rollout in plan.chosen.items() if index not in done}
     failed: dict[int, RescoredRollout] = {}
-    if pending:
+    while pending := {index: rollout for index, rollout in plan.chosen.items() if index not in done}:
         job = await _start(plan, set(pending))
         on_start(job)
-        failed = await _follow(plan, job, pending, on_update)
+        lost = await _follow(plan, job, pending, on_update)
+        if not job.attached or await _was_cancelled(job):
+            failed = lost
+            break
+        # Another request started that job, maybe for fewer rollouts: it says nothing of the others.
+        done = plan.complete()
+    for number, record in enumerate(failed.values(), len(plan.chosen) - len(failed) + 1):
+        on_update(record, number, len(plan.chosen))
     found = await asyncio.to_thread(_summary, plan, failed)
     shown = {rollout.result.rollout_name for rollout in plan.chosen.values()}
     return found.model_copy(update=_summed([one for one in found.rollouts if one.rollout_name in shown]))
@@ -161,10 +167,16 @@ def _variables(plan: RescoringPlan, tasks: Sequence[FoundTask]) -> set[str]:
     return names
 
 
+async def _was_cancelled(job: Job) -> bool:
+    """Return whether a job that is over was cancelled, or can't say so any more."""
+    progress = await job.progress()
+    return progress is None or progress.cancelled
+
+
 async def _follow(
     plan: RescoringPlan, job: Job, pending: Mapping[int, StoredRollout], on_update: OnUpdate
 ) -> dict[int, RescoredRollout]:
-    """Wait for the job, and say of each rollout that it is done. Return records of those that have none."""
+    """Wait for the job, and say of each rollout with a new record that it is done. Return records for the others."""
     before = {index: plan.record(rollout) for index, rollout in pending.items()}
     waiting, n_done = dict(pending), len(plan.chosen) - len(pending)
 
@@ -172,7 +184,8 @@ async def _follow(
         nonlocal n_done
         for index, rollout in list(waiting.items()):
             record = plan.record(rollout)
-            if record is not None and record != before[index]:
+            is_new = record != before[index] and not job.attached
+            if record is not None and (record.is_complete or is_new):
                 del waiting[index]
                 n_done += 1
                 on_update(record, n_done, len(plan.chosen))
@@ -187,8 +200,6 @@ async def _follow(
     for index, rollout in waiting.items():
         result = results.get(job.spec.rollout_id(job.id, index))
         lost[index] = _failed(plan, rollout, result)
-        n_done += 1
-        on_update(lost[index], n_done, len(plan.chosen))
     return lost
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from collections.abc import Awaitable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +14,8 @@ from support.theatre import Theatre
 
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.jobs import Job
-from benchflow.rescoring import Request, rescore
+from benchflow.rescoring import Request, Rescoring, rescore
+from benchflow.testing.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -96,3 +101,68 @@ async def test_a_score_of_a_result_from_before_a_rollback_does_not_count(theatre
     file.write_text(second.model_copy(update={"stored_finished_at": None}).model_dump_json())
     (third,) = (await rescore(job.directory.root, Request(name="anew"))).rollouts
     assert third.finished_at == second.finished_at
+
+
+WAITS = """
+import sys
+from benchflow import VerifyResult
+
+class Waits:
+    async def score(self, node):
+        await sys.modules["test_rescored_jobs"].let_go.wait()
+        return VerifyResult(reward=0.25)
+
+quality = Waits()
+"""
+
+let_go = asyncio.Event()
+
+
+@pytest.fixture
+def waiting(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> Request:
+    """Return a request whose rubric waits until `let_go` is set."""
+    monkeypatch.setattr(sys.modules[__name__], "let_go", asyncio.Event())
+    rubrics = theatre.root / "rubrics"
+    rubrics.mkdir()
+    (rubrics / "waits.py").write_text(WAITS)
+    monkeypatch.chdir(rubrics)
+    return Request(name="anew", rubric="waits:quality")
+
+
+Scorings = tuple[Awaitable[list[Rescoring]], list[Job]]
+
+
+async def attached(root: Path, first: Request, second: Request) -> Scorings:
+    """Start a scoring, and another one while it runs. Return both, and the jobs that the other one starts."""
+    others: list[Job] = []
+    jobs: list[Job] = []
+    scorings = [asyncio.create_task(rescore(root, first, on_start=others.append))]
+    await until(lambda: bool(others))
+    scorings.append(asyncio.create_task(rescore(root, second, on_start=jobs.append)))
+    await until(lambda: bool(jobs))
+    assert jobs[0].attached
+    return asyncio.gather(*scorings), jobs
+
+
+async def test_a_scoring_that_attaches_to_one_of_fewer_rollouts_scores_the_others_too(
+    theatre: Theatre, waiting: Request
+) -> None:
+    job = await theatre.submit(theatre.task("first"), theatre.task("second"))
+    await job.wait()
+    scorings, jobs = await attached(job.directory.root, replace(waiting, include=["first"]), waiting)
+    let_go.set()
+    _, found = await scorings
+    assert [(one.outcome, one.rewards) for one in found.rollouts] == [("changed", {"reward": 0.25})] * 2
+    assert [each.attached for each in jobs] == [True, False]
+
+
+async def test_a_scoring_that_attaches_to_one_that_is_cancelled_starts_nothing(
+    theatre: Theatre, waiting: Request
+) -> None:
+    job = await theatre.submit(theatre.task("first"), theatre.task("second"))
+    await job.wait()
+    scorings, jobs = await attached(job.directory.root, replace(waiting, include=["first"]), waiting)
+    await jobs[0].cancel()
+    _, found = await scorings
+    assert [one.outcome for one in found.rollouts] == ["failed"] * 2
+    assert len(jobs) == 1
