@@ -14,7 +14,7 @@ from benchflow.contracts.reward import LENIENT_VARIABLE, VerifyResult
 from benchflow.contracts.rollout import StepOutcome
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import VerifierConfig
-from benchflow.errors import VerifierError
+from benchflow.errors import BenchFlowError, VerifierError
 from benchflow.host import SlotOwner
 from benchflow.hosting.clean_room import CleanRoom
 from benchflow.hosting.hosted import Hosted
@@ -130,8 +130,14 @@ class StoredStep:
         require_supported(rollout.task, rollout.provider.capabilities())
         rollout.secrets.check(rollout.task)
         await rollout.host.slots.wait(room.name, attempt=0, owner=self.owner)
-        async with room.kept_for_retries():
-            yield await room.open()
+        try:
+            async with room.kept_for_retries():
+                yield await room.open()
+        except Exception as error:
+            # An error that is not ours is a scorer's own, and recorded: no attempt follows that would find the room.
+            if not isinstance(error, BenchFlowError):
+                await room.remove()
+            raise
         await room.remove()
 
     def verifier(self, rollout: Hosted, room: CleanRoom) -> ScriptVerifier:

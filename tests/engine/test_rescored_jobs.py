@@ -10,10 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from support.stored_jobs import write_workspace
 from support.theatre import Theatre
 
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.jobs import Job
+from benchflow.paths import RolloutPaths
 from benchflow.rescoring import Request, Rescoring, rescore
 from benchflow.testing.waiting import until
 
@@ -166,3 +168,27 @@ async def test_a_scoring_that_attaches_to_one_that_is_cancelled_starts_nothing(
     _, found = await scorings
     assert [one.outcome for one in found.rollouts] == ["failed"] * 2
     assert len(jobs) == 1
+
+
+FAILS = """
+from benchflow import VerifyResult
+
+class Fails:
+    async def score(self, node):
+        await node.rollout.workbench.run("look", ["true"])
+        raise ValueError("it is no number")
+
+quality = Fails()
+"""
+
+
+async def test_a_scorer_that_fails_leaves_no_sandbox_and_no_slot(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (result,) = await theatre.results(job := await theatre.submit(theatre.task()))
+    write_workspace(RolloutPaths(Path(str(result.directory))).workspace(None), {})
+    (theatre.root / "fails.py").write_text(FAILS)
+    monkeypatch.chdir(theatre.root)
+    (record,) = (await rescore(job.directory.root, Request(name="anew", rubric="fails:quality"))).rollouts
+    assert record.error is not None and record.error.message == "ValueError: it is no number"
+    assert (theatre.hall.open, theatre.context.slots.taken()) == (set(), [])
