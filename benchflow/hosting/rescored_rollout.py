@@ -22,9 +22,7 @@ from benchflow.contracts.reward import Judge, JudgeSettings, RolloutNode, Verify
 from benchflow.contracts.rewards import combine_steps, is_measured, reaches
 from benchflow.contracts.rollout import Failure, StepOutcome
 from benchflow.contracts.task import Task
-from benchflow.errors import (
-    BenchFlowError,
-)
+from benchflow.errors import BenchFlowError, VerifierError
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.scoring_basis import ScoringBasis
 from benchflow.hosting.stored_judging import CountingJudge, judge_stored, together
@@ -207,7 +205,13 @@ class RescoredRolloutWork:
         name, task, now = outcome.step.name, rollout.task, datetime.now(UTC)
         node = await asyncio.to_thread(node_after, self._stored, outcome, judge, workbench)
         if (scorer := self._basis.scorer()) is not None:
-            return await scorer.score(node)
+            try:
+                return await scorer.score(node)
+            except BaseException as error:
+                if isinstance(error, Exception | asyncio.CancelledError | KeyboardInterrupt):
+                    raise
+                # SystemExit, and what pytest raises to fail a test, would end the worker, and again the next one.
+                raise VerifierError(f"the rubric raised {type(error).__name__}: {error}") from error
         given, config = self._basis.scoring.rubric, config_of(task, name)
 
         async def output() -> VerifyResult:

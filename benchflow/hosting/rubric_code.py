@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol, runtime_checkable
 
 from benchflow.contracts.reward import RolloutNode, VerifyResult
 from benchflow.errors import ConfigError
 
 _OPTION = "--rubric"
+
+_DIRECTORIES: set[Path] = set()
+"""Directories in which this process has looked for rubrics."""
 
 
 @runtime_checkable
@@ -28,23 +32,20 @@ def load_scorer(name: str, root: str) -> Scorer:
     Args:
         name: `module:object`.
         root: Directory in which the module is looked for after the installed ones. The module, and what lies there, is
-            imported anew: it may have changed since this process imported it.
+            imported anew: it may have changed since this process imported it. So is what rubrics of other directories
+            have imported from there, which may have the same names.
 
     Raises:
         ConfigError: It can't be imported, or is no rubric.
     """
     module, _, attribute = name.partition(":")
-    top, below = module.partition(".")[0], Path(root).resolve()
-    is_installed = any(Path(path).resolve() == below for path in sys.path)
+    top, directory = module.partition(".")[0], Path(root).resolve()
+    _DIRECTORIES.add(directory)
+    installed = {Path(path).resolve() for path in sys.path}
     for loaded, content in list(sys.modules.items()):
-        file = getattr(content, "__file__", None)
-        is_named = loaded == top or loaded.startswith(f"{top}.")
-        if (
-            file
-            and top != "benchflow"
-            and (is_named or not is_installed)
-            and Path(file).resolve().is_relative_to(below)
-        ):
+        origin = _import_directory(loaded, content)
+        is_named = origin == directory and loaded.partition(".")[0] == top
+        if (is_named or origin in _DIRECTORIES - installed) and loaded.partition(".")[0] != "benchflow":
             del sys.modules[loaded]
     importlib.invalidate_caches()
     # Last, so that a file of this directory takes the place of no installed module, and not for longer than this
@@ -69,3 +70,13 @@ def load_scorer(name: str, root: str) -> Scorer:
             remedy="name an object, as in: quality = benchflow.Rubric(…)",
         )
     return found
+
+
+def _import_directory(name: str, module: ModuleType) -> Path | None:
+    """Return the directory of the import path in which a module was found; None for one without a file."""
+    file = getattr(module, "__file__", None)
+    if not file:
+        return None
+    path = Path(file).absolute()
+    depth = len(name.split(".")) - (path.name != "__init__.py")
+    return path.parents[depth].resolve() if depth < len(path.parents) else None

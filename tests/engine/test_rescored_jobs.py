@@ -176,19 +176,27 @@ from benchflow import VerifyResult
 class Fails:
     async def score(self, node):
         await node.rollout.workbench.run("look", ["true"])
-        raise ValueError("it is no number")
+        raise {error}
 
 quality = Fails()
 """
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("ValueError('it is no number')", "ValueError: it is no number"),
+        ("SystemExit(3)", "the rubric raised SystemExit: 3"),
+    ],
+    ids=["error", "exit"],
+)
 async def test_a_scorer_that_fails_leaves_no_sandbox_and_no_slot(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch, error: str, message: str
 ) -> None:
     (result,) = await theatre.results(job := await theatre.submit(theatre.task()))
     write_workspace(RolloutPaths(Path(str(result.directory))).workspace(None), {})
-    (theatre.root / "fails.py").write_text(FAILS)
+    (theatre.root / "fails.py").write_text(FAILS.format(error=error))
     monkeypatch.chdir(theatre.root)
     (record,) = (await rescore(job.directory.root, Request(name="anew", rubric="fails:quality"))).rollouts
-    assert record.error is not None and record.error.message == "ValueError: it is no number"
+    assert record.error is not None and record.error.message == message
     assert (theatre.hall.open, theatre.context.slots.taken()) == (set(), [])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchflow.errors import ConfigError
+from benchflow.hosting.rubric_code import load_scorer
 from benchflow.rescoring.rubrics import given_rubric
 
 RUBRIC = "from support.own_rewards import Politeness\nquality = Politeness()\n"
@@ -32,3 +34,32 @@ def test_a_file_of_the_directory_takes_the_place_of_no_installed_module(
     (tmp_path / "colorsys.py").write_text(RUBRIC)
     with pytest.raises(ConfigError, match="has no attribute 'quality'"):
         given_rubric("colorsys:quality")
+
+
+def scorer_of(root: Path) -> str:
+    """Return the words that a rubric of a directory says of itself."""
+    return str(load_scorer("same_name:quality", str(root)).words)  # type: ignore[attr-defined]
+
+
+def test_rubrics_of_two_directories_and_what_they_import_there_may_have_the_same_names(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "same_parts").mkdir(parents=True)
+        (tmp_path / name / "same_parts" / "__init__.py").write_text("")
+        (tmp_path / name / "same_parts" / "words.py").write_text(f"WORDS = {name!r}\n")
+        (tmp_path / name / "same_name.py").write_text(
+            f"from same_parts.words import WORDS\n{RUBRIC}object.__setattr__(quality, 'words', {name!r} + WORDS)\n"
+        )
+    assert [scorer_of(tmp_path / name) for name in ("a", "b", "a")] == ["aa", "bb", "aa"]
+
+
+def test_what_is_installed_below_the_directory_is_not_imported_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / ".venv" / "lib"
+    packages.mkdir(parents=True)
+    (packages / "installed_there.py").write_text("")
+    monkeypatch.syspath_prepend(packages)
+    before = importlib.import_module("installed_there")
+    (tmp_path / "same_name.py").write_text(f"{RUBRIC}object.__setattr__(quality, 'words', 'own')\n")
+    assert scorer_of(tmp_path) == "own"
+    assert sys.modules["installed_there"] is before
