@@ -23,7 +23,7 @@ def run_in_job(work: Callable[[Callable[[Job], None]], Awaitable[R]], screen: Sc
     On a terminal, the board of the job is shown until the command is done.
 
     Args:
-        work: Is given a function that it calls with its job.
+        work: Is given a function that it calls with its job, and with a further one where it needs one.
         screen: Where the Web UI's address and the board are shown.
     """
     from benchflow.cli.report import show_ui
@@ -40,7 +40,14 @@ def run_in_job(work: Callable[[Callable[[Job], None]], Awaitable[R]], screen: Sc
             started.append(job)
             show_ui(job.engine, job.id, screen)
             if screen.is_terminal:
-                boards.append(asyncio.create_task(follow(job, screen, polled(job))))
+                boards.append(asyncio.create_task(show_board(job, boards[-1:])))
+
+        async def show_board(job: Job, earlier: list[asyncio.Task[None]]) -> None:
+            # A terminal has one board at a time.
+            for board in earlier:
+                board.cancel()
+                await asyncio.wait([board])
+            await follow(job, screen, polled(job))
 
         try:
             return await work(show)
