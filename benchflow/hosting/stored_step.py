@@ -13,6 +13,7 @@ from benchflow.contracts.rescoring import Ran
 from benchflow.contracts.reward import LENIENT_VARIABLE, VerifyResult
 from benchflow.contracts.rollout import StepOutcome
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.settings import RunSettings
 from benchflow.contracts.task import VerifierConfig
 from benchflow.errors import BenchFlowError, VerifierError
 from benchflow.host import SlotOwner
@@ -194,4 +195,11 @@ class StoredStep:
 
 def labels_of(run: SlotOwner) -> Callable[[Hosted], dict[str, str]]:
     """Return what labels the rooms of a workflow's run."""
-    return lambda rollout: sandbox_labels(rollout.host.stack, rollout.spec, run, 0)
+
+    def labels(rollout: Hosted) -> dict[str, str]:
+        # The deadline of the scoring is that of a whole tree, and may be months; a room is of one step.
+        limit_sec = min(rollout.spec.run.deadline_sec, RunSettings().deadline_sec)
+        config = rollout.spec.run.model_copy(update={"deadline_sec": limit_sec})
+        return sandbox_labels(rollout.host.stack, rollout.spec.model_copy(update={"run": config}), run, 0)
+
+    return labels

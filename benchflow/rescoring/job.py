@@ -17,12 +17,14 @@ from typing import Any
 from benchflow.contracts import ids
 from benchflow.contracts.error_limit import ErrorLimit
 from benchflow.contracts.failures import failure_of
+from benchflow.contracts.job import RunConfig
 from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.rescoring import RescoredRollout, Rescoring, RescoringSpec
 from benchflow.contracts.retries import RetryConfig
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import Failure, RolloutResult
 from benchflow.contracts.scoring import Scoring
+from benchflow.contracts.settings import RunSettings
 from benchflow.errors import BenchFlowError, JobNotFoundError, ResultFileError
 from benchflow.host import make_state_private
 from benchflow.jobs.client import Job
@@ -131,7 +133,9 @@ async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
         rollouts={index: str(rollout.paths.root) for index, rollout in plan.rollouts.items()},
         packs=packs,
     )
-    run = spec.run.model_copy(update={"sandbox": request.sandbox or spec.run.sandbox})
+    run = spec.run.model_copy(
+        update={"sandbox": request.sandbox or spec.run.sandbox, "deadline_sec": _limit_sec(spec.run)}
+    )
     update = {"name": plan.name, "run": run, "retry": RetryConfig(max_retries=0), "concurrency": request.concurrency}
     update |= {"options": WorkflowOptions.from_environment(os.environ), "rescoring": rescoring}
     return await start(
@@ -148,6 +152,15 @@ async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
         ),
         store,
     )
+
+
+def _limit_sec(run: RunConfig) -> float:
+    """Return the deadline of scoring a rollout, with all children that it may have one after another.
+
+    The job's own deadline is that of an agent, and may be short; no limit at all would have an outage retried forever.
+    """
+    alone_sec = max(run.deadline_sec, RunSettings().deadline_sec)
+    return alone_sec * (1 + (run.branch.max_children if run.branch is not None else 0))
 
 
 def _variables(plan: RescoringPlan, tasks: Sequence[FoundTask]) -> set[str]:

@@ -200,3 +200,15 @@ async def test_a_scorer_that_fails_leaves_no_sandbox_and_no_slot(
     (record,) = (await rescore(job.directory.root, Request(name="anew", rubric="fails:quality"))).rollouts
     assert record.error is not None and record.error.message == message
     assert (theatre.hall.open, theatre.context.slots.taken()) == (set(), [])
+
+
+async def test_a_scoring_has_time_for_a_whole_tree_whatever_the_deadline_of_its_agents_was(theatre: Theatre) -> None:
+    mode = {"kind": "grpo", "n": 2, "at": 1}
+    job = await theatre.submit(theatre.stepped(2, final=True), mode=mode, deadline_sec=600.0)
+    await job.wait()
+    scoring: list[Job] = []
+    await rescore(job.directory.root, Request(name="anew"), on_start=scoring.append)
+    assert job.spec.run.deadline_sec == 600.0 and job.spec.run.branch is not None
+    six_hours, n_rollouts = 6 * 3600, 1 + job.spec.run.branch.max_children
+    assert n_rollouts >= 3
+    assert scoring[0].spec.run.deadline_sec == six_hours * n_rollouts
