@@ -71,7 +71,9 @@ class RolloutActivities:
 
     @activity.defn(name=names.RESCORE)
     async def rescore(self, work: AgentlessInput) -> AgentlessScore:
-        return await StoredScoring(await ScoringBasis.of(self.context, work.spec, work.run_id)).rescore()
+        basis = await ScoringBasis.of(self.context, work.spec, work.run_id)
+        with basis.redacted_errors():
+            return await StoredScoring(basis).rescore()
 
     @activity.defn(name=names.TRY_WORLD)
     async def try_world(self, work: AgentlessInput) -> AgentlessScore:

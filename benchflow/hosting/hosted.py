@@ -126,10 +126,14 @@ class Hosted:
         try:
             yield
         except BenchFlowError as error:
-            error.message = self.redact.cut(error.message)
-            error.log_tail = self.redact.cut(error.log_tail) if error.log_tail else None
-            error.args = (error.message,)
+            self.redact_error(error)
             raise
+
+    def redact_error(self, error: BenchFlowError) -> None:
+        """Take secrets out of an error."""
+        error.message = self.redact.cut(error.message)
+        error.log_tail = self.redact.cut(error.log_tail) if error.log_tail else None
+        error.args = (error.message,)
 
     def redacted(self, failure: Failure) -> Failure:
         """Return a failure without secrets."""

@@ -97,7 +97,7 @@ class RescoredRolloutWork:
         """Record an error as the rollout's, unless a further attempt may pass."""
         if isinstance(error, BenchFlowError) and error.retryable:
             raise error
-        self._failure = failure_of(error, "verify")
+        self._failure = self._basis.redacted(failure_of(error, "verify"))
 
     @property
     def _own_steps(self) -> list[StepOutcome]:
@@ -176,11 +176,12 @@ class RescoredRolloutWork:
         except Exception as error:
             if isinstance(error, BenchFlowError) and error.retryable:
                 raise
-            failure = rollout.redacted(failure_of(error, "verify"))
+            # The first task's verifier may have run, too, with the secrets of that task.
+            failure, warnings = basis.redacted(failure_of(error, "verify")), [*map(basis.redacted_text, step.warnings)]
             score_ = StepScore(**mark, verifier=step.ran, error=failure)
-            return _StepNote(score=score_, warnings=step.warnings, is_next_scored=False)
+            return _StepNote(score=score_, warnings=warnings, is_next_scored=False)
         await asyncio.to_thread(write_rewards, self._paths, outcome.step.index, result.events)
-        warnings = list(step.warnings)
+        warnings = [*map(basis.redacted_text, step.warnings)]
         if step.ran == "ran" and basis.spec.task.environment is not None:
             warnings.append(
                 "the services of its world did not run for the verifier, which was shown their state as it was kept"

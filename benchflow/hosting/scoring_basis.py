@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from benchflow.contracts.failures import error_of
 from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.rollout import Failure
 from benchflow.contracts.scoring import ScoredBy, Scoring
-from benchflow.errors import StoreError, TaskNotFoundError
+from benchflow.errors import BenchFlowError, StoreError, TaskNotFoundError
 from benchflow.host import SlotOwner
 from benchflow.hosting.host import Host
 from benchflow.hosting.hosted import Hosted
@@ -60,6 +64,28 @@ class ScoringBasis:
                     remedy="name a directory of tasks to score by: --tasks DIR",
                 ) from error
         return self._hosted[key]
+
+    @contextmanager
+    def redacted_errors(self) -> Iterator[None]:
+        """Take the secrets of both tasks out of the errors of a block, as far as the tasks were read in it."""
+        try:
+            yield
+        except BenchFlowError as error:
+            for rollout in self._hosted.values():
+                rollout.redact_error(error)
+            raise
+
+    def redacted(self, failure: Failure) -> Failure:
+        """Return a failure without the secrets of either task."""
+        for rollout in self._hosted.values():
+            failure = rollout.redacted(failure)
+        return failure
+
+    def redacted_text(self, text: str) -> str:
+        """Return a text without the secrets of either task."""
+        for rollout in self._hosted.values():
+            text = rollout.redact.cut(text)
+        return text
 
     def scorer(self) -> Scorer | None:
         """Return the rubric in Python that scores, if one was given."""

@@ -212,3 +212,41 @@ async def test_a_scoring_has_time_for_a_whole_tree_whatever_the_deadline_of_its_
     six_hours, n_rollouts = 6 * 3600, 1 + job.spec.run.branch.max_children
     assert n_rollouts >= 3
     assert scoring[0].spec.run.deadline_sec == six_hours * n_rollouts
+
+
+FAILS_ONCE = """
+import sys
+from benchflow import VerifyResult
+from benchflow.errors import SandboxBusyError
+
+class FailsOnce:
+    async def score(self, node):
+        if sys.modules["test_rescored_jobs"].let_go.is_set():
+            return VerifyResult(reward=0.25)
+        sys.modules["test_rescored_jobs"].let_go.set()
+        raise SandboxBusyError("it printed streng-geheim")
+
+quality = FailsOnce()
+"""
+
+
+async def test_an_error_after_which_a_scoring_is_tried_again_has_no_secrets(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch, waiting: Request
+) -> None:
+    monkeypatch.setenv("TAKEN_HERE", "streng-geheim")
+    task = theatre.task(config="[verifier]\nenv = { A = '${TAKEN_HERE}' }")
+    job = await theatre.submit(task)
+    await job.wait()
+    Path("fails_once.py").write_text(FAILS_ONCE)
+    theatre.options(retry_initial_sec=0.01)
+    scoring: list[Job] = []
+    request = replace(waiting, rubric="fails_once:quality")
+    (record,) = (await rescore(job.directory.root, request, on_start=scoring.append)).rollouts
+    assert record.rewards == {"reward": 0.25}
+    handle = theatre.context.client.get_workflow_handle(scoring[0].spec.rollout_id(scoring[0].id, 0))
+    failures = [
+        event.activity_task_started_event_attributes.last_failure.message
+        async for event in handle.fetch_history_events()
+        if event.activity_task_started_event_attributes.HasField("last_failure")
+    ]
+    assert len(failures) == 1 and "it printed" in failures[0] and "streng-geheim" not in failures[0]
