@@ -109,7 +109,15 @@ class Tasks:
             # The store may have lost it since.
             pack = await pack_directory(source, self._store)
             by = ScoredBy(ref=ref.model_copy(update={"pack": pack}), digest=ref.digest, origin="source")
-            context = await self._unpacked(ref.context) if ref.context is not None else None
+            try:
+                context = await self._unpacked(ref.context) if ref.context is not None else None
+            except StoreError as error:
+                raise TaskNotFoundError(
+                    f"the build context of task {ref.name!r} cannot be had from the store: {error.message}",
+                    file=ref.source,
+                    key="--tasks",
+                    remedy="name a directory of tasks to score by: --tasks DIR",
+                ) from error
             return by, await self._load(source, ref, context), source
         try:
             directory = await self._unpacked(ref.pack)

@@ -56,3 +56,15 @@ async def test_a_task_that_takes_variables_is_scored_by_only_if_the_user_agrees(
     assert (taking.by.failure, taking.variables) == (None, {"TAKEN_HERE", "NOT_SET_HERE"})
     failure = (await found(path, state, given, take_variables=False)).by.failure
     assert failure is not None and failure.message == "takes variables of your environment: TAKEN_HERE"
+
+
+async def test_a_build_context_that_the_store_has_lost_fails_the_task_and_not_the_scoring(
+    tmp_path: Path, state: Path
+) -> None:
+    path = write_task(tmp_path / "builds")
+    lost = ArtifactRef(uri=(tmp_path / "lost").as_uri(), sha256="1" * 64, size=1)
+    by = (
+        await Tasks(Store.open(), StatePaths(state), None).find(reference(path).model_copy(update={"context": lost}))
+    ).by
+    assert by.ref is None and by.failure is not None
+    assert by.failure.type == "TaskNotFoundError" and "the build context of task 'task'" in by.failure.message
