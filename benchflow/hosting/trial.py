@@ -15,6 +15,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import ImagePullError
 from benchflow.host import SlotOwner
 from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.interruption import is_cancelled
 from benchflow.hosting.provisioning import sandbox_labels
 from benchflow.hosting.world import entrypoint_env
 from benchflow.paths import TRIAL_FILE, TRIAL_STEP
@@ -63,15 +64,21 @@ class HostedTrial:
         identity = {"run_id": self._owner.run, "generation": 0} | rollout.spec.model_dump(mode="json")
         await asyncio.to_thread(set_aside, paths, identity)
         await rollout.host.slots.wait(self._name, attempt=0, owner=self._owner)
-        for name in (self._name, f"{self._name}-copy"):
-            await provider.remove(name)
-        await provider.remove_snapshots(f"{self._name}-")
 
         def show(what: str) -> None:
             write_atomic(paths.root / TRIAL_STEP, what.encode(), durable=False)
 
-        with rollout.redacted_errors():
-            found = await try_world(self.setting(), show)
+        try:
+            for name in (self._name, f"{self._name}-copy"):
+                await provider.remove(name)
+            await provider.remove_snapshots(f"{self._name}-")
+            with rollout.redacted_errors():
+                found = await try_world(self.setting(), show)
+        except BaseException as error:
+            # A worker that merely stops leaves the slot to the next attempt.
+            if not isinstance(error, asyncio.CancelledError) or is_cancelled():
+                rollout.host.slots.free(self._name)
+            raise
         rollout.host.slots.free(self._name)
         text = rollout.redact.within(found.model_dump(mode="json"))
         found = EnvironmentCheck.model_validate(text)
