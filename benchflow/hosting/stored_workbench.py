@@ -42,6 +42,8 @@ class _StoredWorkbench:
         self._making, self._testing = asyncio.Lock(), asyncio.Lock()
         self._bench: SandboxWorkbench | None = None
         self._result: VerifyResult | BenchFlowError | None = None
+        self._unproven: BenchFlowError | None = None
+        """Why the workspace is not taken to be all that verifiers read; matters to the task's own verifier alone."""
 
     async def tests(self) -> VerifyResult:
         """Return the result of the task's own verifier: run again, or, without a workspace, read again."""
@@ -63,12 +65,13 @@ class _StoredWorkbench:
                 raise step.nothing_kept(rollout)
             step.ran = "stored"
             return await asyncio.to_thread(step.first, rollout)
-        if step.has_first and not step.is_trusted:
-            if step.is_same(rollout):
-                return await self._again(rollout)
-            await _check_workspace(step)
+        if step.has_first and not step.is_trusted and step.is_same(rollout):
+            return await self._again(rollout)
+        bench = await self._made()
+        if self._unproven is not None:
+            raise self._unproven
         step.ran = "ran"
-        return await (await self._made()).tests()
+        return await bench.tests()
 
     async def _again(self, rollout: Hosted) -> VerifyResult:
         """Run the very verifier of the first scoring; where its reward differs now, the first result counts."""
@@ -112,6 +115,14 @@ class _StoredWorkbench:
             if self._bench is None:
                 step = self._step
                 rollout = await step.by()
+                if step.has_first and not step.is_trusted and not step.is_same(rollout):
+                    # Before there is a room, in a slot: enough steps that hold one and wait for another fill the host.
+                    try:
+                        await _check_workspace(step)
+                    except BenchFlowError as error:
+                        if error.retryable:
+                            raise
+                        self._unproven = error
                 room = step.room(rollout)
                 verifier = step.verifier(rollout, room)
                 if step.baseline is None and verifier.config.hardening.pin_environment:

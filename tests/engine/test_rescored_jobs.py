@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -250,3 +251,35 @@ async def test_an_error_after_which_a_scoring_is_tried_again_has_no_secrets(
         if event.activity_task_started_event_attributes.HasField("last_failure")
     ]
     assert len(failures) == 1 and "it printed" in failures[0] and "streng-geheim" not in failures[0]
+
+
+RUNS_FIRST = """
+class RunsFirst:
+    async def score(self, node):
+        await node.rollout.workbench.run("look", ["true"])
+        return await node.rollout.workbench.tests()
+
+quality = RunsFirst()
+"""
+
+
+async def test_a_scorer_that_runs_a_command_before_a_changed_verifier_needs_no_second_slot(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = theatre.task()
+    (result,) = await theatre.results(job := await theatre.submit(task))
+    place = RolloutPaths(Path(str(result.directory)))
+    write_workspace(place.workspace(None), {})
+    theatre.hall.draws = False
+    (place.verifier / "reward.txt").write_text("1.0\n")
+    changed = Path(shutil.copytree(task.parent, theatre.root / "changed"))
+    (changed / task.name / "tests" / "test.sh").write_text("#!/bin/sh\n# changed\n")
+    (theatre.root / "runs_first.py").write_text(RUNS_FIRST)
+    monkeypatch.chdir(theatre.root)
+    theatre.options(retry_initial_sec=0.01)
+    monkeypatch.setattr(theatre.context.slots, "limit", 1)
+    monkeypatch.setattr(theatre.context.slots, "wait_sec", 0.1)
+    request = Request(name="anew", rubric="runs_first:quality", tasks=changed)
+    (record,) = (await rescore(job.directory.root, request)).rollouts
+    assert (record.error, record.rewards) == (None, {"reward": 1.0})
+    assert theatre.context.slots.taken() == []
