@@ -93,7 +93,9 @@ def write_record(place: RolloutPaths, record: RescoredRollout) -> None:
 
 def deliver(rollout: StoredRollout, name: str, delivered: Path) -> None:
     """Copy a rollout's new score to where `lay_out_delivered` takes it from."""
-    shutil.copytree(place_of(rollout.paths, name).root, delivered / _delivered_name(rollout), dirs_exist_ok=True)
+    source, target = place_of(rollout.paths, name).root, delivered / _delivered_name(rollout)
+    # A link stays one: it may be a verifier's, and lead to a file of this host.
+    shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
 
 
 def lay_out_delivered(delivered: Path, rollout: StoredRollout, name: str) -> None:
