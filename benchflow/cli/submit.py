@@ -210,7 +210,7 @@ def submit(
         typer.Option(
             metavar="evidence|workspace|checkpoints",
             help="What is kept: what scorers read, the workspace too (to score it again), "
-            "or checkpoints (to roll it back after its end). "
+            "and checkpoints as well (to roll it back after its end). "
             "[dim]\\[default: evidence][/dim]",
             rich_help_panel=SCORE,
         ),

@@ -42,6 +42,9 @@ class RescoringSpec(Model):
     packs: dict[int, ArtifactRef] = {}
     """Their results in the store, for hosts of a cluster."""
 
+    chosen: list[int] = []
+    """Indices of the rollouts that the latest request is about; empty where an earlier version wrote it."""
+
     def stored(self, index: int) -> StoredRef:
         """Return the stored rollout of an index."""
         return StoredRef(scoring=self.scoring, directory=self.rollouts[index], pack=self.packs.get(index))

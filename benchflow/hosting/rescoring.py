@@ -16,7 +16,7 @@ from typing import Any
 
 from benchflow.branching.custom import load_aggregate
 from benchflow.contracts.activities import RolloutPlan
-from benchflow.contracts.branch import ChildOutcome
+from benchflow.contracts.branch import ChildOutcome, StateValue
 from benchflow.contracts.rescoring import AgentlessScore, RescoredRollout, StepScore
 from benchflow.contracts.rollout import Node
 from benchflow.errors import (
@@ -33,7 +33,7 @@ from benchflow.planes.reward.verify import config_of
 from benchflow.results.rescored import DELIVERED, check_place, deliver, place_of, read_record, write_record
 from benchflow.results.stored_rollouts import StoredRollout, as_its_job_says, read_children, read_rollout
 from benchflow.results.write import set_aside
-from benchflow.trajectories.growth import chain_of, state_values
+from benchflow.trajectories.growth import chain_of, start_of, state_values
 from benchflow.trajectories.stored import load_tree
 
 _UNMEASURED: dict[str, Any] = {
@@ -92,7 +92,7 @@ class StoredScoring:
         return AgentlessScore(
             steps=steps,
             outcomes=outcomes,
-            values=state_values(outcomes, aggregate, own=load_aggregate(aggregate)),
+            values=_values_below(scored, state_values(outcomes, aggregate, own=load_aggregate(aggregate))),
             value=record.value,
             outcome=record.outcome,
             rewards=record.rewards,
@@ -196,6 +196,17 @@ def _outcomes_below(scored: list[_Scored]) -> list[ChildOutcome]:
             number = int(chain.rpartition(".")[2])
             outcomes.append(ChildOutcome(chain=chain, number=number, failure=failure, nodes=own.get(chain, [])))
     return outcomes
+
+
+def _values_below(scored: list[_Scored], values: list[StateValue]) -> list[StateValue]:
+    """Return V(s) of all nodes, but none where a child has no return that had one: that of the others is another."""
+    lost = {
+        start_of(one.stored.spec.chain)
+        for one in scored
+        if one.record is not None and one.record.reward_before is not None and one.record.reward is None
+    }
+    none = {"value": None, "variance": None, "stderr": None}
+    return [value.model_copy(update=none) if value.node in lost else value for value in values]
 
 
 def _rewards_of(node: Node, record: RescoredRollout | None) -> Mapping[str, object]:

@@ -157,7 +157,7 @@ class ScoredStep:
         run, sandbox = self.rollout.spec.run, self.rollout.sandbox
         notes = await self.keep_inputs(self.evidence)
         await keep_step_memory(self.rollout, self.step, work.session, "after")
-        if run.keep == "workspace":
+        if run.keep in ("workspace", "checkpoints"):
             notes += await keep_workspace(sandbox, self.evidence, limit_bytes=run.keep_max_mb * 1024 * 1024)
         if self.has_clean_room:
             notes += await self.keep_for_room(self.evidence)

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -20,7 +21,7 @@ from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.retries import RetryConfig
 from benchflow.contracts.task import Task
 from benchflow.contracts.trial import TrialSpec
-from benchflow.errors import StackError
+from benchflow.errors import JobNotFoundError, StackError
 from benchflow.host import make_state_private
 from benchflow.jobs.client import Job
 from benchflow.jobs.plan import pack_directory
@@ -99,15 +100,27 @@ async def try_world(plan: TrialPlan, on_start: Callable[[Job], None] = lambda jo
     wanted = Start(spec, ids.job_id(name, str(directory.root.parent)), directory, ErrorLimit(), 1, variables)
     job = await start(wanted, store)
     on_start(job)
-    results = directory.rollout(spec.rollout_name(job.id, 0)).root
+    try:
+        return await _finding(plan, job)
+    except asyncio.CancelledError:
+        with suppress(JobNotFoundError):
+            await job.cancel()
+            await job.wait()
+        raise
+    finally:
+        await asyncio.to_thread(shutil.rmtree, directory.root, ignore_errors=True)
+
+
+async def _finding(plan: TrialPlan, job: Job) -> EnvironmentCheck:
+    """Wait for a trial, and return what it found. Record what is known of copies of the world."""
+    results = job.directory.rollout(job.spec.rollout_name(job.id, 0)).root
     await job.wait()
     found = await asyncio.to_thread(_read, job, results)
     of = {}
     if plan.task is not None and plan.directory is not None:
         of = {"task": plan.task.name, "task_image": image_digest(plan.directory, plan.task)}
     proofs = [proof.model_copy(update=of) for proof in found.urls]
-    record_proofs(state, plan.world.ref(None).digest, proofs)
-    await asyncio.to_thread(shutil.rmtree, directory.root, ignore_errors=True)
+    record_proofs(StatePaths.default(), plan.world.ref(None).digest, proofs)
     return found.model_copy(update={"source": str(plan.world.source)})
 
 
@@ -119,7 +132,7 @@ def _read(job: Job, results: Path) -> EnvironmentCheck:
         failure = next((result.error for result in job.results() if result.error is not None), None)
         if failure is not None:
             raise error_of(failure) from None
-        raise StackError("the trial ended without a finding", file=str(results), remedy="try it again") from None
+        raise StackError("the trial ended without a finding", remedy="try it again") from None
 
 
 async def freeze_trial(plan: TrialPlan, name: str, store: Store) -> JobSpec:

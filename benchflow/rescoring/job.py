@@ -25,7 +25,7 @@ from benchflow.contracts.reward import JudgeSettings
 from benchflow.contracts.rollout import Failure, RolloutResult
 from benchflow.contracts.scoring import Scoring
 from benchflow.contracts.settings import RunSettings
-from benchflow.errors import BenchFlowError, JobNotFoundError, ResultFileError
+from benchflow.errors import BenchFlowError, JobNotFoundError, NotStartedError, ResultFileError
 from benchflow.host import make_state_private
 from benchflow.jobs.client import Job
 from benchflow.jobs.identity import check_jobs_dir
@@ -132,6 +132,7 @@ async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
         scoring=await store.put_bytes(scoring.model_dump_json().encode()),
         rollouts={index: str(rollout.paths.root) for index, rollout in plan.rollouts.items()},
         packs=packs,
+        chosen=sorted(plan.chosen),
     )
     run = spec.run.model_copy(
         update={"sandbox": request.sandbox or spec.run.sandbox, "deadline_sec": _limit_sec(spec.run)}
@@ -228,7 +229,7 @@ def _failed(plan: RescoringPlan, rollout: StoredRollout, result: RolloutResult |
     """Return the record of a rollout whose scoring ended without one. result: how it ended."""
     error: Failure | None = (result.error or result.verifier_error) if result is not None else None
     if error is None:
-        error = failure_of(BenchFlowError("its scoring has no result", remedy="score it again"), "verify")
+        error = failure_of(NotStartedError("its scoring was ended before it began", remedy="score it again"), "verify")
     stored = rollout.result
     return RescoredRollout(
         rollout_name=stored.rollout_name,

@@ -156,7 +156,7 @@ def _row(mode: JobMode, result: RolloutResult, paths: RolloutPaths, tree: Rollou
         **about,
         mean=node.value if node is not None else None,
         std=math.sqrt(node.variance) if node is not None and node.variance is not None else None,
-        leaves=_leaves(paths, result.stored, tree, name),
+        leaves=_leaves(paths, result.stored, tree, name) if node is not None and node.value is not None else [],
     )
 
 
@@ -164,6 +164,9 @@ def _why_not(node: Node | None, result: RolloutResult) -> str | None:
     """Why a state has no value; None where it has one."""
     if node is not None and node.value is not None:
         return None
+    if node is not None and node.failed and node.n:
+        chain, failed = next(iter(node.failed.items()))
+        return f"the others are no measure of it without {chain}, which had a return: {_told(failed)}"
     if node is not None and node.failed:
         return f"none of its {len(node.failed)} children could be measured"
     failure = result.error or result.verifier_error

@@ -216,6 +216,14 @@ def _parse(kind: type[M], file: Path, content: bytes) -> M:
         ) from error
 
 
+def _number(total: int, results: Sequence[RolloutResult], spec: JobSpec | None) -> int:
+    """Return the number of a job's rollouts: of one that scores others, those that it was asked to score."""
+    if spec is None or spec.rescoring is None or not spec.rescoring.chosen:
+        return total
+    asked = {Path(spec.rescoring.rollouts[index]).name for index in spec.rescoring.chosen}
+    return len(asked | {result.stored for result in results if result.stored is not None})
+
+
 def summarize(name: str, total: int, results: Sequence[RolloutResult], spec: JobSpec | None = None) -> Summary:
     """Return the summary of a job.
 
@@ -226,6 +234,7 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult], spec: Job
         spec: Which agents there are, how many rollouts each of them has, and the range of each task's rewards. Without
             it the agents are those of `results`, and rewards are taken to be between 0 and 1 unless one is not.
     """
+    total = _number(total, results, spec)
     status = Counter(result.status for result in results)
     agents = _summarize_agents(results, spec)
     only = next(iter(agents.values())) if len(agents) == 1 else None
@@ -266,7 +275,7 @@ def _summarize_agents(results: Sequence[RolloutResult], spec: JobSpec | None) ->
     for result in sorted(results, key=agent_label):
         by_agent.setdefault(agent_label(result), []).append(result)
     allowed = {task.name: task.reward_range for task in spec.tasks} if spec else {}
-    each = len(spec.tasks) * spec.repeats if spec else None
+    each = len(spec.tasks) * spec.repeats if spec and spec.rescoring is None else None
     return {agent: _summarize_agent(mine, each or len(mine), allowed) for agent, mine in by_agent.items()}
 
 

@@ -261,7 +261,9 @@ class Restores:
         update = {"sandbox": None, "interrupted": None, "session": None}
         revert = self._revert_input(checkpoint, gone, label).model_copy(update=update)
         usage = self._reverted_usage(checkpoint, gone)
-        done = Rollback(node=node, undone=revert.undone, used=total(usage), directory=f"rollbacks/{label}")
+        # No step is under way: one after the last has left at most a question.
+        undone = [one for one in revert.undone if one in state.path()]
+        done = Rollback(node=node, undone=undone, used=total(usage), directory=f"rollbacks/{label}")
         state.rollbacks.append(done)
         state.reverted_usage += usage
         state.release_at_end += self._rewind(checkpoint, gone)

@@ -178,8 +178,6 @@ class RolloutWorkflow:
         )
         state.agentless = scored
         state.steps, state.outcomes, state.value = scored.steps, scored.outcomes, scored.value
-        known = [value for value in scored.values if value.value is not None]
-        state.aggregated = {tuple(value.returns.values()): value.value for value in known if value.value is not None}
         state.agent_failure = first_failure(state.steps)
         state.error = scored.error
         state.warnings += scored.warnings

@@ -260,6 +260,8 @@ class RolloutState:
     @property
     def values(self) -> list[StateValue]:
         """Return V(s) of all nodes where its children begin."""
+        if self.agentless is not None:
+            return self.agentless.values
         aggregate = self.config.aggregate if self.config is not None else "mean"
         return [self._aggregate(value) for value in state_values(self.outcomes, aggregate, self.pending)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import sys
 from collections.abc import Awaitable
@@ -41,6 +42,28 @@ async def test_a_rollout_whose_child_cannot_be_scored_has_no_reward_in_the_scori
     (own,) = scoring[0].results()
     assert (own.status, own.rewards) == ("errored", None)
     assert own.error is not None and record.error is not None and own.error.message == record.error.message
+    # Nor has the state where its children began: the one that is left was not the mean.
+    first, anew = (json.loads((root / "groups.jsonl").read_text()) for root in (job.directory.root, own_root(scoring)))
+    assert (first["n"], first["error"], len(first["leaves"])) == (2, None, 2)
+    assert (anew["n"], anew["mean"], anew["std"], anew["leaves"]) == (1, None, None, [])
+    assert "without n1.0, which had a return" in anew["error"]
+    tree = json.loads((own_root(scoring) / own.rollout_name / "tree.json").read_text())
+    assert [node["value"] for node in tree["nodes"] if node["id"] == "n1"] == [None]
+
+
+def own_root(scoring: list[Job]) -> Path:
+    return scoring[0].directory.root
+
+
+async def test_a_scoring_of_some_rollouts_is_complete_with_them(theatre: Theatre) -> None:
+    job = await theatre.submit(theatre.task(), theatre.task("other"))
+    await job.wait()
+    scoring: list[Job] = []
+    found = await rescore(job.directory.root, Request(name="anew", include=["other"]), on_start=scoring.append)
+    assert found.counts.unchanged == 1
+    assert (scoring[0].summarize().total, scoring[0].summarize().not_run) == (1, 0)
+    await rescore(job.directory.root, Request(name="anew"), on_start=scoring.append)
+    assert (scoring[1].summarize().total, scoring[1].summarize().not_run) == (2, 0)
 
 
 ROLLS_BACK = """

@@ -18,11 +18,17 @@ from temporalio.client import WorkflowHandle, WorkflowQueryFailedError, Workflow
 from temporalio.service import RPCError
 
 from benchflow.contracts import ids, names
+from benchflow.contracts.ended import Restart
+from benchflow.contracts.error_limit import ErrorLimit
 from benchflow.contracts.job import RolloutProgress
 from benchflow.contracts.rollback import Restore
 from benchflow.contracts.rollout import Answer
 from benchflow.errors import UnsupportedFeatureError
+from benchflow.jobs import Job
+from benchflow.jobs.start import ANY_RESULT, Start, start
 from benchflow.paths import StatePaths
+from benchflow.rescoring import Request, rescore
+from benchflow.store import Store
 from benchflow.temporal import connect
 from benchflow.worker import make_workers
 
@@ -55,6 +61,14 @@ class Scenario:
     """Steps of which the reward is made; 0 where it is made of children's, or where there is none."""
     has_lost_host: bool = False
     """Whether sandboxes are on a host that is gone, where they stay."""
+    again: Callable[[Theatre, Job], Awaitable[Job]] | None = None
+    """Starts, once the rollouts have ended, the job in which an await raises."""
+    place: tuple[str, ...] = ()
+    """Directory of that job, in the directory of the first one; empty where it is the same."""
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        return self.options.get("keep") == "checkpoints"
 
     def task(self, theatre: Theatre) -> Path:
         if not self.n_steps:
@@ -225,6 +239,22 @@ async def cancel_with_children(rollout: Handle) -> None:
     await rollout.cancel()
 
 
+async def roll_back(theatre: Theatre, job: Job) -> Job:
+    """Roll all rollouts back that have ended."""
+    restarts = {index: Restart(node="n1", queue=theatre.context.queue) for index in job.spec.indices}
+    spec = job.spec.model_copy(update={"restarts": restarts})
+    only = set(job.spec.indices)
+    wanted = Start(spec, job.id, job.directory, ErrorLimit(), len(only), again=ANY_RESULT, only=only, puts_aside=False)
+    return await start(wanted, Store.open())
+
+
+async def score_again(theatre: Theatre, job: Job) -> Job:
+    """Score all rollouts again that have ended."""
+    started: list[Job] = []
+    await rescore(job.directory.root, Request(name="again", concurrency=32), on_start=started.append)
+    return started[0]
+
+
 KEPT = {"checkpoint": "per_turn", "portable": True}
 AFTER_ONE = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}}
 
@@ -267,6 +297,9 @@ SCENARIOS = {
     "cancel-tree": Scenario(
         2, AFTER_ONE | KEPT, prepare=ask_later, act=each(cancel_with_children), status="cancelled", n_measured=0
     ),
+    "kept": Scenario(2, options={"keep": "checkpoints"}, n_measured=2),
+    "rolled-back": Scenario(2, options={"keep": "checkpoints"}, n_measured=2, again=roll_back),
+    "scored-again": Scenario(again=score_again, place=("rescored", "again")),
     "deadline": Scenario(
         options={"deadline_sec": 4},
         prepare=hold,
