@@ -74,7 +74,7 @@ from benchflow import VerifyResult
 class RollsBack:
     async def score(self, node):
         if not (Path({place!r}) / "rollbacks").exists():
-            sys.modules["test_rescored_jobs"].roll_back(Path({place!r}))
+            sys.modules["test_scorings"].roll_back(Path({place!r}))
         return VerifyResult(reward=0.25)
 
 quality = RollsBack()
@@ -135,7 +135,7 @@ from benchflow import VerifyResult
 
 class Waits:
     async def score(self, node):
-        await sys.modules["test_rescored_jobs"].let_go.wait()
+        await sys.modules["test_scorings"].let_go.wait()
         return VerifyResult(reward=0.25)
 
 quality = Waits()
@@ -245,9 +245,9 @@ from benchflow.errors import SandboxBusyError
 
 class FailsOnce:
     async def score(self, node):
-        if sys.modules["test_rescored_jobs"].let_go.is_set():
+        if sys.modules["test_scorings"].let_go.is_set():
             return VerifyResult(reward=0.25)
-        sys.modules["test_rescored_jobs"].let_go.set()
+        sys.modules["test_scorings"].let_go.set()
         raise SandboxBusyError("it printed streng-geheim")
 
 quality = FailsOnce()
