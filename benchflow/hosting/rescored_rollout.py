@@ -285,6 +285,11 @@ class RescoredRolloutWork:
     def _measured(
         self, rewards: dict[str, float], below: list[RescoredRollout], value: StateValue | None = None
     ) -> RescoredRollout:
+        self._warnings += [
+            f"a child has no return any more, and where it began there is no value: {record.error.message}"
+            for record in below
+            if record.reward_before is not None and record.error is not None
+        ]
         is_same = rewards == self._stored.result.rewards
         return self._record("unchanged" if is_same else "changed", below, rewards=rewards, value=value)
 

@@ -37,6 +37,7 @@ from benchflow.rescoring.plan import Request, RescoringPlan, plan_rescoring
 from benchflow.rescoring.tasks import FoundTask, Tasks
 from benchflow.results import rescored as records
 from benchflow.results.stored_rollouts import StoredRollout, read_rollout
+from benchflow.results.summary import read_results
 from benchflow.secrets import agent_references
 from benchflow.store import Store, check_reach
 from benchflow.temporal import cluster_target
@@ -77,6 +78,8 @@ async def rescore(
     for number, record in enumerate(done.values(), 1):
         on_update(record, number, len(plan.chosen))
     failed: dict[int, RescoredRollout] = {}
+    for index in await asyncio.to_thread(_cancelled, plan):
+        done.pop(index, None)
     while pending := {index: rollout for index, rollout in plan.chosen.items() if index not in done}:
         job = await _start(plan, set(pending))
         on_start(job)
@@ -179,6 +182,15 @@ def _variables(plan: RescoringPlan, tasks: Sequence[FoundTask]) -> set[str]:
     if plan.rubric is not None:
         names |= {settings.credential} if settings.credential else {"OPENAI_API_KEY", "ANTHROPIC_API_KEY"}
     return names
+
+
+def _cancelled(plan: RescoringPlan) -> list[int]:
+    """Return indices of rollouts that were cancelled after they were scored, so that the job's own results lack them.
+
+    Scoring them again takes their records as they are.
+    """
+    cancelled = {result.stored for result in read_results(plan.directory) if result.status == "cancelled"}
+    return [index for index, rollout in plan.chosen.items() if rollout.paths.root.name in cancelled]
 
 
 async def _was_cancelled(job: Job) -> bool:

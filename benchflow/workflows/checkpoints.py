@@ -263,6 +263,7 @@ class Restores:
         usage = self._reverted_usage(checkpoint, gone)
         # No step is under way: one after the last has left at most a question.
         undone = [one for one in revert.undone if one in state.path()]
+        undone += [one.id for outcome in gone for one in outcome.nodes]
         done = Rollback(node=node, undone=undone, used=total(usage), directory=f"rollbacks/{label}")
         state.rollbacks.append(done)
         state.reverted_usage += usage

@@ -55,6 +55,27 @@ def own_root(scoring: list[Job]) -> Path:
     return scoring[0].directory.root
 
 
+async def test_a_state_has_no_value_without_a_child_that_had_a_return_while_its_rollout_goes_on(
+    theatre: Theatre,
+) -> None:
+    job = await theatre.submit(theatre.stepped(2, final=True), mode={"kind": "value", "n": 2, "depths": [0, 1]})
+    (result,) = await theatre.results(job)
+    child = Path(str(result.directory)) / "children" / "n1.0"
+    (child / "steps" / "s1" / "verifier" / "reward.txt").unlink()
+    scoring: list[Job] = []
+    (record,) = (await rescore(job.directory.root, Request(name="anew"), on_start=scoring.append)).rollouts
+    assert record.reward == result.reward and "a child has no return any more" in record.warnings[0]
+    rows = [json.loads(line) for line in (own_root(scoring) / "values.jsonl").read_text().splitlines()]
+    assert [(row["node"], row["n"], row["value"] is None) for row in rows] == [("n0", 2, False), ("n1", 1, True)]
+    assert [row["error"] is None for row in rows] == [True, False]
+    # The job's own results are repaired where it was cancelled after it had scored.
+    (own,) = scoring[0].results()
+    place = own_root(scoring) / own.rollout_name / "result.json"
+    place.write_text(own.model_copy(update={"status": "cancelled"}).model_dump_json(exclude={"trajectory"}))
+    await rescore(job.directory.root, Request(name="anew"), on_start=scoring.append)
+    assert len(scoring) == 2 and [one.status for one in scoring[1].results()] == [own.status]
+
+
 async def test_a_scoring_of_some_rollouts_is_complete_with_them(theatre: Theatre) -> None:
     job = await theatre.submit(theatre.task(), theatre.task("other"))
     await job.wait()
