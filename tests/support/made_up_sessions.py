@@ -10,8 +10,9 @@ from support.theatre import Theatre
 
 from benchflow.contracts.activities import Connected, ConnectInput, StepInput
 from benchflow.contracts.checkpoint import Rung, WorldDigests
-from benchflow.contracts.rollout import AgentSession, Failure, TurnResult
+from benchflow.contracts.rollout import AgentSession, Failure, Step, TurnResult
 from benchflow.contracts.sandbox import SandboxSpec
+from benchflow.hosting import planning
 from benchflow.hosting.agent import HostedAgent
 from benchflow.hosting.hosted import Hosted
 from benchflow.planes.agent.account import AGENT_USER
@@ -48,7 +49,13 @@ def hold_sessions(theatre: Theatre, rung: Rung) -> None:
     async def prepare(rollout: Hosted, wanted: SandboxSpec, log: Path) -> SandboxSpec:
         return wanted
 
+    lower = planning.lower
+
+    def in_one_session(rollout: Hosted) -> list[Step]:
+        return [step.model_copy(update={"session": 0}) for step in lower(rollout)]
+
     for name, made_up in {
+        "planning.lower": in_one_session,
         "hosted.Hosted.has_agent_process": True,
         "provisioning.prepare_for_agent": prepare,
         "agent.HostedAgent.open_model": nothing,
