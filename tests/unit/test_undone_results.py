@@ -70,7 +70,7 @@ def test_what_was_collected_at_the_end_goes_with_the_result_whenever_a_crash_sto
         "rescored/same/result.json",
     }
     for name in files:
-        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     paths.config.write_text('{"run_id": "first"}')
     put_ended_aside(paths, "1", {"run_id": "second"})
