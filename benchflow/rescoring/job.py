@@ -75,11 +75,11 @@ async def rescore(
     """
     plan = await plan_rescoring(job_dir, request or Request())
     done = plan.complete()
+    for index in await asyncio.to_thread(_cancelled, plan):
+        done.pop(index, None)
     for number, record in enumerate(done.values(), 1):
         on_update(record, number, len(plan.chosen))
     failed: dict[int, RescoredRollout] = {}
-    for index in await asyncio.to_thread(_cancelled, plan):
-        done.pop(index, None)
     while pending := {index: rollout for index, rollout in plan.chosen.items() if index not in done}:
         job = await _start(plan, set(pending))
         on_start(job)

@@ -112,23 +112,13 @@ class Tasks:
             try:
                 context = await self._unpacked(ref.context) if ref.context is not None else None
             except StoreError as error:
-                raise TaskNotFoundError(
-                    f"the build context of task {ref.name!r} cannot be had from the store: {error.message}",
-                    file=ref.source,
-                    key="--tasks",
-                    remedy="name a directory of tasks to score by: --tasks DIR",
-                ) from error
+                raise _not_in_store(f"the build context of task {ref.name!r}", ref, error) from error
             return by, await self._load(source, ref, context), source
         try:
             directory = await self._unpacked(ref.pack)
             task = await self._load(directory, ref, await self._unpacked(ref.context) if ref.context else None)
         except StoreError as error:
-            raise TaskNotFoundError(
-                f"task {ref.name!r} is not what it was, or gone, and it cannot be had from the store: {error.message}",
-                file=ref.source,
-                key="--tasks",
-                remedy="name a directory of tasks to score by: --tasks DIR",
-            ) from error
+            raise _not_in_store(f"task {ref.name!r} is not what it was, or gone, and it", ref, error) from error
         return ScoredBy(ref=ref, digest=ref.digest, origin="store"), task, directory
 
     async def _unpacked(self, pack: ArtifactRef) -> Path:
@@ -182,3 +172,13 @@ def _has_digest(directory: Path, digest: str) -> bool:
         return not ignored_files(directory) and digest_tree(directory) == digest
     except (TaskError, OSError):
         return False
+
+
+def _not_in_store(what: str, ref: TaskRef, error: StoreError) -> TaskNotFoundError:
+    """Return the error of a task of which the store has lost a part."""
+    return TaskNotFoundError(
+        f"{what} cannot be had from the store: {error.message}",
+        file=ref.source,
+        key="--tasks",
+        remedy="name a directory of tasks to score by: --tasks DIR",
+    )

@@ -156,7 +156,8 @@ def _row(mode: JobMode, result: RolloutResult, paths: RolloutPaths, tree: Rollou
         **about,
         mean=node.value if node is not None else None,
         std=math.sqrt(node.variance) if node is not None and node.variance is not None else None,
-        leaves=_leaves(paths, result.stored, tree, name) if node is not None and node.value is not None else [],
+        # Of a scoring, those that are left are no group.
+        leaves=[] if result.stored is not None and about["error"] else _leaves(paths, result.stored, tree, name),
     )
 
 
@@ -164,7 +165,7 @@ def _why_not(node: Node | None, result: RolloutResult) -> str | None:
     """Why a state has no value; None where it has one."""
     if node is not None and node.value is not None:
         return None
-    if node is not None and node.failed and node.n:
+    if node is not None and node.failed and node.n and result.stored is not None:
         chain, failed = next(iter(node.failed.items()))
         return f"the others are no measure of it without {chain}, which had a return: {_told(failed)}"
     if node is not None and node.failed:
