@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
-
-from benchflow.errors import JobNotFoundError
 
 if TYPE_CHECKING:
     from benchflow.cli.terminal import Screen
@@ -53,9 +50,7 @@ def run_in_job(work: Callable[[Callable[[Job], None]], Awaitable[R]], screen: Sc
             return await work(show)
         except asyncio.CancelledError:
             for job in started:
-                with suppress(JobNotFoundError):
-                    await job.cancel()
-                    await job.wait()
+                await job.abort()
             raise
         finally:
             for board in boards:

@@ -159,6 +159,11 @@ class RescoredRollout(Model):
         return None if self.before is None else self.before.get("reward")
 
     @property
+    def has_lost_return(self) -> bool:
+        """Whether it had a return and can't be scored: then the returns of its siblings are no measure without it."""
+        return self.reward_before is not None and self.outcome == "failed"
+
+    @property
     def is_complete(self) -> bool:
         """Whether there is nothing left to be done for it."""
         return self.outcome != "failed"

@@ -259,8 +259,7 @@ class RescoredRolloutWork:
 
     def _valued(self, children: list[ChildOutcome], below: list[RescoredRollout]) -> RescoredRollout:
         """Make V(s) anew of what the children earn now. A child that had a return must have one."""
-        had = [record for record in below if record.reward_before is not None]
-        lost = next((record for record in had if record.outcome == "failed"), None)
+        lost = next((record for record in below if record.has_lost_return), None)
         if lost is not None:
             return self._record("failed", below, error=lost.error)
         aggregate = aggregate_of(self._stored)
@@ -288,7 +287,7 @@ class RescoredRolloutWork:
         self._warnings += [
             f"a child has no return any more, and where it began there is no value: {record.error.message}"
             for record in below
-            if record.reward_before is not None and record.error is not None
+            if record.has_lost_return and record.error is not None
         ]
         is_same = rewards == self._stored.result.rewards
         return self._record("unchanged" if is_same else "changed", below, rewards=rewards, value=value)

@@ -200,11 +200,7 @@ def _outcomes_below(scored: list[_Scored]) -> list[ChildOutcome]:
 
 def _values_below(scored: list[_Scored], values: list[StateValue]) -> list[StateValue]:
     """Return V(s) of all nodes, but none where a child has no return that had one: that of the others is another."""
-    lost = {
-        start_of(one.stored.spec.chain)
-        for one in scored
-        if one.record is not None and one.record.reward_before is not None and one.record.reward is None
-    }
+    lost = {start_of(one.stored.spec.chain) for one in scored if one.record is not None and one.record.has_lost_return}
     none = {"value": None, "variance": None, "stderr": None}
     return [value.model_copy(update=none) if value.node in lost else value for value in values]
 

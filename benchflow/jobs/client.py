@@ -185,6 +185,12 @@ class Job:
         except RPCError as error:
             raise self._not_running(error) from error
 
+    async def abort(self) -> None:
+        """Cancel the job and return when it is over. One that is over, or forgotten, is success."""
+        with contextlib.suppress(JobNotFoundError):
+            await self.cancel()
+            await self.wait()
+
     async def cancel_rollout(self, rollout: str) -> None:
         await self._signal(names.CANCEL_ROLLOUT, CancelRollout(id=rollout))
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -21,7 +20,7 @@ from benchflow.contracts.options import WorkflowOptions
 from benchflow.contracts.retries import RetryConfig
 from benchflow.contracts.task import Task
 from benchflow.contracts.trial import TrialSpec
-from benchflow.errors import JobNotFoundError, StackError
+from benchflow.errors import StackError
 from benchflow.host import make_state_private
 from benchflow.jobs.client import Job
 from benchflow.jobs.plan import pack_directory
@@ -103,9 +102,7 @@ async def try_world(plan: TrialPlan, on_start: Callable[[Job], None] = lambda jo
     try:
         return await _finding(plan, job)
     except asyncio.CancelledError:
-        with suppress(JobNotFoundError):
-            await job.cancel()
-            await job.wait()
+        await job.abort()
         raise
     finally:
         await asyncio.to_thread(shutil.rmtree, directory.root, ignore_errors=True)

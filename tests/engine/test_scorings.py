@@ -179,13 +179,16 @@ def waiting(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> Request:
 Scorings = tuple[Awaitable[list[Rescoring]], list[Job]]
 
 
-async def attached(root: Path, first: Request, second: Request) -> Scorings:
-    """Start a scoring, and another one while it runs. Return both, and the jobs that the other one starts."""
+async def attached(theatre: Theatre, waiting: Request) -> Scorings:
+    """Start a scoring of one of two rollouts, and one of both while it runs. Return them, and the latter's jobs."""
+    job = await theatre.submit(theatre.task("first"), theatre.task("second"))
+    await job.wait()
+    root, first = job.directory.root, replace(waiting, include=["first"])
     others: list[Job] = []
     jobs: list[Job] = []
     scorings = [asyncio.create_task(rescore(root, first, on_start=others.append))]
     await until(lambda: bool(others))
-    scorings.append(asyncio.create_task(rescore(root, second, on_start=jobs.append)))
+    scorings.append(asyncio.create_task(rescore(root, waiting, on_start=jobs.append)))
     await until(lambda: bool(jobs))
     assert jobs[0].attached
     return asyncio.gather(*scorings), jobs
@@ -194,9 +197,7 @@ async def attached(root: Path, first: Request, second: Request) -> Scorings:
 async def test_a_scoring_that_attaches_to_one_of_fewer_rollouts_scores_the_others_too(
     theatre: Theatre, waiting: Request
 ) -> None:
-    job = await theatre.submit(theatre.task("first"), theatre.task("second"))
-    await job.wait()
-    scorings, jobs = await attached(job.directory.root, replace(waiting, include=["first"]), waiting)
+    scorings, jobs = await attached(theatre, waiting)
     let_go.set()
     _, found = await scorings
     assert [(one.outcome, one.rewards) for one in found.rollouts] == [("changed", {"reward": 0.25})] * 2
@@ -206,9 +207,7 @@ async def test_a_scoring_that_attaches_to_one_of_fewer_rollouts_scores_the_other
 async def test_a_scoring_that_attaches_to_one_that_is_cancelled_starts_nothing(
     theatre: Theatre, waiting: Request
 ) -> None:
-    job = await theatre.submit(theatre.task("first"), theatre.task("second"))
-    await job.wait()
-    scorings, jobs = await attached(job.directory.root, replace(waiting, include=["first"]), waiting)
+    scorings, jobs = await attached(theatre, waiting)
     await jobs[0].cancel()
     _, found = await scorings
     assert [one.outcome for one in found.rollouts] == ["failed"] * 2

@@ -152,17 +152,19 @@ def _processes(container: Container) -> list[str]:
 
 
 def _says_not_running(error: docker.errors.APIError) -> bool:
-    # Of one that is being removed, an exec that was made before is told as a failure of the daemon's own.
+    # Of one that is being removed, some requests are told as a failure of the daemon's own.
     return error.status_code in (404, 409) or "is not running" in str(error.explanation)
 
 
 def _is_running_with(container: Container, path: str) -> bool:
+    if container.status != "running":
+        return False
     try:
         pieces, _ = container.get_archive(path)
     except docker.errors.APIError:
         return False
     pieces.close()
-    return bool(container.status == "running")
+    return True
 
 
 def _touch(container: Container, path: str) -> None:

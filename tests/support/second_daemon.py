@@ -160,10 +160,11 @@ async def _connect(address: str, process: asyncio.subprocess.Process, log: Path)
 
 
 async def _end_all(root: Path) -> None:
-    """End what the daemon has left of a test that failed: processes that hold its directory."""
+    """End what the daemon has left of a test that failed: processes that hold its directory, and its containers'."""
+    containers = [it.name for it in (root / "data" / "containers").glob("*")]
 
     def ended() -> bool:
-        left = [int(it.name) for it in Path("/proc").glob("[0-9]*") if _is_of(it, root)]
+        left = [int(it.name) for it in Path("/proc").glob("[0-9]*") if _is_of(it, root, containers)]
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -172,7 +173,9 @@ async def _end_all(root: Path) -> None:
     await until(ended, every=0.1)
 
 
-def _is_of(process: Path, root: Path) -> bool:
+def _is_of(process: Path, root: Path, containers: list[str]) -> bool:
+    # A container's own process outlives whoever has started it, and has nothing of the directory in its words.
     with contextlib.suppress(OSError):
-        return os.fsencode(root) in (process / "cmdline").read_bytes()
+        in_container = any(name in (process / "cgroup").read_text() for name in containers)
+        return in_container or os.fsencode(root) in (process / "cmdline").read_bytes()
     return False

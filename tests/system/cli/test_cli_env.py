@@ -313,7 +313,9 @@ def test_a_check_that_is_interrupted_removes_its_sandbox(world: Path, name: str)
             _, errors = process.communicate(timeout=300)
         finally:
             process.kill()
-    assert (process.returncode, errors.split()[-1]) == (130, "interrupted")
+    address, _, end = errors.partition("\n\n")
+    assert (process.returncode, end.strip()) == (130, "interrupted")
+    assert address.startswith("Web UI")
     assert left("docker") == []
 
 
