@@ -22,6 +22,7 @@ from benchflow.errors import DaemonUnavailableError, StoreAccessError
 from benchflow.hosting.kept import Kept, write_kept
 from benchflow.planes import sandbox
 from benchflow.rounds import Failures
+from benchflow.testing.waiting import until
 
 
 @pytest.fixture
@@ -109,16 +110,18 @@ async def test_what_is_in_use_and_what_is_abandoned_are_told_apart_when_the_cloc
     theatre.patch.setattr(reapers, "WATCHED_SEC", 0.05)
     context = replace(theatre.context, options=WorkerOptions(unknown_grace_sec=0.2))
     reaper = Reaper(context)
-    started = time.monotonic()
     for name in ("abandoned", "again"):
         assert context.slots.take(name)
         os.utime(context.slots.directory / name, (time.time() - step,) * 2)
     await reaper.reap()
     assert context.slots.taken() == ["abandoned", "again"]
     context.slots.free("again")
-    while time.monotonic() - started < 0.25:
+
+    async def are_freed() -> bool:
         await reaper.reap()
-    assert context.slots.taken() == []
+        return context.slots.taken() == []
+
+    await until(are_freed)
     # One that is taken under the same name is young.
     assert context.slots.take("again")
     os.utime(context.slots.directory / "again", (time.time() - 2 * step,) * 2)
