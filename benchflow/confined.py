@@ -274,7 +274,7 @@ class ConfinedDirectory:
         except UnsafePathError:
             with contextlib.suppress(FileNotFoundError), self._parent(name) as (parent, last):
                 try:
-                    _remove_directory(parent, last)
+                    remove_directory(parent, last)
                 except FileNotFoundError:
                     raise
                 except (OSError, RecursionError) as error:
@@ -395,8 +395,8 @@ class ConfinedPath:
         return status is not None and stat.S_ISDIR(status.st_mode)
 
 
-def _remove_directory(parent: int, name: str) -> None:
-    """Remove a directory with all that is in it. What has come in its place is an error.
+def remove_directory(parent: int, name: str) -> None:
+    """Remove a directory of a directory, with all that is in it. What has come in its place is an error.
 
     `shutil.rmtree` opens the name of what was a directory as whatever it is by now: a pipe would hold it for ever.
     """
@@ -406,7 +406,7 @@ def _remove_directory(parent: int, name: str) -> None:
             entries = list(found)
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                _remove_directory(opened, entry.name)
+                remove_directory(opened, entry.name)
             else:
                 os.unlink(entry.name, dir_fd=opened)
     finally:
@@ -439,14 +439,24 @@ def read_regular(path: Path, limit: int, *, is_cut: bool = False) -> bytes:
         UnsafePathError: It is no regular file, or larger than `limit` bytes.
         OSError: It cannot be opened.
     """
-    # Opening a device acts on it, so that its kind is asked before, and again of what was opened.
-    _expect_regular(path, path.stat())
-    with os.fdopen(os.open(path, os.O_RDONLY | _WITHOUT_WAITING), "rb") as file:
-        _expect_regular(path, os.fstat(file.fileno()))
+    with open_regular(path) as file:
         content = file.read(limit if is_cut else limit + 1)
     if len(content) > limit:
         raise UnsafePathError(f"is larger than {limit} bytes, so it is not read", file=str(path))
     return content
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open such a file for reading. Raises the same."""
+    # Opening a device acts on it, so that its kind is asked before, and again of what was opened.
+    _expect_regular(path, path.stat())
+    file = os.fdopen(os.open(path, os.O_RDONLY | _WITHOUT_WAITING), "rb")
+    try:
+        _expect_regular(path, os.fstat(file.fileno()))
+    except UnsafePathError:
+        file.close()
+        raise
+    return file
 
 
 def _expect_regular(path: Path, status: os.stat_result) -> None:
@@ -472,6 +482,18 @@ def open_in_root(root: int, path: str) -> int:
         return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | _WITHOUT_WAITING)
     finally:
         os.close(found)
+
+
+def open_directory_in_root(root: int, path: str) -> int:
+    """Open a directory of a root directory as a process that has this root would, and return its descriptor.
+
+    Links mean what they mean inside, and none leads out. Raises `OSError`.
+
+    Args:
+        root: A descriptor of the directory.
+        path: Absolute, or relative to the root.
+    """
+    return _openat2(root, path or ".", _DIRECTORY, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
 
 
 Opener = Callable[[int, str, int], int]

@@ -7,39 +7,71 @@ memory that it could not find again from a `SandboxRef`, because workers die.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from benchflow.contracts.base import ArtifactRef, BlobStore, Model
-from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.base import Model
+from benchflow.contracts.images import ImageRef
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.task import NetworkMode
 
+Lockdown = Literal["none", "hardened", "clean_room"]
+"""How far a verifier can be kept from what an agent has left.
+
+`none`: not at all. `hardened`: all that the agent has left running ends, and files can be read, written and compared
+with the image's past every program of the sandbox, which the agent may have changed. `clean_room`: besides, no sandbox
+reaches another one, so that a verifier can run in one where no agent has ever been.
+"""
+
 
 class Capabilities(Model):
-    """What a provider can do, as data. A task that asks for more is refused before it starts.
-
-    portable: other hosts can have its snapshots.
-    """
+    """What a provider can do, as data. A task that asks for more is refused before it starts."""
 
     provider: str
+    """Its name."""
+
     os: tuple[str, ...] = ("linux",)
+
     network_modes: tuple[NetworkMode, ...] = ("public",)
+
     gpus: bool = False
+
     users: bool = True
+    """Whether commands can run as other users than root."""
+
     snapshot: bool = False
+    """Whether the files of a running sandbox can be kept as an image."""
+
     fork: bool = False
+    """Whether copies of a running sandbox can be started."""
+
     portable: bool = False
+    """Whether other hosts can have its snapshots."""
+
     freeze: bool = False
     """Whether its sandboxes can stand still for as long as it takes. One that can't runs on while it waits."""
 
     cpu_limit: bool = False
+
     memory_limit: bool = False
+
     storage_limit: bool = False
+
     dockerfile: bool = False
+    """Whether it builds images."""
+
+    entrypoint: bool = False
+    """Whether a sandbox can run what its image runs by itself. A driver need not say so: `RunsEntrypoints` does."""
+
     mounts: bool = False
+    """Whether a sandbox can see directories of this host."""
+
     isolation: str = "process"
+    """What keeps a sandbox apart from this host, in a word for people."""
+
+    lockdown: Lockdown = "none"
+    """How far a verifier can be kept from what an agent has left."""
 
 
 class Mount(Model):
@@ -201,8 +233,12 @@ class Sandbox(Protocol):
         """Run a command and yield its output as it comes, then one chunk with the return code."""
         ...
 
-    async def read_file(self, path: str) -> bytes:
+    async def read_bytes(self, path: str) -> bytes:
         """The bytes of a file. Raises `FileNotFoundError`."""
+        ...
+
+    async def read_file(self, path: str) -> str:
+        """The content of a text file in UTF-8. Raises `FileNotFoundError`; `SandboxError` for what is no such text."""
         ...
 
     async def write_file(
@@ -305,105 +341,3 @@ class Sandbox(Protocol):
     async def stop(self) -> None:
         """End it and remove all it owns. Stopping something that is gone is success."""
         ...
-
-
-class EntrypointState(Model):
-    """How the image's entrypoint fares. exit_code: when it has ended. log: the end of what it has printed."""
-
-    running: bool
-    exit_code: int | None = None
-    log: str = ""
-
-
-class OwnedSandbox(Model):
-    """A sandbox found by its labels, for the reaper."""
-
-    name: str
-    handle: str
-    labels: dict[str, str]
-
-
-@runtime_checkable
-class ImageBuilder(Protocol):
-    async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
-        """Make, or find, an image. Concurrent builds of one digest are one build. Raises `ImageBuildError`."""
-        ...
-
-
-@runtime_checkable
-class SandboxProvider(ImageBuilder, Protocol):
-    """One way to run sandboxes on this host, e.g. a Docker daemon."""
-
-    @property
-    def name(self) -> str: ...
-
-    def capabilities(self) -> Capabilities: ...
-
-    async def check(self) -> None:
-        """Raise `SandboxUnavailableError`, with the remedy, when no sandbox could be started here now."""
-        ...
-
-    async def start(
-        self,
-        spec: SandboxSpec,
-        *,
-        host_id: str,
-        queue: str,
-        generation: int = 0,
-        secrets: Mapping[str, str] | None = None,
-    ) -> Sandbox:
-        """Find the sandbox of this name, else create and start it.
-
-        secrets: for the environment of the image's entrypoint, and of nothing else; written to no record, and part of
-        no image.
-        """
-        ...
-
-    async def entrypoint_state(self, name: str) -> EntrypointState:
-        """Of a sandbox that runs its image's entrypoint, also when the sandbox ended with it."""
-        ...
-
-    async def end_entrypoint(self, name: str) -> None:
-        """End an entrypoint that runs `below`, with all that it started; the sandbox stays."""
-        ...
-
-    async def attach(self, ref: SandboxRef) -> Sandbox:
-        """The running sandbox of a ref. Raises `SandboxLostError` when it no longer runs."""
-        ...
-
-    async def remove(self, name: str) -> None:
-        """Remove the sandbox of this name, running or not, and all it owns. Missing is success."""
-        ...
-
-    async def remove_image(self, image: ImageRef) -> None:
-        """Remove an image that this provider made: a build or a snapshot. Missing is success."""
-        ...
-
-    async def remove_snapshots(self, prefix: str) -> None:
-        """Remove all snapshots on this host whose names begin with `prefix`. None is success."""
-        ...
-
-    async def pack_snapshot(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
-        """Bring a snapshot of this host to the store, for other hosts; what is there of it already is not sent again.
-
-        Raises `UnsupportedFeatureError` where the provider's capabilities say no, here and in `unpack_snapshot`.
-        """
-        ...
-
-    async def unpack_snapshot(self, pack: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
-        """Find the snapshot of a name, else make it of a pack, whole or not at all.
-
-        It is removed like one that was taken under this name. Raises `ForeignSnapshotError` on a host that it cannot
-        run on, and what the store raises.
-        """
-        ...
-
-    async def owned(self, stack_id: str) -> list[OwnedSandbox]:
-        """All sandboxes on this host that carry the stack's label, running or not."""
-        ...
-
-    async def sweep(self, stack_id: str) -> None:
-        """Remove what the stack's sandboxes shared (networks), once none of them is left."""
-        ...
-
-    async def close(self) -> None: ...

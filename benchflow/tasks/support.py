@@ -276,6 +276,11 @@ def _lacking(task: Task, capabilities: Capabilities) -> Iterator[Missing]:
     for at, verifier in _verifiers(task):
         if verifier.network_mode is not None and verifier.network_mode not in capabilities.network_modes:
             yield missing(f"network mode {verifier.network_mode!r}", f"{at}.network_mode")
+        if verifier.sandbox_mode == "separate" and capabilities.lockdown != "clean_room":
+            yield missing("a clean room for the verifier", f"{at}.sandbox_mode")
+        for item in sorted(verifier.hardening.model_fields_set) if capabilities.lockdown == "none" else ():
+            if getattr(verifier.hardening, item):
+                yield missing("a verifier that is kept from what the agent leaves", f"{at}.hardening.{item}")
     if not capabilities.dockerfile and task.sandbox.docker_image is None and task.dockerfile:
         yield missing("building an image", task.dockerfile)
     if not capabilities.users:
@@ -292,13 +297,19 @@ def _unenforced(task: Task, capabilities: Capabilities) -> list[str]:
         ("memory_mb", capabilities.memory_limit),
         ("storage_mb", capabilities.storage_limit),
     )
-    return [
+    found = [
         f"{written_key(task, f'{at}.{key}')} = {getattr(sandbox, key)} is not enforced "
         f"by sandbox {capabilities.provider!r}"
         for at, sandbox in _sandboxes(task)
         for key, enforced in limits
         if not enforced and getattr(sandbox, key) != getattr(default, key)
     ]
+    if capabilities.lockdown == "none":
+        found.append(
+            f"sandbox {capabilities.provider!r} has no lockdown: what the agent leaves running, and programs that it "
+            "changes, can decide the score"
+        )
+    return found
 
 
 def _without_effect(task: Task) -> list[str]:

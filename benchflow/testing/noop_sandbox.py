@@ -6,157 +6,28 @@ reward reads as 1.0, because the engine needs a reward to finish a rollout. A sc
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
-from typing import Literal
+import io
+import tarfile
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from typing import IO
 
-from benchflow.contracts.base import ArtifactRef, BlobStore
+from benchflow.contracts.accelerators import ProcessOutput
+from benchflow.contracts.driver import FoundSandbox, Process, ProcessStatus, SandboxDriver, ScriptResult, StartedSandbox
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.memory_use import MemoryUse
-from benchflow.contracts.sandbox import (
-    Capabilities,
-    EntrypointState,
-    ExecChunk,
-    OwnedSandbox,
-    SandboxExecResult,
-    SandboxRef,
-    SandboxSpec,
-)
-from benchflow.errors import UnsupportedFeatureError
+from benchflow.contracts.provider import OwnedSandbox
+from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
 
 REWARD_FILE = "/logs/verifier/reward.txt"
 REWARD = b"1.0"
 
 
-class NoopSandbox:
-    """Stands for a sandbox; there is nothing behind it."""
-
-    def __init__(self, ref: SandboxRef) -> None:
-        self._ref = ref
-
-    @property
-    def ref(self) -> SandboxRef:
-        return self._ref
-
-    async def exec(
-        self,
-        cmd: Sequence[str],
-        *,
-        env: dict[str, str] | None = None,
-        cwd: str | None = None,
-        user: str | int | None = None,
-        timeout: float | None = None,
-    ) -> SandboxExecResult:
-        return SandboxExecResult(return_code=0)
-
-    async def control(self, script: str, *args: str, timeout: float = 60.0) -> SandboxExecResult:
-        return SandboxExecResult(return_code=0)
-
-    async def exec_once(
-        self,
-        key: str,
-        cmd: Sequence[str],
-        *,
-        env: dict[str, str] | None = None,
-        cwd: str | None = None,
-        user: str | int | None = None,
-        timeout: float | None = None,
-    ) -> SandboxExecResult:
-        return SandboxExecResult(return_code=0)
-
-    async def was_started(self, key: str) -> bool:
-        return False
-
-    async def kill_once(self, key: str) -> None:
-        return None
-
-    async def exec_stream(
-        self,
-        cmd: Sequence[str],
-        *,
-        env: dict[str, str] | None = None,
-        cwd: str | None = None,
-        user: str | int | None = None,
-    ) -> AsyncIterator[ExecChunk]:
-        yield ExecChunk(stream="exit", return_code=0)
-
-    async def read_file(self, path: str) -> bytes:
-        if path == REWARD_FILE:
-            return REWARD
-        raise FileNotFoundError(f"{path}: the no-op sandbox holds no files")
-
-    async def write_file(
-        self, path: str, content: bytes | str, *, mode: int = 0o644, user: str | int | None = None
-    ) -> None:
-        return None
-
-    async def upload(
-        self, source: Path, target: str, *, user: str | int | None = None, exclude: Sequence[str] = ()
-    ) -> None:
-        return None
-
-    async def download(self, source: str, target: Path, *, exclude: Sequence[str] = ()) -> bool:
-        where = {
-            "/logs": target / "verifier" / "reward.txt",
-            "/logs/verifier": target / "reward.txt",
-            REWARD_FILE: target,
-        }.get(source.rstrip("/"))
-        if where is None:
-            return False
-        where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_bytes(REWARD)
-        return True
-
-    async def read_outside(self, path: str) -> bytes | None:
-        return REWARD if path == REWARD_FILE else None
-
-    async def write_outside(self, path: str, content: bytes, *, mode: int = 0o755) -> None:
-        return None
-
-    async def read_original(self, path: str) -> bytes | None:
-        return None
-
-    async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
-        return 0
-
-    async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:
-        return None
-
-    async def memory_use(self) -> MemoryUse | None:
-        return None
-
-    async def expose_port(self, port: int) -> tuple[str, int]:
-        return "127.0.0.1", port
-
-    async def snapshot(self, name: str) -> ImageRef:
-        raise UnsupportedFeatureError("the no-op sandbox has no state to keep", key="snapshot")
-
-    async def freeze(self) -> None:
-        return None
-
-    async def thaw(self) -> None:
-        return None
-
-    async def is_frozen(self) -> bool:
-        return False
-
-    async def restore(self, image: ImageRef) -> None:
-        raise UnsupportedFeatureError("the no-op sandbox has no state to restore", key="restore")
-
-    async def fork(self, names: Sequence[str]) -> list[SandboxRef]:
-        raise UnsupportedFeatureError("the no-op sandbox has no state to fork", key="fork")
-
-    async def stop(self) -> None:
-        return None
-
-
-class NoopProvider:
-    """Hands out `NoopSandbox`es. Never fails, keeps nothing."""
+class NoopDriver(SandboxDriver):
+    """Hands out sandboxes with nothing behind them. Never fails, keeps nothing."""
 
     name = "noop"
 
     def capabilities(self) -> Capabilities:
-        """Says yes to what tasks ask for by default, so that any task can be used to measure."""
+        """Say yes to what tasks ask for by default, so that any task can be used to measure."""
         return Capabilities(
             provider=self.name,
             network_modes=("public", "no-network"),
@@ -165,66 +36,93 @@ class NoopProvider:
             storage_limit=True,
             dockerfile=True,
             isolation="none",
+            lockdown="clean_room",
         )
 
-    async def check(self) -> None:
-        return None
-
-    async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
+    async def build(self, config: ImageConfig, *, log: object = None) -> ImageRef:
         return ImageRef(reference=config.image or "noop", workdir="/app")
 
-    async def start(
-        self,
-        spec: SandboxSpec,
-        *,
-        host_id: str,
-        queue: str,
-        generation: int = 0,
-        secrets: Mapping[str, str] | None = None,
-    ) -> NoopSandbox:
-        return NoopSandbox(
-            SandboxRef(
-                provider=self.name,
-                name=spec.name,
-                handle=spec.name,
-                host_id=host_id,
-                queue=queue,
-                generation=generation,
-                workdir=spec.named_workdir or "/app",
-                has_workdir=spec.named_workdir is not None,
-                image_user=spec.image_user,
-            )
-        )
+    async def start(self, spec: SandboxSpec, secrets: Mapping[str, str]) -> StartedSandbox:
+        return StartedSandbox(handle=spec.name, workdir=spec.named_workdir or "/app")
 
-    async def entrypoint_state(self, name: str) -> EntrypointState:
-        return EntrypointState(running=True)
-
-    async def end_entrypoint(self, name: str) -> None:
-        return None
-
-    async def attach(self, ref: SandboxRef) -> NoopSandbox:
-        return NoopSandbox(ref)
+    async def find(self, name: str) -> FoundSandbox:
+        return FoundSandbox(handle=name, is_running=True)
 
     async def remove(self, name: str) -> None:
         return None
 
-    async def remove_image(self, image: ImageRef) -> None:
-        return None
-
-    async def remove_snapshots(self, prefix: str) -> None:
-        return None
-
-    async def pack_snapshot(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
-        raise UnsupportedFeatureError("the no-op sandbox has no snapshots to pack", key="portable")
-
-    async def unpack_snapshot(self, pack: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
-        raise UnsupportedFeatureError("the no-op sandbox has no files to begin with", key="portable")
-
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
         return []
 
-    async def sweep(self, stack_id: str) -> None:
+    async def run_script(
+        self,
+        handle: str,
+        script: str,
+        *,
+        sink: Callable[[bytes], None] | None = None,
+        timeout: float | None = 60.0,
+    ) -> ScriptResult:
+        return ScriptResult(exit_code=0)
+
+    async def spawn(self, handle: str, process: Process) -> None:
         return None
 
-    async def close(self) -> None:
+    async def status(self, handle: str, process_id: str) -> ProcessStatus:
+        return ProcessStatus(was_started=False)
+
+    async def wait(self, handle: str, process_id: str) -> ProcessStatus:
+        return ProcessStatus(exit_code=0)
+
+    async def stream(self, handle: str, process: Process) -> AsyncGenerator[ExecChunk, None]:
+        yield ExecChunk(stream="exit", return_code=0)
+
+    async def kill(self, handle: str, process_id: str) -> bool:
+        return True
+
+    async def groups(self, handle: str) -> set[str]:
+        return set()
+
+    async def kill_groups(self, handle: str, keep: Collection[str], *, keep_world: bool) -> int:
+        return 0
+
+    async def output(self, handle: str, process_id: str) -> ProcessOutput:
+        return ProcessOutput()
+
+    async def output_tail(self, handle: str, process_id: str, limit: int) -> str:
+        return ""
+
+    async def trim_output(self, handle: str, process_id: str) -> None:
         return None
+
+    async def forget(self, handle: str, process_id: str) -> None:
+        return None
+
+    async def read(self, handle: str, path: str, limit: int) -> bytes:
+        if path == REWARD_FILE:
+            return REWARD
+        raise FileNotFoundError(f"{path}: the no-op sandbox holds no files")
+
+    async def write(self, handle: str, path: str, content: bytes, mode: int, user: str) -> None:
+        return None
+
+    async def unpack(self, handle: str, directory: str, archive: IO[bytes], user: str) -> None:
+        return None
+
+    async def put(self, handle: str, directory: str, archive: IO[bytes]) -> None:
+        return None
+
+    async def get(self, handle: str, path: str, take: Callable[[bytes], None]) -> bool | None:
+        """Give out the reward's file, or a directory that it is in; there is nothing else."""
+        directory = path.rstrip("/") + "/"
+        if path != REWARD_FILE and not REWARD_FILE.startswith(directory):
+            return None
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            info = tarfile.TarInfo(REWARD_FILE.removeprefix(directory).lstrip("/"))
+            info.size, info.mode = len(REWARD), 0o600
+            archive.addfile(info, io.BytesIO(REWARD))
+        take(packed.getvalue())
+        return path == REWARD_FILE
+
+    async def address(self, handle: str, port: int) -> tuple[str, int]:
+        return "127.0.0.1", port

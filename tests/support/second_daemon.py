@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import docker
 from support.counted_task import BASE_IMAGE
+from support.debian_root import debian_root
 
 from benchflow.testing.waiting import until
 
@@ -32,9 +36,19 @@ class SecondDaemon:
         root: Directory of all that it keeps, which is short: sockets have short paths.
         keeps_containers: Whether containers run on while it is away ("live restore").
         disk_bytes: Size of a disk of its own for its data; 0 for none.
+        system: Root directory of the Debian system whose programs it is; this machine's by default.
+        has_containerd_store: Whether it keeps its images in containerd's store, which is 29's default, and 23's option.
     """
 
-    def __init__(self, root: Path, *, keeps_containers: bool = False, disk_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        keeps_containers: bool = False,
+        disk_bytes: int = 0,
+        system: Path | None = None,
+        has_containerd_store: bool = False,
+    ) -> None:
         self.data = root / "data"
         if disk_bytes:
             self.data.mkdir()
@@ -42,17 +56,23 @@ class SecondDaemon:
             subprocess.run(["mount", "-t", "tmpfs", "-o", options, "benchflow-test", str(self.data)], check=True)
         self.address = f"unix://{root}/sock"
         self._root = root
-        self._options = ["--live-restore"] if keeps_containers else []
+        self._settings = {
+            "live-restore": keeps_containers,
+            "features": {"containerd-snapshotter": True} if has_containerd_store else {},
+        }
+        # Its libraries are there as well. The rest of a Debian system is links to it, and configuration.
+        self._mount = "" if system is None else f"mount --bind {shlex.quote(str(system / 'usr'))} /usr\n"
         self._namespaces: asyncio.subprocess.Process | None = None
         self._process: asyncio.subprocess.Process
 
     async def start(self) -> None:
         """Start it, and return when it answers."""
         root = self._root
+        (root / "daemon.json").write_text(json.dumps(self._settings))
         if self._namespaces is None:
             # Its bridge and rules are not the other's, its mounts go with it, and outlive it until then.
             self._namespaces = await asyncio.create_subprocess_exec(
-                *("unshare", "--net", "--mount", "sh", "-ec", _ALONE),
+                *("unshare", "--net", "--mount", "sh", "-ec", f"{self._mount}{_ALONE}"),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
             )
@@ -63,7 +83,7 @@ class SecondDaemon:
                 *("nsenter", f"--target={self._namespaces.pid}", "--net", "--mount"),
                 *("dockerd", f"--host={self.address}", f"--data-root={root}/data"),
                 *(f"--exec-root={root}/run", f"--pidfile={root}/pid", "--bridge=none", "--iptables=false"),
-                *self._options,
+                f"--config-file={root}/daemon.json",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -125,10 +145,14 @@ class SecondDaemon:
 
 
 @contextlib.asynccontextmanager
-async def fragile_daemon(*, keeps_containers: bool = False, disk_bytes: int = 0) -> AsyncIterator[SecondDaemon]:
-    """Yield a daemon that knows nothing but the base image. Afterwards nothing is left of it."""
+async def fragile_daemon(**options: Any) -> AsyncIterator[SecondDaemon]:
+    """Yield a daemon that knows nothing but the base image. Afterwards nothing is left of it.
+
+    Args:
+        options: Of `SecondDaemon`.
+    """
     root = Path(tempfile.mkdtemp(prefix="bf-docker-", dir="/tmp"))
-    daemon = SecondDaemon(root, keeps_containers=keeps_containers, disk_bytes=disk_bytes)
+    daemon = SecondDaemon(root, **options)
     try:
         await daemon.start()
         await daemon.load(BASE_IMAGE)
@@ -142,6 +166,17 @@ async def second_daemon() -> AsyncIterator[str]:
     """Yield the address of a daemon that knows nothing but the base image. Afterwards nothing is left of it."""
     async with fragile_daemon() as daemon:
         yield daemon.address
+
+
+@contextlib.asynccontextmanager
+async def containerd_store_daemon() -> AsyncIterator[SecondDaemon]:
+    """Yield a daemon of Debian trixie's (Docker 26) that keeps its images in containerd's store, as 29 does by default.
+
+    Skips the test where its programs can't be had.
+    """
+    system = await asyncio.to_thread(debian_root, "trixie", "docker.io")
+    async with fragile_daemon(system=system, has_containerd_store=True) as daemon:
+        yield daemon
 
 
 async def _connect(address: str, process: asyncio.subprocess.Process, log: Path) -> docker.DockerClient:

@@ -13,12 +13,14 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import cast
 
-from benchflow.contracts.sandbox import SandboxProvider
+from benchflow.contracts.driver import SandboxDriver
+from benchflow.contracts.provider import SandboxProvider
 from benchflow.errors import ConfigError, SandboxError
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
 
 GROUP = "benchflow.sandboxes"
 
-__all__ = ["GROUP", "close_providers", "get_provider", "provider_names"]
+__all__ = ["GROUP", "close_providers", "get_provider", "provider_names", "provider_of"]
 
 _made: dict[str, SandboxProvider] = {}
 
@@ -62,7 +64,12 @@ def _make(name: str) -> SandboxProvider:
             key="sandbox",
             remedy="reinstall the package that declares it",
         ) from error
-    return cast(SandboxProvider, made)
+    return provider_of(made)
+
+
+def provider_of(made: object) -> SandboxProvider:
+    """Return a provider as it is, and for a driver the provider over it."""
+    return DrivenProvider(made) if isinstance(made, SandboxDriver) else cast(SandboxProvider, made)
 
 
 @cache

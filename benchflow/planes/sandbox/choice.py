@@ -28,7 +28,7 @@ class Choice:
 
 def choose(patience: float = PATIENCE) -> Choice:
     """Return Docker if its daemon answers in time, else local. Raise `SandboxUnavailableError` when neither can be."""
-    address = os.environ.get("DOCKER_HOST") or _SOCKET
+    address = docker_address()
     problem = docker_problem(address, patience)
     if problem is None:
         return Choice("docker", f"a Docker daemon answers at {address}")
@@ -43,6 +43,11 @@ def choose(patience: float = PATIENCE) -> Choice:
             remedy="start Docker (`sudo systemctl start docker`), or run as root on Linux for the local sandbox",
         ) from error
     return Choice("local", problem)
+
+
+def docker_address() -> str:
+    """Return where this host's Docker daemon is looked for, as DOCKER_HOST spells it."""
+    return os.environ.get("DOCKER_HOST") or _SOCKET
 
 
 def docker_problem(address: str, patience: float = PATIENCE) -> str | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.sandbox import SandboxExecResult, SandboxProvider, SandboxSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import SandboxExecResult, SandboxSpec
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.store import write_atomic

@@ -26,7 +26,8 @@ def write_record(file: Path, content: dict[str, Any]) -> None:
     part = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(content))
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as written:
+            json.dump(content, written)
         part.replace(file)
     except OSError as error:
         kind = DiskFullError if error.errno in (28, 122) else StoreError

@@ -1,20 +1,13 @@
 """What every sandbox provider must do, as tests. A provider that passes them all can be used for every task.
 
-Writing a sandbox provider
---------------------------
-A provider is a class with the methods of `benchflow.contracts.sandbox.SandboxProvider`; its `start` and `attach`
-return objects with the methods of `Sandbox`. Declare it under the name that `--sandbox` shall know:
-
-    [project.entry-points."benchflow.sandboxes"]
-    mine = "my_package.sandbox:MyProvider"
-
-and let this suite say what is missing (pytest and pytest-asyncio must be installed):
+`docs/custom-sandbox.md` tells how a driver, or a whole provider, is written. Let this suite say what is missing
+(pytest, pytest-asyncio and pytest-timeout must be installed):
 
     # test_my_sandbox.py
     from benchflow.testing.sandbox_conformance import SandboxConformance
 
     class TestMySandbox(SandboxConformance):
-        provider_path = "my_package.sandbox:MyProvider"
+        provider_path = "my_package.sandbox:MyDriver"
         base_image = "debian:bookworm-slim"
 
 `provider_path` is a path and not an object, because other processes make the provider, too: a worker may die at any
@@ -37,8 +30,8 @@ from __future__ import annotations
 import pytest
 
 THEMES = (
-    *("borders", "builds", "commands", "endings", "files", "fixtures", "lifecycle", "networks", "once", "others"),
-    *("packs", "processes", "snapshots", "transfers", "worlds"),
+    *("borders", "builds", "commands", "endings", "files", "fixtures", "lifecycle", "lockdown", "networks", "once"),
+    *("others", "packs", "processes", "snapshots", "transfers", "worlds"),
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{theme}" for theme in THEMES))
 
@@ -49,6 +42,7 @@ from benchflow.testing.sandbox_conformance.commands import Commands, Control, St
 from benchflow.testing.sandbox_conformance.endings import Endings  # noqa: E402
 from benchflow.testing.sandbox_conformance.files import Files  # noqa: E402
 from benchflow.testing.sandbox_conformance.lifecycle import Ending, Finding, Freezing, Starting  # noqa: E402
+from benchflow.testing.sandbox_conformance.lockdown import Lockdown  # noqa: E402
 from benchflow.testing.sandbox_conformance.networks import Networks  # noqa: E402
 from benchflow.testing.sandbox_conformance.once import ExactlyOnce  # noqa: E402
 from benchflow.testing.sandbox_conformance.packs import Packs  # noqa: E402
@@ -63,6 +57,7 @@ __all__ = [
         "Finding",
         "Forks",
         "Limits",
+        "Lockdown",
         "Networks",
         "Packs",
         "Ports",
@@ -90,6 +85,7 @@ class SandboxConformance(
     Networks,
     Limits,
     Privacy,
+    Lockdown,
     Builds,
     Starting,
     Finding,

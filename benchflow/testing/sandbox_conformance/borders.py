@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.contracts.sandbox import Mount, Sandbox, SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Mount, Sandbox
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Keep, Start, nap, napping
 
 HOG = ["python3", "-c", "x = b'x' * 300_000_000; print(len(x))"]
@@ -61,7 +62,8 @@ class Limits(Fixtures):
         assert (await sandbox.exec(HOG)).return_code == 137
         assert (await sandbox.exec_once("hog", HOG)).return_code == 137
         use = await sandbox.memory_use()
-        assert use is not None and (use.kills, use.limit_mb, use.is_own_limit) == (2, 128, True)
+        # Counters are an accelerator's.
+        assert use is None or (use.kills, use.limit_mb, use.is_own_limit) == (2, 128, True)
         assert (await sandbox.exec(["echo", "alive"])).stdout == "alive\n"
         # The limit is the sandbox's, and not each command's.
         hold = "import time; x = b'x' * 80_000_000; open('/held', 'w').close(); time.sleep(600)"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.sandbox import SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
 from benchflow.errors import ConfigError, ImageBuildError, SandboxError, UnsupportedFeatureError
 from benchflow.testing.sandbox_conformance import others
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Start, nap
@@ -91,8 +91,8 @@ class Builds(Fixtures):
         assert sandbox.ref.workdir == "/place/deep"
         assert (await sandbox.exec(["cat", "made"])).stdout == "hello one 1\n"
         assert (await sandbox.exec(["run-me"])).stdout == "ran\n"
-        assert await sandbox.read_file("/tree/link") == b"x"
-        assert await sandbox.read_file("/tmp/who") == b"worker\n"
+        assert await sandbox.read_bytes("/tree/link") == b"x"
+        assert await sandbox.read_bytes("/tmp/who") == b"worker\n"
         # The engine's commands are root's whatever the image says, and every command has its environment, before which
         # the sandbox's own goes.
         said = await sandbox.exec(["sh", "-c", 'echo "$(id -un) $SECOND $GREETING $THIRD"'])
@@ -143,7 +143,7 @@ class Builds(Fixtures):
         with pytest.raises(ImageBuildError):
             await context.build("RUN echo one >/one", "RUN test -e /mended")
         image = await context.build("RUN echo one >/one", "RUN touch /mended", "RUN test -e /mended")
-        assert await (await start(image=image)).read_file("/one") == b"one\n"
+        assert await (await start(image=image)).read_bytes("/one") == b"one\n"
 
     async def test_a_dockerfile_that_is_none_is_a_build_error(self, context: BuildContext) -> None:
         with pytest.raises((ImageBuildError, UnsupportedFeatureError), match=r"(?i)unknown instruction"):
@@ -191,7 +191,7 @@ class Builds(Fixtures):
         for _ in range(2):
             await provider.remove_image(image)
         again = await context.build("RUN touch /made")
-        assert await (await start(image=again)).read_file("/made") == b""
+        assert await (await start(image=again)).read_bytes("/made") == b""
 
     async def test_removing_an_image_in_use_is_refused_or_does_its_sandbox_no_harm(
         self, context: BuildContext, provider: SandboxProvider, start: Start

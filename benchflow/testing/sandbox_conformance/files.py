@@ -23,7 +23,7 @@ async def listing(sandbox: Sandbox, path: str) -> list[str]:
 
 
 class Files(Fixtures):
-    """`read_file` and `write_file`."""
+    """`read_bytes`, `read_file` and `write_file`."""
 
     @pytest.fixture
     def host_secret(self, tmp_path: Path) -> Path:
@@ -37,11 +37,11 @@ class Files(Fixtures):
         for size in (0, 1, 1000, 600_000, 3_000_000, 20_000_000):
             content = (BINARY * (size // len(BINARY) + 1))[:size]
             await sandbox.write_file(f"{room}/made/for/this/file", content)
-            assert await sandbox.read_file(f"{room}/made/for/this/file") == content
+            assert await sandbox.read_bytes(f"{room}/made/for/this/file") == content
 
     async def test_text_is_written_as_utf_8(self, sandbox: Sandbox, room: str) -> None:
         await sandbox.write_file(f"{room}/täxt 'n\" €", "Größe\n")
-        assert (await sandbox.read_file(f"{room}/täxt 'n\" €")).decode() == "Größe\n"
+        assert (await sandbox.read_bytes(f"{room}/täxt 'n\" €")).decode() == "Größe\n"
 
     async def test_a_written_file_has_its_mode_and_owner_and_so_have_new_parents(
         self, sandbox: Sandbox, room: str
@@ -67,7 +67,7 @@ class Files(Fixtures):
     async def test_a_file_that_is_there_is_replaced_with_its_mode_and_owner(self, sandbox: Sandbox, room: str) -> None:
         await sandbox.write_file(f"{room}/one", "a much longer text", mode=0o600, user="nobody")
         await sandbox.write_file(f"{room}/one", "new")
-        assert await sandbox.read_file(f"{room}/one") == b"new"
+        assert await sandbox.read_bytes(f"{room}/one") == b"new"
         assert await listing(sandbox, room) == ["one f 644 0:0"]
 
     async def test_a_running_program_can_be_replaced(self, sandbox: Sandbox, room: str) -> None:
@@ -80,26 +80,26 @@ class Files(Fixtures):
     async def test_writers_at_the_same_moment_leave_one_whole_file(self, sandbox: Sandbox, room: str) -> None:
         contents = [bytes([n]) * 100_000 for n in range(65, 71)]
         await asyncio.gather(*(sandbox.write_file(f"{room}/one", content) for content in contents))
-        assert await sandbox.read_file(f"{room}/one") in contents
+        assert await sandbox.read_bytes(f"{room}/one") in contents
         assert await listing(sandbox, room) == ["one f 644 0:0"]
 
     async def test_writing_replaces_a_link_and_not_what_it_leads_to(self, sandbox: Sandbox, room: str) -> None:
         await sandbox.exec(["sh", "-c", f"cd {room} && echo kept >target && ln -s target link"])
         await sandbox.write_file(f"{room}/link", "new")
-        assert await sandbox.read_file(f"{room}/target") == b"kept\n"
-        assert await sandbox.read_file(f"{room}/link") == b"new"
+        assert await sandbox.read_bytes(f"{room}/target") == b"kept\n"
+        assert await sandbox.read_bytes(f"{room}/link") == b"new"
 
     async def test_reading_and_writing_follow_a_link_to_a_directory(self, sandbox: Sandbox, room: str) -> None:
         await sandbox.exec(["sh", "-c", f"cd {room} && mkdir real && echo x >real/old && ln -s {room}/real way"])
         await sandbox.write_file(f"{room}/way/deep/new", "y")
-        assert await sandbox.read_file(f"{room}/real/deep/new") == b"y"
-        assert await sandbox.read_file(f"{room}/way/old") == b"x\n"
+        assert await sandbox.read_bytes(f"{room}/real/deep/new") == b"y"
+        assert await sandbox.read_bytes(f"{room}/way/old") == b"x\n"
 
     async def test_the_names_of_the_network_can_be_written(self, sandbox: Sandbox) -> None:
         for file in ("/etc/hosts", "/etc/resolv.conf"):
-            before = await sandbox.read_file(file)
+            before = await sandbox.read_bytes(file)
             await sandbox.write_file(file, "192.0.2.1 elsewhere\n")
-            assert await sandbox.read_file(file) == b"192.0.2.1 elsewhere\n"
+            assert await sandbox.read_bytes(file) == b"192.0.2.1 elsewhere\n"
             await sandbox.write_file(file, before)
 
     async def test_a_directory_cannot_be_written_as_a_file(self, sandbox: Sandbox, room: str) -> None:
@@ -115,7 +115,7 @@ class Files(Fixtures):
         await sandbox.exec(["ln", "-s", "/no/such", f"{room}/dangling"])
         for path in ("no", "no/such", "dangling"):
             with pytest.raises(FileNotFoundError, match=f"{room}/{path}"):
-                await sandbox.read_file(f"{room}/{path}")
+                await sandbox.read_bytes(f"{room}/{path}")
 
     async def test_reading_what_is_not_a_regular_file_is_an_error_and_does_not_hang(
         self, sandbox: Sandbox, room: str
@@ -124,19 +124,19 @@ class Files(Fixtures):
         await sandbox.exec(["sh", "-c", f"cd {room}; {make}"])
         for name in ("directory", "pipe", "endless", "terminal"):
             with pytest.raises(SandboxError, match="not a regular file"):
-                await sandbox.read_file(f"{room}/{name}")
+                await sandbox.read_bytes(f"{room}/{name}")
 
     async def test_reading_a_file_that_is_too_large_is_an_error(self, sandbox: Sandbox, room: str) -> None:
         await sandbox.exec(["truncate", "-s", "10G", f"{room}/huge"])
         with pytest.raises(SandboxError, match="larger than"):
-            await sandbox.read_file(f"{room}/huge")
+            await sandbox.read_bytes(f"{room}/huge")
 
     async def test_the_engine_reads_what_nobody_may_read(self, sandbox: Sandbox, room: str) -> None:
         await sandbox.exec(["sh", "-c", f"cd {room} && mkdir -m 0 d && echo x >d/f && chmod 0 d/f && chown 4321 d d/f"])
-        assert await sandbox.read_file(f"{room}/d/f") == b"x\n"
+        assert await sandbox.read_bytes(f"{room}/d/f") == b"x\n"
 
     async def test_a_file_of_the_kernel_is_read_whole(self, sandbox: Sandbox) -> None:
-        assert b"MemTotal" in await sandbox.read_file("/proc/meminfo")
+        assert b"MemTotal" in await sandbox.read_bytes("/proc/meminfo")
 
     @pytest.mark.parametrize(
         "lead", ["{}", "../../../../../../../../..{}", "/proc/self/root{}", "/proc/1/cwd/../../..{}"]
@@ -149,7 +149,7 @@ class Files(Fixtures):
         await sandbox.exec(["ln", "-s", directory, f"{room}/directory"])
         for path in ("file", "directory/secret"):
             with contextlib.suppress(FileNotFoundError, SandboxError):
-                assert host_secret.read_bytes() not in await sandbox.read_file(f"{room}/{path}")
+                assert host_secret.read_bytes() not in await sandbox.read_bytes(f"{room}/{path}")
         before = host_secret.read_text()
         for path in ("file", "directory/secret", "directory/new", "directory/new/er"):
             with contextlib.suppress(SandboxError):
@@ -174,7 +174,7 @@ class Files(Fixtures):
         task = asyncio.create_task(sandbox.exec(command))
         for n in range(20):
             with contextlib.suppress(FileNotFoundError, SandboxError):
-                assert host_secret.read_bytes() not in await sandbox.read_file(f"{room}/way/secret")
+                assert host_secret.read_bytes() not in await sandbox.read_bytes(f"{room}/way/secret")
             with contextlib.suppress(FileNotFoundError, SandboxError):
                 await sandbox.write_file(f"{room}/way/new-{n}", "x")
         task.cancel()

@@ -14,14 +14,16 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 import pytest_asyncio
 
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxRef, SandboxSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxLostError
+from benchflow.planes.sandbox import provider_of
 from benchflow.testing.waiting import TIMEOUT_SEC, until
 
 T = TypeVar("T")
@@ -34,9 +36,9 @@ PATIENCE = TIMEOUT_SEC
 
 
 def make_provider(path: str) -> SandboxProvider:
-    """The provider that `module:attribute` names; the attribute is called without arguments."""
+    """The provider, or the one over the driver, that `module:attribute` names, called without arguments."""
     module, _, attribute = path.partition(":")
-    return cast(SandboxProvider, getattr(importlib.import_module(module), attribute)())
+    return provider_of(getattr(importlib.import_module(module), attribute)())
 
 
 def nap() -> str:

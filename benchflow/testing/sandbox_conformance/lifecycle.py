@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxRef, SandboxSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxLostError, SandboxStartError
 from benchflow.testing.sandbox_conformance import others
 from benchflow.testing.sandbox_conformance.fixtures import (
@@ -57,7 +58,7 @@ class Starting(Fixtures):
         ref = SandboxRef.model_validate_json(again.ref.model_dump_json())
         assert (ref.name, ref.host_id, ref.queue, ref.generation) == (own.ref.name, "this-host", "its-queue", 3)
         assert ref.handle == own.ref.handle
-        assert await again.read_file("/mark") == b"x"
+        assert await again.read_bytes("/mark") == b"x"
 
     async def test_starts_at_the_same_moment_make_one(
         self, provider: SandboxProvider, other: SandboxProvider, spec: SandboxSpec, stack: str
@@ -189,7 +190,7 @@ class Finding(Fixtures):
             "exec_once": lambda: own.exec_once("key", ["true"]),
             "exec_stream": lambda: anext(own.exec_stream(["true"])),
             "control": lambda: own.control("true"),
-            "read_file": lambda: own.read_file("/etc/passwd"),
+            "read_bytes": lambda: own.read_bytes("/etc/passwd"),
             "write_file": lambda: own.write_file("/file", "x"),
             "upload": lambda: own.upload(tmp_path, "/directory"),
             "download": lambda: own.download("/etc", tmp_path / "etc"),
@@ -226,7 +227,7 @@ class Finding(Fixtures):
         await asleep(own, *lengths)
         await other.remove(own.ref.name)
         ends = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE)
-        assert [type(end) for end in ends] == [SandboxLostError] * 3
+        assert [type(end) for end in ends] == [SandboxLostError] * 3, ends
 
     async def test_each_stack_sees_its_own_sandboxes_only(
         self, provider: SandboxProvider, sandbox: Sandbox, class_stack: str, start: Start, stack: str
@@ -311,7 +312,7 @@ class Ending(Fixtures):
         await provider.remove(first.ref.name)
         second = await start(name=first.ref.name)
         with pytest.raises(FileNotFoundError):
-            await second.read_file("/mark")
+            await second.read_bytes("/mark")
         assert not await second.was_started("key")
         assert (await second.exec_once("key", ["echo", "two"])).stdout == "two\n"
         assert second.ref.handle != first.ref.handle
@@ -366,7 +367,7 @@ class Freezing(Fixtures):
 
         async def beats(seen: Sandbox) -> list[int]:
             try:
-                return [int(line) for line in (await seen.read_file("/beats")).decode().splitlines() if len(line) > 18]
+                return [int(line) for line in (await seen.read_bytes("/beats")).decode().splitlines() if len(line) > 18]
             except FileNotFoundError:
                 return []
 

@@ -10,7 +10,8 @@ from typing import get_args
 
 import pytest
 
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import NetworkMode
 from benchflow.errors import SandboxError, UnsupportedFeatureError
 from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, Start

@@ -8,7 +8,8 @@ import uuid
 
 import pytest
 
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.testing.sandbox_conformance import others
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, awake, leave, nap, napping
 from benchflow.testing.waiting import until
@@ -33,7 +34,7 @@ class Once:
 
     async def count(self) -> int:
         try:
-            return (await self.sandbox.read_file(self.file)).count(b"ran\n")
+            return (await self.sandbox.read_bytes(self.file)).count(b"ran\n")
         except FileNotFoundError:
             return 0
 

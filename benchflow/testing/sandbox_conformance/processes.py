@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, leave, nap, napping
 from benchflow.testing.waiting import until
 

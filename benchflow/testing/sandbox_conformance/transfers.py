@@ -50,8 +50,8 @@ class Uploads(Fixtures):
             "sub/link l 777 0:0",
             "twin f 755 0:0",
         ]
-        assert await sandbox.read_file(f"{room}/deep/down/sub/data.bin") == BINARY
-        assert await sandbox.read_file(f"{room}/deep/down/sub/link") == b"#!/bin/sh\n"
+        assert await sandbox.read_bytes(f"{room}/deep/down/sub/data.bin") == BINARY
+        assert await sandbox.read_bytes(f"{room}/deep/down/sub/link") == b"#!/bin/sh\n"
 
     async def test_what_arrives_belongs_to_whom_it_is_for(self, sandbox: Sandbox, room: str, tmp_path: Path) -> None:
         await sandbox.upload(tree(tmp_path / "src"), f"{room}/deep/down", user="nobody")
@@ -67,15 +67,15 @@ class Uploads(Fixtures):
     async def test_an_upload_is_laid_over_what_is_there(self, sandbox: Sandbox, room: str, tmp_path: Path) -> None:
         await sandbox.exec(["sh", "-c", f"cd {room} && mkdir sub && echo old >sub/data.bin && echo stays >sub/own"])
         await sandbox.upload(tree(tmp_path / "src"), room)
-        assert await sandbox.read_file(f"{room}/sub/data.bin") == BINARY
-        assert await sandbox.read_file(f"{room}/sub/own") == b"stays\n"
+        assert await sandbox.read_bytes(f"{room}/sub/data.bin") == BINARY
+        assert await sandbox.read_bytes(f"{room}/sub/own") == b"stays\n"
 
     async def test_an_upload_through_a_link_lands_where_the_link_leads(
         self, sandbox: Sandbox, room: str, tmp_path: Path
     ) -> None:
         await sandbox.exec(["sh", "-c", f"cd {room} && mkdir real && ln -s {room}/real way"])
         await sandbox.upload(tree(tmp_path / "src"), f"{room}/way")
-        assert await sandbox.read_file(f"{room}/real/sub/data.bin") == BINARY
+        assert await sandbox.read_bytes(f"{room}/real/sub/data.bin") == BINARY
         assert (await sandbox.exec(["test", "-L", f"{room}/way"])).return_code == 0
 
     async def test_a_file_is_uploaded_under_the_targets_name(self, sandbox: Sandbox, room: str, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 import pytest_asyncio
 
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.errors import ImagePullError, SandboxError, SandboxLostError, SandboxStartError
 from benchflow.testing.sandbox_conformance import others
 from benchflow.testing.sandbox_conformance.builds import BuildContext
@@ -68,6 +69,8 @@ class Worlds(Fixtures):
         """A context to build a world from."""
         if not provider.capabilities().dockerfile:
             pytest.skip("this provider carries out no Dockerfile")
+        if not provider.capabilities().entrypoint:
+            pytest.skip("this provider runs no entrypoint of an image")
         context = BuildContext(tmp_path / "world", self.base_image, provider, discard, entrypoint=True)
         (context.root / "world.sh").write_text(WORLD)
         (context.root / "world.sh").chmod(0o755)
@@ -126,7 +129,7 @@ class Worlds(Fixtures):
         await until(is_heard)
         again = await begin({"SECRET": secret}, **wanted)
         assert again.ref.handle == sandbox.ref.handle
-        said = (await sandbox.read_file("/world/begun")).decode()
+        said = (await sandbox.read_bytes("/world/begun")).decode()
         assert said.partition(" ")[2] == f"keeper /world hello plain {secret}\n"
         assert sandbox.ref.workdir == "/world"
         state = await provider.entrypoint_state(sandbox.ref.name)
@@ -235,7 +238,7 @@ class Worlds(Fixtures):
             # What it wrote comes before what it becomes.
             await asleep(sandbox, length)
             assert (await sandbox.control('ps -eo args | grep -cx "$1"', f"sleep {length}")).stdout == "1\n", step
-            assert await sandbox.read_file("/begun") == b"canary\n"
+            assert await sandbox.read_bytes("/begun") == b"canary\n"
             await provider.remove(wanted.name)
 
     async def test_an_image_with_nothing_to_run_is_refused(self, plan: BuildContext, begin: Begin) -> None:
@@ -291,7 +294,7 @@ class Bases(Fixtures):
         image = await upper.build_config(config)
         assert image.workdir == "/deep"
         sandbox = await start(image=image)
-        assert await sandbox.read_file("/tmp/up") == b"lowkeeperbase\n"
+        assert await sandbox.read_bytes("/tmp/up") == b"lowkeeperbase\n"
         assert (await sandbox.exec(["sh", "-c", "echo $LOW; pwd"])).stdout == "low\n/deep\n"
         assert len([one for one in image.warnings if "stands for" in one]) <= 1
         assert await upper.build_config(config) == image
@@ -303,7 +306,7 @@ class Bases(Fixtures):
         config = self.upon(
             upper, below, "ARG BASE=reg/world", "FROM \\", "  ${BASE}:1", "RUN cat /base", name="reg/world:1"
         )
-        assert await (await start(image=await upper.build_config(config))).read_file("/base") == b"base\n"
+        assert await (await start(image=await upper.build_config(config))).read_bytes("/base") == b"base\n"
 
     async def test_an_image_upon_a_changed_one_is_another(self, base: BuildContext, upper: BuildContext) -> None:
         one = await base.build("RUN echo 1 >/base")
@@ -380,14 +383,20 @@ class Episodes(Fixtures):
 class Ports(Fixtures):
     """`SandboxSpec.ports` and `expose_port`."""
 
-    async def test_a_port_of_each_of_two_sandboxes_is_reached_from_this_host(self, start: Start) -> None:
+    async def test_a_port_of_each_of_two_sandboxes_is_reached_from_this_host(
+        self, provider: SandboxProvider, start: Start
+    ) -> None:
+        if "public" not in provider.capabilities().network_modes:
+            pytest.skip("the provider has no public network")
         sandboxes = await asyncio.gather(*(start(network_mode="public", ports=(PORT,)) for _ in range(2)))
         for number, sandbox in enumerate(sandboxes):
             assert (await sandbox.exec(["sh", "-c", SERVE.format(number)])).return_code == 0
         addresses = [await sandbox.expose_port(PORT) for sandbox in sandboxes]
         assert [await fetched(address) for address in addresses] == [b"0\n", b"1\n"]
 
-    async def test_without_a_network_a_port_is_refused(self, start: Start) -> None:
+    async def test_without_a_network_a_port_is_refused(self, provider: SandboxProvider, start: Start) -> None:
+        if "no-network" not in provider.capabilities().network_modes:
+            pytest.skip("the provider has a network in any case")
         sandbox = await start(network_mode="no-network", ports=(PORT,))
         with pytest.raises(SandboxError, match="no network") as caught:
             await sandbox.expose_port(PORT)

@@ -10,13 +10,15 @@ from typing import Any
 import docker
 import pytest
 import pytest_asyncio
+from support.second_daemon import SecondDaemon, containerd_store_daemon
 
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
-from benchflow.planes.sandbox.docker import DockerProvider
-from benchflow.planes.sandbox.docker.sandbox import DockerSandbox
+from benchflow.planes.sandbox.docker import DockerDriver
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.sandbox import DrivenSandbox
 
-Start = Callable[..., Awaitable[DockerSandbox]]
+Start = Callable[..., Awaitable[DrivenSandbox]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,23 +32,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def containerd_store() -> AsyncIterator[SecondDaemon]:
+    """A daemon beside the machine's own, with its images in containerd's store."""
+    async with containerd_store_daemon() as made:
+        yield made
+
+
+@pytest.fixture(params=["storage driver", pytest.param("containerd", marks=pytest.mark.long)])
+def image_store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the test on the machine's own daemon, and on one that keeps its images in containerd's store."""
+    if request.param == "containerd":
+        monkeypatch.setenv("DOCKER_HOST", request.getfixturevalue("containerd_store").address)
+
+
 @pytest.fixture
 def stack() -> str:
     return uuid.uuid4().hex
 
 
 @pytest_asyncio.fixture
-async def provider(state: Path) -> AsyncIterator[DockerProvider]:
-    made = DockerProvider()
+async def provider(state: Path) -> AsyncIterator[DrivenProvider]:
+    made = DrivenProvider(DockerDriver())
     yield made
     await made.close()
 
 
 @pytest_asyncio.fixture
-async def start(provider: DockerProvider, stack: str, base_image: str) -> AsyncIterator[Start]:
+async def start(provider: DrivenProvider, stack: str, base_image: str) -> AsyncIterator[Start]:
     """Starts sandboxes of this test's stack; keyword arguments are those of `SandboxSpec`."""
 
-    async def begin(**wanted: Any) -> DockerSandbox:
+    async def begin(**wanted: Any) -> DrivenSandbox:
         fields = {
             "name": f"benchflow-test-{uuid.uuid4().hex[:12]}",
             "image": ImageRef(reference=base_image),
@@ -62,7 +78,7 @@ async def start(provider: DockerProvider, stack: str, base_image: str) -> AsyncI
 
 
 @pytest_asyncio.fixture
-async def sandbox(start: Start) -> DockerSandbox:
+async def sandbox(start: Start) -> DrivenSandbox:
     return await start()
 
 

@@ -15,7 +15,7 @@ from benchflow.testing.waiting import until
 
 @pytest.mark.docker
 class TestDocker(SandboxConformance, WorldReadiness):
-    provider_path = "benchflow.planes.sandbox.docker:DockerProvider"
+    provider_path = "benchflow.planes.sandbox.docker:DockerDriver"
     base_image = os.environ.get("BENCHFLOW_TEST_IMAGE", "debian:bookworm-slim")
     long = frozenset(
         {

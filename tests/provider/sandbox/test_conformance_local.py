@@ -50,7 +50,7 @@ class TestLocal(Economical, SandboxConformance, WorldReadiness):
     @pytest.fixture(scope="class")
     @classmethod
     def image_config(cls, tmp_path_factory: pytest.TempPathFactory) -> ImageConfig:
-        """A Dockerfile, since the host cannot stand for a ready image."""
+        """A Dockerfile, for which the host stands."""
         context = tmp_path_factory.mktemp("environment")
         (context / "Dockerfile").write_text(f"FROM {cls.base_image}\n")
         return ImageConfig(context=str(context))

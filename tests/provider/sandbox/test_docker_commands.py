@@ -11,12 +11,12 @@ from support.outages import fill
 from support.relay import Relay
 
 from benchflow.errors import DaemonUnavailableError, SandboxError, SandboxLostError, SandboxSpaceError
-from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.docker import engine as engines
-from benchflow.planes.sandbox.docker.launch import ROOM
-from benchflow.planes.sandbox.docker.output import Output
-from benchflow.planes.sandbox.docker.processes import MARKER
 from benchflow.planes.sandbox.docker.records import container_records
+from benchflow.planes.sandbox.driven.executions import Command
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.wrapped import COMMANDS, MARKER, CommandFiles
 from benchflow.planes.sandbox.outcome import OUTPUT_ON_DISK
 from benchflow.testing.sandbox_conformance import others
 from benchflow.testing.sandbox_conformance.fixtures import asleep, nap, napping
@@ -24,7 +24,7 @@ from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.docker
 
-PROVIDER = "benchflow.planes.sandbox.docker:DockerProvider"
+PROVIDER = "benchflow.planes.sandbox.docker:DockerDriver"
 
 # Each run of the command appends a line to /count: the side effect that must happen once.
 COUNTED = ["sh", "-c", "echo ran >>/count; sleep 0.3; echo out; echo err >&2; exit 7"]
@@ -32,16 +32,15 @@ COUNTED = ["sh", "-c", "echo ran >>/count; sleep 0.3; echo out; echo err >&2; ex
 
 async def count(sandbox) -> int:
     try:
-        return (await sandbox.read_file("/count")).count(b"ran\n")
+        return (await sandbox.read_bytes("/count")).count(b"ran\n")
     except FileNotFoundError:
         return 0
 
 
 async def test_the_root_shell_is_replaced_when_it_dies(sandbox):
-    shell = sandbox._connection.shell
-    own = (await shell.run("echo $$")).out.strip().decode()
+    own = (await sandbox.control("echo $$")).stdout.strip()
     await sandbox.exec(["kill", "-9", own])
-    assert (await shell.run("echo again")).out == b"again\n"
+    assert (await sandbox.control("echo again")).stdout == "again\n"
 
 
 async def test_a_container_that_dies_under_a_command_is_lost(sandbox, daemon):
@@ -54,7 +53,7 @@ async def test_a_container_that_dies_under_a_command_is_lost(sandbox, daemon):
     with pytest.raises(SandboxLostError):
         await sandbox.exec(["true"])
     with pytest.raises(SandboxLostError):
-        await sandbox.read_file("/etc/passwd")
+        await sandbox.read_bytes("/etc/passwd")
 
 
 async def test_what_could_not_be_ended_for_want_of_an_answer_is_ended_before_the_next_command(sandbox, monkeypatch):
@@ -63,7 +62,7 @@ async def test_what_could_not_be_ended_for_want_of_an_answer_is_ended_before_the
     length = nap()
     async with Relay.to("/var/run/docker.sock") as relay:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{relay.port}")
-        provider = DockerProvider()
+        provider = DrivenProvider(DockerDriver())
         same = await provider.attach(sandbox.ref)
         task = asyncio.create_task(same.exec(["sleep", length], timeout=2.0))
         await asleep(sandbox, length)
@@ -81,17 +80,12 @@ async def test_what_was_recorded_but_not_started_is_started(sandbox, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sandbox._engine, "open_exec", die)
+        patch.setattr(sandbox._driver._engine, "open_exec", die)
         with pytest.raises(KeyboardInterrupt):
-            await sandbox._connection.executions._started(*started_arguments(sandbox))
+            await sandbox._connection.executions.begin("work", Command(tuple(COUNTED)))
     assert not await sandbox.was_started("work")
     assert (await sandbox.exec_once("work", COUNTED)).return_code == 7
     assert await count(sandbox) == 1
-
-
-def started_arguments(sandbox):
-    file = sandbox._connection.executions._record_of("work")
-    return file, f"/run/benchflow/exec/{file.stem}", sandbox._command(COUNTED, None, None, None)
 
 
 @pytest.mark.parametrize("user", [pytest.param(None, marks=pytest.mark.long), "nobody"])
@@ -100,7 +94,7 @@ async def test_an_execution_that_the_daemon_forgot_is_known_by_its_files(provide
     caller = others.call(PROVIDER, sandbox.ref, "exec_once", "work", COUNTED, user=user, cwd="/")
     await until(lambda: count(sandbox))
     await caller.kill()
-    record = next(container_records(sandbox.ref.handle).glob("work-*.json"))
+    record = next(container_records(sandbox.ref.handle).glob("work-*.exec"))
     forgotten = json.loads(record.read_text()) | {"exec_id": "0" * 64}
     record.write_text(json.dumps(forgotten))
     result = await sandbox.exec_once("work", COUNTED, user=user, cwd="/")
@@ -115,10 +109,10 @@ async def rooms(sandbox, daemon):
     """The directory of the commands' rooms, seen from the host, on a small disk of its own."""
     await sandbox.exec(["true"])
     pid = daemon.containers.get(sandbox.ref.handle).attrs["State"]["Pid"]
-    mount = ("mount", "-t", "tmpfs", "-o", "size=64k,mode=0711", "benchflow-test", f"{ROOM}/exec")
+    mount = ("mount", "-t", "tmpfs", "-o", "size=64k,mode=0711", "benchflow-test", COMMANDS)
     process = await asyncio.create_subprocess_exec("nsenter", f"--target={pid}", "--mount", *mount)
     assert await process.wait() == 0
-    return Path(f"/proc/{pid}/root{ROOM}/exec")
+    return Path(f"/proc/{pid}/root{COMMANDS}")
 
 
 async def end_where_the_daemon_forgets_it(sandbox, before) -> None:
@@ -136,7 +130,7 @@ async def end_where_the_daemon_forgets_it(sandbox, before) -> None:
         return listed.return_code == 0
 
     await until(is_over)
-    record = next(container_records(sandbox.ref.handle).glob("work-*.json"))
+    record = next(container_records(sandbox.ref.handle).glob("work-*.exec"))
     record.write_text(json.dumps(json.loads(record.read_text()) | {"exec_id": "0" * 64}))
 
 
@@ -166,14 +160,13 @@ async def test_a_command_whose_exit_status_would_not_fit_is_run_when_there_is_sp
 
 
 async def test_output_beyond_the_limit_on_disk_loses_its_middle(sandbox):
-    output = Output(sandbox._connection.shell, cap=200, on_disk=1000)
-    assert (
-        await sandbox.control("mkdir /room && cd /room && echo first >out && seq 20000 >>out && : >err")
-    ).stderr == ""
-    await output.trim("/room")
-    said = await sandbox.control("stat -c %s /room/out; echo last >>/room/out")
+    files, room = CommandFiles(sandbox._connection.scripts, cap=200, on_disk=1000), f"{COMMANDS}/noisy"
+    made = f"mkdir -p {room} && cd {room} && echo first >out && seq 20000 >>out && : >err"
+    assert (await sandbox.control(made)).stderr == ""
+    await files.trim("noisy")
+    said = await sandbox.control(f"stat -c %s {room}/out; echo last >>{room}/out")
     assert int(said.stdout) <= 1000
-    result = await output.collect("/room", 0)
+    result = await files.output("noisy")
     assert result.truncated
     assert result.stdout.startswith("first\n") and result.stdout.endswith("\n20000\nlast\n")
     assert len(result.stdout) < 600

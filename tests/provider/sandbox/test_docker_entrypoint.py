@@ -198,7 +198,7 @@ async def test_stages_and_copies_from_images_are_pointed_to_them_too(world, prov
     try:
         sandbox = await start(image=image)
         assert (await sandbox.exec(["cat", "/two", "/three"])).stdout == "base\nbase\n"
-        assert await sandbox.read_file("/all/Dockerfile")
+        assert await sandbox.read_bytes("/all/Dockerfile")
         await sandbox.stop()
     finally:
         daemon.images.remove(image.reference, force=True)

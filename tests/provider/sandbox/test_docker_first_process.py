@@ -17,7 +17,6 @@ LEFT_SHELL = '#!/bin/bash\necho $0 $PPID >>/left\nexec /bin/dash "$@"\n'
 LEAVE = "rm -rf /sbin && ln -s /proc/self/cwd /sbin"
 
 
-@pytest.mark.snapshots
 async def test_no_program_that_an_agent_left_is_the_first_process_of_what_begins_with_its_files(
     sandbox, start, provider, daemon
 ):

@@ -81,7 +81,7 @@ async def test_a_sandbox_that_was_there_outlives_a_start_that_fails(start, daemo
     assert daemon.containers.get(name).id == shared.ref.handle
     again = await start(name=name)
     assert again.ref.handle == shared.ref.handle
-    assert await again.read_file("/shared") == b"state of the world"
+    assert await again.read_bytes("/shared") == b"state of the world"
 
 
 async def test_what_a_start_has_made_goes_when_it_fails(start, daemon, name):
@@ -102,9 +102,8 @@ async def test_removing_takes_volumes_along(provider, start, daemon, image_from,
     assert daemon.volumes.list(filters=mine) == []
 
 
-@pytest.mark.snapshots
 async def test_what_an_image_declares_is_on_no_volume(start, daemon, image_from, stack):
-    """Where snapshots are kept: it would be in none."""
+    """It would be in no snapshot."""
     sandbox = await start(image=image_from(Volumes={"/data": {}}))
     mounts = daemon.api.inspect_container(sandbox.ref.handle)["Mounts"]
     own = daemon.volumes.list(filters={"label": f"benchflow.stack={stack}"})
@@ -163,7 +162,7 @@ async def test_a_container_has_its_limits_gains_no_privileges_and_does_not_see_t
     assert host["PidsLimit"] == 4096
     assert "no-new-privileges" in host["SecurityOpt"]
     assert host["CapDrop"] == ["ALL"] and not host["Privileged"] and not host["Binds"]
-    assert "NoNewPrivs:\t1" in (await sandbox.read_file("/proc/self/status")).decode()
+    assert "NoNewPrivs:\t1" in (await sandbox.read_bytes("/proc/self/status")).decode()
     assert (await sandbox.exec(["test", "-e", "/var/run/docker.sock"])).return_code == 1
 
 
@@ -177,7 +176,7 @@ async def test_more_processors_than_there_are_is_a_warning(start):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root kills processes of a container past the daemon")
 async def test_a_container_is_removed_also_while_another_call_holds_its_locks(start, provider, daemon):
     sandbox = await start()
-    container = sandbox._connection.container
+    container = sandbox.ref.handle
     for command in (["sh", "-c", "while :; do kill -s STOP -- -1; done"], ["sleep", "1"]):
         made = daemon.api.exec_create(container, command)
         entering = asyncio.ensure_future(asyncio.to_thread(daemon.api.exec_start, made["Id"], detach=True))
@@ -197,7 +196,7 @@ async def test_a_container_is_removed_also_while_another_call_holds_its_locks(st
 async def test_a_container_that_was_frozen_as_a_command_entered_it_is_removed(start, provider, daemon):
     """Remove it although who started the command, and asked for the pause, is gone, and the daemon answers nobody."""
     sandbox = await start()
-    container = sandbox._connection.container
+    container = sandbox.ref.handle
     (state,) = Path("/sys/fs/cgroup/freezer").glob(f"**/*{container}*/freezer.state")
     inside = set((state.parent / "cgroup.procs").read_text().split())
 

@@ -14,7 +14,8 @@ import pytest
 
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.errors import ImagePullError, UnsupportedFeatureError
-from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.docker import DockerDriver
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
 from benchflow.planes.sandbox.image_facts import image_fact
 from benchflow.testing.waiting import until
 
@@ -89,7 +90,7 @@ def read(daemon: docker.DockerClient, image: ImageRef, file: str) -> str:
     ids=["from", "argument", "copy"],
 )
 async def test_an_image_is_built_anew_once_what_it_is_built_from_is_another(
-    provider: DockerProvider,
+    provider: DrivenProvider,
     context: Path,
     daemon: docker.DockerClient,
     tag: str,
@@ -112,7 +113,7 @@ async def test_an_image_is_built_anew_once_what_it_is_built_from_is_another(
 
 
 async def test_an_image_that_moves_during_a_build_is_taken_as_it_is_then(
-    provider: DockerProvider,
+    provider: DrivenProvider,
     context: Path,
     daemon: docker.DockerClient,
     tag: str,
@@ -135,7 +136,7 @@ async def test_an_image_that_moves_during_a_build_is_taken_as_it_is_then(
 
 
 async def test_a_base_image_that_is_gone_and_cannot_be_pulled_is_no_old_image(
-    provider: DockerProvider, context: Path, daemon: docker.DockerClient, tag: str, move: Move, discard: list[ImageRef]
+    provider: DrivenProvider, context: Path, daemon: docker.DockerClient, tag: str, move: Move, discard: list[ImageRef]
 ) -> None:
     (context / "Dockerfile").write_text(f"FROM {tag}\nCOPY nonce /nonce\n")
     move("one")
@@ -147,7 +148,7 @@ async def test_a_base_image_that_is_gone_and_cannot_be_pulled_is_no_old_image(
 
 
 async def test_a_name_that_no_image_can_have_is_an_error_of_the_dockerfile(
-    provider: DockerProvider, context: Path
+    provider: DrivenProvider, context: Path
 ) -> None:
     (context / "Dockerfile").write_text("FROM Not:A:Name\n")
     with pytest.raises(ImagePullError, match="Not:A:Name") as caught:
@@ -155,14 +156,14 @@ async def test_a_name_that_no_image_can_have_is_an_error_of_the_dockerfile(
     assert caught.value.file == "environment/Dockerfile"
 
 
-async def test_a_ready_image_that_moved_is_known_by_its_id(provider: DockerProvider, tag: str, move: Move) -> None:
+async def test_a_ready_image_that_moved_is_known_by_its_id(provider: DrivenProvider, tag: str, move: Move) -> None:
     ids = [move("one"), move("two")]
     image = await provider.build(ImageConfig(image=tag))
     assert (image.reference, image.id) == (tag, ids[1])
 
 
 async def test_what_an_image_was_asked_is_asked_again_once_its_name_is_another_images(
-    provider: DockerProvider, tag: str, move: Move, tmp_path: Path
+    provider: DrivenProvider, tag: str, move: Move, tmp_path: Path
 ) -> None:
     async def ask() -> str:
         image = await provider.build(ImageConfig(image=tag))
@@ -186,7 +187,7 @@ async def test_what_an_image_was_asked_is_asked_again_once_its_name_is_another_i
 
 
 async def test_a_rebuild_is_one_build_for_all_that_ask_for_it_and_for_those_that_come_later(
-    provider: DockerProvider, context: Path, base_image: str, daemon: docker.DockerClient, discard: list[ImageRef]
+    provider: DrivenProvider, context: Path, base_image: str, daemon: docker.DockerClient, discard: list[ImageRef]
 ) -> None:
     (context / "Dockerfile").write_text(
         f"FROM {base_image}\nCOPY nonce /nonce\nRUN cat /proc/sys/kernel/random/uuid >/made\n"
@@ -200,7 +201,7 @@ async def test_a_rebuild_is_one_build_for_all_that_ask_for_it_and_for_those_that
     made = [read(daemon, image, "/made") for image in (before, of_one[0], of_two)]
     assert len(set(made)) == 3
     assert of_one[0] == of_one[1] == await provider.build(one)
-    assert await provider.build(config) == await DockerProvider().build(config) == of_two
+    assert await provider.build(config) == await DrivenProvider(DockerDriver()).build(config) == of_two
 
 
 # --- a ready image with files of the task -----------------------------------------------------------------
@@ -242,7 +243,7 @@ FILES = [
     ("target", "place"), [(None, "/start"), ("/a b/$x'y", "/a b/$x'y")], ids=["working directory", "told"]
 )
 async def test_all_files_of_a_directory_lie_in_the_place_that_is_meant(
-    provider: DockerProvider,
+    provider: DrivenProvider,
     filled: Path,
     daemon: docker.DockerClient,
     tag: str,
@@ -260,7 +261,7 @@ async def test_all_files_of_a_directory_lie_in_the_place_that_is_meant(
 
 
 async def test_without_a_working_directory_files_go_to_the_place_for_that_case(
-    provider: DockerProvider, filled: Path, daemon: docker.DockerClient, base_image: str, discard: list[ImageRef]
+    provider: DrivenProvider, filled: Path, daemon: docker.DockerClient, base_image: str, discard: list[ImageRef]
 ) -> None:
     config = ImageConfig(image=base_image, context=str(filled), exclude=("skills",))
     root = await provider.build(config)
@@ -271,7 +272,7 @@ async def test_without_a_working_directory_files_go_to_the_place_for_that_case(
 
 
 async def test_files_over_a_ready_image_that_moved_are_over_the_new_one(
-    provider: DockerProvider, filled: Path, daemon: docker.DockerClient, tag: str, move: Move, discard: list[ImageRef]
+    provider: DrivenProvider, filled: Path, daemon: docker.DockerClient, tag: str, move: Move, discard: list[ImageRef]
 ) -> None:
     config = ImageConfig(image=tag, context=str(filled), digest="b" * 32)
     move("one")
@@ -283,7 +284,7 @@ async def test_files_over_a_ready_image_that_moved_are_over_the_new_one(
 
 
 async def test_an_image_whose_own_build_steps_would_run_first_is_refused(
-    provider: DockerProvider, filled: Path, daemon: docker.DockerClient, tag: str, base_image: str
+    provider: DrivenProvider, filled: Path, daemon: docker.DockerClient, tag: str, base_image: str
 ) -> None:
     container = daemon.containers.create(base_image)
     name, _, version = tag.partition(":")

@@ -18,12 +18,14 @@ import pytest_asyncio
 from support.outages import fill
 from support.second_daemon import SecondDaemon, fragile_daemon
 
+from benchflow.contracts.driver import StartedSandbox
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.sandbox import SandboxExecResult, SandboxRef, SandboxSpec
+from benchflow.contracts.sandbox import SandboxExecResult, SandboxSpec
 from benchflow.errors import DaemonUnavailableError, SandboxError, SandboxLostError, SandboxSpaceError
-from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.docker import engine as engines
-from benchflow.planes.sandbox.docker.sandbox import DockerSandbox
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.sandbox import DrivenSandbox
 from benchflow.testing.waiting import until
 
 NAME = "benchflow-test-outages"
@@ -37,12 +39,11 @@ async def test_a_daemon_that_takes_connections_and_answers_nothing_ends_no_scrip
 ) -> None:
     monkeypatch.setattr(engines, "ANSWER_SEC", 0.1)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
-    provider = DockerProvider()
+    provider = DrivenProvider(DockerDriver())
     with socket.socket(socket.AF_UNIX) as frozen:
         frozen.bind(str(tmp_path / "sock"))
         frozen.listen()
-        ref = SandboxRef(provider="docker", name=NAME, handle=NAME, host_id="host", queue="queue", workdir="/")
-        sandbox = DockerSandbox(provider._engine, provider._connection(NAME, NAME), ref, provider)
+        sandbox = provider.adopt(spec_of("any"), StartedSandbox(handle=NAME))
         with pytest.raises(DaemonUnavailableError):
             await asyncio.wait_for(sandbox.control("true", timeout=0.1), 30)
     await provider.close()
@@ -62,8 +63,8 @@ async def daemon(
 
 
 @pytest_asyncio.fixture
-async def sandbox(daemon: SecondDaemon, base_image: str) -> AsyncIterator[DockerSandbox]:
-    provider = DockerProvider()
+async def sandbox(daemon: SecondDaemon, base_image: str) -> AsyncIterator[DrivenSandbox]:
+    provider = DrivenProvider(DockerDriver())
     yield await provider.start(spec_of(base_image), host_id="host", queue="queue")
     await provider.close()
 
@@ -77,10 +78,10 @@ def spec_of(image: str) -> SandboxSpec:
     )
 
 
-async def tried(sandbox: DockerSandbox, **options: Any) -> SandboxExecResult:
+async def tried(sandbox: DrivenSandbox, **options: Any) -> SandboxExecResult:
     """Run the counted command once, and again whenever an error says that it may pass, as activities are."""
     while True:
-        provider = DockerProvider()
+        provider = DrivenProvider(DockerDriver())
         try:
             return await (await provider.attach(sandbox.ref)).exec_once("counted", COUNTED, **options)
         except SandboxError as error:
@@ -91,22 +92,22 @@ async def tried(sandbox: DockerSandbox, **options: Any) -> SandboxExecResult:
         await asyncio.sleep(0.2)
 
 
-async def begun(sandbox: DockerSandbox) -> None:
+async def begun(sandbox: DrivenSandbox) -> None:
     async def is_there() -> bool:
         return (await sandbox.control("test -e /counted")).return_code == 0
 
     await until(is_there)
 
 
-async def let_go(sandbox: DockerSandbox) -> None:
+async def let_go(sandbox: DrivenSandbox) -> None:
     """Let the counted command end."""
     assert (await sandbox.control("touch /enough")).return_code == 0
 
 
-async def require_once(sandbox: DockerSandbox, result: SandboxExecResult) -> None:
+async def require_once(sandbox: DrivenSandbox, result: SandboxExecResult) -> None:
     """Assert that the command ended by itself, and began once."""
     assert (result.return_code, result.stdout, result.timed_out) == (3, "ended\n", False)
-    assert await sandbox.read_file("/counted") == b"begun\n"
+    assert await sandbox.read_bytes("/counted") == b"begun\n"
 
 
 async def killed(daemon: SecondDaemon) -> None:
@@ -127,7 +128,7 @@ RESTARTS = [pytest.param(killed, id="killed"), pytest.param(stopped, id="stopped
 @pytest.mark.parametrize("restart", RESTARTS)
 @pytest.mark.parametrize("daemon", [True], indirect=True)
 async def test_a_command_outlives_the_daemon_that_its_container_outlives(
-    daemon: SecondDaemon, sandbox: DockerSandbox, restart: Any
+    daemon: SecondDaemon, sandbox: DrivenSandbox, restart: Any
 ) -> None:
     work = asyncio.create_task(tried(sandbox, timeout=120))
     await begun(sandbox)
@@ -142,7 +143,7 @@ async def test_a_command_outlives_the_daemon_that_its_container_outlives(
 @pytest.mark.parametrize("restart", RESTARTS)
 @pytest.mark.parametrize("daemon", [False], indirect=True)
 async def test_what_ends_with_its_daemon_is_lost_and_has_no_exit_status(
-    daemon: SecondDaemon, sandbox: DockerSandbox, restart: Any
+    daemon: SecondDaemon, sandbox: DrivenSandbox, restart: Any
 ) -> None:
     once = asyncio.create_task(tried(sandbox, timeout=120))
     other = asyncio.create_task(sandbox.exec(COUNTED, timeout=120))
@@ -158,9 +159,9 @@ async def test_what_ends_with_its_daemon_is_lost_and_has_no_exit_status(
 @pytest.mark.long
 @pytest.mark.parametrize("daemon", [False], indirect=True)
 async def test_the_time_of_a_command_that_ended_while_its_daemon_was_frozen_is_not_over(
-    daemon: SecondDaemon, sandbox: DockerSandbox
+    daemon: SecondDaemon, sandbox: DrivenSandbox
 ) -> None:
-    provider = DockerProvider()
+    provider = DrivenProvider(DockerDriver())
     same = await provider.attach(sandbox.ref)
     work = asyncio.create_task(same.exec_once("counted", COUNTED, timeout=2))
     await begun(sandbox)
@@ -179,7 +180,7 @@ async def test_the_time_of_a_command_that_ended_while_its_daemon_was_frozen_is_n
 @pytest.mark.long
 @pytest.mark.parametrize("daemon", [False], indirect=True)
 async def test_what_containerd_does_not_start_is_started_when_it_is_back(
-    daemon: SecondDaemon, sandbox: DockerSandbox
+    daemon: SecondDaemon, sandbox: DrivenSandbox
 ) -> None:
     """The daemon says why on the stream of the command, where else nothing but a wrong command is told."""
     await sandbox.exec(["true"])
@@ -201,7 +202,7 @@ async def test_a_full_disk_of_the_daemon_costs_neither_a_capture_nor_a_command(
 ) -> None:
     async with fragile_daemon(disk_bytes=600 << 20) as daemon:
         monkeypatch.setenv("DOCKER_HOST", daemon.address)
-        provider = DockerProvider()
+        provider = DrivenProvider(DockerDriver())
         sandbox = await provider.start(spec_of(base_image), host_id="host", queue="queue")
         await sandbox.exec(["sh", "-c", "head -c 4000000 /dev/urandom >/changed"])
         filler = daemon.data / "filler"
@@ -209,9 +210,9 @@ async def test_a_full_disk_of_the_daemon_costs_neither_a_capture_nor_a_command(
         with pytest.raises(SandboxSpaceError):
             await sandbox.exec_once("counted", COUNTED)
         with pytest.raises(SandboxSpaceError):
-            await provider.snapshot(sandbox.ref, "full")
+            await sandbox.snapshot("full")
         filler.unlink()
-        assert (await provider.snapshot(sandbox.ref, "full")).built
+        assert (await sandbox.snapshot("full")).built
         work = asyncio.create_task(sandbox.exec_once("counted", COUNTED))
         await begun(sandbox)
         await let_go(sandbox)

@@ -11,18 +11,17 @@ import hashlib
 import json
 import os
 import stat
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 
 import pytest
+from support.killed_capture import take_snapshot
 
 from benchflow.contracts.images import ImageRef
-from benchflow.errors import SandboxError, UnsupportedFeatureError
-from benchflow.planes.sandbox.docker import DockerProvider, captures, uppers
-from benchflow.planes.sandbox.docker.engine import RecordingClient
+from benchflow.errors import SandboxError
+from benchflow.planes.sandbox.docker import DockerDriver, captures, uppers
 from benchflow.planes.sandbox.docker.layers import archived
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
 
 pytestmark = pytest.mark.docker
 
@@ -86,32 +85,6 @@ for top in ('/all', '/etc'):
                 what.append(os.readlink(path))
             found[os.fsencode(path).hex()] = what
 print(json.dumps(found, sort_keys=True))
-"""
-
-TAKE = """
-import asyncio, os, signal, sys
-from benchflow.contracts.sandbox import SandboxRef
-from benchflow.planes.sandbox import trees
-from benchflow.planes.sandbox.docker import DockerProvider
-from benchflow.planes.sandbox.docker.engine import RecordingClient
-
-ref, name, moment = sys.argv[1:]
-
-def die(*args, **options):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-if moment == "copy":
-    trees._dress = die
-elif moment.startswith("after "):
-    real = getattr(RecordingClient, moment[6:])
-    setattr(RecordingClient, moment[6:], lambda *args, **options: die(real(*args, **options)))
-elif moment:
-    setattr(RecordingClient, moment, die)
-
-async def main():
-    print((await DockerProvider().snapshot(SandboxRef.model_validate_json(ref), name)).reference)
-
-asyncio.run(main())
 """
 
 
@@ -236,8 +209,8 @@ async def test_a_copy_is_what_was_there_and_what_the_daemon_would_have_made_of_i
     there = tree(upper)
     copy = kept((await sandbox.snapshot(a_name())).reference)
     async with elsewhere(monkeypatch):
-        other = DockerProvider()
-        committed = kept((await other.snapshot(sandbox.ref, a_name())).reference)
+        other = DrivenProvider(DockerDriver())
+        committed = kept((await (await other.attach(sandbox.ref)).snapshot(a_name())).reference)
         await other.close()
     own = daemon.api.inspect_image(daemon.api.inspect_container(sandbox.ref.handle)["Image"])
     below = own["RootFS"]["Layers"]
@@ -285,8 +258,7 @@ def taken(state, daemon, kept):
     """
 
     def take(ref, name, moment="", *, before=()):
-        command = [*before, sys.executable, "-c", TAKE, ref.model_dump_json(), name, moment]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = take_snapshot(ref, name, moment, before=before)
         if done.returncode == 0:
             kept(done.stdout.strip())
         return done
@@ -316,12 +288,12 @@ async def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_snapshot_or
         await sandbox.exec(["sh", "-c", f"rm -f /etc/motd; mkdir -p /d && echo {number} >/d/file && sync"])
         done = await asyncio.to_thread(taken, sandbox.ref, name := a_name(), moment)
         assert done.returncode == -9, done.stderr
-        fresh = DockerProvider()
+        fresh = DrivenProvider(DockerDriver())
         assert [owned.name for owned in await fresh.owned(stack)] == [sandbox.ref.name]
         assert not daemon.api.inspect_container(sandbox.ref.handle)["State"]["Paused"]
         assert [tag.partition(":")[0] for tag in left()] == ([captures.SNAPSHOT] if moment == "after tag" else [])
         await sandbox.write_file("/d/file", "later")
-        image = await fresh.snapshot(sandbox.ref, name)
+        image = await (await fresh.attach(sandbox.ref)).snapshot(name)
         await fresh.close()
         kept(image.reference)
         (copy,) = uppers.copied_layers(daemon.api.inspect_image(image.reference)).values()
@@ -359,17 +331,3 @@ async def test_one_that_did_not_stand_still_all_the_time_is_not_kept(start, prov
     assert left() == []
     (ref,) = await sandbox.fork([a_name()])
     assert (await (await provider.attach(ref)).exec(["echo", "x"])).stdout == "x\n"
-
-
-async def test_a_daemon_that_keeps_images_in_containerds_store_is_refused_with_the_remedy(sandbox, left, monkeypatch):
-    real = RecordingClient.info
-    store = {"Driver": "overlayfs", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
-    # What such a daemon says of itself, put in the mouth of this one.
-    monkeypatch.setattr(RecordingClient, "info", lambda self: real(self) | store)
-    other = DockerProvider()
-    for ask in (lambda: other.snapshot(sandbox.ref, a_name()), lambda: other.fork(sandbox.ref, [a_name()])):
-        with pytest.raises(UnsupportedFeatureError, match="containerd's store") as refused:
-            await ask()
-        assert "containerd-snapshotter" in refused.value.remedy
-    await other.close()
-    assert left() == []

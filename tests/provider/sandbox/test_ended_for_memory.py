@@ -10,6 +10,8 @@ from support.local_sandboxes import OverTheHost
 
 from benchflow.contracts.images import ImageConfig
 from benchflow.errors import SandboxLostError, SandboxMemoryError
+from benchflow.planes.sandbox.docker import DockerDriver
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
 from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.testing.sandbox_conformance.borders import HOG
 from benchflow.testing.sandbox_conformance.fixtures import Start
@@ -25,7 +27,7 @@ async def test_a_container_whose_entrypoint_was_killed_for_memory(start, provide
     image = await provider.build(ImageConfig(context=str(tmp_path), entrypoint=True))
     try:
         sandbox = await start(image=image, entrypoint="first", memory_mb=64)
-        other = type(provider)()
+        other = DrivenProvider(DockerDriver())
 
         async def ended():
             return not (await provider.entrypoint_state(sandbox.ref.name)).running

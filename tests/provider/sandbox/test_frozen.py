@@ -8,8 +8,9 @@ import pytest
 from support.freezes import FROZEN_SEC, freeze, notice_soon
 from support.verified_sandboxes import InDocker, InLocal
 
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider
-from benchflow.planes.sandbox.docker.sandbox import DockerSandbox
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.planes.sandbox.driven.sandbox import DrivenSandbox
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures
 from benchflow.testing.sandbox_conformance.once import Once
 
@@ -54,10 +55,9 @@ class TestLocal(InLocal, Frozen):
 
 @pytest.mark.docker
 class TestDocker(InDocker, Frozen):
-    async def test_a_script_of_the_engine_is_not_over_for_a_freeze(self, sandbox: DockerSandbox) -> None:
-        shell = sandbox._connection.shell
-        await shell.run(":")
-        working = asyncio.create_task(shell.run("sleep 0.6; echo out", timeout=1.0))
+    async def test_a_script_of_the_engine_is_not_over_for_a_freeze(self, sandbox: DrivenSandbox) -> None:
+        await sandbox.control(":")
+        working = asyncio.create_task(sandbox.control("sleep 0.6; echo out", timeout=1.0))
         await asyncio.sleep(0.1)
         freeze(1.5)
-        assert (await working).out == b"out\n"
+        assert (await working).stdout == "out\n"

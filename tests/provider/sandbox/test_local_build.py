@@ -22,10 +22,12 @@ from support.paths import BENCHMARKS
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult, SandboxSpec
 from benchflow.errors import ImageBuildError, SandboxLostError, UnsupportedFeatureError
-from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.docker import DockerDriver
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
 from benchflow.planes.sandbox.local.build.builder import Builder
 from benchflow.planes.sandbox.local.build.recipe import LayerConfig
-from benchflow.planes.sandbox.local.provider import LocalProvider
+from benchflow.planes.sandbox.local.driver import LocalDriver
+from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.testing.waiting import until
 
 QUICKSTART = BENCHMARKS / "quickstart" / "tasks"
@@ -75,7 +77,7 @@ class PlainSandbox:
     async def upload(self, source: Path, target: str) -> None:
         shutil.copy(source, self.root / target.lstrip("/"))
 
-    async def read_file(self, path: str) -> bytes:
+    async def read_bytes(self, path: str) -> bytes:
         return (self.root / path.lstrip("/")).read_bytes()
 
     async def kill_processes(self, *, keep: str) -> int:
@@ -98,6 +100,7 @@ class PlainWorkshop:
         self.layers.mkdir(parents=True)
         self.rooms.mkdir()
         self.host = "host"
+        self.is_ready = ImageRef(reference="none")
         self.opened: list[str | None] = []
         self.hidden: list[tuple[str, ...]] = []
         self.users: list[str | None] = []
@@ -113,6 +116,9 @@ class PlainWorkshop:
             return None
         config = LayerConfig.model_validate_json(record.read_text())
         return ImageRef(reference=key, workdir=config.workdir, built=True, warnings=config.warnings)
+
+    async def ready(self, config: ImageConfig, log: Path | None) -> ImageRef:
+        return self.is_ready
 
     async def describe(self, reference: str) -> LayerConfig | None:
         record = self.layers / f"{reference}.json"
@@ -180,6 +186,11 @@ def said(notes: Path) -> list[str]:
     return notes.read_text().split() if notes.exists() else []
 
 
+def files_of(workshop: PlainWorkshop, image: ImageRef) -> set[str]:
+    root = workshop.layers / image.reference
+    return {path.relative_to(root).as_posix() for path in root.rglob("*")}
+
+
 def gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
@@ -187,16 +198,19 @@ def gone(pid: int) -> bool:
 # --- what is carried out -----------------------------------------------------------------------------
 
 
-async def test_a_ready_image_is_refused(builder):
-    with pytest.raises(UnsupportedFeatureError, match="ready image whose content is unknown") as caught:
-        await builder.build(ImageConfig(image="debian"))
-    assert caught.value.key == "docker_image" and "--sandbox docker" in caught.value.remedy
-
-
-async def test_a_ready_image_with_files_is_refused_too(builder, tmp_path):
-    with pytest.raises(UnsupportedFeatureError, match="ready image whose content is unknown") as caught:
-        await builder.build(ImageConfig(image="debian", context=str(tmp_path)))
-    assert caught.value.key == "docker_image"
+@needs_root
+async def test_files_are_added_to_a_ready_image_and_the_host_does_not_count(builder, workshop, task):
+    ready = await builder.build(task("RUN echo ready >made"))
+    workshop.is_ready = ready
+    assert await builder.build(ImageConfig(image="debian")) == ready
+    (task.root / "data").write_text("data")
+    config = ImageConfig(image="debian", context=str(task.root), exclude=("Dockerfile",), digest="0" * 32)
+    first = await builder.build(config)
+    assert files_of(workshop, first) == {"made", "data"}
+    workshop.host = "another host"
+    assert await builder.build(config) == first
+    elsewhere = await builder.build(config.model_copy(update={"files_target": "/other"}))
+    assert files_of(workshop, elsewhere) == {"made", "other", "other/data"}
 
 
 @needs_root
@@ -488,9 +502,9 @@ def shared_state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def local(shared_state: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalProvider]:
+async def local(shared_state: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DrivenProvider]:
     monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(shared_state))
-    provider = LocalProvider()
+    provider = DrivenProvider(LocalDriver())
     yield provider
     for owned in await provider.owned("build-tests"):
         await provider.remove(owned.name)
@@ -594,7 +608,7 @@ async def test_a_dockerfile_makes_here_what_it_makes_in_docker(local, tmp_path, 
     (root / "link_to_dir").symlink_to("d")
     (root / "Dockerfile").write_text(SAME_AS_DOCKER.replace("debian:bookworm-slim", base_image))
     config = ImageConfig(context=str(root))
-    daemon = DockerProvider()
+    daemon = DrivenProvider(DockerDriver())
     theirs = await daemon.build(config)
     try:
         expected = await look(daemon, theirs, "sh", "-c", LISTING)
@@ -627,7 +641,7 @@ async def test_accounts_that_are_no_file_end_a_build_at_once(local, tmp_path, le
     (task.root / "data").touch()
     with pytest.raises(ImageBuildError, match=message):
         await local.build(task(f"RUN rm -f {left.rpartition(' ')[2]} && {left}", step, timeout_sec=20))
-    assert list(local._machine.all()) == []
+    assert list(Machine().all()) == []
 
 
 @pytest.mark.local
@@ -637,4 +651,4 @@ async def test_a_failed_build_leaves_no_sandbox_behind(local, tmp_path):
     with pytest.raises(ImageBuildError, match="exit status 7") as caught:
         await local.build(task("RUN echo said before; exit 7"))
     assert "said before" in caught.value.log_tail
-    assert list(local._machine.all()) == []
+    assert list(Machine().all()) == []

@@ -20,14 +20,17 @@ from benchflow.testing.sandbox_conformance.once import Once
 class TestOnASmallDisk(InLocal):
     @pytest.fixture
     def records(self, own: Sandbox, state_directory: Path) -> Iterator[Path]:
-        """The directory of the records of the sandbox's commands, on a small disk of its own."""
-        directory = next(state_directory.glob(f"local/**/sandboxes/{own.ref.name}/spec.json")).parent
-        records = directory / "exec"
-        records.mkdir(exist_ok=True)
+        """The directory of what is kept of the sandbox's commands, on a small disk of its own."""
+        records = state_directory / "exec" / own.ref.handle
+        outputs = next(state_directory.glob(f"local/**/sandboxes/{own.ref.name}/spec.json")).parent / "exec"
+        for directory in (records, outputs):
+            directory.mkdir(parents=True, exist_ok=True)
         options = "size=64k,mode=0700"
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "benchflow-test", str(records)], check=True)
+        (records / "outputs").mkdir()
+        subprocess.run(["mount", "--bind", str(records / "outputs"), str(outputs)], check=True)
         yield records
-        subprocess.run(["umount", "-l", str(records)], check=True)
+        subprocess.run(["umount", "-l", str(outputs), str(records)], check=True)
 
     async def test_the_end_of_a_command_is_seen_although_the_disk_was_filled_meanwhile(
         self, own: Sandbox, records: Path

@@ -11,7 +11,8 @@ import pytest
 from support.local_sandboxes import OverTheHost
 
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.errors import SandboxLostError, SandboxStartError
 from benchflow.testing.sandbox_conformance.fixtures import Keep, Start, asleep, nap, napping
 from benchflow.testing.waiting import until
@@ -59,7 +60,7 @@ class TestEntrypoint(OverTheHost):
 
         await until(ended)
         assert (await provider.entrypoint_state(sandbox.ref.name)).exit_code == 3
-        assert await sandbox.read_file("/pid") != b"1\n"
+        assert await sandbox.read_bytes("/pid") != b"1\n"
         assert (await sandbox.exec(["echo", "here"])).stdout == "here\n"
         await sandbox.stop()
         with pytest.raises(SandboxLostError):
@@ -91,7 +92,7 @@ class TestEntrypoint(OverTheHost):
         for _ in range(2):
             await begin(name=sandbox.ref.name, image=image, secrets={"SECRET": "two"})
         await asleep(sandbox, length)
-        assert await sandbox.read_file("/begun") == b"one\ntwo\n"
+        assert await sandbox.read_bytes("/begun") == b"one\ntwo\n"
 
     async def test_a_fork_begins_its_entrypoint_when_it_is_started_by_its_name(
         self, begin: Begin, provider: SandboxProvider
@@ -105,8 +106,8 @@ class TestEntrypoint(OverTheHost):
         assert await napping(child, length) == []
         await begin(steps, name=ref.name, secrets={"SECRET": "two"})
         await asleep(child, length)
-        assert await child.read_file("/begun") == b"one\ntwo\n"
-        assert await parent.read_file("/begun") == b"one\n"
+        assert await child.read_bytes("/begun") == b"one\ntwo\n"
+        assert await parent.read_bytes("/begun") == b"one\n"
 
     async def test_a_user_that_is_not_there_is_named_and_nothing_is_left(
         self, begin: Begin, provider: SandboxProvider, stack: str

@@ -183,13 +183,13 @@ class TestWhatIsReadFromTheHostsSide(OverTheHost):
         assert (await own.exec(["cat", "/logs/verifier/reward.txt"])).stdout == "1\n"
         assert (await own.exec(["python3", "-c", "raise SystemExit(3)"])).stdout == "1\n"
         await own.write_file("/etc/ld.so.preload", "/no/such/library.so")
-        assert await own.read_file("/logs/verifier/reward.txt") == b"0\n"
+        assert await own.read_bytes("/logs/verifier/reward.txt") == b"0\n"
         assert await own.download("/logs/verifier", tmp_path / "got")
         assert (tmp_path / "got" / "reward.txt").read_text() == "0\n"
         await own.write_file("/logs/verifier/more", b"\0true", mode=0o640)
         await own.upload(tmp_path / "checks", "/tests")
-        assert await own.read_file("/logs/verifier/more") == b"\0true"
-        assert await own.read_file("/tests/test.sh") == b"true\n"
+        assert await own.read_bytes("/logs/verifier/more") == b"\0true"
+        assert await own.read_bytes("/tests/test.sh") == b"true\n"
         assert await own.kill_processes(keep="nothing") == 0
 
     async def test_a_link_laid_in_place_of_a_reward_leads_nowhere_on_this_host(
@@ -198,7 +198,7 @@ class TestWhatIsReadFromTheHostsSide(OverTheHost):
         (tmp_path / "one").write_text("1")
         await own.exec(["sh", "-c", 'ln -s "$1" /logs/verifier/reward.txt', "sh", str(tmp_path / "one")])
         with pytest.raises(FileNotFoundError):
-            await own.read_file("/logs/verifier/reward.txt")
+            await own.read_bytes("/logs/verifier/reward.txt")
         await own.download("/logs/verifier", tmp_path / "got")
         assert not (tmp_path / "got" / "reward.txt").exists()
         # What is written under the link's name takes its place.
@@ -209,14 +209,14 @@ class TestWhatIsReadFromTheHostsSide(OverTheHost):
         for name in ("environ", "cmdline", "maps", "fd/0"):
             await sandbox.exec(["ln", "-sfT", f"/proc/self/{name}", f"{room}/reward"])
             with pytest.raises(FileNotFoundError):
-                await sandbox.read_file(f"{room}/reward")
+                await sandbox.read_bytes(f"{room}/reward")
 
     async def test_a_link_shows_no_more_of_the_kernels_than_root_inside_may_see(
         self, sandbox: Sandbox, room: str
     ) -> None:
         assert any(line.strip("0- :").split(" : ")[0] for line in Path("/proc/iomem").read_text().splitlines())
         await sandbox.exec(["ln", "-sfT", "/proc/iomem", f"{room}/reward"])
-        shown = (await sandbox.read_file(f"{room}/reward")).decode()
+        shown = (await sandbox.read_bytes(f"{room}/reward")).decode()
         assert {line.split(" : ")[0].strip() for line in shown.splitlines()} == {"00000000-00000000"}
 
     async def test_output_lies_where_nobody_else_of_this_host_gets(self, own: Sandbox, state_directory: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from support.local_sandboxes import OverTheHost
 
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.local import fingerprint
 from benchflow.planes.sandbox.local.machine import Machine
@@ -99,7 +100,7 @@ class TestForks(OverTheHost):
             (ref,) = await sandbox.fork(names(1))
             await provider.remove(sandbox.ref.name)
             sandbox = await provider.attach(ref)
-        assert (await sandbox.read_file("/lines")).split() == [b"%d" % n for n in range(generations)]
+        assert (await sandbox.read_bytes("/lines")).split() == [b"%d" % n for n in range(generations)]
         assert (await sandbox.exec(["ls", "/tree"])).stdout == f"{generations - 1}\n"
         assert await layers(sandbox) == first
         assert len(volumes()) == len(before)
@@ -142,10 +143,10 @@ class TestAChangedHost(OverTheHost):
         program.unlink()
         for error in said:
             assert isinstance(error, SandboxError) and "programs have changed" in error.message and error.remedy
-        assert await sandbox.read_file("/kept") == b"now"
+        assert await sandbox.read_bytes("/kept") == b"now"
         await sandbox.restore(image)
-        assert await sandbox.read_file("/kept") == b"then"
-        assert await (await start(image=image)).read_file("/kept") == b"then"
+        assert await sandbox.read_bytes("/kept") == b"then"
+        assert await (await start(image=image)).read_bytes("/kept") == b"then"
 
 
 KINDS = {"xfs": "reflink", "ext4": "copy"}

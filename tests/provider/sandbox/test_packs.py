@@ -20,11 +20,12 @@ from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import ForeignSnapshotError, SandboxError
-from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT
 from benchflow.planes.sandbox.docker.layers import Layers, missing_layer
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.local.driver import LocalDriver
 from benchflow.planes.sandbox.local.images import BARE
-from benchflow.planes.sandbox.local.provider import LocalProvider
 from benchflow.store import DirectoryBackend, Store
 
 
@@ -45,7 +46,7 @@ async def layers_of(pack: ArtifactRef, store: Store) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def far_away(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DockerProvider]:
+async def far_away(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DrivenProvider]:
     """The same daemon behind a port, as one whose files nobody here sees."""
     open_ends: list[asyncio.Task[None]] = []
 
@@ -63,7 +64,7 @@ async def far_away(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DockerProvi
     server = await asyncio.start_server(connect, "127.0.0.1", 0)
     with monkeypatch.context() as patch:
         patch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        provider = DockerProvider()
+        provider = DrivenProvider(DockerDriver())
         yield provider
         await provider.close()
     server.close()
@@ -90,9 +91,9 @@ def layered() -> Iterator[ImageRef]:
     client.close()
 
 
-@pytest.mark.snapshots
+@pytest.mark.docker
 async def test_a_daemon_whose_files_are_elsewhere_sends_the_same_layers(
-    provider: DockerProvider, layered: ImageRef, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    provider: DrivenProvider, layered: ImageRef, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(SandboxError, match="no snapshot"):
         await provider.pack_snapshot(ImageRef(reference="debian:bookworm-slim"), store)
@@ -126,9 +127,9 @@ def test_the_daemons_word_for_a_missing_layer_is_understood() -> None:
     assert missing_layer("no space left on device") is None
 
 
-@pytest.mark.snapshots
+@pytest.mark.docker
 async def test_an_image_for_another_kind_of_machine_is_refused(
-    provider: DockerProvider, layered: ImageRef, store: Store
+    provider: DrivenProvider, layered: ImageRef, store: Store
 ) -> None:
     pack = await provider.pack_snapshot(layered, store)
     for fields in ({"architecture": "s390x"}, {"os": "windows"}, {"kind": "local"}):
@@ -138,11 +139,11 @@ async def test_an_image_for_another_kind_of_machine_is_refused(
 
 
 @contextlib.asynccontextmanager
-async def machine(directory: Path, stack: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalProvider]:
+async def machine(directory: Path, stack: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DrivenProvider]:
     """Local sandboxes with a state directory of their own, as another machine has them."""
     with monkeypatch.context() as patch:
         patch.setenv("BENCHFLOW_STATE_DIR", str(directory))
-        provider = LocalProvider()
+        provider = DrivenProvider(LocalDriver())
         yield provider
         for owned in await provider.owned(stack):
             await provider.remove(owned.name)
@@ -175,7 +176,7 @@ async def test_what_lies_below_a_local_snapshot_goes_with_it_once(
     async with machine(tmp_path / "two", stack, monkeypatch) as two:
         image = await two.unpack_snapshot(packs[1], "benchflow-test-there", store)
         copy = await two.start(over(image, stack), host_id="two", queue="two")
-        assert await copy.read_file("/word") == b"second"
+        assert await copy.read_bytes("/word") == b"second"
         assert (await copy.exec(["sh", "-c", "tail -n 1 /below; echo $A"])).stdout == "100000\nb\n"
         await two.remove_snapshots("benchflow-test-")
     assert not [path for name in ("one", "two") for path in (tmp_path / name / "scratch").glob("*")]

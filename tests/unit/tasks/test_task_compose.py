@@ -14,7 +14,9 @@ from benchflow.tasks.migrate import migrate_task
 
 Builder = Callable[..., Path]
 
-EVERYTHING = Capabilities(provider="able", cpu_limit=True, memory_limit=True, storage_limit=True, dockerfile=True)
+EVERYTHING = Capabilities(
+    provider="able", cpu_limit=True, memory_limit=True, storage_limit=True, lockdown="clean_room", dockerfile=True
+)
 
 FILE = "environment/docker-compose.yaml"
 

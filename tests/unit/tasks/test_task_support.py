@@ -23,6 +23,7 @@ EVERYTHING = Capabilities(
     memory_limit=True,
     storage_limit=True,
     dockerfile=True,
+    lockdown="clean_room",
 )
 
 

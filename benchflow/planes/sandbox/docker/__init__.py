@@ -1,12 +1,11 @@
-"""The Docker provider: sandboxes that are containers of a local Docker daemon.
+"""The Docker driver: sandboxes that are containers of a local Docker daemon.
 
-`provider` finds and starts, `sandbox` is a started one. Below them: `engine` (the daemon's API and its
-errors), `stream` (what a command says), `shell` (the persistent root shell), `executions` (commands, exactly
-once), `output` (what they printed), `processes`, `files`, `launch`, `entrypoint` and `become` (the image's own),
-`networks`, `images` and `records`. Of states kept: `captures` (a container's files as an image), `copies`
-(containers like another), `forks` and `restores`.
+`driver` is the driver, `containers` finds, makes and removes one. Below them: `engine` (the daemon's API and its
+errors), `stream` (what a command says), `shell` (the persistent root shell), `processes` (commands), `archives` and
+`outside` (files), `launch`, `entrypoint` and `become` (the image's own program), `networks`, `images` and `records`. Of
+states kept: `captures` (a container's files as an image), `copies` (containers like another), `forks` and `restores`.
 """
 
-from benchflow.planes.sandbox.docker.provider import DockerProvider
+from benchflow.planes.sandbox.docker.driver import DockerDriver
 
-__all__ = ["DockerProvider"]
+__all__ = ["DockerDriver"]

@@ -34,11 +34,12 @@ from benchflow.planes.sandbox.docker import uppers
 from benchflow.planes.sandbox.docker.descriptions import describe
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
 from benchflow.planes.sandbox.docker.images import Images
-from benchflow.planes.sandbox.docker.launch import ROOM
+from benchflow.planes.sandbox.docker.launch import PROGRAMS
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
-from benchflow.planes.sandbox.docker.processes import PROGRAMS
+from benchflow.planes.sandbox.docker.oci import describe_over
 from benchflow.planes.sandbox.docker.records import capturing
 from benchflow.planes.sandbox.docker.translation import Conflict, NotFound, space_error
+from benchflow.planes.sandbox.driven.scripts import ROOM
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
@@ -241,7 +242,12 @@ class Captures:
     async def _describe(
         self, reference: str, like: dict[str, Any], config: dict[str, Any], copied: Sequence[int] | None = None
     ) -> None:
-        await self._engine.call(lambda client: describe(client, reference, like, config, copied=copied))
+        info = await self._info()
+        if uppers.keeps_images_elsewhere(info):
+            store = Path(info["DockerRootDir"]) if self._engine.is_local else None
+            await self._engine.follow(lambda client: describe_over(client, reference, like, config, store))
+        else:
+            await self._engine.call(lambda client: describe(client, reference, like, config, copied=copied))
 
     async def _name(self, reference: str, other: str) -> None:
         repository, _, tag = other.partition(":")

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from benchflow.planes.sandbox.docker.engine import Engine
-from benchflow.planes.sandbox.docker.launch import ROOM, no_image
+from benchflow.planes.sandbox.docker.launch import no_image
 from benchflow.planes.sandbox.docker.translation import NotFound
+from benchflow.planes.sandbox.driven.scripts import ROOM
 
 HANDLE_LABEL = "benchflow.handle"
 """Of a container that a restore has put in the place of another: the handle of its sandbox."""

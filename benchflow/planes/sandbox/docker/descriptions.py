@@ -35,17 +35,7 @@ def describe(
     if top is not None:
         numbers = (*numbers, len(layers))
         layers.append(top.digest)
-    description = json.dumps(
-        {
-            "architecture": like["Architecture"],
-            "os": like["Os"],
-            "created": like["Created"],
-            "comment": comment(reference, numbers),
-            "config": config,
-            "rootfs": {"type": "layers", "diff_ids": layers},
-            "history": [],
-        }
-    ).encode()
+    description = json.dumps(description_of(like, config, layers, comment(reference, numbers))).encode()
     name = f"{hashlib.sha256(description).hexdigest()}.json"
     files = [f"{number}/layer.tar" for number in range(len(layers))]
     manifest = json.dumps([{"Config": name, "RepoTags": [reference], "Layers": files}]).encode()
@@ -58,8 +48,26 @@ def describe(
         raise SandboxError(
             f"the daemon does not describe an image anew over layers that it has: {wrong[0]}",
             key="snapshot",
-            remedy="let it keep its images in a storage driver (overlay2), not in containerd's store",
         )
+
+
+def description_of(like: Mapping[str, Any], config: Mapping[str, Any], layers: list[str], note: str) -> dict[str, Any]:
+    """Return the description of an image, as the image format has it. It takes nothing else from another than its kind.
+
+    Args:
+        like: The other, as `inspect` tells of it.
+        layers: The digests of the layers' archives, from below.
+        note: Unique: images of the same description would be one, and a name of it could be taken for another's.
+    """
+    return {
+        "architecture": like["Architecture"],
+        "os": like["Os"],
+        "created": like["Created"],
+        "comment": note,
+        "config": config,
+        "rootfs": {"type": "layers", "diff_ids": layers},
+        "history": [],
+    }
 
 
 def _packed(members: Mapping[str, bytes]) -> bytes:

@@ -197,25 +197,32 @@ class Engine:
     async def _watch(self, container: str, exec_id: str, entry: _Entry) -> None:
         """Return once an execution has started, or ended. Kill the container when a process in it holds that up."""
         started, entering, pause = time.monotonic(), AwakeDeadline(ENTRY_SEC), 0.002
+        asking: asyncio.Future[dict[str, Any]] | None = None
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ENTRY_CHECK_SEC):
                     await entry.is_awaited.wait()
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, ENTRY_CHECK_SEC / 2)
-            try:
-                state = await self.call(lambda client: client.exec_inspect(exec_id))
-            except BenchFlowError:
-                return
-            # The daemon sets the first when it begins to start it, the other when it has.
-            if state["Pid"] or state["ExitCode"] is not None:
-                return
+            if asking is None:
+                asking = asyncio.ensure_future(self.call(lambda client: client.exec_inspect(exec_id)))
+                asking.add_done_callback(lambda done: done.cancelled() or done.exception())
             is_over = entering.is_over()
-            if not state["Running"]:
-                # The daemon was not asked to start it yet; whoever was about to may have been cancelled.
-                if is_over:
+            # Docker 26 holds the execution's lock while it starts it, and answers after that.
+            if (await asyncio.wait([asking], timeout=ENTRY_CHECK_SEC))[0]:
+                try:
+                    state = asking.result()
+                except BenchFlowError:
                     return
-                continue
+                asking = None
+                # The daemon sets the first when it begins to start it, the other when it has.
+                if state["Pid"] or state["ExitCode"] is not None:
+                    return
+                if not state["Running"]:
+                    # The daemon was not asked to start it yet; whoever was about to may have been cancelled.
+                    if is_over:
+                        return
+                    continue
             is_stopped = (
                 time.monotonic() - started > ENTRY_CHECK_SEC
                 and self.is_local

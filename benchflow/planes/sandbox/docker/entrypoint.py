@@ -1,4 +1,4 @@
-"""The image's own entrypoint: as the first process, or below an idle one; what it is told, and how it fares.
+"""The image's own entrypoint as the first process: what it is told, and how it fares.
 
 Its secrets go to a first process that waits for them on its standard input and then becomes the entrypoint (see
 `become`). So they are in no file, no image and no configuration, and however often they are sent (whoever sends may
@@ -16,18 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchflow.contracts.sandbox import EntrypointState, SandboxSpec
-from benchflow.errors import ConfigError, SandboxError, SandboxLostError, SandboxStartError
+from benchflow.contracts.provider import EntrypointState
+from benchflow.contracts.sandbox import SandboxSpec
+from benchflow.errors import ConfigError, SandboxError, SandboxStartError
 from benchflow.planes.sandbox.docker.become import BECOME, SCRIPT
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
-from benchflow.planes.sandbox.docker.executions import Command, Executions
-from benchflow.planes.sandbox.docker.launch import NO_SHELL, no_image
-from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL, IDLE
+from benchflow.planes.sandbox.docker.launch import IDLE, NO_SHELL, no_image
 from benchflow.planes.sandbox.docker.shell import RootShell
 from benchflow.planes.sandbox.docker.translation import NotFound
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
-KEY = "benchflow/entrypoint"
 LOG_BYTES = 64 * 1024
 LOG_LINES = 4000
 
@@ -38,8 +36,6 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # The soft limit of the first process's resident set is that of the script above from when it goes on.
 _BEGAN = 'while read -r a b c s l; do [ "$b" != resident ] || [ "$s" = unlimited ] || echo yes; done </proc/1/limits'
-
-_TOGETHER = 'exec "$@" 2>&1'
 
 
 @dataclass(frozen=True)
@@ -137,41 +133,13 @@ def _send(client: RecordingClient, container: str, text: str) -> None:
         raw.close()
 
 
-async def begin_below(engine: Engine, executions: Executions, spec: SandboxSpec, told: Mapping[str, str]) -> None:
-    """Start the entrypoint below the idle first process, unless that was done."""
-    program = await program_of(engine, spec.image.reference)
-    command = Command(
-        ("/bin/sh", "-c", _TOGETHER, "benchflow-entrypoint", *program.argv),
-        dict(told),
-        spec.workdir or program.workdir,
-        program.user,
-        world=True,
+async def first_state(engine: Engine, container: dict[str, Any]) -> EntrypointState:
+    """Return how an entrypoint fares that is the first process. container: as the daemon describes it."""
+    state = container["State"]
+    log = await engine.call(lambda client: client.logs(container["Id"], tail=LOG_LINES))
+    ended = not state["Running"] and state["Status"] != "created"
+    return EntrypointState(
+        running=state["Running"],
+        exit_code=state["ExitCode"] if ended else None,
+        log=log[-LOG_BYTES:].decode(errors="replace"),
     )
-    await executions.begin(KEY, command)
-
-
-async def state_of(engine: Engine, executions: Executions, container: dict[str, Any]) -> EntrypointState:
-    """How the entrypoint fares. container: as the daemon describes it."""
-    form, state = form_of(container), container["State"]
-    if form == "first":
-        log = await engine.call(lambda client: client.logs(container["Id"], tail=LOG_LINES))
-        ended = not state["Running"] and state["Status"] != "created"
-        return EntrypointState(
-            running=state["Running"],
-            exit_code=state["ExitCode"] if ended else None,
-            log=log[-LOG_BYTES:].decode(errors="replace"),
-        )
-    if not state["Running"]:
-        raise SandboxLostError(f"the sandbox {container['Name'].lstrip('/')} no longer runs")
-    running, code, text = await executions.look(KEY, LOG_BYTES)
-    return EntrypointState(running=running, exit_code=code, log=text)
-
-
-def form_of(container: dict[str, Any]) -> str:
-    """How a container runs its entrypoint. Raises `SandboxError` when it does not."""
-    form = (container["Config"]["Labels"] or {}).get(ENTRYPOINT_LABEL)
-    if form is None:
-        raise SandboxError(
-            f"the sandbox {container['Name'].lstrip('/')} does not run its image's entrypoint", key="entrypoint"
-        )
-    return str(form)

@@ -12,9 +12,8 @@ from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker.captures import Captures
 from benchflow.planes.sandbox.docker.copies import create_child
 from benchflow.planes.sandbox.docker.engine import Engine
-from benchflow.planes.sandbox.docker.launch import start_error
+from benchflow.planes.sandbox.docker.launch import ENTRYPOINT_LABEL, start_error
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
-from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
 from benchflow.planes.sandbox.docker.starter import Starter
 from benchflow.planes.sandbox.docker.translation import Conflict
 from benchflow.planes.sandbox.records import file_lock

@@ -22,12 +22,21 @@ from benchflow.errors import (
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
-from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL, IDLE, PROGRAMS
 from benchflow.planes.sandbox.docker.translation import NotFound
+from benchflow.planes.sandbox.driven.scripts import ROOM
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
-ROOM = "/run/benchflow"
-"""Where the engine's own files lie in a container. On a volume, so that no image of the container has them."""
+ENTRYPOINT_LABEL = "benchflow.entrypoint"
+"""Of a container that runs its image's entrypoint: how."""
+
+PROGRAMS = "/dev/benchflow"
+"""The volume of the program below. `/dev` is the one directory that no image decides: it is mounted over in every
+container, so that root inside can neither remove nor rename it. Elsewhere an image may have a link like
+`/sbin -> /proc/self/cwd`, which leads the runtime to one place as it mounts and to another as it executes.
+"""
+
+IDLE = f"{PROGRAMS}/idle"
+"""The program of a main process that does nothing."""
 
 CAPABILITIES = (
     # Package managers, `su`, `chown` and services that bind low ports or change user need these. Left out of

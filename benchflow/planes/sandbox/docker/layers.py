@@ -8,6 +8,7 @@ Either way what comes out has the layer's digest, or is not taken.
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import io
@@ -16,13 +17,15 @@ import os
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from benchflow.confined import ConfinedDirectory
 from benchflow.errors import UnsafePathError
 from benchflow.planes.sandbox.archives import entry
 
 CHUNK = 1 << 20
+
+_GZIP = b"\x1f\x8b"
 
 
 class Layers:
@@ -54,15 +57,15 @@ class Layers:
 def split(image: Iterable[bytes], wanted: set[str], directory: Path) -> dict[str, Path]:
     """Of an image as the daemon exports it, write the layers that are wanted. The rest is read and let go of."""
     found: dict[str, Path] = {}
-    with tarfile.open(fileobj=_Reader(image), mode="r|", bufsize=CHUNK) as archive:
+    with tarfile.open(fileobj=PieceReader(image), mode="r|", bufsize=CHUNK) as archive:
         for number, member in enumerate(archive):
             content = archive.extractfile(member) if member.isreg() else None
             if content is None:
                 continue
             file = directory / str(number)
             digest = hashlib.sha256()
-            with file.open("wb") as copy:
-                while piece := content.read(CHUNK):
+            with file.open("wb") as copy, _plain(content) as plain:
+                while piece := plain.read(CHUNK):
                     digest.update(piece)
                     copy.write(piece)
             name = f"sha256:{digest.hexdigest()}"
@@ -73,16 +76,27 @@ def split(image: Iterable[bytes], wanted: set[str], directory: Path) -> dict[str
     return found
 
 
+@contextlib.contextmanager
+def _plain(content: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Yield what a member of an export holds, without compression: containerd's store keeps layers with it."""
+    buffered = io.BufferedReader(content)  # type: ignore[type-var]
+    if buffered.peek(len(_GZIP)).startswith(_GZIP):
+        with gzip.open(buffered) as plain:
+            yield cast(IO[bytes], plain)
+    else:
+        yield buffered
+
+
 def archived(description: bytes, reference: str, layers: int, files: Mapping[int, Path]) -> Iterator[bytes]:
     """An image as the daemon loads it. files: of layers that it does not have; the others it finds among its own."""
     config = f"{hashlib.sha256(description).hexdigest()}.json"
     names = [f"{number}/layer.tar" for number in range(layers)]
     manifest = json.dumps([{"Config": config, "RepoTags": [reference], "Layers": names}]).encode()
     for name, content in ((config, description), ("manifest.json", manifest)):
-        yield from _member(name, len(content), io.BytesIO(content))
+        yield from member(name, len(content), io.BytesIO(content))
     for number, file in files.items():
         with file.open("rb") as archive:
-            yield from _member(names[number], file.stat().st_size, archive)
+            yield from member(names[number], file.stat().st_size, archive)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -128,7 +142,8 @@ def _content(files: ConfinedDirectory, name: str) -> Iterator[bytes]:
             yield piece
 
 
-def _member(name: str, size: int, content: IO[bytes]) -> Iterator[bytes]:
+def member(name: str, size: int, content: IO[bytes]) -> Iterator[bytes]:
+    """Yield a file as a member of an archive."""
     info = entry(name, 0o644, (0, 0))
     info.size = size
     yield info.tobuf()
@@ -137,7 +152,7 @@ def _member(name: str, size: int, content: IO[bytes]) -> Iterator[bytes]:
     yield bytes(-size % tarfile.BLOCKSIZE)
 
 
-class _Reader(io.RawIOBase):
+class PieceReader(io.RawIOBase):
     """Pieces, read as a file."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:

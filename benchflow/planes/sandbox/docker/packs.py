@@ -18,11 +18,14 @@ from benchflow.contracts.failures import typed_error
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import ForeignSnapshotError, SandboxError
 from benchflow.paths import state_dir
+from benchflow.planes.sandbox.docker import uppers
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT, snapshot_reference
+from benchflow.planes.sandbox.docker.descriptions import description_of
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.images import Images
 from benchflow.planes.sandbox.docker.launch import no_image
 from benchflow.planes.sandbox.docker.layers import CHUNK, Layers, archived, missing_layer, split
+from benchflow.planes.sandbox.docker.oci import layer_of, load
 from benchflow.planes.sandbox.docker.translation import NotFound, raise_if_full
 from benchflow.planes.sandbox.docker.uppers import archive, copied_layers, known_digest
 from benchflow.planes.sandbox.records import file_lock
@@ -156,6 +159,8 @@ class Packs:
             )
 
     async def _load(self, pack: Pack, reference: str, store: BlobStore) -> None:
+        if uppers.keeps_images_elsewhere(await self._engine.call(lambda client: client.info())):
+            return await self._load_all(pack, reference, store)
         # The daemon says itself which layer it lacks; those above it can't be there either.
         said = await self._ask(pack, reference, {})
         if not said:
@@ -168,28 +173,33 @@ class Packs:
                 await store.fetch(layer, files[number])
             said = await self._ask(pack, reference, files)
         if said:
-            raise SandboxError(
-                f"the daemon does not take the snapshot: {said}",
-                key="snapshot",
-                remedy="let it keep its images in a storage driver (overlay2), not in containerd's store",
+            raise SandboxError(f"the daemon does not take the snapshot: {said}", key="snapshot")
+
+    async def _load_all(self, pack: Pack, reference: str, store: BlobStore) -> None:
+        """Load an image with all of its layers: containerd's store takes one that lacks some, and can't start it."""
+        async with scratch() as directory:
+            files = {}
+            for number, layer in enumerate(pack.layers):
+                digest = f"sha256:{layer.sha256}"
+                files[digest] = directory / str(number)
+                await store.fetch(layer, files[digest])
+            named = [layer_of(file, digest) for digest, file in files.items()]
+            await self._engine.follow(
+                lambda client: load(client, reference, _description(pack, reference), named, files)
             )
 
     async def _ask(self, pack: Pack, reference: str, files: dict[int, Path]) -> str:
         """Have the daemon load an image, whole or not at all; what it says is wrong."""
-        description = json.dumps(
-            {
-                "architecture": pack.architecture,
-                "os": pack.os,
-                "created": pack.created,
-                "comment": reference,
-                "config": pack.config,
-                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.sha256}" for layer in pack.layers]},
-                "history": [],
-            }
-        ).encode()
+        description = json.dumps(_description(pack, reference)).encode()
         said = await self._engine.follow(
             lambda client: list(client.load_image(archived(description, reference, len(pack.layers), files)))  # type: ignore[no-untyped-call]
         )
         wrong = " ".join(str(line["error"]) for line in said if "error" in line)
         raise_if_full(wrong)
         return wrong
+
+
+def _description(pack: Pack, reference: str) -> dict[str, Any]:
+    layers = [f"sha256:{layer.sha256}" for layer in pack.layers]
+    like = {"Architecture": pack.architecture, "Os": pack.os, "Created": pack.created}
+    return description_of(like, pack.config, layers, reference)

@@ -1,23 +1,17 @@
-"""What this host keeps of a container: its records, gone when it is removed, and the lock on its being copied.
+"""What this host keeps of a container beside the records of its sandbox: whether it is frozen, the lock on its copying.
 
-Records are keyed by the sandbox's handle: the id of its first container, which those keep that a restore puts in its
-place.
+A sandbox's handle is the id of its first container, which those keep that a restore puts in its place.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from benchflow.errors import SandboxLostError
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.outcome import KILLED
 from benchflow.planes.sandbox.records import file_lock, write_record
-
-BASELINE = "baseline.json"
 
 
 def container_records(handle: str) -> Path:
@@ -25,21 +19,9 @@ def container_records(handle: str) -> Path:
     return state_dir() / "exec" / handle
 
 
-def forget(handle: str, container: str) -> None:
-    shutil.rmtree(container_records(handle), ignore_errors=True)
+def forget_container(container: str) -> None:
+    """Remove what is kept of a container that is removed."""
     _capture_lock(container).unlink(missing_ok=True)
-
-
-def end_all(handle: str, *, but: str) -> None:
-    """Note that no process runs any more. What was done once counts as done, but not what is recorded as `but`."""
-    directory = container_records(handle)
-    (directory / BASELINE).unlink(missing_ok=True)
-    for file in directory.glob("*.json"):
-        record = json.loads(file.read_text())
-        if file.stem == but:
-            file.unlink()
-        elif "return_code" not in record:
-            write_record(file, record | {"return_code": KILLED})
 
 
 def is_frozen(handle: str) -> bool:

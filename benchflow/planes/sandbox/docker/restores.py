@@ -17,13 +17,9 @@ from typing import Any
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import BenchFlowError, SandboxError, SandboxLostError
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.docker import entrypoint
 from benchflow.planes.sandbox.docker.copies import HANDLE_LABEL, create_successor, handle_of
 from benchflow.planes.sandbox.docker.engine import Engine
-from benchflow.planes.sandbox.docker.executions import record_name
-from benchflow.planes.sandbox.docker.launch import start_error
-from benchflow.planes.sandbox.docker.processes import ENTRYPOINT_LABEL
-from benchflow.planes.sandbox.docker.records import end_all
+from benchflow.planes.sandbox.docker.launch import ENTRYPOINT_LABEL, start_error
 from benchflow.planes.sandbox.docker.starter import Starter
 from benchflow.planes.sandbox.records import file_lock
 
@@ -100,7 +96,6 @@ class Restores:
             return await self._begin(old, name)
         if coming is None or handle not in (None, handle_of(coming)):
             return old
-        end_all(handle_of(coming), but=record_name(entrypoint.KEY))
         if old is not None:
             with contextlib.suppress(SandboxLostError):
                 await self._remove(old)

@@ -12,29 +12,15 @@ import contextlib
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from benchflow.contracts.driver import SCRIPT_ENVIRONMENT, ScriptResult
 from benchflow.errors import SandboxBusyError, SandboxError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
 from benchflow.planes.sandbox.docker.translation import passing_error
+from benchflow.planes.sandbox.driven.wrapped import MARK_AGENT
 from benchflow.planes.sandbox.timeouts import AwakeDeadline, awake_timeout
-
-ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": "/root",
-    "LC_ALL": "C",
-    "ENV": "",
-    "BASH_ENV": "",
-    "LD_PRELOAD": "",
-    "LD_LIBRARY_PATH": "",
-    "TAR_OPTIONS": "",
-}
-"""The image's environment must not change what the engine's commands mean."""
-
-MARK_AGENT = "ulimit -m 9007199254740991 2>/dev/null; "
-"""What every shell begins with that enters a container, but not on the way to its entrypoint: see `processes`."""
 
 CROWDED_SEC = 10.0
 """How long a shell that cannot begin is tried again: what was killed leaves its place a moment later, and for a moment
@@ -46,19 +32,6 @@ MAX_ANSWER = 96 * 1024 * 1024
 
 HOLD_BACK = 64
 """Bytes at the end of standard output that may be the marker: longer than a marker line."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a script did. out is empty when it went to a sink."""
-
-    code: int
-    out: bytes
-    err: bytes
-
-    @property
-    def complaint(self) -> str:
-        return self.err.decode(errors="replace").strip() or f"exit status {self.code}"
 
 
 class _Broken(Exception):
@@ -80,7 +53,7 @@ class RootShell:
         *,
         sink: Callable[[bytes], None] | None = None,
         timeout: float | None = 60.0,
-    ) -> Answer:
+    ) -> ScriptResult:
         """Run a script. It must be repeatable: a shell that dies under it is replaced and asked once more.
 
         sink: receives standard output in pieces. Raises `SandboxLostError` when the container is gone and
@@ -115,7 +88,7 @@ class RootShell:
         if self._stream is None:
             return False
         try:
-            return (await self.run(":")).code == 0
+            return (await self.run(":")).exit_code == 0
         except SandboxError:
             return False
 
@@ -124,7 +97,7 @@ class RootShell:
             self._stream.close()
             self._stream = None
 
-    async def _converse(self, script: str, sink: Callable[[bytes], None] | None, timeout: float | None) -> Answer:
+    async def _converse(self, script: str, sink: Callable[[bytes], None] | None, timeout: float | None) -> ScriptResult:
         marker = secrets.token_hex(16)
         text = f"(\n{script}\n) </dev/null\nbf=$?; printf '\\n{marker} %d\\n' $bf; printf '\\n{marker}\\n' >&2\n"
         finished = False
@@ -152,7 +125,7 @@ class RootShell:
             made = await self._engine.about(
                 self._container,
                 lambda client: client.exec_create(
-                    self._container, ["/bin/sh"], stdin=True, user="0", environment=ENVIRONMENT, workdir="/"
+                    self._container, ["/bin/sh"], stdin=True, user="0", environment=SCRIPT_ENVIRONMENT, workdir="/"
                 ),
             )
             stream = await self._engine.open_exec(self._container, made["Id"])
@@ -161,7 +134,7 @@ class RootShell:
             await stream.send(f"{MARK_AGENT}\n".encode())
         return stream
 
-    async def _listen(self, stream: Stream, marker: bytes, sink: Callable[[bytes], None] | None) -> Answer:
+    async def _listen(self, stream: Stream, marker: bytes, sink: Callable[[bytes], None] | None) -> ScriptResult:
         out, err = bytearray(), bytearray()
         end_out = re.compile(rb"\n" + marker + rb" (\d+)\n\Z")
         end_err = b"\n" + marker + b"\n"
@@ -184,7 +157,7 @@ class RootShell:
                 keep = 0 if found else HOLD_BACK
                 sink(bytes(out[: len(out) - keep]))
                 del out[: len(out) - keep]
-        return Answer(code, bytes(out), bytes(err[: -len(end_err)]))
+        return ScriptResult(exit_code=code, out=bytes(out), err=bytes(err[: -len(end_err)]))
 
     async def _explain(self, broken: _Broken, fresh: bool) -> None:
         """Raise if the shell cannot be had again; return if another may be opened."""

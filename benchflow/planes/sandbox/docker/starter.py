@@ -18,7 +18,7 @@ from benchflow.confined import ConfinedDirectory
 from benchflow.errors import BenchFlowError, SandboxUnavailableError
 from benchflow.planes.sandbox.archives import entry
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
-from benchflow.planes.sandbox.docker.processes import IDLE, PROGRAMS
+from benchflow.planes.sandbox.docker.launch import IDLE, PROGRAMS
 from benchflow.planes.sandbox.idle_program import MACHINES, program
 
 _NAME = IDLE.removeprefix(f"{PROGRAMS}/")

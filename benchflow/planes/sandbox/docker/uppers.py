@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchflow.errors import UnsupportedFeatureError
 from benchflow.planes.sandbox import trees
 
 _COPIED = "copied:"
@@ -58,17 +57,6 @@ def may_copy(info: Mapping[str, Any]) -> bool:
 def keeps_images_elsewhere(info: Mapping[str, Any]) -> bool:
     """Whether a daemon keeps its images in containerd's store, not in a storage driver of its own."""
     return str(dict(info["DriverStatus"] or ()).get("driver-type")).startswith("io.containerd.snapshotter")
-
-
-def refuse_store(info: Mapping[str, Any]) -> None:
-    """Raise `UnsupportedFeatureError` for a daemon whose store keeps no state of a sandbox."""
-    if keeps_images_elsewhere(info):
-        raise UnsupportedFeatureError(
-            "this daemon keeps its images in containerd's store, where none can be described anew over layers it has",
-            key="snapshot",
-            remedy='let it keep them in a storage driver: `"features": {"containerd-snapshotter": false}` in its '
-            "daemon.json",
-        )
 
 
 @dataclass(frozen=True)
@@ -135,10 +123,13 @@ def copied_layers(image: Mapping[str, Any]) -> dict[int, Path]:
 
     All that the daemon tells of them is without their files. image: as the daemon describes it.
     """
+    numbers = copied_numbers(image)
+    if not numbers:
+        return {}
     told = image["GraphDriver"]["Data"]
     below = told["LowerDir"].split(":") if told.get("LowerDir") else []
     places = [*reversed(below), told["UpperDir"]]
-    return {number: Path(places[number]) for number in copied_numbers(image)}
+    return {number: Path(places[number]) for number in numbers}
 
 
 # --- archives --------------------------------------------------------------------------------------------

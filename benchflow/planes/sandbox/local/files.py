@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import posixpath
 import tempfile
-from collections.abc import Callable, Sequence
-from functools import partial
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchflow.confined import MAX_DEPTH
 from benchflow.errors import SandboxError, UnsafePathError
-from benchflow.planes.sandbox.archives import DOWNLOAD_LIMIT, pack, too_large, unpack
-from benchflow.planes.sandbox.cancellation import run_stoppable
+from benchflow.planes.sandbox.archives import DOWNLOAD_LIMIT, too_large
+from benchflow.planes.sandbox.cancellation import StoppedError, run_stoppable
 from benchflow.planes.sandbox.local.client import Helper, memory_file
 
-READ_LIMIT = 64 * 1024 * 1024
+_CHUNK = 1024 * 1024
 
 
 class Files:
@@ -29,11 +28,11 @@ class Files:
         self._scratch = scratch
         self._init = init
 
-    async def read(self, path: str) -> bytes:
-        """The bytes of a regular file of at most `READ_LIMIT`."""
+    async def read(self, path: str, limit: int) -> bytes:
+        """Return the content of a regular file of at most so many bytes."""
         memory = memory_file()
         try:
-            await self._call("read", path, [memory], limit=READ_LIMIT)
+            await self._call("read", path, [memory], limit=limit)
             return await asyncio.to_thread(os.pread, memory, os.fstat(memory).st_size, 0)
         finally:
             os.close(memory)
@@ -46,35 +45,34 @@ class Files:
         finally:
             os.close(memory)
 
-    async def upload(self, source: Path, target: str, user: str, exclude: Sequence[str]) -> None:
-        """Copy a file, or a directory's content, into the sandbox."""
-        if not source.exists():
-            raise SandboxError("does not exist on this host", file=str(source))
-        whole = source.is_dir()
-        with self._unnamed() as packed:
-            name = None if whole else posixpath.basename(target)
-            await asyncio.to_thread(pack, source, packed, (0, 0), exclude, name)
-            packed.flush()
-            packed.seek(0)
-            await self._call("unpack", target if whole else posixpath.dirname(target), [packed.fileno()], user=user)
+    async def unpack(self, directory: str, archive: IO[bytes], user: str | None) -> None:
+        """Unpack an archive, all of it owned by a user, or, for None, as it says itself."""
+        await self._call("unpack", directory, [archive.fileno()], user=user)
 
-    async def download(self, source: str, target: Path, exclude: Sequence[str]) -> bool:
-        """Copy a file, or a directory's content, out of the sandbox; False when there is none."""
+    async def pack(self, path: str, take: Callable[[bytes], None]) -> bool | None:
+        """Pass a file, or a directory's content, on as an archive. Return whether it is a file; None for nothing."""
         with self._unnamed() as packed:
-            answer = await self._call("pack", source, [packed.fileno()], limit=DOWNLOAD_LIMIT, depth=MAX_DEPTH)
+            answer = await self._call("pack", path, [packed.fileno()], limit=DOWNLOAD_LIMIT, depth=MAX_DEPTH)
             if "missing" in answer:
-                return False
-            packed.seek(0)
+                return None
             if found := answer.get("too_large"):
-                raise too_large(source, found["size"], found["largest"])
+                raise too_large(path, found["size"], found["largest"])
             if "too_deep" in answer:
                 raise UnsafePathError(
                     f"is nested deeper than {MAX_DEPTH} directories: it is not downloaded",
-                    file=source,
+                    file=path,
                     remedy="let the agent leave no such directory there",
                 )
-            await run_stoppable(partial(unpack, packed, target, exclude, answer["single"]))
-        return True
+            packed.seek(0)
+
+            def pass_on(stop: threading.Event) -> None:
+                while piece := packed.read(_CHUNK):
+                    if stop.is_set():
+                        raise StoppedError
+                    take(piece)
+
+            await run_stoppable(pass_on)
+            return bool(answer["single"])
 
     def _unnamed(self) -> Any:
         self._scratch.mkdir(parents=True, exist_ok=True)

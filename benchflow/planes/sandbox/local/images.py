@@ -1,12 +1,14 @@
-"""What a local sandbox starts from: the host alone, a layer built over it, or a snapshot.
+"""What a local sandbox starts from: the host alone, a layer built over it, a ready image, or a snapshot.
 
 An image is a volume: its files beside `image.json`, which says what they are. A *layer* never changes and lies below
 many sandboxes; a *snapshot* is the changed files of one sandbox, and a copy of it becomes the next one's. Both hold
-only while the host below them is the one that they were made on.
+only while the host below them is the one that they were made on, unless there is a ready image below them: it is a
+whole root, and nothing of the host is seen.
 """
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Literal
 
@@ -23,10 +25,14 @@ PREFIX = "local/"
 
 SHELL = ("/bin/sh", "-c")
 
+WHOLE = f"image/{platform.machine()}"
+"""The fingerprint where no host lies below: all that a ready image needs of this one is its kind of processor."""
+
 
 class Image(Model):
-    """What `image.json` says. base: the layer below a snapshot. env, workdir: what its sandboxes' commands get. user,
-    shell: what those built upon it begin with. entrypoint, command: what it runs by itself, as `user`.
+    """What `image.json` says. fingerprint: of the host below. base: the layer below a snapshot. env, workdir: what its
+    sandboxes' commands get. user, shell: what those built upon it begin with. entrypoint, command: what it runs by
+    itself, as `user`.
     """
 
     kind: Literal["layer", "snapshot"] = "layer"
@@ -39,6 +45,11 @@ class Image(Model):
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a ready image, and not the host, is what its sandboxes have below their files."""
+        return self.fingerprint == WHOLE
 
     def ref(self, key: str) -> ImageRef:
         user = user_of(self.user)
@@ -75,7 +86,7 @@ def require_image(store: Path, key: str, fingerprint: str) -> Image:
     image = read_image(store, key)
     if image is None:
         raise SandboxStartError(f"the image {PREFIX}{key} is not on this host", key="image", remedy="build it again")
-    if image.fingerprint != fingerprint:
+    if image.fingerprint not in (fingerprint, WHOLE):
         raise SandboxError(
             f"this machine's programs have changed since {PREFIX}{key} was made, and would change below its files",
             key="image",

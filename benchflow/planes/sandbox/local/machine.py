@@ -26,7 +26,7 @@ from benchflow.planes.sandbox.local.client import Helper, HelperDied
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.helper import netlink
 from benchflow.planes.sandbox.local.helper.process import start_time
-from benchflow.planes.sandbox.local.images import Image, key_of, read_image, require_image
+from benchflow.planes.sandbox.local.images import WHOLE, Image, key_of, read_image, require_image
 from benchflow.planes.sandbox.local.limits import Limits
 from benchflow.planes.sandbox.local.mask.masks import Masks
 from benchflow.planes.sandbox.local.records import Records, Running, all_records, boot_id
@@ -174,7 +174,7 @@ class Machine:
             return {
                 "store": str(self.store.root),
                 "root": _MOUNT_POINT,
-                "lower": [*([f"images/{image.base}/u"] if image.base else []), *self._masks.layers(spec.hidden)],
+                "lower": self._lower(image, spec),
                 "upper": f"{place_of(spec.name)}/u",
                 "work": work,
                 "group": str(Path(own).parent),
@@ -193,6 +193,13 @@ class Machine:
         await asyncio.to_thread(self._note, spec.name, running)
         return running
 
+    def _lower(self, image: Image, spec: SandboxSpec) -> list[str]:
+        """Return what lies below a sandbox's own files, topmost first, relative to the store."""
+        base = [f"images/{image.base}/u"] if image.base else []
+        if image.is_whole:
+            return [*self._masks.over_image(image.base), *base]
+        return [*base, *self._masks.layers(spec.hidden), "/"]
+
     def _note(self, name: str, running: Running) -> None:
         self.records(name).running = running
         self._alive[name] = running
@@ -210,7 +217,7 @@ class Machine:
         async with self.using(), self.at_image(key):
             found = await asyncio.to_thread(read_image, self.store.root, key)
             if found is None:
-                found = await asyncio.to_thread(self._volumes.image_of, self._spec(name))
+                found = await asyncio.to_thread(self.image_of, name)
                 await self.capture(name, f"images/{key}", found)
             return found.ref(key)
 
@@ -218,6 +225,10 @@ class Machine:
         """Keep the files of a sandbox as a layer. Its own image must have been copied, not laid below."""
         await self.capture(name, f"images/{key}", image)
         return image.ref(key)
+
+    def image_of(self, name: str) -> Image:
+        """Return what a snapshot of a sandbox would be."""
+        return self._volumes.image_of(self._spec(name))
 
     def _spec(self, name: str) -> SandboxSpec:
         spec = self.records(name).spec
@@ -241,7 +252,7 @@ class Machine:
         master = f"masters/{name}-{secrets.token_hex(4)}"
         spec = self._spec(name)
         async with self.using(), file_lock(self._lock(f"{name}.fork"), shared=True):
-            image = await asyncio.to_thread(self._volumes.image_of, self._spec(name))
+            image = await asyncio.to_thread(self.image_of, name)
             await self.capture(name, master, image)
             try:
                 return await asyncio.gather(*(self._start_child(spec, child, master, image) for child in children))
@@ -361,11 +372,11 @@ class Machine:
             _wait(lambda: self.store.close() or (time.monotonic() > late and is_open(self.store.root)), _MOUNTS_SEC)
 
     def _remove_stale_images(self) -> None:
-        """Layers and snapshots over a host that is no more can never be used again."""
+        """Remove layers and snapshots over a host that is no more: they can never be used again."""
         fingerprint = host_fingerprint()
         for key in self.store.names("images"):
             image = read_image(self.store.root, key)
-            if image is None or image.fingerprint != fingerprint:
+            if image is None or image.fingerprint not in (fingerprint, WHOLE):
                 self.store.delete(f"images/{key}")
 
     async def remove_image(self, key: str) -> None:

@@ -1,6 +1,7 @@
 """Snapshots for other hosts: the changed files of one, and of the layer below it, as an archive each in the store.
 
-The host itself is the root below them, so that only a machine with the same programs can have them. An archive is made
+The host itself is the root below them, so that only a machine with the same programs can have them, unless the layer
+is a ready image. An archive is made
 by GNU tar, which knows the holes, nodes and extended attributes that an overlay's layers are made of, and of equal
 files it makes equal archives: a layer that many snapshots share is one blob.
 """
@@ -19,7 +20,7 @@ from benchflow.contracts.base import ArtifactRef, BlobStore, Model
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import ForeignSnapshotError, SandboxError
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
-from benchflow.planes.sandbox.local.images import Image, key_of, require_image
+from benchflow.planes.sandbox.local.images import WHOLE, Image, key_of, require_image
 from benchflow.planes.sandbox.local.images import read_image as read
 from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.planes.sandbox.scratch import scratch
@@ -85,9 +86,9 @@ class Packs:
                 "it is no snapshot of a local sandbox", file=ref.uri, remedy="unpack it with what packed it"
             ) from error
         image = pack.snapshot.image
-        if image.fingerprint != await asyncio.to_thread(host_fingerprint):
+        if image.fingerprint not in (WHOLE, await asyncio.to_thread(host_fingerprint)):
             raise ForeignSnapshotError(
-                "it was taken over another machine's programs, which lie below its files",
+                "it was taken over another machine's programs, which lie below its files, or for another processor",
                 remedy="let it be unpacked on a machine that was installed in the same way, or use --sandbox docker",
             )
         async with self._machine.using():

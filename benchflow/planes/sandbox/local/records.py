@@ -84,12 +84,10 @@ class Records:
             (self.directory / "frozen").unlink(missing_ok=True)
 
     @property
-    def baseline(self) -> Baseline:
-        return _read(self.directory / "baseline.json", Baseline) or Baseline(leaves=())
-
-    @baseline.setter
-    def baseline(self, baseline: Baseline) -> None:
-        write_record(self.directory / "baseline.json", baseline.model_dump(mode="json"))
+    def earlier_baseline(self) -> tuple[str, ...]:
+        """The control groups of the world's processes in a sandbox that an earlier version has started."""
+        found = _read(self.directory / "baseline.json", Baseline)
+        return found.leaves if found is not None else ()
 
     @property
     def exists(self) -> bool:
@@ -97,12 +95,6 @@ class Records:
 
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def forget_past(self) -> None:
-        """Remove all but the specification: what ran in an earlier sandbox of this name did not run in the next."""
-        self.running = None
-        (self.directory / "baseline.json").unlink(missing_ok=True)
-        shutil.rmtree(self.directory / "exec", ignore_errors=True)
 
 
 def all_records(directory: Path) -> Iterator[tuple[str, Records]]:

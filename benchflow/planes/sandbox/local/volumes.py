@@ -90,7 +90,7 @@ class Volumes:
         return image.model_copy(update={"kind": "snapshot", "base": base})
 
     def read_original(self, spec: SandboxSpec, path: str) -> bytes | None:
-        """Return what the layer of a sandbox's image, or else the host, has at a path without links."""
+        """Return what the layer of a sandbox's image, or else the host below it, has at a path without links."""
         image = self.image_of(spec)
         if image.base:
             # What was run while the image was built may have made links, which mean something else here.
@@ -102,6 +102,8 @@ class Volumes:
                 pass
             except UnsafePathError:
                 return None
+        if image.is_whole:
+            return None
         place = Path("/") / path.lstrip("/")
         return place.read_bytes() if place.is_file() and not place.is_symlink() else None
 

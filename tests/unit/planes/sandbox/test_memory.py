@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.idle_sandbox import IdleSandbox
 
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.planes.sandbox.docker.memory import last_use, lost_error
 from benchflow.planes.sandbox.memory import KillNote, parse_memory
-from benchflow.testing.noop_sandbox import NoopSandbox
 
 EVENTS = "low 0\nhigh 0\nmax 41\noom 3\noom_kill 2\noom_group_kill 1\n"
 OOM_CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"
@@ -61,7 +61,7 @@ def test_a_sandbox_that_was_started_again_counts_from_zero() -> None:
     assert MemoryUse(kills=2).kills_since(3) == 2
 
 
-class Killing(NoopSandbox):
+class Killing(IdleSandbox):
     def __init__(self) -> None:
         super().__init__(SandboxRef(provider="noop", name="s", handle="h", host_id="", queue="", workdir="/"))
         self.use: MemoryUse | None = MemoryUse(kills=3)

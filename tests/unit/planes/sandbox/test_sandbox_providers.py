@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from benchflow.contracts.images import ImageConfig
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.errors import ConfigError, SandboxUnavailableError
 from benchflow.planes.sandbox import get_provider, provider_names
-from benchflow.planes.sandbox.docker import DockerProvider
-from benchflow.testing.noop_sandbox import NoopProvider
+from benchflow.planes.sandbox.docker import DockerDriver
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
 
 
 def test_providers_are_found_by_name_and_made_once():
     assert {"docker", "noop"} <= set(provider_names())
-    assert isinstance(get_provider("docker"), DockerProvider)
+    assert isinstance(get_provider("docker"), DrivenProvider)
     assert get_provider("docker") is get_provider("docker")
-    assert isinstance(get_provider("noop"), NoopProvider)
+    assert isinstance(get_provider("noop"), DrivenProvider)
 
 
 @pytest.mark.parametrize("name", ["docker", "noop"])
@@ -31,17 +32,9 @@ def test_an_unknown_name_lists_the_known_ones():
     assert "docker" in caught.value.remedy
 
 
-def test_a_daemon_with_its_images_in_containerds_store_keeps_no_snapshots():
-    provider = DockerProvider()
-    assert provider.capabilities().snapshot
-    provider._info = {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
-    capabilities = provider.capabilities()
-    assert (capabilities.snapshot, capabilities.fork, capabilities.portable) == (False, False, False)
-
-
 async def test_without_a_daemon_the_check_says_what_to_do(state, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
-    provider = DockerProvider()
+    provider = DrivenProvider(DockerDriver())
     with pytest.raises(SandboxUnavailableError) as caught:
         await provider.check()
     assert "DOCKER_HOST" in caught.value.remedy and "start" in caught.value.remedy
@@ -50,7 +43,7 @@ async def test_without_a_daemon_the_check_says_what_to_do(state, monkeypatch):
 
 async def test_a_daemon_that_refuses_the_connection_is_told_the_same_way(state, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
-    provider = DockerProvider()
+    provider = DrivenProvider(DockerDriver())
     with pytest.raises(SandboxUnavailableError) as caught:
         await provider.build(ImageConfig(image="x"))
     assert "DOCKER_HOST" in caught.value.remedy
@@ -67,8 +60,8 @@ async def test_the_noop_sandbox_does_nothing_and_scores_one(tmp_path):
     assert [chunk.return_code async for chunk in sandbox.exec_stream(["x"])] == [0]
     assert await sandbox.download("/logs/verifier", tmp_path / "v")
     assert (tmp_path / "v" / "reward.txt").read_text() == "1.0"
-    assert await sandbox.read_file("/logs/verifier/reward.txt") == b"1.0"
+    assert await sandbox.read_bytes("/logs/verifier/reward.txt") == b"1.0"
     assert not await sandbox.download("/logs/artifacts", tmp_path / "a")
     with pytest.raises(FileNotFoundError):
-        await sandbox.read_file("/etc/passwd")
+        await sandbox.read_bytes("/etc/passwd")
     assert await provider.owned("stack") == []

@@ -27,15 +27,15 @@ from benchflow.errors import (
     SandboxError,
     SandboxLostError,
     SandboxUnavailableError,
-    UnsupportedFeatureError,
 )
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.bases import resolve
 from benchflow.planes.sandbox.cancellation import see_through
-from benchflow.planes.sandbox.context import Context, read_context
+from benchflow.planes.sandbox.context import Context, read_context, read_files
 from benchflow.planes.sandbox.local.build.copies import Copy
 from benchflow.planes.sandbox.local.build.dockerfile import PROXY_ARGS, read_recipe
 from benchflow.planes.sandbox.local.build.recipe import Base, LayerConfig, MakeDirectory, Recipe, Run, Step
+from benchflow.planes.sandbox.local.images import WHOLE
 from benchflow.planes.sandbox.rebuilds import build_key, record_rebuild
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -81,6 +81,10 @@ class Workshop(Protocol):
         """What a kept image is that others may be built upon."""
         ...
 
+    async def ready(self, config: ImageConfig, log: Path | None) -> ImageRef:
+        """The ready image that a configuration names, brought here where it is not."""
+        ...
+
     async def open(self, base: str | None, name: str, hidden: tuple[str, ...]) -> Sandbox:
         """A new root sandbox with a network on the layer or image `base`, or on the bare host."""
         ...
@@ -98,19 +102,23 @@ class Builder:
 
     async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
         """The image of a configuration, found or built. Concurrent builds of one digest are one build."""
-        if config.image is not None:
-            raise UnsupportedFeatureError(
-                "the host cannot stand for a ready image whose content is unknown",
-                key="docker_image",
-                remedy="give the task a Dockerfile or use --sandbox docker",
-            )
-        context = await asyncio.to_thread(read_context, config)
+        host, made_up = await asyncio.to_thread(self._workshop.fingerprint), []
+        if config.image is None:
+            context = await asyncio.to_thread(read_context, config)
+        else:
+            ready = await self._workshop.ready(config, log)
+            if config.context is None:
+                return ready
+            own = {ready.reference: ready.reference}
+            config = config.model_copy(update={"image": ready.reference, "bases": own})
+            context = await asyncio.to_thread(read_files, config, ready.workdir)
+            # The digest tells of the files alone, and nothing of the host lies below them.
+            host, made_up = WHOLE, [context.text]
         given = config.digest
         digest = given if given is not None else await asyncio.to_thread(context.digest)
         used = await asyncio.to_thread(resolve, context.text, config.bases)
-        host = await asyncio.to_thread(self._workshop.fingerprint)
         what = used.digest(digest.removeprefix("sha256:"))
-        identity = _key("image", host, what, *(["entrypoint"] if config.entrypoint else []))
+        identity = _key("image", host, what, *(["entrypoint"] if config.entrypoint else []), *made_up)
         key = await asyncio.to_thread(build_key, identity, config.rebuild)
         if found := await self._workshop.find(key):
             return found
@@ -323,7 +331,7 @@ class _Build:
         """
         for file in _TABLES:
             try:
-                await sandbox.read_file(file)
+                await sandbox.read_bytes(file)
             except FileNotFoundError:
                 continue
             except SandboxError as error:
@@ -354,7 +362,7 @@ class _Build:
         if name.isdecimal() and len(name) < 11:
             return int(name)
         try:
-            accounts = (await sandbox.read_file(file)).decode(errors="replace")
+            accounts = (await sandbox.read_bytes(file)).decode(errors="replace")
         except FileNotFoundError:
             accounts = ""
         for line in accounts.splitlines():

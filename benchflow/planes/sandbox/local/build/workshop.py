@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
-from benchflow.contracts.images import ImageRef
+from benchflow.contracts.driver import StartedSandbox
+from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
 from benchflow.planes.sandbox.local.build.recipe import LayerConfig
+from benchflow.planes.sandbox.local.driver import LocalDriver
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
-from benchflow.planes.sandbox.local.images import BARE, PREFIX, Image, read_image
+from benchflow.planes.sandbox.local.images import BARE, PREFIX, WHOLE, Image, read_image
 from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.planes.sandbox.local.mask import policy as mask_policy
-from benchflow.planes.sandbox.local.sandbox import LocalSandbox, ref_of
+from benchflow.planes.sandbox.local.ready.ready_images import ready_image
 from benchflow.planes.sandbox.owners import owned_by_this_process
 
 
@@ -32,7 +36,7 @@ class LocalWorkshop:
     async def describe(self, reference: str) -> LayerConfig | None:
         await asyncio.to_thread(self._machine.store.open)
         found = await asyncio.to_thread(read_image, self._machine.store.root, reference.removeprefix(PREFIX))
-        if found is None or found.kind != "layer" or found.fingerprint != host_fingerprint():
+        if found is None or found.kind != "layer" or found.fingerprint not in (host_fingerprint(), WHOLE):
             return None
         return LayerConfig(
             env=found.env,
@@ -45,18 +49,23 @@ class LocalWorkshop:
             base=reference,
         )
 
-    async def open(self, base: str | None, name: str, hidden: tuple[str, ...]) -> LocalSandbox:
+    async def ready(self, config: ImageConfig, log: Path | None) -> ImageRef:
+        return await ready_image(self._machine, config, log)
+
+    async def open(self, base: str | None, name: str, hidden: tuple[str, ...]) -> Sandbox:
         known = Image(fingerprint="").ref(base.removeprefix(PREFIX)) if base else None
         image = known or ImageRef(reference=BARE)
         spec = SandboxSpec(name=name, image=image, workdir="/", hidden=hidden, labels=owned_by_this_process())
         running = await self._machine.start(spec, copy=True)
         # What the layers below say of environment and user is the builder's to apply.
-        return LocalSandbox(self._machine, ref_of(spec, running), {})
+        started = StartedSandbox(handle=running.handle, warnings=running.warnings, workdir=running.workdir)
+        return DrivenProvider(LocalDriver(self._machine, is_bare=True)).adopt(spec, started)
 
     async def keep(self, sandbox: Sandbox, key: str, config: LayerConfig) -> ImageRef:
+        below = await asyncio.to_thread(self._machine.image_of, sandbox.ref.name)
         image = Image(
             kind="layer",
-            fingerprint=host_fingerprint(),
+            fingerprint=below.fingerprint,
             env=config.env,
             workdir=config.workdir,
             user=config.user,

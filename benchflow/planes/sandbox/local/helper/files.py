@@ -51,15 +51,20 @@ def write(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
 
 
 def unpack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Unpack the archive that is the first of `fds` below `path`, owned by `user`; over what is there."""
+    """Unpack the archive that is the first of `fds` below `path`, over what is there.
+
+    All is owned by `user`; where that is null, by whom the archive says.
+    """
     enter_for_files(request)
     os.umask(0o022)
-    account = find_account(request["user"])
+    account = find_account(request["user"] or "0")
     root = request["path"]
     _make_directory(root, account)
     with open(fds[0], "rb") as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
         modes: list[tuple[str, int]] = []
         for member in archive:
+            if request["user"] is None:
+                account = Account(member.uid, member.gid, [member.gid], "/")
             place = os.path.join(root, member.name)
             if member.isdir():
                 if not os.path.isdir(place):

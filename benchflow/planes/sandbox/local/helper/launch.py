@@ -55,7 +55,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     """Start a sandbox; the pid and start time of its first process, its workspace, its network link.
 
     request: store (directory that all other paths are relative to), root (empty directory to mount on), lower (list,
-    topmost first; `/` is added), upper, work, group (directory of the first process's control group), limits (files of
+    topmost first), upper, work, group (directory of the first process's control group), limits (files of
     further groups, to write `0` to), hostname, workdir (None: `/app` if there, else `/root`), mounts (each with
     source, target and read_only), subnet (None: no network but loopback).
     """
@@ -179,7 +179,7 @@ def _mount_all(request: dict[str, Any]) -> int:
     """The whole view of the sandbox, as the root. Returns a handle on the sysctls of user namespaces."""
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-    lower = ":".join([*request["lower"], "/"])
+    lower = ":".join(request["lower"])
     kernel.mount(
         "overlay",
         request["root"],

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.local import network
 from benchflow.planes.sandbox.local.mask.layer import Mask
-from benchflow.planes.sandbox.local.mask.plan import host_mask, run_mask
+from benchflow.planes.sandbox.local.mask.plan import host_mask, image_mask, run_mask
 from benchflow.planes.sandbox.local.single_flight import SingleFlight
 from benchflow.planes.sandbox.local.store.store import Store
 
@@ -33,6 +33,14 @@ class Masks:
     def layers(self, hidden: Sequence[str]) -> list[str]:
         """Directories, relative to the store and topmost first, that hide the host's secrets and `hidden` paths."""
         return self._looked_up(tuple(hidden))
+
+    def over_image(self, key: str | None) -> list[str]:
+        """Return the same for sandboxes that see nothing of the host: what each has of its own over a ready image.
+
+        key: of the image. None where its files are among the sandbox's own.
+        """
+        root = self._store.root / "images" / (key or "none") / "u"
+        return [self._written(image_mask(root, nameservers=network.nameservers()))]
 
     def _look(self, hidden: tuple[str, ...]) -> list[str]:
         host = self._of_host()

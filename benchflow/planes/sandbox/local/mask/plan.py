@@ -22,7 +22,7 @@ from benchflow.planes.sandbox.local.mask.accounts import HOSTNAME, HOSTS, MACHIN
 from benchflow.planes.sandbox.local.mask.layer import Draft, Entry, Mask, ancestors, first_missing, names_of, places
 from benchflow.planes.sandbox.local.mask.mounts import Submounts
 
-__all__ = ["Mask", "host_mask", "run_mask"]
+__all__ = ["Mask", "host_mask", "image_mask", "run_mask"]
 
 MOST_DEPTH = 64
 PROGRAMS = ("opt", "usr/local")
@@ -74,6 +74,21 @@ def run_mask(hidden: Sequence[Path], host: Mask, root: Path = Path("/")) -> Mask
             if missing is not None:
                 draft.hide(missing)
     return draft.finish()
+
+
+def image_mask(root: Path, *, nameservers: Sequence[str] = ()) -> Mask:
+    """Return the layer above the files of a ready image: what is the sandbox's own there, as it is a container's.
+
+    root: of the image. nameservers: addresses that sandboxes resolve names at.
+    """
+    draft = Draft(root)
+    for name in ("dev", "proc", "sys"):
+        # An image may have a link there, which would be followed when they are mounted.
+        draft.add(Entry(name, "opaque", 0o755))
+    _generate_names(draft, nameservers)
+    mask = draft.finish()
+    assert mask is not None
+    return mask
 
 
 def _needed(root: Path) -> Iterator[str]:
@@ -211,11 +226,8 @@ def _generate(draft: Draft, accounts: Accounts, nameservers: Sequence[str]) -> N
         draft.add(_file(f"etc/{name}", text, private, accounts.shadow_group))
     for name in ("subuid", "subgid", "environment"):
         draft.add(_file(f"etc/{name}", ""))
-    draft.add(_file("etc/hosts", HOSTS))
-    draft.add(_file("etc/hostname", f"{HOSTNAME}\n"))
     draft.add(_file("etc/machine-id", f"{MACHINE_ID}\n", 0o444))
-    draft.add(_file("etc/resolv.conf", resolv_conf(nameservers)))
-    draft.add(Entry("etc/mtab", "link", content=b"/proc/self/mounts"))
+    _generate_names(draft, nameservers)
     for name in ("system", "user"):
         if draft.covers("etc/systemd"):
             draft.add(Entry(f"etc/systemd/{name}", "directory"))
@@ -223,6 +235,13 @@ def _generate(draft: Draft, accounts: Accounts, nameservers: Sequence[str]) -> N
     if stat.S_ISREG(_mode(draft.whole(overrides))) and not draft.covers(overrides):
         text = (draft.root / overrides).read_text(encoding="utf-8", errors="surrogateescape")
         draft.add(_file(overrides, accounts.overrides(text)))
+
+
+def _generate_names(draft: Draft, nameservers: Sequence[str]) -> None:
+    draft.add(_file("etc/hosts", HOSTS))
+    draft.add(_file("etc/hostname", f"{HOSTNAME}\n"))
+    draft.add(_file("etc/resolv.conf", resolv_conf(nameservers)))
+    draft.add(Entry("etc/mtab", "link", content=b"/proc/self/mounts"))
 
 
 def _file(path: str, text: str, mode: int = 0o644, gid: int = 0) -> Entry:

@@ -1,4 +1,4 @@
-"""Killing in a container: who is slow to die, who multiplies, and who leaves all that its kin are known by."""
+"""Killing in a sandbox: who is slow to die, who multiplies, and who leaves all that its kin are known by."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from support.freezes import FROZEN_SEC, freeze, notice_soon
 
+from benchflow.contracts.driver import ScriptResult
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.docker.engine import Engine
-from benchflow.planes.sandbox.docker.processes import Processes
-from benchflow.planes.sandbox.docker.shell import Answer, RootShell
+from benchflow.planes.sandbox.driven.hunting import Hunter
+from benchflow.planes.sandbox.driven.records import Records
+from benchflow.planes.sandbox.driven.scripts import Scripts
 
 SHELL = 9
 
@@ -31,14 +32,14 @@ class Row:
 
 @dataclass
 class Table:
-    """A container's processes, and the shell that shows them and sends signals. look: called before each look."""
+    """A sandbox's processes, and the shell that shows them and sends signals. look: called before each look."""
 
     rows: dict[int, Row]
     shell: int = SHELL
     sent: list[str] = field(default_factory=list)
     look: Callable[[], None] = lambda: None
 
-    async def run(self, script: str) -> Answer:
+    async def run(self, script: str) -> ScriptResult:
         first = script.partition("\n")[0].removesuffix(" 2>/dev/null")
         if first:
             self.sent.append(first)
@@ -53,16 +54,13 @@ class Table:
         for row in self.rows.values():
             row.dies_after -= row.killed
         listing = b"".join(self._line(pid, row) for pid, row in self.rows.items())
-        return Answer(0, b"%d\0" % self.shell + listing, b"")
+        return ScriptResult(exit_code=0, out=b"%d\0" % self.shell + listing)
 
     @staticmethod
     def _line(pid: int, row: Row) -> bytes:
         zeros = "0 " * 15
         stat = f"{pid} (it) S {row.parent} 0 {row.session or pid} {zeros}{100 + pid}\n"
         return f"{stat}\0{0}:{0}\0{int(row.marked)}\0{1024}\0".encode()
-
-    async def about(self, container: str, ask: Any) -> Any:
-        return {"Config": {"Labels": {}}}
 
 
 @pytest.fixture
@@ -71,14 +69,18 @@ def table() -> Table:
 
 
 @pytest.fixture
-def made(table: Table, tmp_path: Path) -> Callable[..., Processes]:
+def made(table: Table, state: Path) -> Callable[..., Hunter]:
     """Makes what kills them; keyword arguments say for how long."""
-    record = tmp_path / "baseline.json"
-    return functools.partial(Processes, cast(Engine, table), cast(RootShell, table), "container", record)
+    return functools.partial(Hunter, cast(Scripts, table), Records("handle"), "none", nobody)
+
+
+async def nobody(user: str, script: str) -> bytes:
+    """Look as another user, of whom there is none here."""
+    raise AssertionError(user)
 
 
 @pytest.fixture
-def killing(made: Callable[..., Processes]) -> Processes:
+def killing(made: Callable[..., Hunter]) -> Hunter:
     return made()
 
 

@@ -1,0 +1,68 @@
+"""Archives of the files of a container: packed by its own tar where it has one, which is faster, else by the daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import shlex
+import threading
+from collections.abc import Callable
+
+from benchflow.errors import SandboxError
+from benchflow.planes.sandbox.cancellation import StoppedError
+from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
+from benchflow.planes.sandbox.docker.shell import RootShell
+from benchflow.planes.sandbox.docker.translation import NotFound
+
+_NO_TAR = 43
+_NOT_THERE = 44
+_NO_FILE = 45
+
+
+async def get_archive(
+    engine: Engine, shell: RootShell, container: str, path: str, take: Callable[[bytes], None]
+) -> bool | None:
+    """Pass a file, or the content of a directory, on as a tar archive. Return whether it is a single file, or None."""
+    quoted = shlex.quote(path)
+    kind = (
+        await shell.run(
+            f"command -v tar >/dev/null 2>&1 || exit {_NO_TAR}\n"
+            f"[ -e {quoted} ] || exit {_NOT_THERE}; [ -d {quoted} ] || exit {_NO_FILE}"
+        )
+    ).exit_code
+    if kind == _NO_TAR:
+        return await _get_from_daemon(engine, shell, container, path, take)
+    if kind == _NOT_THERE:
+        return None
+    if kind == _NO_FILE:
+        parent, name = shlex.quote(posixpath.dirname(path) or "/"), shlex.quote(posixpath.basename(path))
+        what = f"-h -C {parent} -- {name}"
+    else:
+        what = f"-C {quoted} ."
+    answer = await shell.run(f"tar -cf - {what}", sink=take, timeout=None)
+    # 1 is tar's word for a file that changed or vanished while it was read: what was read counts.
+    if answer.exit_code > 1:
+        raise SandboxError(f"cannot be packed: {answer.complaint}", file=path)
+    return kind == _NO_FILE
+
+
+async def _get_from_daemon(
+    engine: Engine, shell: RootShell, container: str, path: str, take: Callable[[bytes], None]
+) -> bool | None:
+    resolved = await shell.run(f"cd -P -- {shlex.quote(path)} 2>/dev/null && pwd -P")
+    whole = resolved.exit_code == 0
+    source = f"{resolved.out.decode().rstrip(chr(10))}/." if whole else path
+
+    def fetch(stop: threading.Event, client: RecordingClient) -> None:
+        pieces, _ = client.get_archive(container, source, chunk_size=None)
+        with contextlib.closing(pieces):
+            for piece in pieces:
+                if stop.is_set():
+                    raise StoppedError
+                take(piece)
+
+    try:
+        await engine.stoppable(fetch)
+    except NotFound:
+        return None
+    return not whole

@@ -1,0 +1,356 @@
+"""`DockerDriver`: finds, starts and removes containers.
+
+The truth about a sandbox is the daemon's (container name and labels) and the host's records; what this object
+holds (the client, one shell per container) only saves time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from benchflow.contracts.accelerators import ENTRYPOINT_KEY, EntrypointProgram
+from benchflow.contracts.base import ArtifactRef, BlobStore
+from benchflow.contracts.driver import FoundSandbox, Process, ProcessStatus, SandboxDriver, ScriptResult, StartedSandbox
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.memory_use import MemoryUse
+from benchflow.contracts.provider import EntrypointState, OwnedSandbox
+from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
+from benchflow.errors import (
+    SandboxError,
+    SandboxLostError,
+    SandboxUnavailableError,
+)
+from benchflow.planes.sandbox.docker import entrypoint, freezer, launch
+from benchflow.planes.sandbox.docker.archives import get_archive
+from benchflow.planes.sandbox.docker.captures import PART_LABEL, Captures
+from benchflow.planes.sandbox.docker.containers import Containers, stack_of
+from benchflow.planes.sandbox.docker.copies import handle_of
+from benchflow.planes.sandbox.docker.engine import Engine
+from benchflow.planes.sandbox.docker.forks import Forks
+from benchflow.planes.sandbox.docker.images import Images
+from benchflow.planes.sandbox.docker.memory import lost_error, memory_use
+from benchflow.planes.sandbox.docker.networks import STACK_LABEL, Networks
+from benchflow.planes.sandbox.docker.outside import read_original, read_outside, write_outside
+from benchflow.planes.sandbox.docker.packs import Packs
+from benchflow.planes.sandbox.docker.processes import Processes
+from benchflow.planes.sandbox.docker.records import container_records, forget_container, is_frozen
+from benchflow.planes.sandbox.docker.restores import SUFFIX, forget_restores
+from benchflow.planes.sandbox.docker.shell import RootShell
+from benchflow.planes.sandbox.docker.starter import Starter
+from benchflow.planes.sandbox.docker.translation import NotFound
+from benchflow.planes.sandbox.driven.prepare import prepare_sandbox
+from benchflow.planes.sandbox.driven.scripts import Scripts
+from benchflow.planes.sandbox.records import file_lock
+
+
+class _Held:
+    """What this process holds of one sandbox: its container, and a shell in it. For one event loop."""
+
+    def __init__(self, engine: Engine, container: str) -> None:
+        self.container = container
+        self.shell = RootShell(engine, container)
+
+
+class DockerDriver(SandboxDriver):
+    """Sandboxes as containers of the Docker daemon that DOCKER_HOST names, by default the local one."""
+
+    name = "docker"
+
+    def __init__(self) -> None:
+        self._engine = Engine()
+        self._images = Images(self._engine)
+        self._networks = Networks(self._engine)
+        self._captures = Captures(self._engine, self._images, self._daemon)
+        self._starter = Starter(self._engine, self._daemon)
+        self._containers = Containers(self._engine, self._networks, self._captures, self._starter, self._drop)
+        self._forks = Forks(self._engine, self._starter, self._captures, self.remove)
+        self._packs = Packs(self._engine, self._images)
+        self._processes = Processes(self._engine)
+        self._info: dict[str, Any] | None = None
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Held]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            provider=self.name,
+            network_modes=("public", "no-network"),
+            users=True,
+            snapshot=True,
+            fork=True,
+            portable=True,
+            # Without control groups, as a daemon without root has it on kernels of old, nothing can be paused.
+            freeze=self._info is None or self._info.get("CgroupDriver") != "none",
+            cpu_limit=True,
+            memory_limit=True,
+            storage_limit=False,
+            dockerfile=True,
+            # A daemon elsewhere has another file system.
+            mounts=self._engine.is_local,
+            isolation="container",
+            lockdown="clean_room",
+        )
+
+    async def check(self) -> None:
+        info = await self._engine.call(lambda client: client.info())
+        if info["OSType"] != "linux":
+            raise SandboxUnavailableError(
+                f"the Docker daemon runs {info['OSType']} containers",
+                remedy="switch it to Linux containers",
+            )
+        self._info = info
+
+    async def ping(self) -> None:
+        await self._engine.require_answer()
+
+    async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
+        return await self._images.build(config, log)
+
+    # --- sandboxes -----------------------------------------------------------------------------------
+
+    async def start(self, spec: SandboxSpec, secrets: Mapping[str, str]) -> StartedSandbox:
+        info, told = await self._daemon(), dict(secrets)
+        found = await self._containers.find_for(spec)
+        container = found["Id"] if found else await self._containers.create(spec, info, told)
+        handle = handle_of(found) if found else container
+        self._hold(handle, container)
+        try:
+            workdir = await prepare_sandbox(Scripts(self, handle), spec)
+            if spec.entrypoint == "first":
+                async with file_lock(container_records(handle) / "entrypoint.lock"):
+                    await entrypoint.tell(self._engine, self._shell(handle), container, told)
+        except SandboxError as error:
+            # One that ran already may be in use: the rollouts of a persistent job share theirs.
+            if found and found["State"]["Running"]:
+                raise
+            wrong = await launch.start_error(self._engine, container, error, spec.entrypoint)
+            await self._containers.remove(container)
+            raise wrong from error
+        return StartedSandbox(handle=handle, warnings=launch.warnings_of(spec, info), workdir=workdir)
+
+    async def find(self, name: str) -> FoundSandbox | None:
+        found = await self._containers.restores.find(name)
+        if found is None:
+            return None
+        labels = found["Config"]["Labels"] or {}
+        return FoundSandbox(handle=handle_of(found), is_running=found["State"]["Running"], labels=labels)
+
+    async def require(self, name: str, handle: str) -> None:
+        held = self._held().get(handle)
+        # A shell that answers proves that the container runs, sooner than the daemon could say so.
+        if held is None or is_frozen(handle) or not await held.shell.alive():
+            found = await self._containers.restores.find(name, handle)
+            if found is None or not found["State"]["Running"]:
+                raise lost_error(name, found)
+            if found["State"]["Paused"]:
+                await freezer.go_on(self._engine, found)
+            self._hold(handle, found["Id"])
+
+    async def remove(self, name: str) -> None:
+        # Whatever was to come after it goes first: alone it would come.
+        await self._containers.remove(name + SUFFIX)
+        await self._containers.remove(name)
+        forget_restores(name)
+
+    async def owned(self, stack_id: str) -> list[OwnedSandbox]:
+        label = {"label": f"{STACK_LABEL}={stack_id}"}
+        rows = await self._engine.call(lambda client: client.containers(all=True, filters=label))
+        found: dict[str, OwnedSandbox] = {}
+        # Names with the suffix come last: they count only where there is none without it.
+        named = [row for row in rows if row["Names"] and PART_LABEL not in row["Labels"]]
+        for row in sorted(named, key=lambda row: str(row["Names"][0]).endswith(SUFFIX)):
+            name = row["Names"][0].lstrip("/").removesuffix(SUFFIX)
+            if row["State"] == "paused":
+                await freezer.go_on(self._engine, row)
+            if name in found:
+                await self._containers.restores.tidy(name)
+            found.setdefault(name, OwnedSandbox(name=name, handle=handle_of(row), labels=row["Labels"]))
+        await self._drop_dead({sandbox.handle for sandbox in found.values()})
+        await self._captures.tidy(stack_id)
+        return list(found.values())
+
+    async def sweep(self, stack_id: str) -> None:
+        await self._captures.tidy(stack_id)
+        await self._networks.sweep(stack_id)
+
+    async def close(self) -> None:
+        for held in self._held().values():
+            held.shell.close()
+        self._held().clear()
+        self._engine.close()
+
+    # --- processes -----------------------------------------------------------------------------------
+
+    async def spawn(self, handle: str, process: Process) -> None:
+        await self._processes.spawn(handle, self._container(handle), process)
+
+    async def status(self, handle: str, process_id: str) -> ProcessStatus:
+        return await self._processes.status(handle, self._container(handle), process_id)
+
+    async def wait(self, handle: str, process_id: str) -> ProcessStatus:
+        return await self._processes.wait(handle, self._container(handle), process_id)
+
+    def stream(self, handle: str, process: Process) -> AsyncGenerator[ExecChunk, None]:
+        return self._processes.stream(self._container(handle), process)
+
+    async def run_script(
+        self,
+        handle: str,
+        script: str,
+        *,
+        sink: Callable[[bytes], None] | None = None,
+        timeout: float | None = 60.0,
+    ) -> ScriptResult:
+        return await self._shell(handle).run(script, sink=sink, timeout=timeout)
+
+    async def renew_scripts(self, handle: str) -> None:
+        self._shell(handle).close()
+
+    async def memory_use(self, handle: str) -> MemoryUse | None:
+        return await memory_use(self._engine, self._shell(handle), self._container(handle))
+
+    async def freeze(self, handle: str) -> None:
+        # A shell that is asked while the container stands still would not answer.
+        self._shell(handle).close()
+        await freezer.freeze(self._engine, self._container(handle), handle)
+
+    async def thaw(self, handle: str) -> None:
+        if is_frozen(handle):
+            await freezer.thaw(self._engine, self._container(handle), handle)
+
+    async def is_frozen(self, handle: str) -> bool:
+        return is_frozen(handle)
+
+    # --- files and ports -----------------------------------------------------------------------------
+
+    async def put(self, handle: str, directory: str, archive: IO[bytes]) -> None:
+        container = self._container(handle)
+        await self._engine.call(lambda client: client.put_archive(container, directory, archive))
+
+    async def get(self, handle: str, path: str, take: Callable[[bytes], None]) -> bool | None:
+        return await get_archive(self._engine, self._shell(handle), self._container(handle), path, take)
+
+    async def read_outside(self, handle: str, path: str) -> bytes | None:
+        return await read_outside(self._engine, self._container(handle), path)
+
+    async def write_outside(self, handle: str, path: str, content: bytes, mode: int) -> None:
+        await write_outside(self._engine, self._container(handle), path, content, mode)
+
+    async def read_original(self, handle: str, path: str) -> bytes | None:
+        return await read_original(self._engine, self._container(handle), path)
+
+    async def address(self, handle: str, port: int) -> tuple[str, int] | None:
+        state = await self._described(handle)
+        for published in state["NetworkSettings"]["Ports"].get(f"{port}/tcp") or ():
+            return launch.daemon_host(), int(published["HostPort"])
+        for network in state["NetworkSettings"]["Networks"].values():
+            if network["IPAddress"]:
+                return str(network["IPAddress"]), port
+        return None
+
+    # --- entrypoints ---------------------------------------------------------------------------------
+
+    def runs_below(self, spec: SandboxSpec) -> bool:
+        return spec.entrypoint == "below"
+
+    def entrypoint_key(self, handle: str) -> str:
+        return ENTRYPOINT_KEY
+
+    async def program(self, spec: SandboxSpec, secrets: Mapping[str, str]) -> EntrypointProgram | None:
+        if not self.runs_below(spec):
+            return None
+        program = await entrypoint.program_of(self._engine, spec.image.reference)
+        cwd = spec.workdir or program.workdir
+        return EntrypointProgram(argv=program.argv, env=dict(secrets), cwd=cwd, user=program.user)
+
+    async def first_state(self, name: str) -> EntrypointState:
+        container = await self._engine.call(lambda client: client.inspect_container(name))
+        return await entrypoint.first_state(self._engine, container)
+
+    # --- states --------------------------------------------------------------------------------------
+
+    async def capture(self, handle: str, name: str) -> ImageRef:
+        container = await self._described(handle)
+        async with self._captures.using(stack_of(container)):
+            return await self._captures.keep(container, name)
+
+    async def restore(self, name: str, handle: str, image: ImageRef) -> None:
+        found = await self._containers.restores.find(name, handle)
+        stack = stack_of(found) if found else ""
+        async with self._networks.hold(stack), self._captures.using(stack):
+            container = await self._containers.restores.restore(name, handle, image)
+        self._hold(handle, container["Id"])
+
+    async def fork(self, handle: str, names: Sequence[str]) -> list[StartedSandbox]:
+        parent = await self._described(handle)
+        stack = stack_of(parent)
+        async with self._networks.hold(stack), self._captures.using(stack):
+            return [StartedSandbox(handle=child) for child in await self._forks.fork(parent, names)]
+
+    async def remove_image(self, image: ImageRef) -> None:
+        await self._captures.remove(image.reference)
+
+    async def remove_captures(self, prefix: str) -> None:
+        await self._captures.remove_all(prefix)
+
+    async def pack(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        return await self._packs.pack(image, store)
+
+    async def unpack_capture(self, pack: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        return await self._packs.unpack(pack, name, store)
+
+    async def _daemon(self) -> dict[str, Any]:
+        if self._info is None:
+            await self.check()
+        assert self._info is not None
+        return self._info
+
+    # --- containers ----------------------------------------------------------------------------------
+
+    def _held(self) -> dict[str, _Held]:
+        return self._by_loop.setdefault(asyncio.get_running_loop(), {})
+
+    def _hold(self, handle: str, container: str) -> _Held:
+        """Return this process's hold on a sandbox, which is this container now."""
+        held = self._held()
+        if handle in held and held[handle].container != container:
+            self._drop(handle)
+        return held.setdefault(handle, _Held(self._engine, container))
+
+    def _container(self, handle: str) -> str:
+        """Return the container of a sandbox: its first one, unless it is known to be another."""
+        held = self._held().get(handle)
+        return held.container if held is not None else handle
+
+    def _shell(self, handle: str) -> RootShell:
+        return self._hold(handle, self._container(handle)).shell
+
+    async def _described(self, handle: str) -> dict[str, Any]:
+        """Return the container of a sandbox that runs, as the daemon describes it. Raises `SandboxLostError`."""
+        container = self._container(handle)
+        found: dict[str, Any] = await self._engine.about(container, lambda client: client.inspect_container(container))
+        if not found["State"]["Running"]:
+            raise lost_error(found["Name"].lstrip("/"), found)
+        if found["State"]["Paused"]:
+            await freezer.go_on(self._engine, found)
+        return found
+
+    def _drop(self, handle: str) -> None:
+        held = self._held().pop(handle, None)
+        if held is not None:
+            held.shell.close()
+        self._processes.forget(handle)
+
+    async def _drop_dead(self, living: set[str]) -> None:
+        """Let go of sandboxes that another process has removed."""
+        for handle in set(self._held()) - living:
+            container = self._held()[handle].container
+            try:
+                await self._engine.call(lambda client, it=container: client.inspect_container(it))  # type: ignore[misc]
+            except (SandboxLostError, NotFound):
+                self._drop(handle)
+                forget_container(container)

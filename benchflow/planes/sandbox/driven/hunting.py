@@ -1,0 +1,205 @@
+"""Finding and killing the processes of a sandbox by their marks: a command's, an agent's, an entrypoint's."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Iterable
+
+from benchflow.errors import SandboxError
+from benchflow.planes.sandbox.driven.records import Records
+from benchflow.planes.sandbox.driven.scripts import Scripts
+from benchflow.planes.sandbox.driven.table import Process, closure, list_script, main_processes, parse
+from benchflow.planes.sandbox.driven.wrapped import MARKER
+from benchflow.planes.sandbox.timeouts import AwakeDeadline
+
+ROUNDS = 200
+"""Looks at the table that find new ones, before giving up on processes that multiply faster than they are killed."""
+
+DYING_SEC = 60.0
+"""How long what was killed may take to go: a process that waits for the disk does so first."""
+
+_LONGEST_PAUSE = 0.5
+
+
+class Hunt:
+    """Rounds of looking for processes and killing them. whom: for a complaint; met: all that were found so far."""
+
+    def __init__(self, whom: str, *, rounds: int, dying_sec: float) -> None:
+        self.met: set[tuple[int, int]] = set()
+        self._whom = whom
+        self._most_rounds, self._dying_sec = rounds, dying_sec
+        self._rounds = self._idle = 0
+        self._giving_up = AwakeDeadline(dying_sec)
+
+    async def meet(self, found: set[tuple[int, int]]) -> int:
+        """Note whom a round has found. Returns for how many rounds nobody was new; after the second, each pauses first.
+
+        Raises `SandboxError` when new ones come again and again, or the others do not go.
+        """
+        if not found <= self.met:
+            self.met |= found
+            self._rounds += 1
+            self._idle, self._giving_up = 0, AwakeDeadline(self._dying_sec)
+            if self._rounds == self._most_rounds:
+                raise self._error("multiplies faster than it can be killed")
+            return 0
+        self._idle += 1
+        if self._giving_up.is_over():
+            left = " ".join(str(pid) for pid, _ in sorted(found)[:10])
+            raise self._error(f"does not end (pids: {left})")
+        if self._idle > 1:
+            await asyncio.sleep(min(0.001 * 2**self._idle, _LONGEST_PAUSE))
+        return self._idle
+
+    def _error(self, what: str) -> SandboxError:
+        return SandboxError(f"{self._whom} {what}", remedy="run this rollout again in a fresh sandbox")
+
+
+class Hunter:
+    """Hunts the processes of one sandbox.
+
+    Args:
+        form: How the sandbox runs its image's entrypoint, as in its `SandboxSpec`.
+        as_user: Runs a script as a user; returns what it prints.
+        rounds: Looks at the table that find new ones, before it gives up.
+        dying_sec: How long what was killed may take to go.
+    """
+
+    def __init__(
+        self,
+        scripts: Scripts,
+        records: Records,
+        form: str,
+        as_user: Callable[[str, str], Awaitable[bytes]],
+        *,
+        rounds: int = ROUNDS,
+        dying_sec: float = DYING_SEC,
+    ) -> None:
+        self._hunt = functools.partial(Hunt, rounds=rounds, dying_sec=dying_sec)
+        self._scripts = scripts
+        self._records = records
+        self._form = form
+        self._as_user = as_user
+        self._shells: set[tuple[int, int]] = set()
+
+    async def mark_baseline(self) -> None:
+        """Record what runs as the world's. On the host: an agent that is root could edit a record inside."""
+        shell, table = await self._table()
+        mine = closure(table, [shell], set())
+        world = [process.identity for process in table.values() if process.pid not in mine]
+        self._records.baseline = world
+
+    async def add_to_baseline(self, mark: str) -> None:
+        """Record what the command with this mark started as the world's, too.
+
+        Root inside can read a marker and put it on a process of its own, but cannot give that a parent outside of the
+        sandbox, as a command's first process has.
+        """
+        _, table = await self._table(f"{MARKER}={mark}")
+        seeds = [pid for pid, process in table.items() if process.marked and not process.parent]
+        world = {table[pid].identity for pid in closure(table, seeds, self._main(table))}
+        self._records.baseline = sorted(self._baseline() | world)
+
+    async def add_entrypoint(self) -> None:
+        """Record what the image's ENTRYPOINT has started as the world's, too, where that runs the main process."""
+        world: set[tuple[int, int]] = set()
+        if self._form in ("wraps", "first"):
+            _, table = await self._table()
+            world = {process.identity for process in table.values() if not process.entered}
+        self._records.baseline = sorted(self._baseline() | world)
+
+    async def kill_unknown(self, keep_services: bool) -> int:
+        """Kill all but PID 1, the main process and, if asked, the baseline and the entrypoint's; the number killed.
+
+        What a service of the baseline has started since is that service's business and stays.
+        """
+        baseline = self._baseline() if keep_services else set()
+        runs_world = keep_services and self._form in ("first", "below")
+        hunt, first = self._hunt("what runs in the sandbox"), ""
+        while True:
+            shell, table = await self._table(first=first)
+            main = self._main(table)
+            spared = closure(table, [shell], set()) | main
+            spared |= {process.pid for process in table.values() if process.identity in baseline}
+            services = {p for p in spared if table[p].identity in baseline} | main
+            spared |= {process.pid for process in table.values() if runs_world and not process.entered}
+            spared |= closure(table, services - {1}, set())
+            victims = {pid for pid, process in table.items() if pid not in spared and process.state != "Z"}
+            if not victims:
+                # A shell of this engine's own takes a moment to end after it was closed; nobody has left it.
+                return len(hunt.met - self._shells)
+            idle = await hunt.meet({table[pid].identity for pid in victims})
+            first = "" if idle else _signal("KILL", victims)
+
+    async def kill_marked(self, mark: str) -> None:
+        """Kill everything that the command with this mark started.
+
+        All is stopped before any of it is killed: a stopped process has no more children, and those that it has are
+        known as its own by it alone, where they have left its session and changed their environment.
+        """
+        marker = f"{MARKER}={mark}"
+        hunt, first = self._hunt("what a command has started"), ""
+        while True:
+            shell, table = await self._table(marker, first)
+            spared = closure(table, [shell], set()) | self._main(table)
+            # Root without CAP_SYS_PTRACE may not read the environment of another user's process; one of the same
+            # user and group can.
+            known = spared | {process.pid for process in table.values() if process.identity in hunt.met}
+            for user in {p.user for p in table.values() if p.marked is None and p.pid not in known}:
+                theirs = await self._table_as(user, marker)
+                table |= {pid: row for pid, row in theirs.items() if row.marked is not None}
+            seeds = [pid for pid, process in table.items() if process.marked or process.identity in hunt.met]
+            victims = {pid for pid in closure(table, seeds, spared) if table[pid].state != "Z"}
+            if not victims:
+                return
+            try:
+                idle = await hunt.meet({table[pid].identity for pid in victims})
+            except SandboxError:
+                # They are stopped: none is to be left so.
+                await self._scripts.run(_signal("KILL", victims))
+                raise
+            first = "" if idle > 1 else _signal("KILL" if idle else "STOP", victims)
+
+    async def kill_world(self) -> None:
+        """Kill all that no command but the entrypoint's has started, where that is not the first process."""
+        hunt, first = self._hunt("what the image's entrypoint has started"), ""
+        while True:
+            shell, table = await self._table(first=first)
+            main = self._main(table)
+            spared = closure(table, [shell], set()) | main | closure(table, main - {1}, set())
+            world = {pid for pid, process in table.items() if not process.entered and process.state != "Z"} - spared
+            if not world:
+                return
+            idle = await hunt.meet({table[pid].identity for pid in world})
+            first = "" if idle else _signal("KILL", world)
+
+    async def any_marked(self, mark: str, user: str) -> bool:
+        """Return whether a process of this command runs. user: whose it is, to look as."""
+        marker = f"{MARKER}={mark}"
+        _, table = await self._table(marker)
+        if user != "0":
+            table |= await self._table_as(user, marker)
+        return any(process.marked and process.state != "Z" for process in table.values())
+
+    def _main(self, table: dict[int, Process]) -> set[int]:
+        return {1} if self._form == "first" else main_processes(table)
+
+    async def _table(self, marker: str | None = None, first: str = "") -> tuple[int, dict[int, Process]]:
+        """The shell that looks, and what it sees. first: what it does just before."""
+        answer = await self._scripts.run(f"{first}\nprintf '%s\\0' $$\n{list_script(marker)}")
+        own, _, listing = answer.out.partition(b"\0")
+        shell, table = int(own), parse(listing)
+        if shell in table:
+            self._shells.add(table[shell].identity)
+        return shell, table
+
+    async def _table_as(self, user: str, marker: str) -> dict[int, Process]:
+        return parse(await self._as_user(user, list_script(marker)))
+
+    def _baseline(self) -> set[tuple[int, int]]:
+        return {(pid, start) for pid, start in self._records.baseline}
+
+
+def _signal(name: str, pids: Iterable[int]) -> str:
+    return f"kill -{name} {' '.join(map(str, sorted(pids)))} 2>/dev/null"

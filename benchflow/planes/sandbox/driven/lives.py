@@ -1,0 +1,159 @@
+"""What becomes of whole sandboxes: restored, forked, ended; by the driver itself, or by way of its captures."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+
+from benchflow.contracts.accelerators import ENTRYPOINT_KEY, Forks, Restores
+from benchflow.contracts.driver import SandboxDriver, StartedSandbox
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
+from benchflow.errors import BenchFlowError
+from benchflow.paths import state_dir
+from benchflow.planes.sandbox.driven.files import Files
+from benchflow.planes.sandbox.driven.outputs import Outputs, clear_outputs
+from benchflow.planes.sandbox.driven.places import Place, Places
+from benchflow.planes.sandbox.driven.records import Records
+from benchflow.planes.sandbox.driven.scripts import Scripts
+from benchflow.planes.sandbox.records import file_lock
+
+PROBE = ".probe"
+"""What the name of a sandbox ends with that is started only to see whether an image is there, or to read from it."""
+
+
+class Lives:
+    """The lives of the sandboxes of one driver."""
+
+    def __init__(self, driver: SandboxDriver, places: Places) -> None:
+        self._driver = driver
+        self._places = places
+
+    def turn(self, name: str) -> AbstractAsyncContextManager[bool]:
+        """Hold the sandbox of a name while it is started, restored or removed."""
+        return file_lock(state_dir() / "locks" / f"sandbox-{self._driver.name}-{name}.lock")
+
+    # --- restoring -----------------------------------------------------------------------------------
+
+    async def restore(self, place: Place, image: ImageRef) -> Place:
+        """Start a sandbox again from an image. Returns its place."""
+        if not self._driver.capabilities().snapshot:
+            raise self._driver.unsupported("restore", "its files cannot be captured")
+        async with self.turn(place.spec.name):
+            if not isinstance(self._driver, Restores):
+                # Whatever is wrong with the image is found before anything is given up for it.
+                await self._driver.start(_probe_of(place.spec, image), {})
+                await self._driver.remove(place.spec.name + PROBE)
+            begun = place.model_copy(update={"restoring": image})
+            self._places.write(begun)
+            try:
+                return await self.finish(begun)
+            except BenchFlowError as error:
+                if not error.is_outage:
+                    self._places.write(place)
+                raise
+
+    async def finish(self, place: Place) -> Place:
+        """Complete a restore, also one whose maker has died. The turn is held."""
+        if place.restoring is None:
+            return place
+        spec, handle = place.spec.model_copy(update={"image": place.restoring}), place.driver_handle
+        if isinstance(self._driver, Restores):
+            await self._driver.restore(spec.name, handle, place.restoring)
+        else:
+            outputs = Outputs(self._driver, Records(place.handle))
+            found = await self._driver.find(spec.name)
+            if found is not None and found.handle == handle:
+                await outputs.save(handle)
+                await self._driver.remove(spec.name)
+            handle = (await self._driver.start(spec, {})).handle
+            await outputs.put_back(handle)
+        Records(place.handle).end_commands(but=ENTRYPOINT_KEY)
+        place = place.model_copy(update={"spec": spec, "driver_handle": handle, "restoring": None})
+        self._places.write(place)
+        return place
+
+    # --- forking -------------------------------------------------------------------------------------
+
+    async def fork(self, place: Place, ref: SandboxRef, names: Sequence[str]) -> list[SandboxRef]:
+        """Start sandboxes with the files of another one, all as of one moment."""
+        if not self._driver.capabilities().fork:
+            raise self._driver.unsupported("fork", "its files cannot be captured")
+        if isinstance(self._driver, Forks):
+            started = await self._driver.fork(place.driver_handle, names)
+            capture = None
+        else:
+            started, capture = await self._fork(place, names)
+        shared = tuple(mount for mount in place.spec.mounts if mount.read_only)
+        refs = []
+        for name, child in zip(names, started, strict=True):
+            spec = place.spec.model_copy(update={"name": name, "mounts": shared})
+            self._places.write(Place(spec=spec, handle=child.handle, driver_handle=child.handle, capture=capture))
+            refs.append(ref.model_copy(update={"name": name, "handle": child.handle}))
+        return refs
+
+    async def _fork(self, place: Place, names: Sequence[str]) -> tuple[list[StartedSandbox], ImageRef | None]:
+        digest = hashlib.sha256("/".join(names).encode()).hexdigest()[:16]
+        async with file_lock(state_dir() / "locks" / f"fork-{digest}.lock"):
+            known = [self._places.read(name) for name in names]
+            found = [await self._driver.find(name) for name in names]
+            if all(found) and all(known):
+                # Whoever asked before may have died before it knew.
+                handles = [one.handle for one in known if one is not None]
+                return [StartedSandbox(handle=handle) for handle in handles], known[0].capture if known[0] else None
+            # All are to be of one moment.
+            await asyncio.gather(*(self.remove(name) for name in names))
+            capture = await self._driver.capture(place.driver_handle, f"fork/{digest}-{secrets.token_hex(4)}")
+            shared = tuple(mount for mount in place.spec.mounts if mount.read_only)
+            specs = [place.spec.model_copy(update={"name": n, "mounts": shared, "image": capture}) for n in names]
+            try:
+                started = await asyncio.gather(*(self._driver.start(spec, {}) for spec in specs))
+                # What their parent was asked under a key it was asked, and not they.
+                await asyncio.gather(*(clear_outputs(Scripts(self._driver, one.handle)) for one in started))
+                return list(started), capture
+            except BaseException:
+                await asyncio.gather(*(self._driver.remove(name) for name in names), return_exceptions=True)
+                await self._driver.remove_image(capture)
+                raise
+
+    # --- ending --------------------------------------------------------------------------------------
+
+    async def remove(self, name: str) -> None:
+        """Remove the sandbox of a name, with all that this host keeps of it."""
+        place = self._places.read(name)
+        handle = place.handle if place is not None else None
+        if handle is None and (found := await self._driver.find(name)) is not None:
+            handle = found.handle
+        await self._driver.remove(name)
+        if handle is not None:
+            Records(handle).forget()
+        self._places.forget(name)
+        capture = place.capture if place is not None else None
+        if capture is not None and all(other.capture != capture for other in self._places.all()):
+            await self._driver.remove_image(capture)
+
+    async def read_original(self, place: Place, path: str) -> bytes | None:
+        """Return what the image of a sandbox has at a path, read from another sandbox of it, which runs nothing."""
+        probe = _probe_of(place.spec, place.spec.image)
+        async with self.turn(probe.name):
+            handle = (await self._driver.start(probe, {})).handle
+            try:
+                return await Files(self._driver, handle, Scripts(self._driver, handle)).read_archived(path)
+            except FileNotFoundError:
+                return None
+            finally:
+                await self._driver.remove(probe.name)
+
+
+def _probe_of(spec: SandboxSpec, image: ImageRef) -> SandboxSpec:
+    update = {
+        "name": spec.name + PROBE,
+        "image": image,
+        "network_mode": "no-network",
+        "ports": (),
+        "entrypoint": "none",
+    }
+    return spec.model_copy(update=update)

@@ -1,0 +1,30 @@
+"""The directories that every sandbox has."""
+
+from __future__ import annotations
+
+import shlex
+
+from benchflow.contracts.sandbox import SandboxSpec
+from benchflow.errors import SandboxError
+from benchflow.planes.sandbox.driven.scripts import ROOM, Scripts, raise_if_full
+
+# The agent's and the artifacts' directories are for whichever user the agent is; the verifier's is root's.
+_PREPARE = f"""umask 022
+mkdir -p /logs/agent /logs/verifier /logs/artifacts {ROOM}/exec || exit 1
+chmod 0755 /logs /logs/verifier; chmod 0777 /logs/agent /logs/artifacts; chmod 0711 {ROOM} {ROOM}/exec
+"""
+
+
+async def prepare_sandbox(scripts: Scripts, spec: SandboxSpec, *, is_new: bool = False) -> str:
+    """Make the directories that every sandbox has, and its workspace, which is returned. May be done again.
+
+    is_new: whether nothing has run in it yet: outputs of commands are those of the sandbox that it was captured from.
+    """
+    chosen = spec.named_workdir
+    find = f"w={shlex.quote(chosen)}" if chosen else "if [ -d /app ]; then w=/app; else w=/root; fi"
+    clear = f"rm -rf {ROOM}/exec\n" if is_new else ""
+    answer = await scripts.run(f'{clear}{_PREPARE}{find}\nmkdir -p -- "$w" && printf %s "$w"')
+    if answer.exit_code:
+        raise_if_full(answer.complaint)
+        raise SandboxError(f"the sandbox cannot be prepared: {answer.complaint}")
+    return answer.out.decode()

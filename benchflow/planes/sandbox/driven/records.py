@@ -1,0 +1,112 @@
+"""What this host keeps of a sandbox: its spec, the commands that ran once in it, and which processes are the world's.
+
+Records are keyed by the sandbox's handle, which a later sandbox of the same name does not have, and go with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from benchflow.contracts.base import Model
+from benchflow.contracts.sandbox import SandboxSpec
+from benchflow.errors import SandboxLostError
+from benchflow.paths import state_dir
+from benchflow.planes.sandbox.outcome import KILLED
+from benchflow.planes.sandbox.records import write_record
+
+_BASELINE = "baseline.json"
+_PLACE = "sandbox"
+_RESTORING = "restoring"
+
+
+class Place(Model):
+    """A sandbox that was started: what it was started from, and how its driver finds it now."""
+
+    spec: SandboxSpec
+    handle: str
+    """The driver's, which a restore may have changed."""
+
+
+class Records:
+    """The records of one sandbox."""
+
+    def __init__(self, handle: str) -> None:
+        self.directory = state_dir() / "exec" / handle
+
+    # --- commands that run once ----------------------------------------------------------------------
+
+    def command(self, key: str) -> Path:
+        """Return the file of the command of a key. One that an earlier version made has another name."""
+        file = self.directory / f"{process_id_of(key)}.json"
+        earlier = self.directory / f"{_earlier_name(key)}.json"
+        return earlier if earlier.exists() else file
+
+    def mark(self, process_id: str) -> str:
+        """Return what marks the processes of a command: its id, except where an earlier version has started it."""
+        try:
+            return str(json.loads((self.directory / f"{process_id}.json").read_text()).get("nonce", process_id))
+        except FileNotFoundError:
+            return process_id
+
+    def end_commands(self, *, but: str | None = None) -> None:
+        """Note that no process runs any more. What was done once counts as done, except for the key `but`."""
+        (self.directory / _BASELINE).unlink(missing_ok=True)
+        dropped = self.command(but) if but is not None else None
+        for file in self.directory.glob("*.json"):
+            record = json.loads(file.read_text())
+            if file == dropped:
+                file.unlink()
+            elif "return_code" not in record:
+                write_record(file, record | {"return_code": KILLED})
+
+    # --- processes -----------------------------------------------------------------------------------
+
+    @property
+    def baseline(self) -> list[Any]:
+        """The processes that belong to the world, as whoever has written them tells one from another."""
+        try:
+            return list(json.loads((self.directory / _BASELINE).read_text())["baseline"])
+        except FileNotFoundError:
+            return []
+
+    @baseline.setter
+    def baseline(self, rows: list[Any]) -> None:
+        write_record(self.directory / _BASELINE, {"baseline": rows})
+
+    def forget(self) -> None:
+        """Remove them all."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def read_command(file: Path) -> dict[str, Any]:
+    """Return the record of a command. Raises `SandboxLostError` if it went with its sandbox."""
+    try:
+        record: dict[str, Any] = json.loads(file.read_text())
+    except FileNotFoundError as error:
+        raise SandboxLostError("the sandbox was removed during a command") from error
+    return record
+
+
+def settle_command(file: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Write the end of a command, unless somebody has who saw it earlier. Returns the record that counts."""
+    first = read_command(file)
+    if "return_code" in first:
+        return first
+    write_record(file, record)
+    return record
+
+
+def process_id_of(key: str) -> str:
+    """Return the id of the process that runs once under a key."""
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", key)[:40]
+    return f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+
+
+def _earlier_name(key: str) -> str:
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", key)[-60:]
+    return f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"

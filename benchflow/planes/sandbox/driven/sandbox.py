@@ -1,0 +1,278 @@
+"""A started sandbox over a driver."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import shlex
+import tarfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+from benchflow.contracts.accelerators import CountsMemory, Freezes, KeepsProcesses, ReachesIn
+from benchflow.contracts.driver import SandboxDriver
+from benchflow.contracts.images import ImageRef
+from benchflow.contracts.memory_use import MemoryUse
+from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult, SandboxRef
+from benchflow.errors import SandboxError, SandboxLostError
+from benchflow.planes.sandbox.archives import entry
+from benchflow.planes.sandbox.driven.executions import Command, Executions, Processes
+from benchflow.planes.sandbox.driven.files import Files
+from benchflow.planes.sandbox.driven.inside import ProcessesInside
+from benchflow.planes.sandbox.driven.outside import ProcessesOutside
+from benchflow.planes.sandbox.driven.places import Place
+from benchflow.planes.sandbox.driven.records import Records, process_id_of
+from benchflow.planes.sandbox.driven.scripts import Scripts
+from benchflow.planes.sandbox.driven.wrapped import CommandFiles
+from benchflow.planes.sandbox.outcome import TIMED_OUT
+from benchflow.planes.sandbox.timeouts import awake_timeout
+
+
+class Connection:
+    """What this process holds of a sandbox. Made again at will; nothing in it is the only copy."""
+
+    def __init__(self, driver: SandboxDriver, place: Place) -> None:
+        self.place = place
+        self.records = Records(place.handle)
+        self.scripts = Scripts(driver, place.driver_handle)
+        self.files = Files(driver, place.driver_handle, self.scripts)
+        self.inside: ProcessesInside | None = None
+        processes: Processes
+        if isinstance(driver, KeepsProcesses):
+            processes = ProcessesOutside(driver, place.driver_handle)
+        else:
+            files = CommandFiles(self.scripts)
+            form = place.spec.entrypoint
+            processes = self.inside = ProcessesInside(
+                driver, place.driver_handle, self.scripts, self.records, form, files
+            )
+        self._driver = driver
+        self.executions = Executions(processes, self.records, self._require_alive)
+
+    async def _require_alive(self) -> None:
+        """Raise `SandboxLostError` unless the sandbox runs, and not only seems to: its end is noted a moment later."""
+        name, handle = self.place.spec.name, self.place.driver_handle
+        await self._driver.require(name, handle)
+        try:
+            await self.scripts.run(":")
+        except SandboxLostError:
+            # Noted by now, with its reason.
+            await self._driver.require(name, handle)
+            raise
+
+
+class Lives(Protocol):
+    """What becomes of whole sandboxes, which is the provider's to say."""
+
+    async def restore(self, ref: SandboxRef, image: ImageRef) -> Connection: ...
+
+    async def fork(self, ref: SandboxRef, names: Sequence[str]) -> list[SandboxRef]: ...
+
+    async def read_original(self, ref: SandboxRef, path: str) -> bytes | None: ...
+
+    async def end(self, ref: SandboxRef) -> None: ...
+
+
+class DrivenSandbox:
+    """A running sandbox. Made by the `start` and `attach` of `DrivenProvider`."""
+
+    def __init__(self, driver: SandboxDriver, connection: Connection, ref: SandboxRef, lives: Lives) -> None:
+        self._driver = driver
+        self._connection = connection
+        self._ref = ref
+        self._lives = lives
+
+    @property
+    def ref(self) -> SandboxRef:
+        return self._ref
+
+    # --- commands ------------------------------------------------------------------------------------
+
+    async def exec(
+        self,
+        cmd: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | int | None = None,
+        timeout: float | None = None,
+    ) -> SandboxExecResult:
+        return await self._connection.executions.run(self._command(cmd, env, cwd, user), timeout)
+
+    async def control(self, script: str, *args: str, timeout: float = 60.0) -> SandboxExecResult:
+        line = f"set -- {shlex.join(args)}\n{script}" if args else script
+        try:
+            async with awake_timeout(timeout):
+                result = await self._connection.scripts.run(line, timeout=None)
+        except TimeoutError:
+            await self._driver.ping()
+            return SandboxExecResult(return_code=TIMED_OUT, timed_out=True)
+        return SandboxExecResult(
+            return_code=result.exit_code,
+            stdout=result.out.decode(errors="replace"),
+            stderr=result.err.decode(errors="replace"),
+        )
+
+    async def exec_once(
+        self,
+        key: str,
+        cmd: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | int | None = None,
+        timeout: float | None = None,
+    ) -> SandboxExecResult:
+        return await self._connection.executions.run_once(self._key(key), self._command(cmd, env, cwd, user), timeout)
+
+    async def was_started(self, key: str) -> bool:
+        return await self._connection.executions.was_started(self._key(key))
+
+    async def kill_once(self, key: str) -> None:
+        await self._connection.executions.kill_once(self._key(key))
+
+    def exec_stream(
+        self,
+        cmd: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | int | None = None,
+    ) -> AsyncIterator[ExecChunk]:
+        return self._connection.executions.stream(self._command(cmd, env, cwd, user))
+
+    # --- files ---------------------------------------------------------------------------------------
+
+    async def read_bytes(self, path: str) -> bytes:
+        return await self._connection.files.read(path)
+
+    async def read_file(self, path: str) -> str:
+        content = await self.read_bytes(path)
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise SandboxError("is not UTF-8 text", file=path, remedy="read it with `read_bytes`") from error
+
+    async def write_file(
+        self, path: str, content: bytes | str, *, mode: int = 0o644, user: str | int | None = None
+    ) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        await self._connection.files.write(path, data, mode, _user(user))
+
+    async def upload(
+        self, source: Path, target: str, *, user: str | int | None = None, exclude: Sequence[str] = ()
+    ) -> None:
+        await self._connection.files.upload(source, target, _user(user), exclude)
+
+    async def download(self, source: str, target: Path, *, exclude: Sequence[str] = ()) -> bool:
+        return await self._connection.files.download(source, target, exclude)
+
+    async def read_outside(self, path: str) -> bytes | None:
+        if isinstance(self._driver, ReachesIn):
+            return await self._driver.read_outside(self._handle, path)
+        try:
+            return await self._connection.files.read_archived(path)
+        except FileNotFoundError:
+            return None
+
+    async def write_outside(self, path: str, content: bytes, *, mode: int = 0o755) -> None:
+        if isinstance(self._driver, ReachesIn):
+            return await self._driver.write_outside(self._handle, path, content, mode)
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            info = entry(posixpath.basename(path), mode, (0, 0))
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        packed.seek(0)
+        await self._driver.put(self._handle, posixpath.dirname(path), packed)
+
+    async def read_original(self, path: str) -> bytes | None:
+        if isinstance(self._driver, ReachesIn):
+            return await self._driver.read_original(self._handle, path)
+        return await self._lives.read_original(self._ref, path)
+
+    # --- processes -----------------------------------------------------------------------------------
+
+    async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
+        if self._connection.inside is not None:
+            return await self._connection.inside.kill_unknown(keep_services=keep == "services")
+        assert isinstance(self._driver, KeepsProcesses)
+        kept = set(self._connection.records.baseline) if keep == "services" else set()
+        return await self._driver.kill_groups(self._handle, kept, keep_world=keep == "services")
+
+    async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:
+        records = self._connection.records
+        process_id = records.command(key).stem if key is not None and records.command(key).exists() else None
+        if self._connection.inside is not None:
+            return await self._connection.inside.mark_baseline(process_id, is_all=key is None, is_restored=is_restored)
+        assert isinstance(self._driver, KeepsProcesses)
+        await self._driver.require(self._ref.name, self._handle)
+        if is_restored:
+            # What the entrypoint has started is known to the driver in any case.
+            return
+        added = await self._driver.groups(self._handle) if key is None else {process_id_of(key)}
+        records.baseline = sorted(added if key is None else {*records.baseline, *added})
+
+    async def memory_use(self) -> MemoryUse | None:
+        if isinstance(self._driver, CountsMemory):
+            return await self._driver.memory_use(self._handle)
+        return None
+
+    async def expose_port(self, port: int) -> tuple[str, int]:
+        address = await self._driver.address(self._handle, port)
+        if address is None:
+            await self._driver.require(self._ref.name, self._handle)
+            raise SandboxError(
+                f"port {port} of the sandbox cannot be reached: it has no network",
+                key="network_mode",
+                remedy='use network_mode = "public"',
+            )
+        return address
+
+    # --- states --------------------------------------------------------------------------------------
+
+    async def snapshot(self, name: str) -> ImageRef:
+        return await self._driver.capture(self._handle, name)
+
+    async def restore(self, image: ImageRef) -> None:
+        self._connection = await self._lives.restore(self._ref, image)
+
+    async def fork(self, names: Sequence[str]) -> list[SandboxRef]:
+        return await self._lives.fork(self._ref, names)
+
+    async def freeze(self) -> None:
+        await self._freezer.freeze(self._handle)
+
+    async def thaw(self) -> None:
+        await self._freezer.thaw(self._handle)
+
+    async def is_frozen(self) -> bool:
+        return isinstance(self._driver, Freezes) and await self._driver.is_frozen(self._handle)
+
+    async def stop(self) -> None:
+        await self._lives.end(self._ref)
+
+    # --- names ---------------------------------------------------------------------------------------
+
+    @property
+    def _handle(self) -> str:
+        return self._connection.place.driver_handle
+
+    @property
+    def _freezer(self) -> Freezes:
+        if not isinstance(self._driver, Freezes):
+            raise self._driver.unsupported("freeze", "they can't stand still")
+        return self._driver
+
+    def _key(self, key: str) -> str:
+        return f"{self._ref.episode}/{key}" if self._ref.episode else key
+
+    def _command(
+        self, cmd: Sequence[str], env: dict[str, str] | None, cwd: str | None, user: str | int | None
+    ) -> Command:
+        return Command(tuple(cmd), dict(env or {}), cwd or self._ref.workdir, _user(user))
+
+
+def _user(user: str | int | None) -> str:
+    return "0" if user in (None, "root", 0, "0") else str(user)

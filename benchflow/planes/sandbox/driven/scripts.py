@@ -1,0 +1,40 @@
+"""Short shell scripts of the engine's own, which a driver runs as root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchflow.contracts.driver import SandboxDriver, ScriptResult
+from benchflow.errors import SandboxSpaceError
+
+ROOM = "/run/benchflow"
+"""Where the engine's own files lie in a sandbox."""
+
+_FULL = ("no space left on device", "disk quota exceeded")
+
+
+class Scripts:
+    """Runs scripts in one sandbox."""
+
+    def __init__(self, driver: SandboxDriver, handle: str) -> None:
+        self._driver = driver
+        self._handle = handle
+
+    async def run(
+        self, script: str, *, sink: Callable[[bytes], None] | None = None, timeout: float | None = 60.0
+    ) -> ScriptResult:
+        """Run a script that may be run twice. Raises `SandboxError` if it does not end in time."""
+        return await self._driver.run_script(self._handle, script, sink=sink, timeout=timeout)
+
+    async def renew(self) -> None:
+        """Let go of a shell that runs: processes of the sandbox may have changed what it has open."""
+        await self._driver.renew_scripts(self._handle)
+
+
+def raise_if_full(complaint: str) -> None:
+    """Raise `SandboxSpaceError` if this is what a program says when the disk is full."""
+    if any(part in complaint.lower() for part in _FULL):
+        raise SandboxSpaceError(
+            f"no space is left for the files of the sandbox: {complaint}",
+            remedy="free space on the disk where the sandboxes' files are",
+        )

@@ -1,0 +1,116 @@
+"""The table of a sandbox's processes: who they are, and which belong to whom.
+
+It is read from /proc by the shell's own builtins, since an image may have no `ps`, and judged here. A
+command's processes are found by a marker in their environment, which survives a double fork and a new
+session, and by descent and session, which survive a changed environment.
+
+What an image's entrypoint has started is told from all else by a limit: every other way into the sandbox lowers one
+that no kernel has kept for twenty years (of the resident set), and who has lowered it, or inherited that, cannot raise
+it again. Neither a double fork nor a new session nor a cleared environment hides that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from benchflow.errors import SandboxError
+
+INITS = (b"docker-init", b"tini", b"tini-static", b"catatonit", b"dumb-init")
+"""What an init may be called that runs the main process below it."""
+
+# NUL-separated, four a process: stat line (its name may hold anything but NUL), uid:gid, marked (1, 0, or ? for
+# unreadable), hard limit of the resident set.
+_LIST = """
+for p in /proc/[0-9]*; do
+  {{ while IFS= read -r l || [ -n "$l" ]; do printf '%s\\n' "$l"; done <$p/stat; }} 2>/dev/null
+  u=; g=; {{ while read -r k v l; do
+    case $k in Uid:) u=$v;; Gid:) g=$v; break;; esac; done <$p/status; }} 2>/dev/null
+  h=; {{ while read -r a b c s l r; do [ "$b" = resident ] && h=$l; done <$p/limits; }} 2>/dev/null
+  m={unmarked}
+  {look}
+  printf '\\0%s:%s\\0%s\\0%s\\0' "$u" "$g" "$m" "$h"
+done
+"""
+_LOOK = """{ m=0; while IFS= read -r e || [ -n "$e" ]; do
+    case $e in *%s*) m=1;; esac; done <$p/environ; } 2>/dev/null || m='?'"""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A row of the table. start: clock ticks since boot, which tells two users of one pid apart. entered: by a command,
+    and not started by the entrypoint.
+    """
+
+    pid: int
+    parent: int
+    session: int
+    start: int
+    state: str
+    name: bytes
+    user: str
+    marked: bool | None
+    entered: bool
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.pid, self.start
+
+
+def list_script(marker: str | None = None) -> str:
+    """The script whose output `parse` reads. marker: text to look for in each environment."""
+    return _LIST.format(unmarked="'?'" if marker else "0", look=_LOOK % marker if marker else "")
+
+
+def parse(listing: bytes) -> dict[int, Process]:
+    """The table by pid. Processes that ended while it was written are left out."""
+    table = {}
+    fields = listing.split(b"\0")
+    for stat, user, mark, limit in zip(fields[0::4], fields[1::4], fields[2::4], fields[3::4], strict=False):
+        # The name is in parentheses and may hold any byte; nothing after it holds one.
+        head, _, tail = stat.strip().rpartition(b") ")
+        pid, _, name = head.partition(b" (")
+        rest = tail.split()
+        if not pid.isdigit() or len(rest) < 20 or user == b":":
+            continue
+        marked = None if mark == b"?" else mark == b"1"
+        entered = limit != b"unlimited"
+        try:
+            parent, session, started = (int(rest[place]) for place in (1, 3, 19))
+            found = Process(int(pid), parent, session, started, rest[0].decode(), name, user.decode(), marked, entered)
+        except ValueError as error:
+            # Left out it would not be ended: the kernel writes no such line, so programs of the sandbox were changed.
+            raise SandboxError(
+                f"a line of the sandbox's list of processes is none: {stat[:80]!r}",
+                remedy="look at the sandbox's shell and tools",
+            ) from error
+        table[found.pid] = found
+    return table
+
+
+def closure(table: dict[int, Process], seeds: Iterable[int], spared: set[int]) -> set[int]:
+    """The seeds, all that descend from them and all in a session that one of them began."""
+    found = set(seeds) - spared
+    while True:
+        sessions = {table[pid].session for pid in found} & found
+        more = {
+            process.pid
+            for process in table.values()
+            if process.pid not in spared and (process.parent in found or process.session in sessions)
+        }
+        if more <= found:
+            return found
+        found |= more
+
+
+def main_processes(table: dict[int, Process]) -> set[int]:
+    """Return PID 1 and the main process below it: when either ends, the sandbox ends.
+
+    Where there is no init, PID 1 is the main process itself.
+    """
+    children = sorted(process.pid for process in table.values() if process.parent == 1)
+    if not children or 1 not in table:
+        return {1}
+    if table[1].name in INITS:
+        return {1, children[0]}
+    return {1}

@@ -1,0 +1,363 @@
+"""`LocalDriver`: finds, starts and removes sandboxes on this machine; builds what they start from."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from benchflow.contracts.accelerators import EntrypointProgram, ProcessOutput
+from benchflow.contracts.base import ArtifactRef, BlobStore
+from benchflow.contracts.driver import FoundSandbox, Process, ProcessStatus, SandboxDriver, ScriptResult, StartedSandbox
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.memory_use import MemoryUse
+from benchflow.contracts.provider import EntrypointState, OwnedSandbox
+from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
+from benchflow.errors import SandboxLostError, SandboxStartError
+from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.driven.scripts import ROOM
+from benchflow.planes.sandbox.local.images import key_of, read_image
+from benchflow.planes.sandbox.local.trial import require_machine
+
+if TYPE_CHECKING:
+    from benchflow.planes.sandbox.local.build.builder import Builder
+    from benchflow.planes.sandbox.local.files import Files
+    from benchflow.planes.sandbox.local.machine import Machine
+    from benchflow.planes.sandbox.local.processes import Processes
+    from benchflow.planes.sandbox.local.records import Records, Running
+
+STACK_LABEL = "benchflow.stack"
+
+_LONGEST_ARGUMENT = 64 * 1024
+"""Characters of a script beyond which it does not fit into an argument in any case."""
+
+_MAX_FILE = 64 * 1024 * 1024
+"""Bytes of a file that is read whole."""
+
+
+class LocalDriver(SandboxDriver):
+    """Sandboxes as namespaces over a copy-on-write view of this machine's root.
+
+    What runs and builds them is imported when it is first needed: a client that only submits never needs it.
+    """
+
+    name = "local"
+
+    def __init__(self, machine: Machine | None = None, *, is_bare: bool = False) -> None:
+        """Use a machine that somebody else has, or one of its own.
+
+        Args:
+            is_bare: Whether commands are without the environment of the image and the spec.
+        """
+        self._given = machine
+        self._is_bare = is_bare
+        self._names: dict[str, str] = {}
+        self._commands: dict[str, Processes] = {}
+
+    @cached_property
+    def _machine(self) -> Machine:
+        from benchflow.planes.sandbox.local.machine import Machine
+
+        return self._given or Machine()
+
+    @cached_property
+    def _builder(self) -> Builder:
+        from benchflow.planes.sandbox.local.build.builder import Builder
+        from benchflow.planes.sandbox.local.build.workshop import LocalWorkshop
+
+        return Builder(LocalWorkshop(self._machine))
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            provider=self.name,
+            network_modes=("public", "no-network"),
+            users=True,
+            snapshot=True,
+            fork=True,
+            portable=True,
+            freeze=True,
+            cpu_limit=True,
+            memory_limit=True,
+            storage_limit=False,
+            dockerfile=True,
+            mounts=True,
+            isolation="process",
+            lockdown="clean_room",
+        )
+
+    async def check(self) -> None:
+        await require_machine()
+
+    async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
+        return await self._builder.build(config, log=log)
+
+    # --- sandboxes -----------------------------------------------------------------------------------
+
+    async def start(self, spec: SandboxSpec, secrets: Mapping[str, str]) -> StartedSandbox:
+        known = self._machine.records(spec.name).spec
+        if known is not None and known.labels.get(STACK_LABEL) != spec.labels.get(STACK_LABEL):
+            raise SandboxStartError(
+                f"a sandbox named {spec.name} exists and does not belong to this stack",
+                remedy="choose another job name, or another state directory for one of the stacks",
+            )
+        if spec.runs_entrypoint:
+            # Before anything is started: an image may have none.
+            await self.program(spec, secrets)
+        return self._started(spec.name, await self._machine.start(spec))
+
+    async def find(self, name: str) -> FoundSandbox | None:
+        records = self._machine.records(name)
+        running, spec = await asyncio.to_thread(self._machine.running, name), records.spec
+        if running is None and spec is None:
+            return None
+        if running is not None:
+            self._names[running.handle] = name
+        last = running or records.running
+        handle = last.handle if last is not None else ""
+        return FoundSandbox(handle=handle, is_running=running is not None, labels=spec.labels if spec else {})
+
+    async def require(self, name: str, handle: str) -> None:
+        await asyncio.to_thread(self._machine.init_of, name, handle)
+        self._names[handle] = name
+        # A restore by another process may have changed the environment.
+        self._commands.pop(handle, None)
+        await self._machine.thaw_forgotten(name)
+
+    async def remove(self, name: str) -> None:
+        await self._machine.remove(name)
+
+    async def owned(self, stack_id: str) -> list[OwnedSandbox]:
+        await self._machine.tidy()
+        found = []
+        for name, records in self._machine.all():
+            spec = await asyncio.to_thread(lambda it=records: it.spec)  # type: ignore[misc]
+            if spec is not None and spec.labels.get(STACK_LABEL) == stack_id:
+                running = records.running
+                found.append(OwnedSandbox(name=name, handle=running.handle if running else "", labels=spec.labels))
+        return found
+
+    async def sweep(self, stack_id: str) -> None:
+        await self._machine.sweep()
+
+    async def close(self) -> None:
+        if "_machine" in self.__dict__ and self._given is None:
+            self._machine.close()
+
+    # --- processes -----------------------------------------------------------------------------------
+
+    async def spawn(self, handle: str, process: Process) -> None:
+        await self._processes(handle).spawn(process)
+
+    async def status(self, handle: str, process_id: str) -> ProcessStatus:
+        return await self._processes(handle).status(process_id)
+
+    async def wait(self, handle: str, process_id: str) -> ProcessStatus:
+        return await self._processes(handle).wait(process_id)
+
+    def stream(self, handle: str, process: Process) -> AsyncGenerator[ExecChunk, None]:
+        return self._processes(handle).stream(process)
+
+    async def run_script(
+        self,
+        handle: str,
+        script: str,
+        *,
+        sink: Callable[[bytes], None] | None = None,
+        timeout: float | None = 60.0,
+    ) -> ScriptResult:
+        if len(script) > _LONGEST_ARGUMENT:
+            place = f"{ROOM}/script-{secrets.token_hex(8)}"
+            await self.write(handle, place, script.encode(), 0o600, "0")
+            script = f"(. {place}); status=$?; rm -f {place}; exit $status"
+        return await self._processes(handle).run_script(script, sink, timeout)
+
+    async def kill(self, handle: str, process_id: str) -> bool:
+        await self._processes(handle).kill(process_id)
+        return True
+
+    async def output(self, handle: str, process_id: str) -> ProcessOutput:
+        return await self._processes(handle).output(process_id)
+
+    async def output_tail(self, handle: str, process_id: str, limit: int) -> str:
+        return await self._processes(handle).tail(process_id, limit)
+
+    async def trim_output(self, handle: str, process_id: str) -> None:
+        await self._processes(handle).trim(process_id)
+
+    async def forget(self, handle: str, process_id: str) -> None:
+        await self._processes(handle).forget(process_id)
+
+    async def groups(self, handle: str) -> set[str]:
+        return set(await asyncio.to_thread(self._machine.cgroups.sandbox(self._name(handle)).leaves))
+
+    async def kill_groups(self, handle: str, keep: Collection[str], *, keep_world: bool) -> int:
+        from benchflow.planes.sandbox.local.entrypoint import group_of
+        from benchflow.planes.sandbox.local.machine import INIT
+
+        name = self._name(handle)
+        self._machine.init_of(name, handle)
+        records = self._machine.records(name)
+        world = {*group_of(records.running), *records.earlier_baseline} if keep_world else set()
+        async with self._machine.standing_still(name):
+            return await asyncio.to_thread(self._processes(handle).kill_all_but, {INIT, *world, *keep})
+
+    async def memory_use(self, handle: str) -> MemoryUse | None:
+        return await asyncio.to_thread(self._machine.cgroups.sandbox(self._name(handle)).memory_use)
+
+    async def freeze(self, handle: str) -> None:
+        name = self._name(handle)
+        self._machine.init_of(name, handle)
+        async with self._machine.standing_still(name):
+            # Before: whoever finds it frozen must see why.
+            self._machine.records(name).is_frozen = True
+            await see_through(asyncio.to_thread(self._machine.cgroups.sandbox(name).freeze))
+
+    async def thaw(self, handle: str) -> None:
+        name = self._name(handle)
+        if not self._machine.records(name).is_frozen:
+            return
+        async with self._machine.standing_still(name):
+            await see_through(asyncio.to_thread(self._machine.cgroups.sandbox(name).thaw))
+            self._machine.records(name).is_frozen = False
+
+    async def is_frozen(self, handle: str) -> bool:
+        return self._machine.records(self._name(handle)).is_frozen
+
+    # --- files and ports -----------------------------------------------------------------------------
+
+    async def put(self, handle: str, directory: str, archive: IO[bytes]) -> None:
+        await self._files(handle).unpack(directory, archive, None)
+
+    async def get(self, handle: str, path: str, take: Callable[[bytes], None]) -> bool | None:
+        return await self._files(handle).pack(path, take)
+
+    async def read(self, handle: str, path: str, limit: int) -> bytes:
+        return await self._files(handle).read(path, limit)
+
+    async def write(self, handle: str, path: str, content: bytes, mode: int, user: str) -> None:
+        await self._files(handle).write(path, content, mode, user)
+
+    async def unpack(self, handle: str, directory: str, archive: IO[bytes], user: str) -> None:
+        await self._files(handle).unpack(directory, archive, user)
+
+    async def read_outside(self, handle: str, path: str) -> bytes | None:
+        try:
+            return await self.read(handle, path, _MAX_FILE)
+        except FileNotFoundError:
+            return None
+
+    async def write_outside(self, handle: str, path: str, content: bytes, mode: int) -> None:
+        await self.write(handle, path, content, mode, "0")
+
+    async def read_original(self, handle: str, path: str) -> bytes | None:
+        return await asyncio.to_thread(self._machine.read_original, self._name(handle), path)
+
+    async def address(self, handle: str, port: int) -> tuple[str, int] | None:
+        name = self._name(handle)
+        self._machine.init_of(name, handle)
+        running = self._machine.records(name).running
+        return (running.address, port) if running is not None and running.address is not None else None
+
+    # --- entrypoints ---------------------------------------------------------------------------------
+
+    def runs_below(self, spec: SandboxSpec) -> bool:
+        return True
+
+    def entrypoint_key(self, handle: str) -> str:
+        from benchflow.planes.sandbox.local.entrypoint import key_of as entrypoint_key_of
+
+        running = self._machine.records(self._name(handle)).running
+        if running is None:
+            raise SandboxLostError(f"the sandbox {self._name(handle)} no longer runs")
+        return entrypoint_key_of(running)
+
+    async def program(self, spec: SandboxSpec, secrets: Mapping[str, str]) -> EntrypointProgram | None:
+        from benchflow.planes.sandbox.local.entrypoint import program_of
+
+        key = key_of(spec.image)
+        async with self._machine.using():
+            await asyncio.to_thread(self._machine.store.open)
+            image = await asyncio.to_thread(read_image, self._machine.store.root, key) if key else None
+        # Where the image is gone, only a first start minds.
+        return None if image is None and key else program_of(spec, image, secrets)
+
+    async def first_state(self, name: str) -> EntrypointState:
+        raise NotImplementedError
+
+    # --- states --------------------------------------------------------------------------------------
+
+    async def capture(self, handle: str, name: str) -> ImageRef:
+        return await self._machine.snapshot(self._name(handle), name)
+
+    async def restore(self, name: str, handle: str, image: ImageRef) -> None:
+        self._started(name, await self._machine.restore(name, image))
+
+    async def fork(self, handle: str, names: Sequence[str]) -> list[StartedSandbox]:
+        started = await self._machine.fork(self._name(handle), names)
+        return [self._started(name, running) for name, running in zip(names, started, strict=True)]
+
+    async def remove_image(self, image: ImageRef) -> None:
+        key = key_of(image)
+        if key is not None:
+            await self._machine.remove_image(key)
+
+    async def remove_captures(self, prefix: str) -> None:
+        await self._machine.remove_images(prefix)
+
+    async def pack(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        from benchflow.planes.sandbox.local.packs import Packs
+
+        return await Packs(self._machine).pack(image, store)
+
+    async def unpack_capture(self, pack: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        from benchflow.planes.sandbox.local.packs import Packs
+
+        return await Packs(self._machine).unpack(pack, name, store)
+
+    # --- names ---------------------------------------------------------------------------------------
+
+    def _started(self, name: str, running: Running) -> StartedSandbox:
+        self._names[running.handle] = name
+        self._commands.pop(running.handle, None)
+        return StartedSandbox(handle=running.handle, warnings=running.warnings, workdir=running.workdir)
+
+    def _name(self, handle: str) -> str:
+        """Return the name of a sandbox. Raises `SandboxLostError` if none has this handle."""
+        if handle not in self._names:
+            for name, records in self._machine.all():
+                if (running := records.running) is not None:
+                    self._names[running.handle] = name
+        if handle not in self._names:
+            raise SandboxLostError("the sandbox no longer runs")
+        return self._names[handle]
+
+    def _processes(self, handle: str) -> Processes:
+        from benchflow.planes.sandbox.local.processes import Processes
+
+        if handle not in self._commands:
+            name, machine = self._name(handle), self._machine
+            records = machine.records(name)
+            self._commands[handle] = Processes(
+                machine.helper,
+                machine.cgroups.sandbox(name),
+                records.directory,
+                {} if self._is_bare else self._env(records),
+                lambda: machine.init_of(name, handle),
+            )
+        return self._commands[handle]
+
+    def _files(self, handle: str) -> Files:
+        from benchflow.planes.sandbox.local.files import Files
+
+        name, machine = self._name(handle), self._machine
+        return Files(machine.helper, machine.records(name).directory, lambda: machine.init_of(name, handle))
+
+    def _env(self, records: Records) -> dict[str, str]:
+        """Return what each command of a sandbox has: its image's environment, then its own."""
+        spec = records.spec
+        key = key_of(spec.image) if spec is not None else None
+        image = read_image(self._machine.store.root, key) if key else None
+        return (image.env if image else {}) | (spec.env if spec is not None else {})

@@ -1,0 +1,354 @@
+"""Commands in a local sandbox: each in a control group of its own, its output and its end in files outside.
+
+A process of ours outside of the sandbox waits for the command and writes its exit code, whether or not the worker
+still lives. That a command starts at most once rests on a file of that process, made before the command starts and only
+if it was not there. What a command started is what its control group holds, wherever it forked to: one write ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchflow.contracts.accelerators import ProcessOutput
+from benchflow.contracts.driver import Process, ProcessStatus, ScriptResult
+from benchflow.contracts.sandbox import ExecChunk
+from benchflow.errors import SandboxError, SandboxLostError
+from benchflow.planes.sandbox.local.cgroups import Cgroup
+from benchflow.planes.sandbox.local.client import Helper, HelperDied
+from benchflow.planes.sandbox.local.helper.enter import STARTED
+from benchflow.planes.sandbox.local.helper.kernel import punch_hole
+from benchflow.planes.sandbox.local.helper.process import open_process
+from benchflow.planes.sandbox.outcome import LEFT_OUT, OUTPUT_CAP, OUTPUT_ON_DISK
+from benchflow.planes.sandbox.timeouts import awake_timeout
+from benchflow.store import storage_errors
+
+_SHELL = "/bin/sh"
+_PIECE = 64 * 1024
+_PAGE = 4096
+_BLANK = b"   \n"
+"""As long as an exit code is at most."""
+
+
+class Processes:
+    """The commands of one sandbox.
+
+    Args:
+        records: Directory of what is kept of it.
+        env: What each command has in its environment.
+        init: Returns pid and start time of its first process, asked for anew each time.
+    """
+
+    def __init__(
+        self,
+        helper: Helper,
+        cgroup: Cgroup,
+        records: Path,
+        env: Mapping[str, str],
+        init: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._helper = helper
+        self._cgroup = cgroup
+        self._records = records
+        self._env = env
+        self._init = init
+
+    async def spawn(self, process: Process) -> None:
+        """Start a command unless it was."""
+        room = self._room(process.id)
+        while not (room / STARTED).exists():
+            await asyncio.to_thread(room.mkdir, parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            fds = [os.open(room / name, flags | os.O_APPEND, 0o600) for name in ("out", "err")]
+            fds.append(os.open(room / "exit", flags, 0o600))
+            try:
+                with storage_errors(room / "exit"):
+                    # In place of it the exit code is written, also where the disk is full by then.
+                    os.pwrite(fds[-1], _BLANK, 0)
+                await self._start(process, fds, room)
+            except HelperDied:
+                # Whether it had begun is written down; if not, there is nothing to be undone.
+                self._init()
+            finally:
+                for fd in fds:
+                    os.close(fd)
+
+    async def status(self, process_id: str) -> ProcessStatus:
+        """Return how a command fares."""
+        room = self._room(process_id)
+        if not (room / STARTED).exists():
+            return ProcessStatus(was_started=False)
+        waiter = _waiter_of(room)
+        if waiter is not None:
+            os.close(waiter)
+            return ProcessStatus(was_started=True, is_running=True)
+        return await self._ended(process_id)
+
+    async def wait(self, process_id: str) -> ProcessStatus:
+        """Return once a command has ended."""
+        waiter = _waiter_of(self._room(process_id))
+        if waiter is not None:
+            try:
+                await _readable(waiter)
+            finally:
+                os.close(waiter)
+        return await self._ended(process_id)
+
+    async def _ended(self, process_id: str) -> ProcessStatus:
+        """Return the end of a command of which nothing waits any more."""
+        try:
+            code = self._code((self._room(process_id) / "exit").read_bytes())
+        except FileNotFoundError as error:
+            raise SandboxLostError("the sandbox was removed during a command") from error
+        except HelperDied as error:
+            await self.kill(process_id)
+            raise SandboxError(error.message) from error
+        await asyncio.to_thread(self._cgroup.drop_leaf, process_id)
+        return ProcessStatus(was_started=True, exit_code=code)
+
+    async def stream(self, process: Process) -> AsyncGenerator[ExecChunk, None]:
+        """Run and yield output as it comes. Leaving the iteration early kills what was started."""
+        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
+        pieces: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        code: int | None = None
+
+        def follow(number: int, fd: int) -> None:
+            try:
+                piece = os.read(fd, _PIECE)
+            except BlockingIOError:
+                return
+            if not piece:
+                loop.remove_reader(fd)
+            pieces.put_nowait((number, piece))
+
+        try:
+            await self._start(process, [writing for _, writing in pipes], None)
+            for number, (reading, writing) in enumerate(pipes):
+                os.close(writing)
+                pipes[number] = (reading, -1)
+                os.set_blocking(reading, False)
+                loop.add_reader(reading, follow, number, reading)
+            status = b""
+            while True:
+                number, piece = await pieces.get()
+                if number < 2 and piece:
+                    yield ExecChunk(stream="stdout" if number == 0 else "stderr", data=piece)
+                elif number == 2 and piece:
+                    status += piece
+                elif number == 2:
+                    break
+            # What it left behind may hold the pipes open for ever: what is in them now is the command's own.
+            late = [piece for piece in _drained(pieces) if piece[1]]
+            for number, piece in [*late, *((n, piece) for n in (0, 1) for piece in _rest(pipes[n][0]))]:
+                yield ExecChunk(stream="stdout" if number == 0 else "stderr", data=piece)
+            code = self._code(status)
+        finally:
+            for reading, writing in pipes:
+                loop.remove_reader(reading)
+                os.close(reading)
+                if writing >= 0:
+                    os.close(writing)
+            if code is None:
+                await asyncio.shield(self.kill(process.id))
+            await asyncio.to_thread(self._cgroup.drop_leaf, process.id)
+        yield ExecChunk(stream="exit", return_code=code)
+
+    async def run_script(
+        self, script: str, sink: Callable[[bytes], None] | None, timeout: float | None
+    ) -> ScriptResult:
+        """Run a script of the engine's to its end."""
+        process = Process(id=f"s-{secrets.token_hex(8)}", argv=(_SHELL, "-c", script), is_limited=False)
+        room = self._room(process.id)
+        starting = asyncio.ensure_future(self.spawn(process))
+        try:
+            async with awake_timeout(timeout):
+                # A start under way cannot be called back, so ending it means to see it through first.
+                await asyncio.shield(starting)
+                status = await self.wait(process.id)
+            assert status.exit_code is not None
+            out, err = await asyncio.to_thread(lambda: [(room / name).read_bytes() for name in ("out", "err")])
+        except BaseException as error:
+            await asyncio.shield(self._end(process.id, starting))
+            if isinstance(error, TimeoutError):
+                raise SandboxError(f"a script of the engine did not end within {timeout} s") from None
+            raise
+        finally:
+            await asyncio.shield(self.forget(process.id))
+        if sink is not None:
+            sink(out)
+        return ScriptResult(exit_code=status.exit_code, out=b"" if sink is not None else out, err=err)
+
+    async def _end(self, process_id: str, starting: asyncio.Future[None]) -> None:
+        """End a command that may just be coming up."""
+        await asyncio.wait([starting])
+        if not starting.cancelled():
+            starting.exception()
+        await self.kill(process_id)
+
+    async def kill(self, process_id: str) -> None:
+        """Kill all that a command started, and return when it is gone."""
+
+        def kill() -> None:
+            self._cgroup.kill(process_id)
+            self._cgroup.wait_empty(leaf=process_id)
+
+        await asyncio.to_thread(kill)
+
+    def kill_all_but(self, kept: Collection[str]) -> int:
+        """Kill what descends from any command but these; the number killed. The sandbox's own freezing is held."""
+        with contextlib.suppress(SandboxError):
+            # Frozen processes cannot fork: what is counted now is all there is. The kills hold without that, too.
+            self._cgroup.freeze()
+        try:
+            others = [leaf for leaf in self._cgroup.leaves() if leaf not in kept]
+            number = sum(len(self._cgroup.pids(leaf)) for leaf in others)
+            for leaf in others:
+                self._cgroup.kill(leaf)
+        finally:
+            self._cgroup.thaw()
+        for leaf in others:
+            self._cgroup.wait_empty(leaf=leaf)
+            self._cgroup.drop_leaf(leaf)
+        return number
+
+    # --- outputs -------------------------------------------------------------------------------------
+
+    async def output(self, process_id: str) -> ProcessOutput:
+        """Return what a command has printed."""
+        room = self._room(process_id)
+        try:
+            return await asyncio.to_thread(_shown, room / "out", room / "err")
+        except FileNotFoundError as error:
+            raise SandboxLostError("the sandbox was removed during a command") from error
+
+    async def tail(self, process_id: str, limit: int) -> str:
+        """Return the last bytes of standard output."""
+        return await asyncio.to_thread(_tail, self._room(process_id) / "out", limit)
+
+    async def trim(self, process_id: str) -> None:
+        """Give back the middle of outputs that have grown too large."""
+        room = self._room(process_id)
+        for file in (room / "out", room / "err"):
+            with contextlib.suppress(FileNotFoundError):
+                await asyncio.to_thread(_trim, file)
+
+    async def forget(self, process_id: str) -> None:
+        """Remove what is kept of a command that has ended."""
+
+        def remove() -> None:
+            self._cgroup.drop_leaf(process_id)
+            shutil.rmtree(self._room(process_id), ignore_errors=True)
+
+        await asyncio.to_thread(remove)
+
+    # --- starting ------------------------------------------------------------------------------------
+
+    async def _start(self, process: Process, fds: list[int], once: Path | None) -> None:
+        pid, started = self._init()
+        own, *limits = self._cgroup.join_files(process.id)
+        request: dict[str, Any] = {
+            "pid": pid,
+            "started": started,
+            "group": str(Path(own).parent),
+            # What the engine does in a sandbox is not the task's to pay for.
+            "limits": limits if process.is_limited else [],
+            "argv": list(process.argv),
+            "env": {**self._env, **process.env},
+            "cwd": process.cwd,
+            "user": process.user,
+            "once": str(once) if once else None,
+        }
+        await self._helper.call("run", request, fds)
+
+    def _code(self, status: bytes) -> int:
+        """Return the exit code, as it was written. Raises if nobody could, since the sandbox or the writer died."""
+        text = status.strip()
+        if text.isdigit():
+            return int(text)
+        self._init()
+        raise HelperDied("a command's end was not seen: the process that waited for it died")
+
+    def _room(self, process_id: str) -> Path:
+        return self._records / "exec" / process_id
+
+
+def _waiter_of(room: Path) -> int | None:
+    """Return a handle of the process that waits for a command, None if it has ended."""
+    try:
+        mark = json.loads((room / STARTED).read_text())
+    except FileNotFoundError as error:
+        raise SandboxLostError("the sandbox was removed during a command") from error
+    return open_process(mark["pid"], mark["started"])
+
+
+async def _readable(fd: int) -> None:
+    """Wait until a handle says something."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(fd, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(fd)
+
+
+def _shown(out: Path, err: Path) -> ProcessOutput:
+    stdout, cut_out = _content(out)
+    stderr, cut_err = _content(err)
+    return ProcessOutput(stdout=stdout, stderr=stderr, truncated=cut_out or cut_err)
+
+
+def _content(file: Path) -> tuple[str, bool]:
+    """Return the content of an output file, without its middle where it is too long."""
+    with file.open("rb") as output:
+        fd = output.fileno()
+        size = os.fstat(fd).st_size
+        if size <= OUTPUT_CAP:
+            return os.pread(fd, size, 0).decode(errors="replace"), False
+        half = OUTPUT_CAP // 2
+        head, tail = os.pread(fd, half, 0), os.pread(fd, half, size - half)
+        return head.decode(errors="replace") + LEFT_OUT + tail.decode(errors="replace"), True
+
+
+def _trim(file: Path) -> None:
+    """Give back the middle of a file that has grown too large; what is written goes on at its end."""
+    with file.open("r+b") as output:
+        fd = output.fileno()
+        size = os.fstat(fd).st_size
+        if os.fstat(fd).st_blocks * 512 <= OUTPUT_ON_DISK:
+            return
+        first = -(-OUTPUT_CAP // 2 // _PAGE) * _PAGE
+        last = (size - OUTPUT_CAP // 2) // _PAGE * _PAGE
+        # A file system that cannot do it keeps the whole.
+        with contextlib.suppress(OSError):
+            punch_hole(fd, first, last - first)
+
+
+def _tail(file: Path, limit: int) -> str:
+    with file.open("rb") as output:
+        start = max(0, os.fstat(output.fileno()).st_size - limit)
+        return os.pread(output.fileno(), limit, start).decode(errors="replace")
+
+
+def _drained(pieces: asyncio.Queue[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    found = []
+    while not pieces.empty():
+        found.append(pieces.get_nowait())
+    return found
+
+
+def _rest(fd: int) -> list[bytes]:
+    """Return what a pipe holds now."""
+    found = []
+    with contextlib.suppress(BlockingIOError):
+        while piece := os.read(fd, _PIECE):
+            found.append(piece)
+    return found

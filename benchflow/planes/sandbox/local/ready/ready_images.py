@@ -1,0 +1,187 @@
+"""Ready images as layers of the store: brought from a Docker daemon, or an archive on this host, and unpacked once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from benchflow.archive_reader import CHUNK
+from benchflow.confined import open_regular
+from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.errors import ImageBuildError, ImagePullError, UnsafePathError
+from benchflow.planes.sandbox.cancellation import StoppedError, run_stoppable
+from benchflow.planes.sandbox.choice import docker_address, docker_problem
+from benchflow.planes.sandbox.local.images import read_image
+from benchflow.planes.sandbox.local.machine import Machine
+from benchflow.planes.sandbox.local.ready.description import Description
+from benchflow.planes.sandbox.local.ready.image_archive import MAX_SIZE, ArchivedImage, ImageArchive
+from benchflow.planes.sandbox.local.ready.root_files import RootTree
+from benchflow.planes.sandbox.scratch import scratch
+from benchflow.planes.sandbox.timeouts import awake_timeout
+from benchflow.planes.sandbox.transcript import Transcript
+
+if TYPE_CHECKING:
+    from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
+
+FORMS = ("oci-archive", "docker-archive")
+"""How a name begins that is one of an archive, as skopeo and podman write it."""
+
+
+async def ready_image(machine: Machine, config: ImageConfig, log: Path | None) -> ImageRef:
+    """Return a ready image, unpacked if it was not before.
+
+    Raises:
+        ImagePullError: It can't be had, or is none.
+        ImageBuildError: It took longer than the build of an image may.
+    """
+    assert config.image is not None
+    form, colon, place = config.image.partition(":")
+    unpacking = _Unpacking(machine, config.image, Transcript(log))
+    try:
+        async with awake_timeout(config.timeout_sec) as timer:
+            if colon and form in FORMS:
+                key = await unpacking.from_archive(form, place)
+            else:
+                key = await unpacking.from_daemon(config, log)
+    except TimeoutError as error:
+        if not timer.expired():
+            raise
+        raise ImageBuildError(
+            f"bringing and unpacking the image {config.image} took longer than {config.timeout_sec:g} s",
+            key="docker_image",
+            remedy="raise build_timeout_sec",
+        ) from error
+    found = await asyncio.to_thread(read_image, machine.store.root, key)
+    assert found is not None
+    return found.ref(key).model_copy(update={"built": False})
+
+
+class _Unpacking:
+    """One image on its way into the store."""
+
+    def __init__(self, machine: Machine, name: str, transcript: Transcript) -> None:
+        self._machine = machine
+        self._name = name
+        self._transcript = transcript
+
+    async def from_archive(self, form: str, place: str) -> str:
+        """Return the key of an image in an archive. place: `PATH`, or `PATH:NAME`."""
+        path, colon, name = place.partition(":")
+        if not path.startswith("/"):
+            raise self._missing(f"the path of {self._name} is not absolute")
+
+        async with scratch() as directory:
+
+            def read(archive: ImageArchive) -> ArchivedImage:
+                reference = name if colon else None
+                return archive.oci(reference) if form == "oci-archive" else archive.saved(reference)
+
+            return await self._unpack(lambda: self._open(Path(path)), path, directory, read)
+
+    async def from_daemon(self, config: ImageConfig, log: Path | None) -> str:
+        """Return the key of an image that a Docker daemon has, or can pull."""
+        if (problem := await asyncio.to_thread(docker_problem, docker_address())) is not None:
+            raise self._missing(problem)
+        # The library is loaded by those alone who need it.
+        from benchflow.planes.sandbox.docker.engine import Engine
+
+        engine = Engine()
+        try:
+            return await self._from_engine(engine, config, log)
+        finally:
+            engine.close()
+
+    async def _from_engine(self, engine: Engine, config: ImageConfig, log: Path | None) -> str:
+        from benchflow.planes.sandbox.docker.images import Images
+
+        wanted = ImageConfig(image=config.image, timeout_sec=config.timeout_sec)
+        try:
+            image = (await Images(engine).build(wanted, log)).identity
+        except ImagePullError as error:
+            raise self._missing(error.message, type(error)) from error
+        told = await engine.call(lambda client: client.inspect_image(image))  # type: ignore[no-untyped-call]
+        key = Description.inspected(told, self._name).key
+        if await self._find(key):
+            return key
+        async with scratch() as directory:
+            saved = directory / "image.tar"
+
+            def save(stop: threading.Event, client: RecordingClient) -> None:
+                with saved.open("wb") as file:
+                    for piece in client.get_image(image, chunk_size=CHUNK):
+                        if stop.is_set():
+                            raise StoppedError
+                        file.write(piece)
+
+            await engine.stoppable(save)
+            return await self._unpack(lambda: saved.open("rb"), self._name, directory, lambda it: it.saved(None))
+
+    async def _unpack(
+        self,
+        open_archive: Callable[[], IO[bytes]],
+        shown: str,
+        directory: Path,
+        choose: Callable[[ImageArchive], ArchivedImage],
+    ) -> str:
+        """Unpack an image of an archive, unless that was done before. Returns its key."""
+
+        def read(stop: threading.Event) -> str:
+            with open_archive() as file:
+                return choose(ImageArchive(file, shown, directory, _checker(stop))).description.key
+
+        def unpack(stop: threading.Event) -> None:
+            check = _checker(stop)
+            with open_archive() as file:
+                archive = ImageArchive(file, shown, directory, check)
+                image = choose(archive)
+
+                def write(volume: Path, lock: int) -> None:
+                    (volume / "u").mkdir()
+                    with RootTree(volume / "u", MAX_SIZE, check) as root:
+                        for number, digest in enumerate(image.description.rootfs.layers):
+                            with archive.layer(image, number) as layer:
+                                root.apply(layer)
+                            self._transcript.write(f"Unpacked {digest}\n")
+                        root.finish()
+                    image.description.image().write(volume)
+
+                self._machine.store.fill(f"images/{image.description.key}", write)
+
+        key = await run_stoppable(read)
+        if not await self._find(key):
+            async with self._machine.using(), self._machine.at_image(key):
+                if not await self._find(key):
+                    await run_stoppable(unpack)
+        return key
+
+    async def _find(self, key: str) -> bool:
+        await asyncio.to_thread(self._machine.store.open)
+        return await asyncio.to_thread(read_image, self._machine.store.root, key) is not None
+
+    def _open(self, path: Path) -> IO[bytes]:
+        try:
+            return open_regular(path)
+        except (OSError, UnsafePathError) as error:
+            said = error.message if isinstance(error, UnsafePathError) else error.strerror
+            raise self._missing(f"{path} cannot be read: {said}") from error
+
+    def _missing(self, reason: str, kind: type[ImagePullError] = ImagePullError) -> ImagePullError:
+        return kind(
+            f"the image {self._name} cannot be had: {reason}",
+            key="docker_image",
+            remedy="put the image into a Docker daemon that this host reaches (`docker build`, `docker pull`, "
+            '`docker load`), or name an archive of it: "oci-archive:/path/image.tar", "docker-archive:/path/image.tar"',
+        )
+
+
+def _checker(stop: threading.Event) -> Callable[[], None]:
+    """Return what ends the work in a thread when nobody wants it any more."""
+
+    def check() -> None:
+        if stop.is_set():
+            raise StoppedError
+
+    return check
