@@ -229,6 +229,10 @@ class SandboxBusyError(SandboxError):
     retryable = True
 
 
+class ProcessNotStartedError(SandboxError):
+    """A command did not start: its directory is not there, or the driver was given something that it can't start."""
+
+
 class SandboxSpaceError(SandboxBusyError):
     """No space is left where the provider's daemon keeps images and sandboxes."""
 
@@ -444,6 +448,10 @@ class AgentOutputError(AgentError):
     """The agent sent, or made its host keep, more than one agent may."""
 
     category = "agent_output"
+
+
+class AgentDivergedError(AgentError):
+    """A Python agent did otherwise when its turn was taken again after a crash."""
 
 
 class BudgetExhaustedError(AgentError):

@@ -20,6 +20,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.gateway import RequestName
+from benchflow.contracts.resuming import LeastRung
 
 PLACEHOLDER = re.compile(r"\{(base_url|api_key|model|provider|effort|toolbox|home|workspace)\}")
 
@@ -164,7 +165,7 @@ class SessionTraits(Model):
 
     protocol_version: int = 1
     mode: str | None = None
-    rung: Literal["process", "load", "replay", "fresh"] = "fresh"
+    rung: LeastRung = "fresh"
     resume: bool = False
     client: tuple[Literal["fs", "terminal"], ...] = ()
     hazards: tuple[str, ...] = ()
@@ -175,18 +176,18 @@ class AgentRecord(Model):
 
     name: `acpx/NAME` for an agent that is driven through acpx. protocol: `acp` speaks the Agent Client Protocol on
     stdio, `acpx` does so with acpx, a client with a command line, `oracle` runs the task's own solution, `none` does
-    nothing. version: its own, after acpx's where that drives it; with the name, its directory in every sandbox. user:
-    who it acts as, unless the task says otherwise: `root`, or `agent` for an account that is made for it. install: None
-    when the image has it. launch: a program of the toolbox (`node` is one), or of the image, and its arguments.
-    required_env: variables without which it does not start. env: always set. home_dirs, credential_files: below its
-    home. skills: where it looks for skills. checked: what was shown of this record, and what was not. source: the file
-    or object that it was read from.
+    nothing, `python` is code of the worker's own. version: its own, after acpx's where that drives it; with the name,
+    its directory in every sandbox. user: who it acts as, unless the task says otherwise: `root`, or `agent` for an
+    account that is made for it. install: None when the image has it. launch: a program of the toolbox (`node` is one),
+    or of the image, and its arguments. required_env: variables without which it does not start. env: always set.
+    home_dirs, credential_files: below its home. skills: where it looks for skills. checked: what was shown of this
+    record, and what was not. source: the file or object that it was read from.
     """
 
     name: AgentName
     description: str
     aliases: tuple[Name, ...] = ()
-    protocol: Literal["acp", "acpx", "oracle", "none"]
+    protocol: Literal["acp", "acpx", "oracle", "none", "python"]
     version: Exact | None = None
     user: Literal["root", "agent"] = "agent"
     install: Annotated[NodeInstall | PythonInstall, Field(discriminator="runtime")] | None = None
@@ -202,16 +203,31 @@ class AgentRecord(Model):
     session: SessionTraits = SessionTraits()
     checked: tuple[str, ...] = ()
     source: str = ""
+    code: str | None = None
+    """`module:object` of an agent that is code of the worker's: a function, or a class of agents."""
+
+    code_root: str = ""
+    """Directory of the user in which the module is looked for after the installed ones."""
+
+    runs_inside: bool = True
+    """Whether it is a process of the sandbox, which calls its model from there."""
 
     @model_validator(mode="after")
     def _be_startable(self) -> AgentRecord:
         if self.protocol in ("acp", "acpx") and not self.launch:
             raise ValueError("an agent that speaks ACP needs `launch`")
+        if (self.protocol == "python") != (self.code is not None):
+            raise ValueError("`code` belongs to protocol = 'python', and to nothing else")
         if self.install is not None and self.version is None:
             raise ValueError("what is installed needs a `version`")
         if self.name.startswith("acpx/") and self.protocol != "acpx":
             raise ValueError("`acpx/` before a name is given by the registry, to every agent on Node")
         return self
+
+    @property
+    def is_engine(self) -> bool:
+        """Whether the engine itself acts, and nobody else."""
+        return self.protocol in ("oracle", "none")
 
     @property
     def takes_model(self) -> bool:

@@ -8,26 +8,13 @@ in which it differs is not of this moment.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any
 
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.environment import Observation, StateSnapshot
 from benchflow.contracts.images import ImageRef
+from benchflow.contracts.resuming import Rung
 from benchflow.contracts.rollout import AgentSession, Answer
-
-Rung = Literal["process", "load", "replay", "fresh"]
-"""How an agent's session goes on in a copy of its world, best first.
-
-`process`: the agent's process itself is copied. `load`: a new process loads the session. `replay`: a new session is
-driven to the same point, with its model calls answered from the record. `fresh`: a new session that knows nothing.
-"""
-
-RUNGS: tuple[Rung, ...] = ("process", "load", "replay", "fresh")
-
-
-def is_enough(rung: Rung, least: Rung) -> bool:
-    """Whether a rung is `least` or better."""
-    return RUNGS.index(rung) <= RUNGS.index(least)
 
 
 class FilesLayer(Model):
@@ -73,11 +60,13 @@ class SessionLayer(Model):
 
     session: AgentSession
     rung: Rung
-    said_bytes: int
+    said_bytes: int = 0
     requests: int = 0
     prefix: str | None = None
     begun: SessionBegin | None = None
     seconds: float = 0.0
+    captured: dict[str, Any] | None = None
+    """What the agent itself has kept of it, beside the sandbox's files."""
 
 
 class WorldDigests(Model):
@@ -119,9 +108,9 @@ class Checkpoint(Model):
     """Answers of the world's declared URLs just before, without their bodies."""
 
     @property
-    def rung(self) -> Rung:
-        """How its session goes on; without one there is nothing to lose."""
-        return self.session.rung if self.session is not None else "process"
+    def rung(self) -> Rung | None:
+        """How its session goes on; None without one, which loses nothing."""
+        return self.session.rung if self.session is not None else None
 
     @property
     def is_portable(self) -> bool:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.gateway import PrefixState, ReplayStatus
+from benchflow.contracts.resuming import StoredRung
 from benchflow.contracts.reward import RewardEvent, VerifyResult
 from benchflow.errors import ResultFileError
 
@@ -358,7 +359,7 @@ class RolloutResult(Model):
 
     cost_usd: float | None = None
     tree: dict[str, Any] = {}
-    session_rung: Literal["process", "load", "replay", "fresh"] | None = None
+    session_rung: StoredRung = None
     rollbacks: list[Rollback] = []
     stored: str | None = None
     """Of a rollout that was scored again: the directory of the stored one, in the directory of its own job."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from benchflow.contracts.rollout import AgentSession, Step
 from benchflow.hosting.hosted import Hosted
-from benchflow.planes.agent.acp.process import find_account
+from benchflow.planes.agent.account import find_account
 from benchflow.planes.reward.memory import capture_memory, directories_of, keep_memory
 
 

@@ -13,6 +13,7 @@ from benchflow.contracts.activities import StepInput
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.gateway import ReplayStatus
 from benchflow.contracts.rollout import Failure, Question, TurnResult
+from benchflow.contracts.session import Limits, Line, Session, StopReason, TurnRequest, Unanswered
 from benchflow.errors import (
     AgentError,
     AgentOutputError,
@@ -27,15 +28,18 @@ from benchflow.hosting.agent import HostedAgent
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.interruption import is_cancelled
 from benchflow.hosting.replays import TAKEN_AGAIN
-from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import PATIENCE, Limits
-from benchflow.planes.agent.acp.session import Line, Turn, Unanswered
-from benchflow.planes.agent.acp.talk import AcpTalk
-from benchflow.planes.agent.acpx.session import AcpxSession
+from benchflow.planes.agent import attributed
+from benchflow.planes.agent.answers import answering
+from benchflow.planes.agent.limits import PATIENCE
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.trajectories.journal import NodeWriter
 from benchflow.trajectories.tree import node_id
+
+_LONGEST_TEXT, _LONGEST_NAME, _LONGEST_FORM = 4000, 200, 32_000
+"""Characters of a question's text, of an option's name and of a form that a workflow carries."""
+
+_MOST_OPTIONS = 50
 
 
 def trajectory_writer(rollout: Hosted, work: StepInput) -> NodeWriter:
@@ -46,7 +50,7 @@ def trajectory_writer(rollout: Hosted, work: StepInput) -> NodeWriter:
     return NodeWriter(path, node_id(work.step.index, spec.chain), work.step.role, redact=rollout.redact.line)
 
 
-class AgentTurn:
+class SessionTurn:
     """One turn of an agent that has a session."""
 
     def __init__(self, rollout: Hosted, work: StepInput, prompt: str) -> None:
@@ -54,48 +58,49 @@ class AgentTurn:
         self._work = work
         self._prompt = prompt
         self._redact = rollout.redact
-        self._reading = Reading()
+        self._session: Session
         self._is_interrupted = False
         self._end = TurnEnd()
         self._model = rollout.gateway_model(work.session)
 
-    async def take(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
+    async def take(self, session: Session, writer: NodeWriter) -> TurnResult:
         """Take the turn to its end, or go on with it where an earlier attempt left it.
 
         Raises:
             TurnInterruptedError: the engine stopped the agent, and the rollout was not cancelled.
         """
+        self._session = session
         try:
-            turn = await self._metered(talk, writer) if self._model is not None else await self._heard(talk, writer)
+            turn = await self._metered(writer) if self._model is not None else await self._heard(writer)
         except asyncio.CancelledError:
             if is_cancelled():
                 with suppress(BenchFlowError):
                     await see_through(self._give_up())
             raise
         finally:
-            await talk.close()
+            await session.close()
         if self._is_interrupted and turn.failure is None:
             raise TurnInterruptedError("the engine stopped the agent, and the rollout was not cancelled")
         return turn
 
-    async def _heard(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
+    async def _heard(self, writer: NodeWriter) -> TurnResult:
         """Return the turn as its agent reports it."""
         try:
-            return await self._result(talk, await self._listen(talk, writer), writer)
+            return await self._result(await self._prompted(writer), writer)
         except Unanswered as waiting:
             return self._turn("paused", question=self._shown(waiting.question))
         except AgentError as error:
-            await talk.kill()
+            await self._session.end()
             failure = self._rollout.redacted(failure_of(error))
             writer.add([{"type": "agent_error", "category": failure.category, "message": failure.message}])
             return self._turn("error").model_copy(update={"failure": failure})
 
-    async def _metered(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> TurnResult:
+    async def _metered(self, writer: NodeWriter) -> TurnResult:
         """Return the turn with what the gateway saw of it: tokens used, and whether it was over."""
         assert self._model is not None
         before, calls = await self._model.begin_turn(self._work.step)
-        async with self._model.watched(calls, lambda: talk.cancel(self._work.step.index)):
-            turn = await self._heard(talk, writer)
+        async with self._model.watched(calls, lambda: self._session.cancel(self._work.step.index)):
+            turn = await self._heard(writer)
         if turn.question is not None:
             return turn
         quiet, status, usage = await self._model.end_turn(before)
@@ -155,8 +160,9 @@ class AgentTurn:
         failure = self._rollout.redacted(failure_of(error))
         return failure, {"message": failure.message}
 
-    async def _listen(self, talk: AcpTalk | AcpxSession, writer: NodeWriter) -> Turn:
-        step = self._work.step
+    async def _prompted(self, writer: NodeWriter) -> StopReason:
+        """Prompt the agent, and return why the turn is over."""
+        step, session = self._work.step, self._session
         ask_blocked = self._model.blocked if self._model is not None else None
         limits = Limits(wall=step.timeout_sec, idle=step.idle_timeout_sec, ask_blocked=ask_blocked)
 
@@ -165,48 +171,60 @@ class AgentTurn:
             if writer.is_full:
                 raise AgentOutputError("the agent said more than a trajectory holds")
 
-        return await talk.turn(step.index, self._prompt, take, self._reading, limits)
+        session.on_ask_user(answering(self._rollout.spec.run.permissions, self._work.answers))
+        turn = TurnRequest(step.index, self._prompt, limits, take, writer.skip)
+        with attributed(self._rollout.record):
+            return await (session.nudge(turn) if self._work.goes_on else session.prompt(turn))
 
-    async def _result(self, talk: AcpTalk | AcpxSession, turn: Turn, writer: NodeWriter) -> TurnResult:
-        self._is_interrupted = turn.ended_by == "cancelled"
-        if turn.ended_by not in ("wall_clock", "idle"):
-            return self._turn(turn.stop_reason, inferred=True)
+    async def _result(self, stop: StopReason, writer: NodeWriter) -> TurnResult:
+        self._is_interrupted = stop.ended_by == "cancelled"
+        if stop.ended_by not in ("wall_clock", "idle"):
+            return self._turn(stop.reason, inferred=True)
         step = self._work.step
-        limit = step.timeout_sec if turn.ended_by == "wall_clock" else step.idle_timeout_sec
-        self._end = TurnEnd(turn.ended_by, limit if limit is not None else math.inf)
-        writer.add([{"type": "agent_timeout", "reason": turn.ended_by, "timeout_sec": limit}])
-        said = "did not finish in" if turn.ended_by == "wall_clock" else "said nothing for"
-        failure = failure_of(AgentTimeoutError(f"the agent {said} {limit:g} s", log_tail=await talk.log_tail()))
+        limit = step.timeout_sec if stop.ended_by == "wall_clock" else step.idle_timeout_sec
+        self._end = TurnEnd(stop.ended_by, limit if limit is not None else math.inf)
+        writer.add([{"type": "agent_timeout", "reason": stop.ended_by, "timeout_sec": limit}])
+        said = "did not finish in" if stop.ended_by == "wall_clock" else "said nothing for"
+        failure = failure_of(
+            AgentTimeoutError(f"the agent {said} {limit:g} s", log_tail=await self._session.log_tail())
+        )
         return self._turn("timeout").model_copy(update={"failure": self._rollout.redacted(failure)})
 
     def _turn(self, stop_reason: str, *, inferred: bool = False, question: Question | None = None) -> TurnResult:
+        counts = self._session.counts
         return TurnResult(
             # An agent may end a turn with any text; those of the protocol are short.
             stop_reason=self._redact(stop_reason)[:100],
-            n_tool_calls=len(self._reading.tool_calls),
-            usage=self._reading.usage,
+            n_tool_calls=len(counts.tool_calls),
+            usage=counts.usage,
             # Nothing else tells that no call of a model is under way.
             turn_end="inferred" if inferred else None,
             question=question,
         )
 
     def _shown(self, question: Question) -> Question:
-        options = [option.model_copy(update={"name": self._redact.cut(option.name)}) for option in question.options]
+        """Return a question as a workflow carries it: without secrets, and short."""
+        redact = self._redact.cut
+        options = [
+            option.model_copy(update={"name": redact(option.name)[:_LONGEST_NAME]})
+            for option in question.options[:_MOST_OPTIONS]
+        ]
         form = self._redact.within(question.form)
-        return question.model_copy(update={"text": self._redact.cut(question.text), "options": options, "form": form})
+        shown = {"text": redact(question.text)[:_LONGEST_TEXT], "options": options}
+        return question.model_copy(update=shown | {"form": form if len(str(form)) < _LONGEST_FORM else None})
 
     async def _give_up(self) -> None:
         """End a turn that nobody wants any more. Output that still comes is recorded."""
         with closing(trajectory_writer(self._rollout, self._work)) as writer:
-            talk = await HostedAgent(self._rollout).turn_driver(self._work, writer.skip)
+            assert self._work.session is not None
+            self._session = session = await HostedAgent(self._rollout).session(self._work.session)
             try:
-                talk.cancel(self._work.step.index)
+                session.cancel(self._work.step.index)
                 writer.add([{"type": "user_message", "text": self._prompt}])
-                self._reading = Reading()
                 # What a flood has left in the journal would take minutes to be heard.
                 with suppress(TimeoutError):
                     async with awake_timeout(PATIENCE.cancel + 2.0):
-                        await self._listen(talk, writer)
+                        await self._prompted(writer)
             finally:
-                await talk.close()
-                await talk.kill()
+                await session.close()
+                await session.end()

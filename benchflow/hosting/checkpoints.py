@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 
 from benchflow.checkpoints import capture, world_digests
 from benchflow.contracts.activities import CheckpointInput
@@ -19,6 +18,7 @@ from benchflow.contracts.rollback import UndoInput, Undone
 from benchflow.contracts.rollout import AgentSession, Usage, total
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import BenchFlowError
+from benchflow.hosting.agent import HostedAgent
 from benchflow.hosting.freezing import freeze, thaw
 from benchflow.hosting.host import Host
 from benchflow.hosting.hosted import Hosted
@@ -27,7 +27,7 @@ from benchflow.hosting.portable import packed
 from benchflow.hosting.session_files import keep_journals
 from benchflow.hosting.verifier_files import remove_verifiers
 from benchflow.paths import RolloutPaths
-from benchflow.planes.agent.acp.connect import session_rung
+from benchflow.planes.agent import attributed
 from benchflow.results.undoing import (
     mark_undone_calls,
     put_ended_aside,
@@ -102,8 +102,7 @@ async def _capture(rollout: Hosted, work: CheckpointInput, name: str, number: in
     sandbox, ref, branch = rollout.sandbox, work.sandbox, rollout.spec.branch
     await remove_verifiers(rollout)
     world = await rollout.world()
-    stateful = world is not None and world.manifest.is_stateful
-    state = world.manifest.state if world is not None else None
+    state = rollout.manifest.state if rollout.manifest is not None else None
     # Model calls are held from before the capture on, so that the session holds nothing that no copy knows of.
     session = await _session(rollout, work)
     digests = None
@@ -115,9 +114,9 @@ async def _capture(rollout: Hosted, work: CheckpointInput, name: str, number: in
         f"{name}.{number}",
         sandbox,
         rollout.provider,
-        world if stateful else None,
+        world if state is not None else None,
         paths=state.paths if state is not None else (),
-        counters=lambda: _counters(rollout, work.session),
+        counters=lambda: _positions(rollout, work.session),
     )
     return Checkpoint(
         id=name,
@@ -141,30 +140,32 @@ async def _capture(rollout: Hosted, work: CheckpointInput, name: str, number: in
     )
 
 
-async def _counters(rollout: Hosted, session: AgentSession | None) -> Mapping[str, int | str]:
-    """Return the lengths of the agent's journals."""
-    if session is None:
+async def _positions(rollout: Hosted, held: AgentSession | None) -> Mapping[str, int | str]:
+    """Return what changes whenever the agent says something or is told something."""
+    if held is None:
         return {}
-    directory = rollout.sessions / session.directory
-    return {f"the agent's journal {name!r}": _size(directory / name) for name in ("in", "out")}
+    session = await HostedAgent(rollout).session(held)
+    try:
+        return session.positions()
+    finally:
+        await session.close()
 
 
 async def _session(rollout: Hosted, work: CheckpointInput) -> SessionLayer | None:
-    session = work.session
-    if session is None:
+    held = work.session
+    if held is None:
         return None
-    rung = session_rung(rollout.record, session, rollout.min_resume_mode)
-    said = await asyncio.to_thread(_size, rollout.sessions / session.directory / "out")
-    model = rollout.gateway_model(session)
-    requests = await model.requests() if model is not None else 0
-    return SessionLayer(session=session, rung=rung, said_bytes=said, requests=requests, begun=work.begun)
-
-
-def _size(file: Path) -> int:
+    agent = HostedAgent(rollout)
+    session = await agent.session(held)
     try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return 0
+        with attributed(rollout.record):
+            # It travels in the workflow's history.
+            captured = rollout.redact.within(await session.capture())
+    finally:
+        await session.close()
+    model = rollout.gateway_model(held)
+    requests = await model.requests() if model is not None else 0
+    return SessionLayer(session=held, rung=agent.rung(held), requests=requests, begun=work.begun, captured=captured)
 
 
 # --- undoing --------------------------------------------------------------------------------------------------

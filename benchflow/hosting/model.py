@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from benchflow.contracts.gateway import (
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rollout import ModelAccess, Step, Usage
 from benchflow.contracts.sandbox import Mount, Sandbox
+from benchflow.contracts.session import Intervals
 from benchflow.errors import (
     AgentError,
     BenchFlowError,
@@ -38,10 +39,8 @@ from benchflow.gateway.endpoint_errors import endpoint_error
 from benchflow.gateway.turn_calls import TurnCalls, TurnEnd
 from benchflow.hosting.parent_calls import ParentCalls
 from benchflow.paths import RolloutPaths, StatePaths
-from benchflow.planes.agent.acp.limits import Intervals
-from benchflow.planes.agent.acp.notes import Notes
+from benchflow.planes.agent.notes import Notes
 from benchflow.planes.agent.settings import credential_names, endpoint_of
-from benchflow.planes.agent.toolbox import RELAY, Toolbox
 from benchflow.planes.sandbox.background import start_once
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.store import storage_errors
@@ -67,15 +66,15 @@ _LOOKS_PER_READ = 10
 _TOKEN = "gateway"
 
 
-def access_of(spec: RolloutSpec, record: AgentRecord, *, mounted: bool) -> ModelAccess:
-    """Return how the rollout's agent reaches its model. mounted: whether its sandbox mounts directories of this host.
+def access_of(spec: RolloutSpec, record: AgentRecord, *, has_socket: bool) -> ModelAccess:
+    """Return how the rollout's agent reaches its model. has_socket: whether the gateway's socket is where it runs.
 
     Raises `UnsupportedFeatureError` where something is asked for that only the gateway can do.
     """
     if not record.takes_model or not record.endpoints:
         return "none"
     logs_in_itself = any(name.startswith("~/") for name in spec.agent.credentials)
-    if mounted and not logs_in_itself:
+    if has_socket and not logs_in_itself:
         return "gateway"
     for key in ("limits", "sampling", "replay"):
         if getattr(spec.run, key) not in (None, type(getattr(spec.run, key))()):
@@ -86,6 +85,11 @@ def access_of(spec: RolloutSpec, record: AgentRecord, *, mounted: bool) -> Model
                 remedy="give it a key instead of a login, or leave it away",
             )
     return "direct"
+
+
+async def run_relay(sandbox: Sandbox, program: Sequence[str]) -> None:
+    """Run the relay by which a sandbox's processes reach the gateway, unless it runs."""
+    await start_once(sandbox, RELAY_KEY, [*program, str(RELAY_PORT), f"{RELAY_MOUNT}/{SOCKET_NAME}"])
 
 
 def gateway_mount(state: StatePaths) -> Mount:
@@ -156,16 +160,19 @@ class RolloutModel:
 
         return GatewayClient(self._state)
 
-    async def open(self, sandbox: Sandbox, runtime: Toolbox) -> None:
-        """Have the gateway take the rollout on, and its sandbox reach it."""
+    async def open(self) -> None:
+        """Have the gateway take the rollout on."""
         from benchflow.gateway.process import ensure_gateway
 
         self._notes.make()
         await ensure_gateway(self._state)
         await self._register()
         await self._client().release(self._spec.id)
-        command = [*runtime.program(RELAY), str(RELAY_PORT), f"{RELAY_MOUNT}/{SOCKET_NAME}"]
-        await start_once(sandbox, RELAY_KEY, command)
+
+    @property
+    def socket(self) -> Path:
+        """Unix socket of the gateway for agents."""
+        return self._state.gateway.public / SOCKET_NAME
 
     async def _register(self) -> None:
         spec, endpoint = self._spec, self._endpoint

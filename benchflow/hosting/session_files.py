@@ -8,23 +8,17 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from benchflow.archive_reader import CHUNK
 from benchflow.confined import ConfinedDirectory
-from benchflow.errors import ACPError, UnsafePathError
-from benchflow.planes.agent.acp.notes import SessionFiles
-from benchflow.planes.agent.acp.wire import Wire
+from benchflow.errors import UnsafePathError
+from benchflow.planes.agent.journals import copy_journals
+from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.sandbox import trees
 from benchflow.secrets import Redactor
 from benchflow.store import storage_errors
 
-MAX_KEPT_BYTES = 256 * 1024 * 1024
-"""Bytes of one raw journal that are kept with the results."""
-
-_JOURNALS = {"in": "in.jsonl", "out": "out.jsonl", "err": "err.log", "exit": "exit.json"}
-
 
 def keep_journals(sessions: Path, episode: str, target: Path, redact: Redactor) -> list[str]:
-    """Copy the stdio journals of a rollout's agents to `target`, in place of what is there.
+    """Copy the journals of a rollout's agents to `target`, in place of what is there.
 
     Args:
         sessions: Directory of the sandbox's sessions.
@@ -35,36 +29,13 @@ def keep_journals(sessions: Path, episode: str, target: Path, redact: Redactor) 
     Returns:
         What was left out, as warnings.
     """
-    files = SessionFiles.below(sessions)
-    names = sorted(str(record.parent.relative_to(files.notes)) for record in files.notes.glob(f"{episode}*/**/in"))
     with storage_errors(target):
         # What came out of the sandbox may have a directory of this name.
         trees.remove(target)
         target.mkdir(parents=True)
         with ConfinedDirectory(target) as results:
-            warnings = [note for name in names for note in _keep_journals(Wire(files.of(name)), name, results)]
+            warnings = copy_journals(SessionFiles.below(sessions), episode, results)
     redact.clean_below(target)
-    return warnings
-
-
-def _keep_journals(wire: Wire, name: str, results: ConfinedDirectory) -> list[str]:
-    # Of a session of several processes, each has a directory of its own.
-    results.make_directories(name)
-    warnings = []
-    for journal, kept in _JOURNALS.items():
-        try:
-            source = wire.open_journal(journal)
-            if source is None:
-                continue
-            with source, results.replacing(f"{name}/{kept}") as copy:
-                left = MAX_KEPT_BYTES
-                while piece := source.read(min(left, CHUNK)):
-                    copy.write(piece)
-                    left -= len(piece)
-                if source.read(1):
-                    warnings.append(f"of {kept} of session {name} the first {MAX_KEPT_BYTES} bytes were kept")
-        except ACPError as error:
-            warnings.append(f"{kept} of session {name} could not be kept: {error.message}")
     return warnings
 
 

@@ -21,18 +21,18 @@ from benchflow.errors import (
 )
 from benchflow.hosting.agent import HostedAgent
 from benchflow.hosting.agent_memory import keep_step_memory
-from benchflow.hosting.agent_turn import AgentTurn, trajectory_writer
+from benchflow.hosting.agent_turn import SessionTurn, trajectory_writer
 from benchflow.hosting.freezing import thaw
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.interruption import is_cancelled
+from benchflow.hosting.oracle import run_oracle
 from benchflow.hosting.out_of_memory import TurnMemory, explaining_losses
 from benchflow.hosting.readiness import check_health, run_step_setup
 from benchflow.hosting.replays import compared
 from benchflow.hosting.verifier_files import remove_verifiers
 from benchflow.hosting.world import watch_world
 from benchflow.planes.agent.account import AGENT_USER, prepare_account
-from benchflow.planes.agent.acp.bounds import outgrown
-from benchflow.planes.agent.oracle import run_oracle
+from benchflow.planes.agent.bounds import outgrown
 from benchflow.planes.reward.hardening import keep_baseline, read_baseline, take_baseline
 from benchflow.planes.reward.verify import config_of
 from benchflow.planes.sandbox.cancellation import see_through
@@ -60,9 +60,9 @@ class HostedTurn:
         await thaw(sandbox, rollout.paths.root)
         with closing(trajectory_writer(rollout, work)) as writer:
             memory = TurnMemory(rollout, work, writer)
-            driver = await HostedAgent(rollout).turn_driver(work, writer.skip) if work.session else None
+            session = await HostedAgent(rollout).session(work.session) if work.session is not None else None
             started = await (
-                driver.was_begun(self._step.index) if driver is not None else sandbox.was_started(self._key)
+                session.was_begun(self._step.index) if session is not None else sandbox.was_started(self._key)
             )
             if not started:
                 await self._prepare()
@@ -70,7 +70,9 @@ class HostedTurn:
                 await memory.begin()
             prompt = prompt_of(rollout.task, self._step)
             writer.add([{"type": "user_message", "text": prompt}])
-            acting = AgentTurn(rollout, work, prompt).take(driver, writer) if driver is not None else self._act(writer)
+            acting = (
+                SessionTurn(rollout, work, prompt).take(session, writer) if session is not None else self._act(writer)
+            )
             try:
                 async with explaining_losses(sandbox):
                     turn = await self._watched(acting, memory)

@@ -25,15 +25,12 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _FEW = 6
 """Digits of a value's hash in its name: enough to see a change, too few to tell which of all guesses was right."""
 
-OURS = ("oracle", "none")
-"""Protocols of what the engine does itself: there is no process that could be given anything."""
-
 
 def for_all(config: JobConfig) -> list[AgentSpec]:
     """The agents of a request, with what it says for all of them put in where they say nothing else."""
     agents = []
     for agent in config.agents:
-        if record_for(agent).protocol in OURS:
+        if record_for(agent).is_engine:
             agents.append(agent)
             continue
         common = {"base_url": agent.base_url or config.base_url, "effort": agent.effort or config.effort}
@@ -48,11 +45,14 @@ def prepare_agent(spec: AgentSpec, *, salt: str, cluster: bool) -> tuple[AgentSp
     on this host. Raises `ConfigError` for what this agent cannot be given.
     """
     record = record_for(spec)
-    if record.protocol in OURS:
+    if record.is_engine:
         for key in ("model", "base_url", "effort", "env"):
             if getattr(spec, key):
                 raise ConfigError(f"agent {record.name!r} uses no {key}", key=key, remedy="leave it away")
         return AgentSpec(name=record.name), {}
+    if record.protocol == "python" and spec.model is None and spec.base_url is None:
+        # Code that calls no model needs no key.
+        record = record.model_copy(update={"endpoints": (), "model": None})
     _check_endpoint(spec, record)
     env, values = _by_name(spec.env, salt, cluster)
     env |= {name: f"${{{name}}}" for name in record.required_env if name not in env}
@@ -151,9 +151,10 @@ def require_reachable(task: Task, agent: AgentSpec, *, mounted: bool) -> None:
 
     mounted: whether the sandbox mounts directories of its host, and so has the gateway's socket.
     """
+    record = agent.record
     if mounted and not any(name.startswith("~/") for name in agent.credentials):
         return
-    if task.sandbox.network_mode == "no-network" and agent.record is not None and agent.record.takes_model:
+    if task.sandbox.network_mode == "no-network" and record is not None and record.takes_model and record.runs_inside:
         raise UnsupportedFeatureError(
             f"the task's sandbox has no network, and agent {agent.name!r} reaches its model over one",
             file=f"{task.name}/{task.config_file}",

@@ -6,20 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchflow.branching.checks import check
-from benchflow.contracts.checkpoint import RUNGS, Rung
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import AgentSpec
+from benchflow.contracts.resuming import RUNGS, Rung
 from benchflow.contracts.sandbox import Capabilities
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, UnprovenStateError, UnsupportedFeatureError
-from benchflow.jobs.agents import OURS
 from benchflow.jobs.worlds import World, image_digest
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.child import check_child
 from benchflow.planes.agent.registry import record_for
 from benchflow.planes.environment.proofs import read_proofs, reason_unproven
 from benchflow.planes.environment.verifier_urls import urls_of_verifier
-from benchflow.planes.sandbox.processes import probe_processes, process_refusal
 
 
 def check_branch(
@@ -59,8 +57,6 @@ def check_branch(
             remedy="leave out `branch`, or `replay`",
         )
     for agent in agents:
-        if branch.min_session_rung == "process" and record_for(agent).protocol not in OURS:
-            raise process_refusal(agent.name, probe_processes())
         for number, child in enumerate(branch.children):
             check_child(agent, child, f"branch.children[{number}]")
     for task in tasks:
@@ -99,13 +95,18 @@ def unproven_worlds(
                 f"hold no state in memory: {reason}",
                 file=str(world.source),
                 key="environment.state.observe",
-                remedy=f"prove it: bench env check {world.source} --task {path}",
+                remedy=f"prove it: bench env check {world.source} --task {path}"
+                if world.code is None
+                else "have the class capture and restore its state",
             )
         found[task.name] = reason
     return found
 
 
 def _unproven(world: World, path: Path, task: Task) -> str | None:
+    if world.code is not None:
+        # The state of one that has any is compared in each copy, when it is made.
+        return None if world.manifest.is_stateful else "it declares no state (is_stateful = False)"
     declared = world.manifest.state.observe if world.manifest.state is not None else ()
     urls = declared or urls_of_verifier(world.manifest, task, path)
     proofs = read_proofs(StatePaths.default(), world.ref(None).digest)
@@ -119,7 +120,7 @@ def _rungs(agent: AgentSpec, *, mounted: bool) -> tuple[Rung, ...]:
     mounted: whether its sandbox mounts directories of this host, without which the gateway is not reached.
     """
     record = record_for(agent)
-    if record.protocol in OURS:
+    if record.is_engine:
         return RUNGS
     logs_in = any(name.startswith("~/") for name in agent.credentials)
     # One without a model does the same again by itself; else there must be a record to answer from.

@@ -17,9 +17,10 @@ import pytest_asyncio
 from support.docker_churn import churn, spec_of, stop_in_a_capture, turn
 from support.embedded import chance_of_this_run
 
+from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.docker.captures import FORK, PART, SNAPSHOT, short_of
-from benchflow.planes.sandbox.docker.provider import DockerProvider
-from benchflow.planes.sandbox.docker.sandbox import DockerSandbox
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.sandbox import DrivenSandbox
 from benchflow.testing.waiting import until
 
 pytestmark = [pytest.mark.docker, pytest.mark.long]
@@ -46,8 +47,8 @@ def name(stack: str) -> str:
 
 
 @pytest_asyncio.fixture
-async def sandbox(state_root: Path, stack: str, name: str, base_image: str) -> AsyncIterator[DockerSandbox]:
-    provider = DockerProvider()
+async def sandbox(state_root: Path, stack: str, name: str, base_image: str) -> AsyncIterator[DrivenSandbox]:
+    provider = DrivenProvider(DockerDriver())
     yield await provider.start(spec_of(name, stack, base_image), host_id="host", queue="queue")
     for owned in await provider.owned(stack):
         await provider.remove(owned.name)
@@ -79,7 +80,7 @@ def left(daemon: Any, stack: str) -> list[str]:
 
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.soak)])
 async def test_kills_at_any_moment_leave_nothing(
-    sandbox: DockerSandbox, stack: str, name: str, children: ForkServerContext, daemon: Any, kills: int
+    sandbox: DrivenSandbox, stack: str, name: str, children: ForkServerContext, daemon: Any, kills: int
 ) -> None:
     chance = chance_of_this_run()
     await sandbox.write_file("/kept", "x")
@@ -91,17 +92,17 @@ async def test_kills_at_any_moment_leave_nothing(
         assert child.exitcode is None, "the child ended by itself"
         child.kill()
         child.join()
-        fresh = DockerProvider()
+        fresh = DrivenProvider(DockerDriver())
         again = await fresh.attach(sandbox.ref)
         async with asyncio.timeout(120):
             assert (await again.exec(["cat", "/kept"])).stdout == "x"
         await fresh.close()
-    fresh = DockerProvider()
+    fresh = DrivenProvider(DockerDriver())
     await turn(fresh, sandbox.ref)
     await _removed(fresh, daemon, stack)
 
 
-async def _removed(provider: DockerProvider, daemon: Any, stack: str) -> None:
+async def _removed(provider: DrivenProvider, daemon: Any, stack: str) -> None:
     """Reap as workers do, from time to time, until nothing is left."""
 
     async def nothing() -> bool:
@@ -120,7 +121,7 @@ async def _removed(provider: DockerProvider, daemon: Any, stack: str) -> None:
 
 @pytest.mark.parametrize("found_by", ["attach", "owned", "start", "remove"])
 async def test_a_sandbox_left_paused_goes_on(
-    sandbox: DockerSandbox,
+    sandbox: DrivenSandbox,
     stack: str,
     name: str,
     children: ForkServerContext,
@@ -133,7 +134,7 @@ async def test_a_sandbox_left_paused_goes_on(
     child = children.Process(target=stop_in_a_capture, args=(_environment(), sandbox.ref, saying), daemon=True)
     child.start()
     container = await asyncio.to_thread(hearing.recv)
-    fresh = DockerProvider()
+    fresh = DrivenProvider(DockerDriver())
     # It is not taken for forgotten while somebody is at work.
     await fresh.owned(stack)
     assert _is_paused(daemon, container)
@@ -150,10 +151,10 @@ async def test_a_sandbox_left_paused_goes_on(
         await fresh.remove(name)
     if found_by != "remove":
         assert not _is_paused(daemon, container)
-        before = len(await sandbox.read_file("/root/lines"))
+        before = len(await sandbox.read_bytes("/root/lines"))
 
         async def more() -> bool:
-            return len(await sandbox.read_file("/root/lines")) > before
+            return len(await sandbox.read_bytes("/root/lines")) > before
 
         await until(more)
     await _removed(fresh, daemon, stack)

@@ -21,9 +21,10 @@ from support.local_world import LocalWorld, free_subnet
 
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import SandboxLostError
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
 from benchflow.planes.sandbox.local.cgroups import END_SEC
+from benchflow.planes.sandbox.local.driver import LocalDriver
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
-from benchflow.planes.sandbox.local.provider import LocalProvider
 from benchflow.planes.sandbox.local.store.store import Store
 from benchflow.testing.waiting import until
 
@@ -51,7 +52,7 @@ def children() -> ForkServerContext:
 @pytest.mark.parametrize("kills", [20, pytest.param(400, marks=pytest.mark.soak)])
 async def test_kills_at_any_moment_leave_nothing(world: LocalWorld, children: ForkServerContext, kills: int) -> None:
     chance = chance_of_this_run()
-    provider = LocalProvider()
+    provider = DrivenProvider(LocalDriver())
     # Undisturbed, it goes well.
     await live(provider, NAMES[0])
     await provider.close()
@@ -86,7 +87,7 @@ async def _kill_around(world: LocalWorld, child: ForkServerProcess, chance: rand
 
 async def test_what_no_record_explains_is_removed(world: LocalWorld) -> None:
     """As crashes leave it between two steps: a record without its content, and what has no record any more."""
-    provider = LocalProvider()
+    provider = DrivenProvider(LocalDriver())
     for name in ("unnamed", "unknown"):
         await provider.start(spec_of(name), host_id="host", queue="queue")
     await provider.close()
@@ -102,7 +103,7 @@ async def test_what_no_record_explains_is_removed(world: LocalWorld) -> None:
 
 @pytest.mark.parametrize("found_by", ["attach", "owned", "start", "remove"])
 async def test_a_sandbox_left_frozen_goes_on(world: LocalWorld, children: ForkServerContext, found_by: str) -> None:
-    provider = LocalProvider()
+    provider = DrivenProvider(LocalDriver())
     sandbox = await provider.start(spec_of("frozen"), host_id="host", queue="queue")
     await sandbox.exec(["sh", "-c", "(while :; do echo x >> /root/lines; sleep 0.01; done) >/dev/null 2>&1 &"])
     hearing, saying = children.Pipe()
@@ -116,7 +117,7 @@ async def test_a_sandbox_left_frozen_goes_on(world: LocalWorld, children: ForkSe
     child.kill()
     child.join()
     assert world.is_frozen("frozen")
-    fresh = LocalProvider()
+    fresh = DrivenProvider(LocalDriver())
     if found_by == "attach":
         await fresh.attach(sandbox.ref)
     elif found_by == "owned":
@@ -128,10 +129,10 @@ async def test_a_sandbox_left_frozen_goes_on(world: LocalWorld, children: ForkSe
     await fresh.close()
     assert not world.is_frozen("frozen")
     if found_by != "remove":
-        before = len(await sandbox.read_file("/root/lines"))
+        before = len(await sandbox.read_bytes("/root/lines"))
 
         async def more() -> bool:
-            return len(await sandbox.read_file("/root/lines")) > before
+            return len(await sandbox.read_bytes("/root/lines")) > before
 
         await until(more)
     await provider.close()
@@ -141,7 +142,7 @@ async def test_a_sandbox_left_frozen_goes_on(world: LocalWorld, children: ForkSe
 
 async def test_processes_are_killed_at_once_while_others_tidy_up(world: LocalWorld) -> None:
     """Who tidies up thaws what was forgotten; had it thawed what is about to be killed, that would wait in vain."""
-    provider, other = LocalProvider(), LocalProvider()
+    provider, other = DrivenProvider(LocalDriver()), DrivenProvider(LocalDriver())
     sandbox = await provider.start(spec_of("busy"), host_id="host", queue="queue")
 
     async def tidy() -> None:
@@ -162,7 +163,7 @@ async def test_processes_are_killed_at_once_while_others_tidy_up(world: LocalWor
 
 
 async def test_a_reboot_leaves_only_what_is_reaped(world: LocalWorld) -> None:
-    provider = LocalProvider()
+    provider = DrivenProvider(LocalDriver())
     sandboxes = [await provider.start(spec_of(name), host_id="host", queue="queue") for name in NAMES]
     kept = await sandboxes[0].snapshot(KEPT.format(NAMES[0]))
     turn = asyncio.create_task(sandboxes[0].exec_once("turn", ["sleep", "600"]))
@@ -172,7 +173,7 @@ async def test_a_reboot_leaves_only_what_is_reaped(world: LocalWorld) -> None:
     await asyncio.wait([turn])
     await provider.close()
     await world.reboot()
-    fresh = LocalProvider()
+    fresh = DrivenProvider(LocalDriver())
     for sandbox in sandboxes:
         with pytest.raises(SandboxLostError):
             await fresh.attach(sandbox.ref)
@@ -187,7 +188,7 @@ async def test_a_reboot_leaves_only_what_is_reaped(world: LocalWorld) -> None:
 
 @pytest.mark.parametrize("number", [24, pytest.param(1000, marks=pytest.mark.soak)])
 async def test_many_sandboxes_leak_nothing(world: LocalWorld, number: int) -> None:
-    provider = LocalProvider()
+    provider = DrivenProvider(LocalDriver())
 
     async def live_on(count: int, modes: tuple[str, ...] = ("public", "no-network")) -> None:
         for turn in range(count):
@@ -243,7 +244,7 @@ async def _no_more_than(world: LocalWorld, before: dict[str, int]) -> None:
 
 async def _reap() -> None:
     """As a worker does when it begins, with nothing in memory, and when it ends."""
-    provider = LocalProvider()
+    provider = DrivenProvider(LocalDriver())
     for owned in await provider.owned(STACK):
         await provider.remove(owned.name)
     for name in NAMES:

@@ -6,8 +6,12 @@ what the image holds, only on the workspace.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.rollout import AgentSession
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.session import AgentPlace
 from benchflow.errors import SandboxError, SandboxSetupTimeoutError
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
@@ -35,6 +39,54 @@ done
 find "$workspace" -xdev ! -user "$uid" -exec chown -h "$uid:$gid" {} +
 chown "$uid:$gid" /logs/agent /logs/artifacts
 """
+
+
+# $1: user. Numbers and the home, from the sandbox's own tables.
+_ACCOUNT = """id -u -- "$1" && id -g -- "$1" || exit 1
+{ getent passwd "$1" 2>/dev/null || grep "^$1:" /etc/passwd; } | cut -d: -f6"""
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who an agent is in its sandbox."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+
+async def find_account(sandbox: Sandbox, user: str | int) -> Account:
+    """The numbers of a user of the sandbox. Raises `SandboxError` when there is none."""
+    if user in ("root", 0, "0"):
+        return Account("root", 0, 0, "/root")
+    answer = await sandbox.control(_ACCOUNT, str(user))
+    rows = answer.stdout.split("\n")
+    if answer.return_code != 0 or len(rows) < 3 or not (rows[0].isdigit() and rows[1].isdigit()):
+        raise SandboxError(
+            f"there is no user {user!r} in the sandbox", key="agent.user", log_tail=answer.stderr or None
+        )
+    return Account(str(user), int(rows[0]), int(rows[1]), rows[2] or "/")
+
+
+async def new_session(place: AgentPlace, index: int) -> AgentSession:
+    """Return the session of this number as it opens, for an agent that acts as its place's user in the workspace."""
+    account = await find_account(place.sandbox, place.user)
+    # What is kept under it is the rollout's own, whichever others the sandbox serves.
+    name = f"{place.sandbox.ref.episode}{index}.0"
+    return AgentSession(
+        index=index,
+        id=name,
+        directory=name,
+        user=account.name,
+        uid=account.uid,
+        gid=account.gid,
+        home=account.home,
+        cwd=place.sandbox.ref.workdir,
+        agent=place.record.name,
+        version=place.record.version,
+        model_access=place.access,
+    )
 
 
 async def prepare_account(sandbox: Sandbox, record: AgentRecord, wanted: str | int | None, timeout: float) -> str | int:

@@ -26,7 +26,7 @@ from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.base import Model
 from benchflow.errors import ACPError, AgentConnectionError, AgentExitError, AgentTimeoutError, ConfigError
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.acp.bounds import MAX_LINE
+from benchflow.planes.agent.bounds import MAX_LINE
 from benchflow.planes.agent.settings import settings_for
 from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -70,8 +70,9 @@ async def check_agent(record: AgentRecord, *, timeout: float = 90.0, paths: Stat
     `timeout` seconds without an answer, and `ACPError` for an answer that is none.
     """
     if record.protocol not in ("acp", "acpx"):
+        what = "Python code, and was imported" if record.protocol == "python" else "a part of the engine"
         raise ConfigError(
-            f"agent {record.name!r} is a part of the engine: there is nothing to check",
+            f"agent {record.name!r} is {what}: there is nothing to check",
             key="agent",
             remedy="check an agent that speaks ACP",
         )

@@ -13,7 +13,7 @@ def check_child(agent: AgentSpec, child: ChildSpec, key: str) -> None:
     """Raises `ConfigError` for what would be ignored, or cannot be. agent: its parent's; key: of the child."""
     record = record_for(agent)
     for name in ("prompt", "model", "seed"):
-        if getattr(child, name) is not None and record.protocol in ("oracle", "none"):
+        if getattr(child, name) is not None and record.is_engine:
             raise ConfigError(f"agent {agent.name!r} uses no {name}", key=f"{key}.{name}", remedy="leave it away")
     if child.model is None:
         return

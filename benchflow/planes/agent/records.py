@@ -6,7 +6,8 @@ Whatever is wrong becomes a `ConfigError` that names the file, the key and the r
 from __future__ import annotations
 
 import difflib
-import importlib
+import inspect
+import re
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -14,8 +15,13 @@ from pydantic_core import ErrorDetails
 
 from benchflow.contracts import agent as contract
 from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.session import Agent
 from benchflow.errors import BenchFlowError, ConfigError
 from benchflow.foreign_text import load_toml
+from benchflow.user_code import import_anew
+
+_CHAT = {"api": "openai-chat", "providers": ["openai"], "credentials": ["OPENAI_API_KEY"]}
+"""The endpoint of agents that are code of the worker's own."""
 
 _TABLES: dict[str, tuple[type[BaseModel], ...]] = {
     "install": (contract.NodeInstall, contract.PythonInstall),
@@ -39,35 +45,58 @@ def parse_record(text: str, source: str) -> AgentRecord:
     return _record(table | {"source": source}, source)
 
 
-def load_record(path: str) -> AgentRecord:
-    """The agent at `module:attribute`: a record, a table of one, or what makes one when called.
+def load_record(path: str, root: str = "", *, name: str | None = None) -> AgentRecord:
+    """The agent at `module:attribute`: a record, a table of one, what makes one when called, or code that is an agent.
 
-    A class or object may have a method `agent_record()`; without it, it is called with no arguments.
+    A class or object may have a method `agent_record()`; without it, it is called with no arguments. An `async`
+    function and a subclass of `Agent` are agents themselves.
+
+    Args:
+        path: `module:attribute`.
+        root: Directory in which the module is looked for after the installed ones; empty for none.
+        name: What code is called that has no name of its own.
     """
     module, _, attribute = path.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
         raise ConfigError(
             f"{path!r} is not an import path", key="agent", remedy="write package.module:Class or package.module:name"
         )
-    try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"cannot be imported: {error}",
-            file=path,
-            key="agent",
-            remedy="install its package into the environment of `bench`, or mend the path",
-        ) from error
+    found: Any = import_anew(path, root, key="agent")
+    if inspect.iscoroutinefunction(found) or (isinstance(found, type) and issubclass(found, Agent)):
+        return _python_record(found, path, root, name)
     try:
         return _made(found, path)
     except BenchFlowError:
         raise
     except Exception as error:
         raise ConfigError(
-            f"gives no agent: {type(error).__name__}: {error}", file=path, key="agent", remedy="mend the object"
+            f"gives no agent: {type(error).__name__}: {error}",
+            file=path,
+            key="agent",
+            remedy="mend the object; a function that is an agent begins with `async def`",
         ) from error
+
+
+def _python_record(found: Any, path: str, root: str, name: str | None) -> AgentRecord:
+    """The record of code that is an agent. It may have an attribute `name`."""
+    own = getattr(found, "name", None)
+    plain = re.sub(r"[^a-z0-9._-]+", ".", path.lower())[-64:].lstrip("._-")
+    return _record(
+        {
+            "name": own if isinstance(own, str) else name or plain,
+            "description": (inspect.getdoc(found) or "").partition("\n")[0],
+            "protocol": "python",
+            "code": path,
+            "code_root": root,
+            "runs_inside": getattr(found, "runs_inside", False),
+            # Functions go on with their memory.
+            "session": {"rung": getattr(found, "resume_mode", "load")},
+            "endpoints": [_CHAT],
+            "model": {"by": "env"},
+            "source": path,
+        },
+        path,
+    )
 
 
 def _made(found: Any, path: str) -> AgentRecord:
@@ -83,7 +112,7 @@ def _made(found: Any, path: str) -> AgentRecord:
         f"gives {type(found).__name__}, which is no agent",
         file=path,
         key="agent",
-        remedy="give a benchflow.contracts.agent.AgentRecord, or a table with its fields",
+        remedy="give a benchflow.contracts.agent.AgentRecord, a table with its fields, or an `async` function",
     )
 
 

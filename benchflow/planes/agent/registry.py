@@ -1,12 +1,13 @@
 """The registry of agents: one TOML file an agent, ours and the user's own, and objects of the user's packages.
 
 Where an agent comes from, the first that has the name counts:
-1. `module:attribute`, an import path: an `AgentRecord`, or something that gives one (`agent_record()`, or a call);
+1. `module:attribute`, an import path: code that is an agent, an `AgentRecord`, or something that gives one
+   (`agent_record()`, or a call);
 2. `*.toml` in the directories of `$BENCHFLOW_AGENTS_DIR` (separated as in PATH), then in `~/.config/benchflow/agents`;
 3. entry points of the group `benchflow.agents`, which give what an import path gives;
 4. the files in this package.
-Whatever is not ours speaks ACP, and a name of the engine's own (`oracle`, `nop`, `acpx`) cannot be taken over. Before
-any of these names `acpx/` puts acpx.
+Whatever is not ours speaks ACP or is Python code, and a name of the engine's own (`oracle`, `nop`, `acpx`) cannot be
+taken over. Before any of these names `acpx/` puts acpx.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ def all_agents() -> dict[str, AgentRecord]:
 
 def _require_guest(record: AgentRecord) -> AgentRecord:
     """The record, if somebody who is not the engine may declare it."""
-    if record.protocol != "acp":
+    if record.protocol not in ("acp", "python"):
         raise ConfigError(
             f"{record.protocol!r} is what the engine does itself",
             file=record.source,
             key="protocol",
-            remedy='an agent of your own speaks the Agent Client Protocol: protocol = "acp"',
+            remedy='an agent of your own speaks the Agent Client Protocol (protocol = "acp") or is code (python)',
         )
     ours = _ours().get(record.name)
     if ours is not None and ours.protocol != "acp":
@@ -80,7 +81,7 @@ def find_agent(name: str) -> AgentRecord:
 def _find(name: str, prefix: str) -> AgentRecord:
     """prefix: what the user has written before the name."""
     if ":" in name:
-        return _require_guest(load_record(name))
+        return _require_guest(load_record(name, str(Path.cwd())))
     agents = all_agents()
     if name in agents:
         return agents[name]
@@ -139,13 +140,14 @@ def _read(file: Path) -> str:
 
 
 def _installed() -> Iterator[AgentRecord]:
-    yield from _distinct(_require_guest(load_record(target)) for target in _declared(_installations()))
+    declared = _declared(_installations())
+    yield from _distinct(_require_guest(load_record(target, name=name)) for name, target in declared)
 
 
 @functools.lru_cache(maxsize=1)
-def _declared(_: tuple[tuple[str, int], ...]) -> list[str]:
-    """What all installed packages declare. Reading that takes longer than all else of an agent's record."""
-    return [point.value for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
+def _declared(_: tuple[tuple[str, int], ...]) -> list[tuple[str, str]]:
+    """Names and objects that all installed packages declare. Reading that takes longer than all else of a record."""
+    return sorted((point.name, point.value) for point in entry_points(group=GROUP))
 
 
 def _installations() -> tuple[tuple[str, int], ...]:

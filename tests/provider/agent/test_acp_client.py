@@ -19,8 +19,8 @@ from benchflow.planes.agent.acp.client import (
     TERMINALS,
     Client,
 )
-from benchflow.planes.agent.acp.notes import Message
-from benchflow.planes.agent.acp.session import METHOD_NOT_FOUND, Refused
+from benchflow.planes.agent.acp.dialogue import METHOD_NOT_FOUND, Refused
+from benchflow.planes.agent.notes import Message
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, awake, nap
 
 USER = "nobody"
@@ -103,12 +103,12 @@ class Served(Fixtures):
                 assert refused.code in (INVALID_PARAMS, NOT_FOUND)
             refused = await refusal(client, "fs/write_text_file", path=path, content="mine")
             assert refused.code == INVALID_PARAMS
-        assert await sandbox.read_file(secret) == await sandbox.read_file(f"{work}/shut") == b"secret"
+        assert await sandbox.read_bytes(secret) == await sandbox.read_bytes(f"{work}/shut") == b"secret"
 
     async def test_links_lead_where_they_lead_the_user(self, sandbox: Sandbox, client: Client, work: str) -> None:
         await sandbox.control('mkdir -p "$1/x/y" && ln -s x/y "$1/link" && chown -R "$2" "$1"', work, USER)
         await ask(client, "fs/write_text_file", path=f"{work}/link/../here", content="beside y")
-        assert await sandbox.read_file(f"{work}/x/here") == b"beside y"
+        assert await sandbox.read_bytes(f"{work}/x/here") == b"beside y"
         assert await ask(client, "fs/read_text_file", path=f"{work}/link/../here") == {"content": "beside y"}
 
     async def test_nothing_is_left_where_content_was_laid_down(
@@ -195,7 +195,7 @@ class Served(Fixtures):
         output = await ask(second, "terminal/output", **terminal)
         await second.aclose()
         assert (output["output"], output["truncated"]) == ("9\ndone\n", True)
-        assert await sandbox.read_file(f"{work}/count") == b"ran\n"
+        assert await sandbox.read_bytes(f"{work}/count") == b"ran\n"
 
     async def test_a_request_that_is_served_twice_runs_its_command_once(
         self, sandbox: Sandbox, client: Client, work: str
@@ -206,7 +206,7 @@ class Served(Fixtures):
             created = await one.serve(request, "terminal/create", {"command": "echo ran >>count"})
             await ask(one, "terminal/wait_for_exit", **created)
         await second.aclose()
-        assert await sandbox.read_file(f"{work}/count") == b"ran\n"
+        assert await sandbox.read_bytes(f"{work}/count") == b"ran\n"
 
     async def test_ids_that_look_alike_are_different_terminals(self, client: Client) -> None:
         mark = secrets.token_hex(4)
@@ -224,7 +224,7 @@ class Served(Fixtures):
 
 @pytest.mark.local
 class TestLocally(Served):
-    provider_path = "benchflow.planes.sandbox.local.provider:LocalProvider"
+    provider_path = "benchflow.planes.sandbox.local.driver:LocalDriver"
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -235,7 +235,7 @@ class TestLocally(Served):
 @pytest.mark.docker
 @pytest.mark.long
 class TestInDocker(Served):
-    provider_path = "benchflow.planes.sandbox.docker:DockerProvider"
+    provider_path = "benchflow.planes.sandbox.docker:DockerDriver"
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -24,11 +24,12 @@ from support.acp_room import (
     room_in,
 )
 
+from benchflow.contracts.session import Limits
 from benchflow.errors import AgentExitError, DaemonUnavailableError, StoreError
 from benchflow.planes.agent.acp.client import Client
-from benchflow.planes.agent.acp.limits import Limits, Patience
-from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
+from benchflow.planes.agent.limits import Patience
+from benchflow.planes.agent.notes import Message
 from benchflow.planes.agent.toolbox import Toolbox
 from benchflow.testing.sandbox_conformance.fixtures import awake, nap
 from benchflow.testing.waiting import until
@@ -295,7 +296,7 @@ async def test_an_agents_request_is_served_again_after_an_outage_and_its_command
     again = DemoSession(room, room.session(), agent.id)
     assert (await again.prompt()).stop_reason == "end_turn"
     assert (await room.recorded())[0]["exit"] == {"exitCode": 0, "signal": None}
-    assert await room.sandbox.read_file(f"{CWD}/count") == b"ran\n"
+    assert await room.sandbox.read_bytes(f"{CWD}/count") == b"ran\n"
     answers = [message["id"] for message in await room.received() if "method" not in message]
     assert len(answers) == len(set(answers))
 
@@ -330,6 +331,6 @@ async def test_an_agent_is_started_once(room: Room) -> None:
     agent = await room.open({"say": "here"})
     again = await room.open()
     assert again.id == agent.id
-    received = (await room.sandbox.read_file(LOG)).decode().splitlines()
+    received = (await room.sandbox.read_bytes(LOG)).decode().splitlines()
     assert len({json.loads(line)["pid"] for line in received}) == 1
     assert [json.loads(json.loads(line)["line"])["method"] for line in received] == ["initialize", "session/new"]

@@ -14,14 +14,15 @@ import pytest_asyncio
 from support.acp_room import CWD, KINDS, SELDOM_IN_DOCKER, USER
 from support.acpx_room import HOME, AcpxRoom, acpx_room_in, acpx_worker, small_record
 
+from benchflow.contracts.session import Limits
 from benchflow.errors import ACPError, AgentExitError
 from benchflow.paths import StatePaths
+from benchflow.planes.agent.acp.dialogue import Turn
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import Limits, Patience
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
-from benchflow.planes.agent.acp.session import Turn
 from benchflow.planes.agent.acpx import Choices, choices_of
 from benchflow.planes.agent.acpx.session import AGENT_LOG
+from benchflow.planes.agent.limits import Patience
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.settings import settings_for
 from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
@@ -313,7 +314,7 @@ async def test_opencode_behind_acpx_works_with_a_scripted_model(
             second = await room.turn(1, prompt="What did you do?", choices=choices_of(record, settings.model, None))
             await (await room.session()).kill()
         assert (first.stop_reason, second.stop_reason) == ("end_turn", "end_turn")
-        assert await room.sandbox.read_file(f"{CWD}/hello.txt") == b"Hello\n"
+        assert await room.sandbox.read_bytes(f"{CWD}/hello.txt") == b"Hello\n"
         assert "".join(room.texts()) == "I will.Done.As I said."
         assert [line["title"] for line in room.of("tool_call")] != []
         assert {call.body["model"] for call in model.main_calls} == {"scripted"}

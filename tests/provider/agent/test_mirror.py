@@ -25,13 +25,14 @@ from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.errors import SandboxLostError
 from benchflow.planes.agent.acp.client import Client
+from benchflow.planes.agent.acp.dialogue import Dialogue
 from benchflow.planes.agent.acp.mirror import Mirror
-from benchflow.planes.agent.acp.notes import Message, SessionFiles
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
-from benchflow.planes.agent.acp.session import Session
 from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.notes import Message, SessionFiles
 from benchflow.planes.agent.toolbox import PUMP, Toolbox, image_with_toolboxes
-from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.docker import DockerDriver
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
 from benchflow.testing.waiting import until
 
 docker_only = pytest.mark.docker
@@ -89,8 +90,8 @@ async def elsewhere(state: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 @pytest_asyncio.fixture
-async def provider(elsewhere: Forwarder) -> AsyncIterator[DockerProvider]:
-    made = DockerProvider()
+async def provider(elsewhere: Forwarder) -> AsyncIterator[DrivenProvider]:
+    made = DrivenProvider(DockerDriver())
     yield made
     await made.close()
 
@@ -108,7 +109,7 @@ def built() -> Iterator[dict[str, ImageRef]]:
 
 @pytest_asyncio.fixture
 async def plain(
-    provider: DockerProvider, base_image: str, built: dict[str, ImageRef], tmp_path_factory: pytest.TempPathFactory
+    provider: DrivenProvider, base_image: str, built: dict[str, ImageRef], tmp_path_factory: pytest.TempPathFactory
 ) -> ImageRef:
     """An image with a directory and an entrypoint of its own."""
     if "plain" not in built:
@@ -119,7 +120,7 @@ async def plain(
 
 
 @pytest_asyncio.fixture
-async def image(provider: DockerProvider, runtime: Toolbox, plain: ImageRef, built: dict[str, ImageRef]) -> ImageRef:
+async def image(provider: DrivenProvider, runtime: Toolbox, plain: ImageRef, built: dict[str, ImageRef]) -> ImageRef:
     """The same with the runtime in it."""
     if "image" not in built:
         built["image"] = await image_with_toolboxes(provider, plain, [runtime])
@@ -127,7 +128,7 @@ async def image(provider: DockerProvider, runtime: Toolbox, plain: ImageRef, bui
 
 
 @pytest_asyncio.fixture
-async def room(provider: DockerProvider, image: ImageRef, runtime: Toolbox, tmp_path: Path) -> AsyncIterator[Room]:
+async def room(provider: DrivenProvider, image: ImageRef, runtime: Toolbox, tmp_path: Path) -> AsyncIterator[Room]:
     stack = uuid.uuid4().hex
     wire = Wire(SessionFiles.below(tmp_path / "agent"))
     wire.make()
@@ -147,7 +148,7 @@ async def room(provider: DockerProvider, image: ImageRef, runtime: Toolbox, tmp_
 
 
 async def there(room: Room, name: str) -> bytes:
-    return await room.sandbox.read_file(f"{RUN_DIRECTORY}/{name}")
+    return await room.sandbox.read_bytes(f"{RUN_DIRECTORY}/{name}")
 
 
 def here(room: Room, name: str) -> bytes:
@@ -164,7 +165,7 @@ def mirror_of(room: Room) -> Mirror:
 @pytest.mark.long
 @docker_only
 async def test_a_daemon_elsewhere_mounts_nothing_and_its_image_has_the_toolboxes(
-    provider: DockerProvider, image: ImageRef, room: Room, runtime: Toolbox
+    provider: DrivenProvider, image: ImageRef, room: Room, runtime: Toolbox
 ) -> None:
     assert not provider.capabilities().mounts
     ran = await room.sandbox.exec([*runtime.program("node"), "--version"], user=USER)
@@ -175,7 +176,7 @@ async def test_a_daemon_elsewhere_mounts_nothing_and_its_image_has_the_toolboxes
 
 @docker_only
 async def test_an_image_with_toolboxes_is_built_once_and_keeps_what_it_was(
-    provider: DockerProvider, plain: ImageRef, image: ImageRef, runtime: Toolbox
+    provider: DrivenProvider, plain: ImageRef, image: ImageRef, runtime: Toolbox
 ) -> None:
     assert await image_with_toolboxes(provider, plain, [runtime]) == image
     assert image.reference != plain.reference
@@ -184,7 +185,7 @@ async def test_an_image_with_toolboxes_is_built_once_and_keeps_what_it_was(
 
 async def test_without_toolboxes_an_image_is_what_it_was(state: Path) -> None:
     image = ImageRef(reference="some:image")
-    assert await image_with_toolboxes(DockerProvider(), image, []) == image
+    assert await image_with_toolboxes(DrivenProvider(DockerDriver()), image, []) == image
 
 
 # --- a turn ----------------------------------------------------------------------------------------------
@@ -234,7 +235,7 @@ async def test_what_breaks_is_taken_up_again(room: Room, elsewhere: Forwarder, t
 
 
 @docker_only
-async def test_who_waits_hears_that_the_sandbox_is_gone(room: Room, provider: DockerProvider) -> None:
+async def test_who_waits_hears_that_the_sandbox_is_gone(room: Room, provider: DrivenProvider) -> None:
     async with mirror_of(room) as mirror:
         agent = await room.open({"say": "first"}, {"wait_for": "go"})
         turn = asyncio.create_task(mirror.during(agent.prompt()))
@@ -336,10 +337,10 @@ async def worker(room: Room, session: str) -> AsyncIterator[asyncio.subprocess.P
 
 
 async def _work(job: dict[str, Any]) -> None:
-    provider = DockerProvider()
+    provider = DrivenProvider(DockerDriver())
     sandbox = await provider.attach(SandboxRef.model_validate(job["ref"]))
     room = Room(sandbox, Wire(SessionFiles.below(Path(job["files"]))), ())
-    session = Session(room.wire, Client(sandbox, user=USER, cwd=CWD))
+    session = Dialogue(room.wire, Client(sandbox, user=USER, cwd=CWD))
     lines: list[Message] = []
     async with mirror_of(room) as mirror:
         turn = await mirror.during(take_turn(session, "prompt-0", job["session"], lines.extend, PATIENT, room.process))

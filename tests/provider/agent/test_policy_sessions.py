@@ -17,7 +17,8 @@ from support.acp_room import CWD, PATIENT, SELDOM_IN_DOCKER, USER, room_in, take
 from support.policy_process import GOAL, PATIENCE, Message, Refused, Start, asleep, run_tool, running, told, use
 
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.acp.process import RUN_DIRECTORY, find_account
+from benchflow.planes.agent.account import find_account
+from benchflow.planes.agent.acp.process import RUN_DIRECTORY
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.settings import settings_for
 from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_toolbox
@@ -227,7 +228,7 @@ async def test_it_reaches_a_goal_in_a_sandbox(
         lines: list[Message] = []
         turn = await take_turn(session, "prompt-0", str(new["sessionId"]), lines.extend, PATIENT, room.process)
         assert turn.stop_reason == "end_turn", lines
-        assert await room.sandbox.read_file(f"{CWD}/sub/out.txt") == b"3\n"
+        assert await room.sandbox.read_bytes(f"{CWD}/sub/out.txt") == b"3\n"
         assert turn.reading.usage is not None and turn.reading.usage.input_tokens == 600
         assert [line["text"] for line in lines if line["type"] == "agent_message"] == ["Looking.", "It is done."]
         assert [line["status"] for line in lines if line["type"] == "tool_call_update"] == ["completed"] * 3

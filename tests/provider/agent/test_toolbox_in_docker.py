@@ -20,7 +20,8 @@ from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import AGENT_UID
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox, require_runs_in
-from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.docker import DockerDriver
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
 
 pytestmark = pytest.mark.docker
 
@@ -29,14 +30,14 @@ Build = Callable[[str], Awaitable[ImageRef]]
 
 
 @pytest_asyncio.fixture
-async def provider(state: Path) -> AsyncIterator[DockerProvider]:
-    made = DockerProvider()
+async def provider(state: Path) -> AsyncIterator[DrivenProvider]:
+    made = DrivenProvider(DockerDriver())
     yield made
     await made.close()
 
 
 @pytest_asyncio.fixture
-async def build(provider: DockerProvider, tmp_path: Path) -> AsyncIterator[Build]:
+async def build(provider: DrivenProvider, tmp_path: Path) -> AsyncIterator[Build]:
     """Builds an image of a Dockerfile, which is gone afterwards."""
     made: list[ImageRef] = []
 
@@ -50,7 +51,7 @@ async def build(provider: DockerProvider, tmp_path: Path) -> AsyncIterator[Build
 
 
 @pytest_asyncio.fixture
-async def start(provider: DockerProvider, base_image: str, build: Build) -> AsyncIterator[Start]:
+async def start(provider: DrivenProvider, base_image: str, build: Build) -> AsyncIterator[Start]:
     stack = uuid.uuid4().hex
 
     async def begin(*toolboxes: Toolbox, image: ImageRef | None = None) -> Sandbox:
@@ -132,8 +133,8 @@ async def test_a_real_agent_initializes_in_an_image_without_its_runtime(
     ran = await sandbox.exec(
         ["sh", "-c", script, "sh", *argv], user=AGENT_UID, cwd="/tmp", env={"HOME": "/tmp/home"}, timeout=300
     )
-    assert ran.return_code == 0, (await sandbox.read_file("/tmp/err"))[-2000:]
-    lines = (await sandbox.read_file("/tmp/out")).splitlines()
+    assert ran.return_code == 0, (await sandbox.read_bytes("/tmp/err"))[-2000:]
+    lines = (await sandbox.read_bytes("/tmp/out")).splitlines()
     (answer,) = [message for message in map(json.loads, lines) if message.get("id") == 0]
     assert answer["result"]["agentInfo"]["version"] == record.version
 

@@ -14,18 +14,20 @@ from support.musl_image import musl_image
 from support.small_agents import node_agent, python_agent
 
 from benchflow.contracts.agent import AgentRecord
-from benchflow.contracts.images import ImageRef
+from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import AgentInstallError, SandboxStartError, UnsupportedFeatureError
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.acp.notes import SessionFiles
-from benchflow.planes.agent.acp.process import find_account, run_mount
+from benchflow.planes.agent.account import find_account
+from benchflow.planes.agent.acp.process import run_mount
 from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime, ensure_toolbox, libc_of, require_runs_in
 from benchflow.planes.agent.toolbox.musl import MUSL_NODE_VERSION
-from benchflow.planes.sandbox.docker import DockerProvider
-from benchflow.planes.sandbox.local.provider import LocalProvider
+from benchflow.planes.sandbox.docker import DockerDriver
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.local.driver import LocalDriver
 
 pytestmark = [pytest.mark.docker, pytest.mark.long]
 
@@ -42,8 +44,8 @@ def stack() -> str:
 
 
 @pytest_asyncio.fixture
-async def provider(state: Path, stack: str) -> AsyncIterator[DockerProvider]:
-    made = DockerProvider()
+async def provider(request: pytest.FixtureRequest, state: Path, stack: str) -> AsyncIterator[DrivenProvider]:
+    made = DrivenProvider(getattr(request, "param", DockerDriver)())
     yield made
     for owned in await made.owned(stack):
         await made.remove(owned.name)
@@ -51,7 +53,7 @@ async def provider(state: Path, stack: str) -> AsyncIterator[DockerProvider]:
     await made.close()
 
 
-async def start(provider: DockerProvider, stack: str, image: ImageRef, wire: Wire, *toolboxes: Toolbox) -> Room:
+async def start(provider: DrivenProvider, stack: str, image: ImageRef, wire: Wire, *toolboxes: Toolbox) -> Room:
     spec = SandboxSpec(
         name=f"benchflow-test-{uuid.uuid4().hex[:12]}",
         image=image,
@@ -75,18 +77,18 @@ def wire(tmp_path: Path) -> Wire:
 
 
 async def test_an_image_is_asked_once(
-    provider: DockerProvider, base_image: str, tmp_path: Path, stack: str, monkeypatch: pytest.MonkeyPatch
+    provider: DrivenProvider, base_image: str, tmp_path: Path, stack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image, paths, labels = ImageRef(reference=base_image), StatePaths(tmp_path), {"benchflow.stack": stack}
     assert await libc_of(provider, image, paths, labels=labels) == "glibc"
     assert await provider.owned(stack) == []
     # Where nothing can be started the answer is what was kept.
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
-    assert await libc_of(DockerProvider(), image, paths, labels=labels) == "glibc"
+    assert await libc_of(DrivenProvider(DockerDriver()), image, paths, labels=labels) == "glibc"
 
 
 async def test_an_image_that_does_not_start_leaves_nothing(
-    provider: DockerProvider, tmp_path: Path, stack: str
+    provider: DrivenProvider, tmp_path: Path, stack: str
 ) -> None:
     with pytest.raises(SandboxStartError):
         await libc_of(provider, ImageRef(reference="not:here"), StatePaths(tmp_path), labels={"benchflow.stack": stack})
@@ -94,17 +96,12 @@ async def test_an_image_that_does_not_start_leaves_nothing(
     assert not (tmp_path / "toolboxes" / "libc.json").exists()
 
 
-async def test_where_the_image_is_the_host_nothing_is_started(tmp_path: Path) -> None:
-    paths = StatePaths(tmp_path)
-    assert await libc_of(LocalProvider(), ImageRef(reference="host"), paths, labels={}) == "glibc"
-    assert not paths.toolboxes.exists()
-
-
 # --- what runs there -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("provider", [DockerDriver, pytest.param(LocalDriver, marks=pytest.mark.local)], indirect=True)
 async def test_an_image_with_musl_is_known_and_what_is_built_for_it_runs(
-    provider: DockerProvider,
+    provider: DrivenProvider,
     alpine: ImageRef,
     kept: StatePaths,
     python_toolbox: Toolbox,
@@ -112,13 +109,14 @@ async def test_an_image_with_musl_is_known_and_what_is_built_for_it_runs(
     stack: str,
     tmp_path: Path,
 ) -> None:
-    assert await libc_of(provider, alpine, StatePaths(tmp_path), labels={"benchflow.stack": stack}) == "musl"
+    image = await provider.build(ImageConfig(image=alpine.reference))
+    assert await libc_of(provider, image, StatePaths(tmp_path), labels={"benchflow.stack": stack}) == "musl"
     runtime = await ensure_runtime(kept, "musl")
     node = await ensure_toolbox(node_agent(), kept, "musl")
     python = await ensure_toolbox(python_agent(), kept, "musl")
     # The one for Python brings its own libc, and is the same for all images.
     assert node is not None and python is not None and python.root == python_toolbox.root
-    room = await start(provider, stack, alpine, wire, runtime, node, python)
+    room = await start(provider, stack, image, wire, runtime, node, python)
     for argv, says in (
         ([*runtime.program("node"), "--version"], f"v{MUSL_NODE_VERSION}"),
         ([*node.argv(node_agent()), "1.2.3", "-i"], "1.2.4"),
@@ -131,7 +129,7 @@ async def test_an_image_with_musl_is_known_and_what_is_built_for_it_runs(
 
 
 async def test_a_toolbox_for_glibc_is_refused_by_name(
-    provider: DockerProvider, alpine: ImageRef, runtime: Toolbox, wire: Wire, stack: str
+    provider: DrivenProvider, alpine: ImageRef, runtime: Toolbox, wire: Wire, stack: str
 ) -> None:
     room = await start(provider, stack, alpine, wire, runtime)
     with pytest.raises(UnsupportedFeatureError, match="glibc"):
@@ -156,7 +154,7 @@ def version_with_musl(record: AgentRecord) -> AgentRecord:
 @pytest.mark.agents
 @pytest.mark.parametrize("name", ["opencode", "codex", "claude", "gemini", "pi", "openhands"])
 async def test_a_real_agent_initializes_through_the_pump(
-    provider: DockerProvider, alpine: ImageRef, kept: StatePaths, wire: Wire, stack: str, name: str
+    provider: DrivenProvider, alpine: ImageRef, kept: StatePaths, wire: Wire, stack: str, name: str
 ) -> None:
     record = version_with_musl(find_agent(name))
     runtime, toolbox = await ensure_runtime(kept, "musl"), await ensure_toolbox(record, kept, "musl")

@@ -14,8 +14,8 @@ import pytest
 from support.link_swaps import Outside, swapping, try_often
 
 from benchflow.errors import ACPError, UnsafePathError
-from benchflow.planes.agent.acp.notes import SessionFiles
 from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.sandbox.archives import unpack
 
 TRIES = [200, pytest.param(10_000, marks=pytest.mark.long)]

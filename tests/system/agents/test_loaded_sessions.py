@@ -92,7 +92,7 @@ async def parent_in(worlds: Worlds) -> World:
     """A world in which a turn is over."""
     parent = await worlds.first()
     await parent.open()
-    assert (await parent.turn(0, "Please note pear")).stop_reason == "end_turn"
+    assert (await parent.turn(0, "Please note pear")).reason == "end_turn"
     return parent
 
 
@@ -131,7 +131,7 @@ async def check_copy(worlds: Worlds, method: str) -> None:
     assert parent.session is not None
     assert (loaded.id, loaded.home, loaded.cwd) == (parent.session.id, parent.session.home, parent.session.cwd)
     for world, word in ((child, "quince"), (parent, "medlar")):
-        assert (await world.turn(1, f"Please note {word}")).stop_reason == "end_turn"
+        assert (await world.turn(1, f"Please note {word}")).reason == "end_turn"
     # Codex warns of a model that it does not know.
     said = [re.sub(r"Warning:.*\s*", "", world.texts()) for world in (child, parent)]
     assert said == ["I note quince.quince is noted.", "I note pear.pear is noted.I note medlar.medlar is noted."]
@@ -186,7 +186,7 @@ async def test_a_session_that_is_not_the_parents_any_more_is_told_by_its_first_c
     child = await worlds.copy(parent, "child")
     await child.sandbox.control("sed -i 's/pear is noted/plum is noted/' /home/agent/.policy/sessions/*.json")
     await child.open(parent.session)
-    assert (await child.turn(1, "Please note quince")).stop_reason == "end_turn"
+    assert (await child.turn(1, "Please note quince")).reason == "end_turn"
     status = await child.status()
     assert status.prefix == "different"
     assert status.prefix_divergence is not None
@@ -203,7 +203,7 @@ async def test_what_an_agent_finds_in_its_home_is_the_rollouts_and_its_sessions_
     async def found(world: World) -> tuple[bytes, bytes, str]:
         home = world.start.account.home
         sessions = await world.sandbox.control("cat -- /home/agent/.policy/sessions/*")
-        read = world.sandbox.read_file
+        read = world.sandbox.read_bytes
         return await read(f"{home}/.policy/config.json"), await read(f"{home}/.policy/key"), sessions.stdout
 
     parent = await worlds.first()
@@ -212,7 +212,7 @@ async def test_what_an_agent_finds_in_its_home_is_the_rollouts_and_its_sessions_
     await parent.turn(0, "Please note pear")
     child = await worlds.copy(parent, "child")
     with pytest.raises(FileNotFoundError):
-        await child.sandbox.read_file("/home/agent/.policy/key")
+        await child.sandbox.read_bytes("/home/agent/.policy/key")
     told(child, "child")
     await child.open(parent.session)
     config, key, sessions = await found(child)
@@ -227,7 +227,7 @@ async def test_what_was_said_in_the_parent_is_not_heard_where_the_files_of_sessi
     worlds.mirrored = True
     parent = await parent_in(worlds)
     child = await worlds.copy(parent, "child")
-    assert b"pear is noted" in await child.sandbox.read_file("/run/benchflow/agent/0.0/out")
+    assert b"pear is noted" in await child.sandbox.read_bytes("/run/benchflow/agent/0.0/out")
     await child.open(parent.session)
     await child.turn(1, "Please note quince")
     assert child.texts() == "I note quince.quince is noted."

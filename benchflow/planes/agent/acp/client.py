@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from benchflow.contracts.ids import short_hash
-from benchflow.contracts.rollout import Answer, Permissions
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
-from benchflow.planes.agent.acp.notes import Message
-from benchflow.planes.agent.acp.questions import answer_form, choose, given_answer, question_of
-from benchflow.planes.agent.acp.session import METHOD_NOT_FOUND, Refused, Unanswered
+from benchflow.contracts.session import AskUser
+from benchflow.planes.agent.acp.dialogue import METHOD_NOT_FOUND, Refused
+from benchflow.planes.agent.acp.questions import given_answer, question_of
+from benchflow.planes.agent.answers import answering
+from benchflow.planes.agent.notes import Message
 
 INVALID_PARAMS = -32602
 NOT_FOUND = -32002
@@ -52,9 +52,7 @@ _TERMINAL = f"""{_ROOM} && echo "$3" >"$1.limit" && chmod 0644 "$1.limit" && cho
 
 
 class Client:
-    """The client of one agent. user: who the agent is in its sandbox; cwd: its session's directory. answers: those that
-    were given to what the agent asked, where it is a user's to answer.
-    """
+    """The client of one agent. user: who the agent is in its sandbox; cwd: its session's directory."""
 
     def __init__(
         self,
@@ -62,26 +60,19 @@ class Client:
         *,
         user: str | int,
         cwd: str,
-        permissions: Permissions = "auto",
-        answers: Sequence[Answer] = (),
+        answer: AskUser | None = None,
     ) -> None:
         self._sandbox = sandbox
         self._user = user
         self._cwd = cwd
-        self._permissions = permissions
-        self._answers = {answer.question: answer for answer in answers}
+        self.answer = answer or answering("auto")
+        """Answers what the agent asks its user."""
         self._terminals: dict[str, asyncio.Task[SandboxExecResult]] = {}
 
     # --- questions -----------------------------------------------------------------------------------
 
     async def ask(self, question: str, method: str, params: Message) -> Message:
-        if self._permissions == "ask":
-            if question not in self._answers:
-                raise Unanswered(question_of(question, method, params))
-            return given_answer(method, self._answers[question])
-        if method == "session/request_permission":
-            return {"outcome": choose(params.get("options") or [], self._permissions)}
-        return answer_form(params, self._permissions)
+        return given_answer(method, await self.answer(question_of(question, method, params)))
 
     # --- files and terminals -------------------------------------------------------------------------
 

@@ -17,18 +17,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchflow.contracts.agent import AgentRecord
-from benchflow.contracts.checkpoint import Rung, is_enough
+from benchflow.contracts.resuming import Rung, is_enough
 from benchflow.contracts.rollout import AgentSession
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.session import Limits
 from benchflow.contracts.task import McpServer
 from benchflow.errors import AgentExitError, AgentTimeoutError, SessionNotLoadedError, UnsupportedFeatureError
+from benchflow.planes.agent.account import Account
 from benchflow.planes.agent.acp.client import Client
-from benchflow.planes.agent.acp.limits import PATIENCE, Limits, Patience
+from benchflow.planes.agent.acp.dialogue import Dialogue
 from benchflow.planes.agent.acp.mirror import Mirror
-from benchflow.planes.agent.acp.notes import SessionFiles
-from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
-from benchflow.planes.agent.acp.session import Session
+from benchflow.planes.agent.acp.process import RUN_DIRECTORY, AgentProcess
 from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.limits import PATIENCE, Patience
+from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.settings import AgentSettings
 from benchflow.planes.sandbox.timeouts import awake_clock
 
@@ -140,7 +142,7 @@ class Connection:
             client = Client(self._sandbox, user=start.account.name, cwd=start.cwd)
             async with self.reach(name) as during, aclosing(client):
                 await process.start(start.pump, start.argv, env=start.env, cwd=start.cwd, account=start.account)
-                session = Session(wire, client, self.patience)
+                session = Dialogue(wire, client, self.patience)
                 talk = Opening(session, start, Limits(wall=within, idle=None), load)
                 opened = wire.notes.note(_OPENED, await during(talk.run()))
         account = start.account

@@ -6,6 +6,7 @@ from typing import Any, TypeGuard
 
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.rollout import Usage
+from benchflow.contracts.session import TurnCounts
 
 _TEXT = {
     "agent_message_chunk": "agent_message",
@@ -33,12 +34,8 @@ _TOOL_FIELDS = {
 }
 
 
-class Reading:
+class Reading(TurnCounts):
     """A turn as it is read. Fed the same messages it gives the same lines."""
-
-    def __init__(self) -> None:
-        self.tool_calls: set[str] = set()
-        self.usage: Usage | None = None
 
     def state(self) -> dict[str, Any]:
         """What another reading needs to go on from here."""

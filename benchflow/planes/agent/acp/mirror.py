@@ -103,7 +103,7 @@ class Mirror:
         """Copy what the agent has said by now, and how it ended if it has."""
         try:
             # First: once it is there, nothing more is said.
-            how = await self._sandbox.read_file(f"{self._inside}/exit")
+            how = await self._sandbox.read_bytes(f"{self._inside}/exit")
         except FileNotFoundError:
             how = None
         await self._stream(_REST)

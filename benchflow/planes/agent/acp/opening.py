@@ -31,11 +31,11 @@ from pydantic import BaseModel, ValidationError
 from benchflow import __version__
 from benchflow.contracts.agent import AgentRecord, Choice, texts
 from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.session import Limits
 from benchflow.contracts.task import McpServer
 from benchflow.errors import ACPError, ConfigError, SessionNotLoadedError, UnsupportedFeatureError
-from benchflow.planes.agent.acp.limits import Limits
-from benchflow.planes.agent.acp.notes import Message
-from benchflow.planes.agent.acp.session import Session
+from benchflow.planes.agent.acp.dialogue import Dialogue
+from benchflow.planes.agent.notes import Message
 
 if TYPE_CHECKING:
     from benchflow.planes.agent.acp.connect import Start
@@ -52,7 +52,7 @@ _LONGEST_NAME, _MOST_CAPABILITIES = 200, 10_000
 class Opening:
     """What is said until there is a session. load: the one to go on with; None for a new one."""
 
-    def __init__(self, session: Session, start: Start, limits: Limits, load: AgentSession | None = None) -> None:
+    def __init__(self, session: Dialogue, start: Start, limits: Limits, load: AgentSession | None = None) -> None:
         self._session = session
         self._start = start
         self._limits = limits

@@ -4,46 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from benchflow.contracts.sandbox import Mount, Sandbox
-from benchflow.errors import AgentExitError, SandboxError
-from benchflow.planes.agent.acp.notes import SessionFiles
+from benchflow.errors import AgentExitError
+from benchflow.planes.agent.account import Account
 from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.sandbox.background import held, leave, start_once
 
 T = TypeVar("T")
 
 RUN_DIRECTORY = "/run/benchflow/agent"
 """Where the pump finds the session's files in the sandbox. Root alone may enter it."""
-
-# $1: user. Numbers and the home, from the sandbox's own tables.
-_ACCOUNT = """id -u -- "$1" && id -g -- "$1" || exit 1
-{ getent passwd "$1" 2>/dev/null || grep "^$1:" /etc/passwd; } | cut -d: -f6"""
-
-
-@dataclass(frozen=True)
-class Account:
-    """Who an agent is in its sandbox."""
-
-    name: str
-    uid: int
-    gid: int
-    home: str
-
-
-async def find_account(sandbox: Sandbox, user: str | int) -> Account:
-    """The numbers of a user of the sandbox. Raises `SandboxError` when there is none."""
-    if user in ("root", 0, "0"):
-        return Account("root", 0, 0, "/root")
-    answer = await sandbox.control(_ACCOUNT, str(user))
-    rows = answer.stdout.split("\n")
-    if answer.return_code != 0 or len(rows) < 3 or not (rows[0].isdigit() and rows[1].isdigit()):
-        raise SandboxError(
-            f"there is no user {user!r} in the sandbox", key="agent.user", log_tail=answer.stderr or None
-        )
-    return Account(str(user), int(rows[0]), int(rows[1]), rows[2] or "/")
 
 
 def run_mount(files: SessionFiles) -> Mount:

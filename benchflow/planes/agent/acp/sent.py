@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from benchflow.disk_writes import write_all
-from benchflow.planes.agent.acp.notes import Message
+from benchflow.planes.agent.notes import Message
 from benchflow.store import storage_errors
 
 FILE = "in"

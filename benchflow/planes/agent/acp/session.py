@@ -1,416 +1,70 @@
-"""A session with an agent: requests that go out once, answers that are waited for, whoever waits.
-
-Of every request it is noted, before it is sent, from where in the agent's output its answer is to be looked for, and of
-a turn now and then how far it has been taken in. A worker that takes over reads from there: what it makes of it is the
-same, so that what was written already can be told from what was not.
-
-Times are of the monotonic clock, which all processes of a host share until it is started again: a step of the wall
-clock is no timeout, nor is the time for which a laptop was suspended.
-"""
+"""The contract's session over the Agent Client Protocol: a process of the sandbox, and our side of what is said."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Mapping
 
-from benchflow.contracts.failures import typed_error
-from benchflow.contracts.ids import short_hash
-from benchflow.contracts.rollout import Question
-from benchflow.errors import ACPError, AgentExitError, AgentOutputError, AgentTimeoutError, BenchFlowError
-from benchflow.planes.agent.acp.bounds import MAX_LINE, MAX_REQUESTS, MAX_SENT
+from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.session import AskUser, Session, StopReason, TurnCounts, TurnRequest
+from benchflow.planes.agent.acp.client import Client
+from benchflow.planes.agent.acp.connect import Connection
+from benchflow.planes.agent.acp.dialogue import Dialogue
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import PATIENCE, LimitClock, Limits, Patience, Stop, note_stop, noted_stop
-from benchflow.planes.agent.acp.notes import Message
-from benchflow.planes.agent.acp.wire import SLOW, Heard, Wire
-from benchflow.planes.sandbox.timeouts import Attendance
-
-METHOD_NOT_FOUND = -32601
-INTERNAL_ERROR = -32603
-_MAX_NOTED_CALLS = 10_000
-
-Line = dict[str, Any]
 
 
-class Host(Protocol):
-    """Who serves the agent's own requests."""
+class AcpSession(Session):
+    """A session that was opened with an agent's process."""
 
-    async def ask(self, question: str, method: str, params: Message) -> Message:
-        """Permission or elicitation: the result to answer with. Raises `Unanswered` when that takes somebody else; any
-        other exception is answered by *cancelled*. question: its id, the same whoever asks.
-        """
-        ...
+    def __init__(self, sandbox: Sandbox, connection: Connection, session: AgentSession) -> None:
+        self.counts: TurnCounts = Reading()
+        self._id = session.id
+        self._name = session.directory
+        self._connection = connection
+        self._wire = connection.wire(session.directory)
+        self._process = connection.process(session.directory)
+        self._client = Client(sandbox, user=session.user, cwd=session.cwd)
+        self._dialogue = Dialogue(self._wire, self._client, connection.patience)
 
-    async def serve(self, request: Any, method: str, params: Message) -> Message:
-        """Files and terminals. Raises `Refused`."""
-        ...
+    async def was_begun(self, turn: int) -> bool:
+        return self._wire.was_sent(_request(turn))
 
+    async def prompt(self, turn: TurnRequest) -> StopReason:
+        reading = Reading()
+        self.counts = reading
+        async with self._connection.reach(self._name) as during:
+            ended = await during(
+                self._dialogue.prompt(
+                    _request(turn.number),
+                    self._id,
+                    [{"type": "text", "text": turn.prompt}],
+                    turn.heard,
+                    turn.limits,
+                    self._process.kill,
+                    reading=reading,
+                    skip=turn.skip,
+                )
+            )
+        return StopReason(ended.stop_reason, ended.ended_by)
 
-class Refused(Exception):
-    """A request of the agent's that is answered by an error."""
+    def cancel(self, turn: int) -> None:
+        self._dialogue.cancel(_request(turn))
 
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code, self.message = code, message
+    def on_ask_user(self, answer: AskUser) -> None:
+        self._client.answer = answer
 
+    async def end(self) -> None:
+        await self._process.kill()
 
-class Unanswered(Exception):
-    """The agent waits for an answer that is not there yet. The turn is not over: prompt again when it is."""
+    def positions(self) -> Mapping[str, int | str]:
+        return {f"the agent's journal {name!r}": self._wire.size(name) for name in ("in", "out")}
 
-    def __init__(self, question: Question) -> None:
-        super().__init__(question.text)
-        self.question = question
-
-
-@dataclass
-class Turn:
-    """A turn that has ended. stop_reason as in ACP. ended_by: why it was ended by us."""
-
-    stop_reason: str
-    reading: Reading
-    ended_by: Stop | None = None
-
-
-@dataclass
-class _Exchange:
-    """One request and what is heard until its answer. lines: how many the sink was given. serving: bytes of the agent's
-    requests that are being served. failure: why one of them has no answer.
-    """
-
-    request: str
-    take: Callable[[list[Line]], None]
-    reading: Reading = field(default_factory=Reading)
-    lines: int = 0
-    answer: Message | None = None
-    served: set[asyncio.Task[None]] = field(default_factory=set)
-    serving: int = 0
-    failure: BaseException | None = None
-    answered_at: float | None = None
-    give_up_at: float | None = None
-
-    def sink(self, lines: list[Line]) -> None:
-        self.take(lines)
-        self.lines += len(lines)
-
-
-class Session:
-    """The client's side of one agent process."""
-
-    def __init__(self, wire: Wire, host: Host, patience: Patience = PATIENCE) -> None:
-        self._wire = wire
-        self._host = host
-        self.patience = patience
-
-    async def call(self, request: str, method: str, params: Message, limits: Limits, *, quiet: float = 0.0) -> Message:
-        """Send a request, unless it was, and return its result. What is heard until then, and until nothing was for
-        `quiet` seconds, is part of no turn.
-
-        Raises `ACPError`, `AgentExitError`, `AgentTimeoutError`.
-        """
-        exchange = _Exchange(request, lambda lines: None)
-        started, offset = self._begin(request, method, params)
-        ended_by = await self._listen(exchange, offset, started, limits, quiet=quiet)
-        if ended_by is not None:
-            raise AgentTimeoutError(f"the agent did not answer {method} in time", log_tail=self._wire.log_tail())
-        assert exchange.answer is not None
-        return self._result(exchange.answer, method)
-
-    async def prompt(
-        self,
-        request: str,
-        session: str,
-        prompt: list[Message],
-        sink: Callable[[list[Line]], None],
-        limits: Limits,
-        kill: Callable[[], Awaitable[None]],
-        *,
-        reading: Reading | None = None,
-        skip: Callable[[int], bool] = lambda lines: False,
-    ) -> Turn:
-        """One turn. sink: takes the lines of the trajectory, the same in the same order after a crash.
-
-        reading: what was read of it, also when it fails. skip: asked whether so many lines, counted from the first of
-        the turn, are where they belong, so that the sink need not be given them again.
-        When a limit is reached the agent is asked to stop, then killed. Raises `ACPError`, `AgentExitError`,
-        `Unanswered`.
-        """
-        exchange = _Exchange(request, sink, reading if reading is not None else Reading())
-        params = {"sessionId": session, "prompt": prompt}
-        started, offset = self._begin(request, "session/prompt", params)
-        try:
-            return await self._hear_turn(exchange, session, started, offset, limits, kill, skip)
-        except ACPError as error:
-            # What it says of its trouble may come a moment after it.
-            give_up_at = time.monotonic() + self.patience.last_log
-            while (tail := self._wire.log_tail()) is None and time.monotonic() < give_up_at:
-                await asyncio.sleep(SLOW)
-            error.log_tail = tail
-            raise
-
-    async def _hear_turn(
-        self,
-        exchange: _Exchange,
-        session: str,
-        started: float,
-        offset: int,
-        limits: Limits,
-        kill: Callable[[], Awaitable[None]],
-        skip: Callable[[int], bool],
-    ) -> Turn:
-        request = exchange.request
-        progress = self._wire.notes.noted(f"progress-{request}")
-        if progress is not None and skip(progress["lines"]):
-            offset, exchange.lines = progress["offset"], progress["lines"]
-            exchange.reading.restore(progress["reading"])
-        stop = await self._listen(exchange, offset, started, limits, quiet=self.patience.silence, session=session)
-        if exchange.answer is None or (stop and "error" in exchange.answer):
-            await kill()
-            return Turn("cancelled" if stop == "cancelled" else "timeout", exchange.reading, stop)
-        result = self._result(exchange.answer, "session/prompt")
-        exchange.reading.end(result)
-        return Turn(str(result.get("stopReason", "end_turn")), exchange.reading, stop)
-
-    def cancel(self, request: str) -> None:
-        """Have a turn end: whoever hears it asks the agent to stop, then kills it."""
-        note_stop(self._wire.notes, _stop_of(request), "cancelled")
-
-    def log_tail(self) -> str | None:
-        """The last lines of the agent's error output."""
+    async def log_tail(self) -> str | None:
         return self._wire.log_tail()
 
-    def _send_cancel(self, session: str) -> None:
-        self._wire.send({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
-
-    # --- listening -----------------------------------------------------------------------------------
-
-    def _begin(self, request: str, method: str, params: Message) -> tuple[float, int]:
-        """Send a request once. When that was, and the offset from which on its answer can come."""
-        mark = self._wire.notes.note(f"request-{request}", {"from": self._wire.position, "at": time.monotonic()})
-        self._wire.send({"jsonrpc": "2.0", "id": request, "method": method, "params": params})
-        return float(mark["at"]), int(mark["from"])
-
-    async def _listen(
-        self,
-        exchange: _Exchange,
-        offset: int,
-        started: float,
-        limits: Limits,
-        *,
-        quiet: float,
-        session: str | None = None,
-    ) -> Stop | None:
-        """Hear the agent until it has answered and then been silent for `quiet` seconds, or a limit is reached."""
-        before = self._wire.said
-        heard_at = noted_at = time.monotonic()
-        attendance = Attendance(self._wire.notes.file(f"attended-{exchange.request}"))
-        clock = LimitClock(limits, self._wire.notes, _stop_of(exchange.request))
-        stop = noted_stop(self._wire.notes, _stop_of(exchange.request))
-        ended, asked_at = self._wire.ended(), time.monotonic()
-        try:
-            async for heard in self._wire.follow(offset):
-                if exchange.failure is not None:
-                    # The agent waits for an answer: whoever takes over reads its request again.
-                    raise exchange.failure
-                now = time.monotonic()
-                if attendance.look():
-                    heard_at = now
-                is_silent = heard is None
-                if heard is not None:
-                    offset = heard.end
-                    await self._take(exchange, heard)
-                    # While other sessions run, this one holds no message: it may be a long one.
-                    del heard
-                    # While somebody was asked, the agent could not but wait.
-                    heard_at = time.monotonic()
-                    is_due = now - noted_at > self.patience.progress_every
-                    if session is not None and is_due and not exchange.served and exchange.failure is None:
-                        self._note_progress(exchange, offset)
-                        noted_at = now
-                    if offset <= before:
-                        # What was said before we came is heard to its end, whatever time it is now.
-                        continue
-                if exchange.answer is not None:
-                    exchange.answered_at = exchange.answered_at or now
-                    over_for = now - exchange.answered_at
-                    if (is_silent and now - heard_at >= quiet) or over_for > self.patience.last_words:
-                        return stop
-                    continue
-                if is_silent:
-                    if ended is not None:
-                        if stop is not None:
-                            return stop
-                        when = "before it had answered" if session is None else "during its turn"
-                        raise AgentExitError(f"the agent ended {when}: {ended}", log_tail=self._wire.log_tail())
-                    if now - asked_at >= SLOW:  # It costs more than all the rest of a look.
-                        ended, asked_at = self._wire.ended(), now
-                        # `cancel` may have been called by whoever counts what the rollout costs.
-                        stop = stop or noted_stop(self._wire.notes, _stop_of(exchange.request))
-                    if ended is not None:
-                        # Its last words may have come after we looked for them: one more look.
-                        continue
-                if exchange.served:
-                    # It waits for us.
-                    heard_at = now
-                stop = stop or await clock.reached(started, attendance, heard_at)
-                if stop is not None and (session is None or now > (exchange.give_up_at or now)):
-                    return stop
-                if stop is not None and session is not None and exchange.give_up_at is None:
-                    exchange.give_up_at = now + self.patience.cancel
-                    self._send_cancel(session)
-        except Unanswered:
-            attendance.leave()
-            raise
-        finally:
-            if exchange.answer is not None:
-                self._wire.position = offset
-            for task in exchange.served:
-                task.cancel()
-            await asyncio.gather(*exchange.served, return_exceptions=True)
-        raise AssertionError("the agent's output has no end")
-
-    def _note_progress(self, exchange: _Exchange, offset: int) -> None:
-        """Whoever takes over need not read all of the turn again. Not while we owe the agent an answer: its request
-        would not be read again. Nor with very many calls of tools, all of which would be written again and again.
-        """
-        if len(exchange.reading.tool_calls) > _MAX_NOTED_CALLS:
-            return
-        progress = {"offset": offset, "lines": exchange.lines}
-        self._wire.notes.keep(f"progress-{exchange.request}", progress | {"reading": exchange.reading.state()})
-
-    async def _take(self, exchange: _Exchange, heard: Heard) -> None:
-        message = heard.message
-        if message is None:
-            exchange.sink([self._noise(heard.raw)])
-        elif "method" in message and "id" in message:
-            await self._request(exchange, message, len(heard.raw))
-        elif message.get("method") == "session/update":
-            exchange.sink(exchange.reading.lines(_mapping(message.get("params")).get("update")))
-        elif "method" in message:
-            exchange.sink([{"type": "notification", "method": message["method"], "params": message.get("params")}])
-        elif "id" in message and ("result" in message or "error" in message):
-            if message["id"] == exchange.request:
-                exchange.answer = message
-            elif not self._wire.was_sent(message["id"]):
-                raise ACPError(
-                    f"the agent answered a request that was never made: {message['id']!r}",
-                    log_tail=self._wire.log_tail(),
-                )
-        else:
-            raise ACPError(
-                f"the agent wrote something that is not JSON-RPC: {_short(heard.raw)}", log_tail=self._wire.log_tail()
-            )
-
-    def _noise(self, raw: bytes) -> Line:
-        """A line that is no JSON: a stray log line is kept, a broken message ends the turn."""
-        if raw.lstrip()[:1] in (b"{", b"["):
-            raise self._error(f"the agent wrote a broken message: {_short(raw)}")
-        try:
-            return {"type": "noise", "text": raw.decode()}
-        except UnicodeDecodeError as error:
-            raise ACPError(
-                f"the agent wrote what is not UTF-8: {_short(raw)}", log_tail=self._wire.log_tail()
-            ) from error
-
-    # --- the agent's own requests --------------------------------------------------------------------
-
-    async def _request(self, exchange: _Exchange, message: Message, size: int) -> None:
-        """Answer a request of the agent's. size: bytes of its line."""
-        if self._wire.sent.size > MAX_SENT:
-            raise AgentOutputError(f"the agent asked for more than {MAX_SENT} bytes", log_tail=self._wire.log_tail())
-        method, params = str(message["method"]), _mapping(message.get("params"))
-        if method in ("session/request_permission", "elicitation/create"):
-            await self._ask(exchange, message["id"], method, params)
-            return
-        exchange.sink([{"type": "client_request", "method": method, "params": _shown(params)}])
-        if self._wire.answer_to(message["id"]) is not None:
-            return
-        if len(exchange.served) >= MAX_REQUESTS or exchange.serving + size > MAX_LINE:
-            refusal = {"code": INTERNAL_ERROR, "message": "too many requests at once: wait for some of the answers"}
-            self._wire.send({"jsonrpc": "2.0", "id": message["id"], "error": refusal})
-            return
-
-        def end(task: asyncio.Task[None]) -> None:
-            exchange.served.discard(task)
-            exchange.serving -= size
-            if not task.cancelled():
-                exchange.failure = exchange.failure or task.exception()
-
-        exchange.serving += size
-        task = asyncio.ensure_future(self._serve(message["id"], method, params))
-        exchange.served.add(task)
-        task.add_done_callback(end)
-
-    async def _ask(self, exchange: _Exchange, request: Any, method: str, params: Message) -> None:
-        """Permission and elicitation are answered one after the other, and both sides of it are on record."""
-        kind = "permission_request" if method == "session/request_permission" else "elicitation_request"
-        exchange.sink([{"type": kind, "params": params}])
-        question = f"{exchange.request}:{request}"
-        key = short_hash(question, 16)
-        answered = self._wire.notes.noted(f"answered-{key}")
-        if answered is None:
-            result, error = await self._decide(question, method, params)
-            # Before it is sent: whoever takes over must say the same of it.
-            answered = self._wire.notes.note(f"answered-{key}", {"result": result, "error": error})
-        self._wire.send({"jsonrpc": "2.0", "id": request, "result": answered["result"]})
-        line: Line = {"type": kind.replace("request", "answer"), "result": answered["result"]}
-        exchange.sink([line | ({"error": answered["error"]} if answered["error"] else {})])
-
-    async def _decide(self, question: str, method: str, params: Message) -> tuple[Message, str | None]:
-        """What to answer, and the error of whoever should have known."""
-        try:
-            return await self._host.ask(question, method, params), None
-        except Unanswered:
-            raise
-        except Exception as problem:
-            cancelled = {"outcome": {"outcome": "cancelled"}}
-            result = cancelled if method == "session/request_permission" else {"action": "cancel"}
-            return result, f"{type(problem).__name__}: {problem}"
-
-    async def _serve(self, request: Any, method: str, params: Message) -> None:
-        """Carry out a request of the agent's and send the answer. Raises what passes: it is no answer to an agent."""
-        answer: Message = {"jsonrpc": "2.0", "id": request}
-        try:
-            answer["result"] = await self._host.serve(request, method, params)
-        except Refused as refusal:
-            answer["error"] = {"code": refusal.code, "message": refusal.message}
-        except Exception as problem:
-            error = typed_error(problem)
-            if isinstance(error, BenchFlowError) and (error.is_outage or error.retryable):
-                raise error from problem
-            answer["error"] = {"code": INTERNAL_ERROR, "message": f"{type(problem).__name__}: {problem}"}
-        with suppress(FileNotFoundError):
-            self._wire.send(answer)
-
-    def _result(self, answer: Message, method: str) -> Message:
-        if "error" in answer:
-            error = _mapping(answer["error"])
-            said = f"{error.get('message', 'no reason given')} (code {error.get('code')})"
-            details = error.get("data")
-            more = f": {_short(str(details).encode())}" if details else ""
-            raise self._error(f"the agent refused {method}: {said}{more}")
-        return _mapping(answer.get("result"))
-
-    def _error(self, said: str) -> ACPError:
-        return ACPError(said, log_tail=self._wire.log_tail())
+    async def close(self) -> None:
+        await self._client.aclose()
 
 
-def _mapping(value: Any) -> Message:
-    return value if isinstance(value, dict) else {}
-
-
-def _short(raw: bytes) -> str:
-    text = raw[:300].decode(errors="replace")
-    return text if len(raw) <= 300 else f"{text}…"
-
-
-def _shown(params: Message) -> Message:
-    """What of a request goes into the trajectory: not the content of whole files."""
-    return {key: value for key, value in params.items() if key != "content" or len(str(value)) < 10_000}
-
-
-def _stop_of(request: str) -> str:
-    """The name of the note of why a turn was ended."""
-    return f"stop-{request}"
+def _request(turn: int) -> str:
+    return f"prompt-{turn}"

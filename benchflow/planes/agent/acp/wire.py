@@ -23,9 +23,9 @@ from typing import Any, BinaryIO
 from benchflow.confined import ConfinedDirectory
 from benchflow.disk_writes import write_all
 from benchflow.errors import ACPError, AgentOutputError, UnsafePathError
-from benchflow.planes.agent.acp.bounds import MAX_LINE, MAX_OUTPUT, MAX_VALUES, has_too_many_values
-from benchflow.planes.agent.acp.notes import Message, Notes, SessionFiles
 from benchflow.planes.agent.acp.sent import SentMessages
+from benchflow.planes.agent.bounds import MAX_LINE, MAX_OUTPUT, MAX_VALUES, has_too_many_values
+from benchflow.planes.agent.notes import Message, Notes, SessionFiles
 from benchflow.store import storage_errors
 
 PIECE = 256 * 1024

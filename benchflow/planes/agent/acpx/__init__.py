@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchflow.contracts.agent import AgentRecord, Choice, NodeInstall
-from benchflow.contracts.checkpoint import is_enough
+from benchflow.contracts.resuming import is_enough
 from benchflow.errors import UnsupportedFeatureError
 
 PREFIX = "acpx/"

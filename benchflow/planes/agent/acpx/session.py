@@ -17,15 +17,26 @@ from typing import Any, Literal
 
 from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.session import (
+    AskUser,
+    Limits,
+    Line,
+    Session,
+    Stop,
+    StopReason,
+    TurnCounts,
+    TurnRequest,
+)
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError, UnsupportedFeatureError
+from benchflow.planes.agent.account import Account
+from benchflow.planes.agent.acp.dialogue import Turn
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import PATIENCE, LimitClock, Limits, Patience, Stop, note_stop, noted_stop
-from benchflow.planes.agent.acp.notes import SessionFiles
-from benchflow.planes.agent.acp.process import RUN_DIRECTORY, Account, AgentProcess
-from benchflow.planes.agent.acp.session import Line, Turn
+from benchflow.planes.agent.acp.process import RUN_DIRECTORY, AgentProcess
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.acpx import NO_CHOICES, Choices
 from benchflow.planes.agent.acpx.stream import Stream, failure_of
+from benchflow.planes.agent.limits import PATIENCE, LimitClock, Patience, note_stop, noted_stop
+from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.sandbox.timeouts import Attendance, awake_timeout
 
 OPENING_TIMEOUT = 300.0
@@ -44,7 +55,7 @@ _PLACE = 'mkdir -p "$1" && chmod 0711 /run/benchflow "${1%/*}" "$1"'
 _LOGGED = 'exec "$@" 2>>"$0"'
 
 
-class AcpxSession:
+class AcpxSession(Session):
     """One session. files: its own, of which the sandbox has what is shared at `inside`.
 
     pump: the program that holds a command's stdio; argv: acpx; inner: the agent; absolute, in the sandbox. choices:
@@ -80,6 +91,7 @@ class AcpxSession:
                 key="permissions",
                 remedy=f"use {' or '.join(_PERMISSIONS)}, or the agent without acpx",
             )
+        self.counts: TurnCounts = Reading()
         self._sandbox = sandbox
         self._session_files = files
         self._directory_name = PurePosixPath(files.name).name
@@ -119,6 +131,12 @@ class AcpxSession:
             await self._command(f"option-{number}", "set", option, value, "--session", self._name)
         return str(opened.get("acpxSessionId"))
 
+    async def prompt(self, turn: TurnRequest) -> StopReason:
+        reading = Reading()
+        self.counts = reading
+        ended = await self.turn(turn.number, turn.prompt, turn.heard, reading, turn.limits)
+        return StopReason(ended.stop_reason, ended.ended_by)
+
     async def turn(
         self, number: int, prompt: str, sink: Callable[[list[Line]], None], reading: Reading, limits: Limits
     ) -> Turn:
@@ -141,38 +159,34 @@ class AcpxSession:
             error.log_tail = await self._log_tail(wire)
             raise
         if stop is not None and stream.result is None:
-            await self.kill()
+            await self.end()
             return Turn("cancelled" if stop == "cancelled" else "timeout", reading, stop)
         if stream.result is None:
             failure = stream.failure or AgentExitError(f"acpx ended without a result: {wire.ended()}")
             failure.log_tail = await self._log_tail(wire)
             raise failure
         if stream.began_anew and self._has_turn_before(number):
-            await self.kill()
+            await self.end()
             raise AgentExitError(
                 "the agent ended between two turns, and could not load its session again",
                 log_tail=await self._log_tail(wire),
             )
         return Turn(str(stream.result.get("stopReason", "end_turn")), reading, stop)
 
-    def cancel(self, number: int) -> None:
-        """Have a turn end: whoever hears it tells acpx to cancel, then kills it."""
-        note_stop(self._wire(f"turn-{number}").notes, _STOP, "cancelled")
+    def cancel(self, turn: int) -> None:
+        note_stop(self._wire(f"turn-{turn}").notes, _STOP, "cancelled")
 
-    async def was_begun(self, number: int) -> bool:
-        """Whether the command of this turn was started."""
-        return await self._sandbox.was_started(self._key(f"turn-{number}"))
+    def on_ask_user(self, answer: AskUser) -> None:
+        """Do nothing: acpx has been told how to answer."""
 
-    async def kill(self) -> None:
-        """End all that the session has started, the agent too."""
+    async def was_begun(self, turn: int) -> bool:
+        return await self._sandbox.was_started(self._key(f"turn-{turn}"))
+
+    async def end(self) -> None:
         await end_session(self._sandbox, self._session_files)
 
     async def log_tail(self) -> str | None:
-        """The last that the agent wrote to its log."""
         return await self._log_tail(self._wire("open"))
-
-    async def close(self) -> None:
-        """Let go of the session; it goes on."""
 
     def _has_turn_before(self, number: int) -> bool:
         turns = (path.name.removeprefix("turn-") for path in self._session_files.own_notes.glob("turn-*"))

@@ -11,8 +11,8 @@ from typing import Any
 
 from benchflow.errors import ACPError, AgentExitError, BenchFlowError
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.notes import Message
 from benchflow.planes.agent.acp.wire import Heard
+from benchflow.planes.agent.notes import Message
 
 Line = dict[str, Any]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.sandbox import SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
 from benchflow.errors import ConfigError
 from benchflow.planes.agent.toolbox.manifest import Toolbox
 from benchflow.store import write_atomic

@@ -7,7 +7,8 @@ from functools import partial
 from typing import cast
 
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.sandbox import SandboxExecResult, SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import SandboxExecResult
 from benchflow.errors import SandboxError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.manifest import Libc
@@ -29,11 +30,8 @@ async def libc_of(
     """The C library of an image, kept by its reference once it is known.
 
     Asked of a sandbox that is started from it for a moment. labels: what the reaper knows its own by, should this
-    process die meanwhile. Where sandboxes are processes of this host, and its tree is their image, nothing is started:
-    toolboxes are only built on hosts with glibc. Raises `SandboxError` when the image does not start.
+    process die meanwhile. Raises `SandboxError` when the image does not start.
     """
-    if provider.capabilities().isolation == "process":
-        return "glibc"
     file, read = (paths or StatePaths.default()).toolboxes / "libc.json", partial(_libc, image)
     return cast(Libc, await image_fact(provider, image, _LOOK, file=file, read=read, labels=labels))
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from benchflow.contracts.session import Limits
 from benchflow.errors import ACPError, AgentError, AgentExitError, AgentOutputError, AgentTimeoutError
-from benchflow.planes.agent.acp import session as session_module
-from benchflow.planes.agent.acp.bounds import MAX_REQUESTS
-from benchflow.planes.agent.acp.limits import Limits, Patience
-from benchflow.planes.agent.acp.notes import Message, SessionFiles
-from benchflow.planes.agent.acp.session import Refused, Session, Turn
+from benchflow.planes.agent.acp import dialogue as dialogue_module
+from benchflow.planes.agent.acp.dialogue import Dialogue, Refused, Turn
 from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.bounds import MAX_REQUESTS
+from benchflow.planes.agent.limits import Patience
+from benchflow.planes.agent.notes import Message, SessionFiles
 from benchflow.testing.waiting import until
 
 ENDLESS = Limits(wall=None, idle=None)
@@ -85,7 +86,7 @@ async def take_turn(
     host: Host | None = None,
     kill: Callable[[], Awaitable[None]] = never,
 ) -> Turn:
-    session = Session(Wire(wire.files), host or Host(), patience)
+    session = Dialogue(Wire(wire.files), host or Host(), patience)
     return await session.prompt(request, "s-1", [{"type": "text", "text": "go"}], lines.extend, limits, kill)
 
 
@@ -163,7 +164,7 @@ async def test_an_agent_that_does_not_stop_is_killed(wire: Wire) -> None:
 async def test_a_turn_that_is_cancelled_while_it_is_heard_ends(wire: Wire) -> None:
     turn = asyncio.ensure_future(take_turn(wire, []))
     await until(lambda: wire.sent.file.exists() and sent(wire))
-    Session(Wire(wire.files), Host()).cancel("prompt-0")
+    Dialogue(Wire(wire.files), Host()).cancel("prompt-0")
     await until(lambda: len(sent(wire)) == 2)
     write(wire, over(reason="cancelled"))
     assert ((await turn).stop_reason, (await turn).ended_by) == ("cancelled", "cancelled")
@@ -172,7 +173,7 @@ async def test_a_turn_that_is_cancelled_while_it_is_heard_ends(wire: Wire) -> No
 
 async def test_a_request_that_is_not_answered_in_time_is_a_timeout(wire: Wire) -> None:
     with pytest.raises(AgentTimeoutError, match="did not answer initialize"):
-        await Session(wire, Host()).call("initialize", "initialize", {}, Limits(wall=0.0))
+        await Dialogue(wire, Host()).call("initialize", "initialize", {}, Limits(wall=0.0))
 
 
 # --- how it fails ----------------------------------------------------------------------------------------
@@ -263,7 +264,7 @@ async def test_of_very_many_requests_at_once_some_are_refused(wire: Wire) -> Non
 
 
 async def test_an_agent_that_asks_for_very_much_is_ended(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "MAX_SENT", 1000)
+    monkeypatch.setattr(dialogue_module, "MAX_SENT", 1000)
     write(wire, *(line(id=number, method="fs/read_text_file", params={}) for number in range(100)))
     host = BusyHost()
     host.let_go.set()

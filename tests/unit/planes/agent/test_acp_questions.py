@@ -7,8 +7,26 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.rollout import Answer, Permissions
-from benchflow.planes.agent.acp.notes import Message
-from benchflow.planes.agent.acp.questions import answer_form, choose, given_answer, question_of
+from benchflow.planes.agent.acp.questions import given_answer, question_of
+from benchflow.planes.agent.answers import by_policy
+from benchflow.planes.agent.notes import Message
+
+PERMISSION, FORM = "session/request_permission", "elicitation/create"
+
+
+def answered(method: str, params: Message, permissions: Permissions) -> Message:
+    """Return what an agent gets for a request by a policy."""
+    return given_answer(method, by_policy(question_of("q", method, params), permissions))
+
+
+def choose(options: list[Message], permissions: Permissions) -> Message:
+    outcome: Message = answered(PERMISSION, {"options": options}, permissions)["outcome"]
+    return outcome
+
+
+def answer_form(params: Message, permissions: Permissions) -> Message:
+    return answered(FORM, params, permissions)
+
 
 # --- permission ------------------------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import ACPError, AgentOutputError
-from benchflow.planes.agent.acp import bounds
-from benchflow.planes.agent.acp.bounds import MAX_VALUES, require_small
-from benchflow.planes.agent.acp.notes import Message, SessionFiles
+from benchflow.planes.agent import bounds
 from benchflow.planes.agent.acp.wire import PIECE, Heard, Wire
+from benchflow.planes.agent.bounds import MAX_VALUES, require_small
+from benchflow.planes.agent.notes import Message, SessionFiles
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import pytest
 
 from benchflow.contracts.agent import Choice
 from benchflow.errors import ACPError, ConfigError, UnsupportedFeatureError
+from benchflow.planes.agent.account import Account
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.notes import Message
-from benchflow.planes.agent.acp.process import Account
 from benchflow.planes.agent.acp.wire import Heard
 from benchflow.planes.agent.acpx import Choices, choices_of
 from benchflow.planes.agent.acpx.session import AcpxSession
 from benchflow.planes.agent.acpx.stream import Stream
+from benchflow.planes.agent.notes import Message
 from benchflow.planes.agent.registry import all_agents, find_agent
 
 # --- which there are -------------------------------------------------------------------------------------

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from support.moved_clock import MovedClock
 
-from benchflow.planes.agent.acp import limits as limits_module
+from benchflow.contracts.session import AskBlocked, Intervals, Limits, Stop
+from benchflow.planes.agent import limits as limits_module
+from benchflow.planes.agent.account import Account
+from benchflow.planes.agent.acp.dialogue import Dialogue, Turn
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import AskBlocked, Intervals, LimitClock, Limits, Patience, Stop, noted_stop
-from benchflow.planes.agent.acp.notes import Message, Notes, SessionFiles
-from benchflow.planes.agent.acp.process import Account
-from benchflow.planes.agent.acp.session import Session, Turn
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.acpx.session import AcpxSession
 from benchflow.planes.agent.acpx.stream import Stream
+from benchflow.planes.agent.limits import LimitClock, Patience, noted_stop
+from benchflow.planes.agent.notes import Message, Notes, SessionFiles
 from benchflow.planes.sandbox.timeouts import Attendance
 from benchflow.testing.waiting import until
 
@@ -159,7 +160,7 @@ def take_turn(wire: Wire, gateway: Gateway, lines: list[Message], **limits: floa
 
     patience = Patience(silence=0.01, cancel=0.0)
     given = Limits(**limits, ask_blocked=gateway.blocked)
-    session = Session(Wire(wire.files), NoHost(), patience)
+    session = Dialogue(Wire(wire.files), NoHost(), patience)
     return asyncio.create_task(session.prompt("prompt-0", "s-1", [], lines.extend, given, kill))
 
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.idle_sandbox import IdleSandbox
 from support.moved_clock import MovedClock
 from support.small_agents import node_agent
 
-from benchflow.contracts.job import RunConfig
 from benchflow.contracts.rollout import AgentSession
 from benchflow.contracts.sandbox import SandboxExecResult, SandboxRef
+from benchflow.contracts.session import AgentPlace, ModelRoute
 from benchflow.errors import AgentExitError, AgentTimeoutError
-from benchflow.hosting import agent as agents
+from benchflow.planes.agent.account import Account
 from benchflow.planes.agent.acp import connect
 from benchflow.planes.agent.acp.connect import Connection, Start
-from benchflow.planes.agent.acp.notes import SessionFiles
-from benchflow.planes.agent.acp.process import Account
+from benchflow.planes.agent.acpx import agent as acpx_agent
+from benchflow.planes.agent.acpx.agent import AcpxAgent
+from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.settings import AgentSettings
 from benchflow.planes.sandbox import timeouts
-from benchflow.testing.noop_sandbox import NoopSandbox
 
 ACCOUNT = Account("root", 0, 0, "/root")
 START = Start(node_agent(), AgentSettings({}, {}, (), None, ()), (), (), ACCOUNT, "/", {})
@@ -48,11 +48,11 @@ async def test_a_second_start_has_what_is_left_of_the_seconds_that_were_attended
         return session
 
     monkeypatch.setattr(Connection, "_open", start)
-    opened = await Connection(NoopSandbox(REF), SessionFiles.below(tmp_path)).open(0, START, 60.0)
+    opened = await Connection(IdleSandbox(REF), SessionFiles.below(tmp_path)).open(0, START, 60.0)
     assert (opened, limits) == (session, [60.0, 56.0, 56.0])
 
 
-class Silent(NoopSandbox):
+class Silent(IdleSandbox):
     """A sandbox in which each command runs, and says nothing."""
 
     async def exec_once(self, key: str, cmd: Sequence[str], **options: Any) -> SandboxExecResult:
@@ -74,14 +74,21 @@ class Toolbox:
 async def test_acpx_has_the_limit_of_the_setup_to_open_its_session_and_never_less_than_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: float, setup: float
 ) -> None:
-    monkeypatch.setattr(agents, "OPENING_TIMEOUT", least)
+    monkeypatch.setattr(acpx_agent, "OPENING_TIMEOUT", least)
     monkeypatch.setattr(timeouts, "LOOK_EVERY_SEC", 0.01)
     toolbox: Any = Toolbox()
-    rollout: Any = SimpleNamespace(
-        sandbox=Silent(REF),
-        session_files=SessionFiles.below(tmp_path),
-        spec=SimpleNamespace(run=RunConfig(sandbox_setup_timeout=setup)),
+    provider: Any = None
+    place = AgentPlace(
+        record=START.record,
+        provider=provider,
+        state=tmp_path,
+        directory=tmp_path,
+        access="none",
+        route=ModelRoute,
+        run_relay=provider,
+        started=Silent(REF),
+        setup_sec=setup,
     )
-    session = agents.acpx_session(rollout, START, toolbox, "session-0")
+    session = AcpxAgent(place).session_of("session-0", START, toolbox)
     with pytest.raises(AgentTimeoutError, match=r"acpx sessions ensure took longer than 0\.05 s"):
         await session.open()

@@ -6,43 +6,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from benchflow.planes.agent.acp.notes import Notes
+from benchflow.contracts.session import AskBlocked, Intervals, Limits, Stop
+from benchflow.planes.agent.notes import Notes
 from benchflow.planes.sandbox.timeouts import Attendance
 
-Stop = Literal["wall_clock", "idle", "cancelled"]
 ASK_EVERY_SEC = 1.0
 """Seconds between two times that it is asked for what a turn waits, while one of its limits seems reached."""
 
 _STOPS: tuple[Stop, ...] = ("wall_clock", "idle", "cancelled")
-
-
-Intervals = Sequence[tuple[float, float]]
-"""Begin and end of each, of this host's monotonic clock."""
-
-AskBlocked = Callable[[], Awaitable[Intervals | None]]
-"""Asks when calls of the agent's model waited for whoever passes them on; None while nobody answers, as then no call
-passes either."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Seconds a turn may take, counted from its prompt and without the time that a user took to answer, and may be
-    silent. None: no limit. ask_blocked: None where the agent's calls do not pass the engine.
-    """
-
-    wall: float | None = None
-    idle: float | None = 600.0
-    ask_blocked: AskBlocked | None = None
-
-    def reached(self, elapsed: float, silent: float) -> Stop | None:
-        """Which of them is passed."""
-        if self.wall is not None and elapsed > self.wall:
-            return "wall_clock"
-        return "idle" if self.idle is not None and silent > self.idle else None
 
 
 class LimitClock:

@@ -52,7 +52,7 @@ async def run_oracle(
     cwd = cwd or sandbox.ref.workdir
     result = await sandbox.exec_once(key, ["sh", "-c", _RUN, script], env=env, cwd=cwd, user=user, timeout=timeout)
     try:
-        output = (await sandbox.read_file(OUTPUT)).decode(errors="replace")
+        output = (await sandbox.read_bytes(OUTPUT)).decode(errors="replace")
     except FileNotFoundError:
         output = result.stdout + result.stderr
     line = {

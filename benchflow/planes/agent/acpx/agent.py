@@ -1,0 +1,87 @@
+"""Agents that acpx drives: what is the same as of those that speak the protocol to us, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.sandbox import SandboxSpec
+from benchflow.contracts.session import Agent, Session
+from benchflow.errors import UnsupportedFeatureError
+from benchflow.planes.agent.account import Account
+from benchflow.planes.agent.acp.agent import AcpAgent
+from benchflow.planes.agent.acp.connect import Start, prepare_home
+from benchflow.planes.agent.acp.process import RUN_DIRECTORY
+from benchflow.planes.agent.acpx import choices_of
+from benchflow.planes.agent.acpx.session import OPENING_TIMEOUT, AcpxSession, end_session
+from benchflow.planes.agent.notes import SessionFiles
+from benchflow.planes.agent.toolbox import Toolbox
+
+
+class AcpxAgent(AcpAgent):
+    """An agent behind acpx."""
+
+    async def prepare(self, wanted: SandboxSpec, log: Path) -> SandboxSpec:
+        if not self.place.provider.capabilities().mounts:
+            raise UnsupportedFeatureError(
+                f"agent {self.place.record.name!r} needs a sandbox that mounts directories of its host",
+                key="agent",
+                remedy="use a Docker daemon of the worker's own host, or the agent without acpx",
+            )
+        return await super().prepare(wanted, log)
+
+    async def open(self, index: int) -> AgentSession:
+        place = self.place
+        start, toolbox = await self._checked_start()
+        await prepare_home(place.sandbox, start)
+        name = f"{place.sandbox.ref.episode}{index}.0"
+        account = start.account
+        return AgentSession(
+            index=index,
+            id=await self.session_of(name, start, toolbox).open(),
+            directory=name,
+            user=account.name,
+            uid=account.uid,
+            gid=account.gid,
+            home=account.home,
+            cwd=start.cwd,
+            agent=place.record.name,
+            version=place.record.version,
+            model_access=self._setup.access,
+        )
+
+    async def restore(self, index: int, held: AgentSession, captured: Mapping[str, Any] | None) -> AgentSession:
+        return await Agent.restore(self, index, held, captured)
+
+    async def session(self, held: AgentSession) -> Session:
+        start, toolbox = await self._start(Account(held.user, held.uid, held.gid, held.home))
+        return self.session_of(held.directory, start, toolbox)
+
+    async def end(self, held: AgentSession) -> None:
+        files = SessionFiles.below(self.place.directory).of(held.directory)
+        await end_session(self.place.sandbox, files)
+
+    def session_of(self, name: str, start: Start, toolbox: Toolbox | None) -> AcpxSession:
+        # The protocol's types take their time.
+        from benchflow.planes.agent.acp.opening import acp_server
+
+        assert toolbox is not None, "acpx is always installed"
+        place = self.place
+        return AcpxSession(
+            place.sandbox,
+            SessionFiles.below(place.directory).of(name),
+            pump=start.pump,
+            argv=toolbox.program("acpx"),
+            inner=start.argv,
+            env=start.env,
+            account=start.account,
+            cwd=start.cwd,
+            permissions=place.permissions,
+            choices=choices_of(start.record, start.settings.model, start.effort),
+            offers=start.record.session.client,
+            servers=[acp_server(server) for server in start.mcp_servers],
+            inside=f"{RUN_DIRECTORY}/{name}",
+            within=max(OPENING_TIMEOUT, place.setup_sec),
+        )

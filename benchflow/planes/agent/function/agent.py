@@ -1,0 +1,233 @@
+"""A Python function as an agent: its sessions, and its turns, which another worker resumes step by step."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from benchflow.contracts.failures import error_of, failure_of
+from benchflow.contracts.rollout import AgentSession, Failure
+from benchflow.contracts.session import (
+    Agent,
+    AgentPlace,
+    AskUser,
+    ModelRoute,
+    Session,
+    Stop,
+    StopReason,
+    TurnCounts,
+    TurnRequest,
+    Unanswered,
+)
+from benchflow.errors import AgentError, AgentExitError, AgentOutputError
+from benchflow.planes.agent.account import new_session
+from benchflow.planes.agent.answers import answering
+from benchflow.planes.agent.function.steps import MEMORY, OVER, Steps, started_commands
+from benchflow.planes.agent.function.thread import Act, ActingThread
+from benchflow.planes.agent.function.turn import AgentTurn
+from benchflow.planes.agent.limits import PATIENCE, LimitClock, note_stop, noted_stop
+from benchflow.planes.agent.notes import Message, Notes, SessionFiles
+from benchflow.planes.agent.settings import endpoint_of
+from benchflow.planes.sandbox.timeouts import Attendance
+
+MAX_MEMORY = 48 * 1024
+"""Bytes of a session's memory as JSON. It travels with each checkpoint."""
+
+_LOOK_EVERY = 0.2
+_SILENT_SEC = 1.0
+"""Seconds after which a function whose turn was stopped tells nothing more of what it told before."""
+
+
+class FunctionAgent(Agent):
+    """An agent that is a function. It acts from the worker, by commands in the sandbox."""
+
+    resume_mode = "load"
+
+    def __init__(self, place: AgentPlace, act: Act) -> None:
+        super().__init__(place)
+        self._act = act
+
+    async def open(self, index: int) -> AgentSession:
+        return await self._open(index, {})
+
+    async def restore(self, index: int, held: AgentSession, captured: Mapping[str, Any] | None) -> AgentSession:
+        return await self._open(index, dict(captured or {}))
+
+    async def _open(self, index: int, memory: Message) -> AgentSession:
+        session = await new_session(self.place, index)
+        notes = self._notes(session.directory)
+        notes.make()
+        notes.note(MEMORY, memory)
+        return session
+
+    async def session(self, held: AgentSession) -> Session:
+        return FunctionSession(self.place, held, self._notes(held.directory), self._act)
+
+    def _notes(self, name: str) -> Notes:
+        return Notes(SessionFiles.below(self.place.directory).of(name).own_notes)
+
+
+class FunctionSession(Session):
+    """A session with a function: what it remembers, and what it has done."""
+
+    def __init__(self, place: AgentPlace, held: AgentSession, notes: Notes, act: Act) -> None:
+        self.counts = TurnCounts()
+        self._place = place
+        self._held = held
+        self._notes = notes
+        self._act = act
+        self._answer = answering(place.permissions)
+
+    async def was_begun(self, turn: int) -> bool:
+        return self._notes.noted(f"prompt-{turn}") is not None
+
+    def on_ask_user(self, answer: AskUser) -> None:
+        self._answer = answer
+
+    def cancel(self, turn: int) -> None:
+        note_stop(self._notes, f"stop-{turn}", "cancelled")
+
+    async def capture(self) -> dict[str, Any] | None:
+        return self._memory()
+
+    def positions(self) -> Mapping[str, int | str]:
+        return {"the agent's steps": sum(1 for _ in self._notes.directory.glob("*step-*.json"))}
+
+    async def end(self) -> None:
+        # Files of a session whose sandbox was removed are not made again.
+        if self._notes.directory.is_dir():
+            # A worker that was frozen starts nothing any more.
+            self._notes.note(OVER, {})
+            await self._kill(None)
+
+    async def _kill(self, turn: int | None) -> None:
+        """Kill the commands of a turn, or of all, with what they have left running."""
+        for name in started_commands(self._notes, turn):
+            await self._place.sandbox.kill_once(f"agent-{self._held.directory}-{name}")
+
+    # --- a turn ----------------------------------------------------------------------------------------------
+
+    async def prompt(self, turn: TurnRequest) -> StopReason:
+        number, notes = turn.number, self._notes
+        self.counts = TurnCounts()
+        if not await self.was_begun(number) and notes.noted(OVER) is not None:
+            raise AgentExitError("the agent was ended, and takes no more turns")
+        # Another process's turn began at this moment of the host's clock, too.
+        started = float(notes.note(f"prompt-{number}", {"at": time.monotonic(), "prompt": turn.prompt})["at"])
+        ended = notes.noted(f"ended-{number}")
+        if ended is not None and turn.skip(ended["lines"]):
+            self.counts.tool_calls = set(ended["tool_calls"])
+        else:
+            ended = notes.note(f"ended-{number}", await self._take(turn, started))
+        if ended["failure"] is not None:
+            raise error_of(Failure.model_validate(ended["failure"]))
+        return StopReason(ended["reason"], ended["ended_by"])
+
+    async def _take(self, turn: TurnRequest, started: float) -> Message:
+        """Take the turn, and return how it has ended. What is no end of it is raised."""
+        acting = self._acting(turn)
+        memory = copy.deepcopy(acting.memory)
+        thread = ActingThread(self._act, acting)
+        reason, failure = "end_turn", None
+        try:
+            stop = await self._watch(turn, thread, started)
+        finally:
+            thread.cancel()
+        if stop is not None:
+            await self._kill(turn.number)
+            reason = "cancelled" if stop == "cancelled" else "timeout"
+        else:
+            try:
+                reason = thread.result() or reason
+                memory = _checked(acting.memory)
+            except AgentError as error:
+                failure = failure_of(error).model_dump(mode="json")
+        return {
+            "reason": reason,
+            "ended_by": stop,
+            "failure": failure,
+            "memory": memory,
+            "lines": acting.lines,
+            "tool_calls": sorted(self.counts.tool_calls),
+        }
+
+    def _acting(self, turn: TurnRequest) -> AgentTurn:
+        return AgentTurn(
+            turn,
+            session=self._held,
+            place=self._place,
+            model=self._model(),
+            memory=self._memory(before=turn.number),
+            steps=Steps(self._notes, turn.number),
+            answer=self._answer,
+            counts=self.counts,
+        )
+
+    def _model(self) -> ModelRoute:
+        place = self._place
+        if place.access == "none":
+            return ModelRoute()
+        route = place.route()
+        return replace(route, name=endpoint_of(place.record, route.name, route.base_url)[1])
+
+    async def _watch(self, turn: TurnRequest, thread: ActingThread, started: float) -> Stop | None:
+        """Return once the function has ended (None), or why its turn is to end."""
+        note = f"stop-{turn.number}"
+        if (stop := noted_stop(self._notes, note)) is not None:
+            # It tells again what it told, up to the first step that is not recorded.
+            give_up_at = time.monotonic() + PATIENCE.cancel
+            while not await thread.ended(_LOOK_EVERY) and time.monotonic() < give_up_at:
+                if time.monotonic() - thread.turn.heard_at > _SILENT_SEC:
+                    break
+            return stop
+        attendance = Attendance(self._notes.file(f"attended-{turn.number}"))
+        clock = LimitClock(turn.limits, self._notes, note)
+        acting = thread.turn
+        try:
+            while stop is None:
+                if await thread.ended(_LOOK_EVERY):
+                    # Its next step may have been refused because of a stop that was not seen here yet.
+                    return noted_stop(self._notes, note) if thread.was_cancelled else None
+                if acting.failure is not None:
+                    await thread.ended(PATIENCE.cancel)
+                    return None
+                if attendance.look():
+                    acting.heard_at = time.monotonic()
+                stop = noted_stop(self._notes, note) or await clock.reached(started, attendance, acting.heard_at)
+        finally:
+            if isinstance(acting.failure, Unanswered):
+                attendance.leave()
+        thread.cancel()
+        await thread.ended(PATIENCE.cancel)
+        return stop
+
+    # --- its memory ------------------------------------------------------------------------------------------
+
+    def _memory(self, before: int | None = None) -> dict[str, Any]:
+        """Return what it remembers after its last turn, or after its last one before another."""
+        ended = (int(path.stem.removeprefix("ended-")) for path in self._notes.directory.glob("ended-*.json"))
+        last = max((turn for turn in ended if before is None or turn < before), default=None)
+        noted = self._notes.noted(MEMORY) if last is None else (self._notes.noted(f"ended-{last}") or {})["memory"]
+        return noted or {}
+
+
+def _checked(memory: Any) -> Message:
+    """Return an agent's memory as it will be read. Raises `AgentError`."""
+    try:
+        text = json.dumps(memory, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise AgentExitError(f"the agent's memory is no JSON: {error}", remedy="keep plain values in it") from error
+    if not isinstance(memory, dict):
+        raise AgentExitError("the agent's memory is no table", remedy="keep what it remembers under names")
+    if len(text) > MAX_MEMORY:
+        raise AgentOutputError(
+            f"the agent's memory has more than {MAX_MEMORY} bytes",
+            key="memory",
+            remedy="keep what is large in files of the sandbox",
+        )
+    content: Message = json.loads(text)
+    return content

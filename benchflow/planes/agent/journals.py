@@ -1,0 +1,70 @@
+"""Copies of what this host has of agents' sessions, for the results: stdio journals, or the steps of Python agents."""
+
+from __future__ import annotations
+
+import json
+
+from benchflow.archive_reader import CHUNK
+from benchflow.confined import ConfinedDirectory
+from benchflow.errors import ACPError
+from benchflow.planes.agent.acp.sent import FILE
+from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.function.steps import MEMORY, all_steps
+from benchflow.planes.agent.notes import Notes, SessionFiles
+
+MAX_KEPT_BYTES = 256 * 1024 * 1024
+"""Bytes of one raw journal that are kept with the results."""
+
+_JOURNALS = {"in": "in.jsonl", "out": "out.jsonl", "err": "err.log", "exit": "exit.json"}
+
+
+def copy_journals(files: SessionFiles, episode: str, results: ConfinedDirectory) -> list[str]:
+    """Copy the journals of a rollout's sessions, each into a directory of its own, and return what was left out.
+
+    Args:
+        files: Of all sessions of the sandbox.
+        episode: The rollout's namespace in the sandbox.
+        results: Where the copies go.
+    """
+    warnings: list[str] = []
+    found = {path.parent for name in (FILE, f"{MEMORY}.json") for path in files.notes.glob(f"{episode}*/**/{name}")}
+    for name in sorted(str(directory.relative_to(files.notes)) for directory in found):
+        own = files.of(name)
+        results.make_directories(name)
+        if (own.own_notes / FILE).exists():
+            warnings += _copy_stdio(Wire(own), name, results)
+        else:
+            warnings += _copy_steps(Notes(own.own_notes), name, results)
+    return warnings
+
+
+def _copy_steps(notes: Notes, name: str, results: ConfinedDirectory) -> list[str]:
+    left = MAX_KEPT_BYTES
+    with results.replacing(f"{name}/steps.jsonl") as copy:
+        for step in all_steps(notes):
+            line = json.dumps(step).encode() + b"\n"
+            left -= len(line)
+            if left < 0:
+                return [f"of steps.jsonl of session {name} the first {MAX_KEPT_BYTES} bytes were kept"]
+            copy.write(line)
+    return []
+
+
+def _copy_stdio(wire: Wire, name: str, results: ConfinedDirectory) -> list[str]:
+    # Of a session of several processes, each has a directory of its own.
+    warnings = []
+    for journal, kept in _JOURNALS.items():
+        try:
+            source = wire.open_journal(journal)
+            if source is None:
+                continue
+            with source, results.replacing(f"{name}/{kept}") as copy:
+                left = MAX_KEPT_BYTES
+                while piece := source.read(min(left, CHUNK)):
+                    copy.write(piece)
+                    left -= len(piece)
+                if source.read(1):
+                    warnings.append(f"of {kept} of session {name} the first {MAX_KEPT_BYTES} bytes were kept")
+        except ACPError as error:
+            warnings.append(f"{kept} of session {name} could not be kept: {error.message}")
+    return warnings

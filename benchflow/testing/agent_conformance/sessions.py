@@ -1,0 +1,135 @@
+"""Sessions: opened once, asking their user, and going on in a copy of their world."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.rollout import AgentSession, Answer, Question
+from benchflow.contracts.sandbox import SandboxSpec
+from benchflow.contracts.session import AgentPlace, Unanswered
+from benchflow.errors import SessionNotLoadedError
+from benchflow.planes.agent import agent_in
+from benchflow.planes.agent.answers import by_policy
+from benchflow.testing.agent_conformance.fixtures import Fixtures, Place, Take, Taking
+from benchflow.testing.sandbox_conformance.fixtures import Keep
+
+MAX_CAPTURED = 64 * 1024
+"""Bytes of what a session is captured as: it travels in a workflow's history."""
+
+
+class Opening(Fixtures):
+    """`open`."""
+
+    async def test_a_session_opens_once(self, place: AgentPlace, held: AgentSession) -> None:
+        assert await agent_in(place).open(0) == held
+
+    async def test_a_session_of_another_number_is_another(self, place: AgentPlace, held: AgentSession) -> None:
+        other = await agent_in(place).open(1)
+        assert (other.index, held.index) == (1, 0)
+        assert other.directory != held.directory
+        await agent_in(place).end(other)
+
+    async def test_a_session_says_where_it_is(self, place: AgentPlace, held: AgentSession) -> None:
+        assert held.cwd == place.sandbox.ref.workdir
+        assert held.home.startswith("/")
+
+
+class Questions(Fixtures):
+    """`on_ask_user`, for agents that ask."""
+
+    @pytest.fixture
+    def question(self) -> str:
+        """The prompt for a turn that asks."""
+        if self.asks is None:
+            pytest.skip("this agent does not ask its user")
+        return self.asks
+
+    async def test_its_user_is_asked(self, question: str, taking: Take) -> None:
+        asked: list[Question] = []
+
+        async def answer(question: Question) -> Answer:
+            asked.append(question)
+            return by_policy(question, "auto")
+
+        turn = taking(0, question, answer=answer)
+        assert (await turn.take()).ended_by is None
+        assert asked
+        again = taking(0, question, answer=_refuse)
+        await again.take()
+        assert again.lines == turn.lines
+
+    async def test_a_question_waits_for_its_answer(self, question: str, taking: Take) -> None:
+        asked = []
+        for _ in range(2):
+            with pytest.raises(Unanswered) as waits:
+                await taking(0, question, answer=_wait).take()
+            asked.append(waits.value.question)
+        # The same whoever asks: answers are given by its id.
+        assert asked[0] == asked[1]
+        turn = taking(0, question, answer=_answer)
+        assert (await turn.take()).ended_by is None
+        assert turn.lines
+
+
+async def _wait(question: Question) -> Answer:
+    raise Unanswered(question)
+
+
+async def _answer(question: Question) -> Answer:
+    return by_policy(question, "auto")
+
+
+async def _refuse(question: Question) -> Answer:
+    raise AssertionError(f"it was answered, and is asked again: {question.text}")
+
+
+class Restoring(Fixtures):
+    """`capture` and `restore`, in a copy of the world."""
+
+    @pytest.fixture
+    def snapshots(self, provider: SandboxProvider) -> None:
+        if not provider.capabilities().snapshot:
+            pytest.skip("this provider keeps no states of sandboxes")
+
+    async def test_a_session_goes_on_in_a_copy_of_its_world(
+        self,
+        snapshots: None,
+        place: AgentPlace,
+        held: AgentSession,
+        taking: Take,
+        placed: Place,
+        keep: Keep,
+        spec: SandboxSpec,
+        tmp_path: Path,
+    ) -> None:
+        agent = agent_in(place)
+        if agent.rung(held, "load") != "load":
+            pytest.skip("its sessions are not known to go on in a copy")
+        said, asks, expected = self.remembers or (self.talks, self.talks, "")
+        await taking(0, said).take()
+        session = await agent.session(held)
+        captured = await session.capture()
+        await session.close()
+        assert len(json.dumps(captured)) < MAX_CAPTURED
+        image = await keep(place.sandbox)
+        copied = await placed(spec.model_copy(update={"image": image, "name": f"{spec.name}-copy"}), tmp_path / "copy")
+        restored = await agent_in(copied).restore(0, held, captured)
+        assert await agent_in(copied).restore(0, held, captured) == restored
+        # Turns are the rollout's: those of the parent are not taken again.
+        turn = Taking(agent_in(copied), restored, 1, asks)
+        assert not await (await agent_in(copied).session(restored)).was_begun(1)
+        assert (await turn.take()).ended_by is None
+        assert turn.lines
+        assert expected in json.dumps(turn.lines)
+        await agent_in(copied).end(restored)
+
+    async def test_what_cannot_go_on_says_so(self, place: AgentPlace, held: AgentSession) -> None:
+        agent = agent_in(place)
+        if agent.rung(held, "load") == "load":
+            pytest.skip("its sessions go on in a copy")
+        with pytest.raises(SessionNotLoadedError):
+            await agent.restore(1, held, None)
