@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from benchflow.contracts.checkpoint import FilesLayer, StateLayer
-from benchflow.contracts.environment import Environment, StateSnapshot
+from benchflow.contracts.environment import StateSnapshot
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.world import Environment
 from benchflow.errors import SandboxError, StateBusyError, TornCheckpointError
 
 FENCE = "/var/lib/benchflow/fence"

@@ -8,8 +8,8 @@ sources tells of times, too.
 from __future__ import annotations
 
 from benchflow.contracts.checkpoint import WorldDigests
-from benchflow.contracts.environment import Environment
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.world import Environment
 from benchflow.errors import SandboxError
 
 # $1: the workspace. Names, kinds, modes, contents, and where links lead.
@@ -35,8 +35,7 @@ async def world_digests(sandbox: Sandbox, world: Environment | None) -> WorldDig
             remedy="use an image that has find, sha256sum, stat, readlink and sort",
             log_tail=told.stderr[-2000:] or None,
         )
-    is_stateful = world is not None and world.manifest.is_stateful
-    state = await world.query() if world is not None and is_stateful else None
+    state = await world.query() if world is not None and world.is_stateful else None
     return WorldDigests(workspace=told.stdout.split()[0], rows=state.digest if state is not None else None)
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from benchflow.checkpoints.capture import FENCE
 from benchflow.contracts.checkpoint import Checkpoint
-from benchflow.contracts.environment import Environment
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.world import Environment
 from benchflow.errors import StateError, TornCheckpointError
 
 
 async def prove(checkpoint: Checkpoint, sandbox: Sandbox, world: Environment | None) -> None:
     """Raise `TornCheckpointError` unless the copy is the checkpoint's, and have its services run on its state.
 
-    world: of the copy, with its services not started yet. The fence of the state is read through every path of it when
-    it is put back, and the copies that it is put back from are compared by their hashes.
+    world: of the copy, with its services not started yet; one without a state is left so. The fence of the state is
+    read through every path of it when it is put back, and the copies that it is put back from are compared by their
+    hashes.
     """
     try:
-        found = (await sandbox.read_file(FENCE)).decode(errors="replace")
+        found = (await sandbox.read_bytes(FENCE)).decode(errors="replace")
     except FileNotFoundError:
         found = ""
     if found != checkpoint.fence:
@@ -25,11 +26,7 @@ async def prove(checkpoint: Checkpoint, sandbox: Sandbox, world: Environment | N
             key=checkpoint.id,
             remedy="take the checkpoint again",
         )
-    if world is None:
-        return
-    if checkpoint.state is None:
-        # Nothing is put back, and its services are to run all the same.
-        await world.provision()
+    if world is None or checkpoint.state is None:
         return
     try:
         await world.restore(checkpoint.state.snapshot)

@@ -1,18 +1,21 @@
-"""The Environment plane's contract: the manifest, what a started world tells of itself, and its state as data.
+"""The Environment plane's data: the manifest, what a started world tells of itself, and its state.
 
 A manifest is the whole integration surface of a benchmark: which image the world is, which services make it up, when
-it is ready, and which files are its state. Fields and defaults are those of the published format.
+it is ready, and which files are its state. Fields and defaults are those of the published format. What a manifest
+can't say is said in code: see `benchflow.contracts.world`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
 from benchflow.contracts.base import ArtifactRef, Model
+from benchflow.errors import StateError
 
 DEFAULT_TASK_KEY = "BENCHFLOW_TASK_ID"
 BASELINE = "baseline"
@@ -91,6 +94,11 @@ class Manifest(Model):
     def is_stateful(self) -> bool:
         return self.state is not None
 
+    @property
+    def has_image(self) -> bool:
+        """Whether it names the sandbox's image, or what that is built FROM. Only an environment in code need not."""
+        return self.image is not None or self.base_image is not None
+
     def task_env(self, task: str, where: Literal["entrypoint", "exec"]) -> dict[str, str]:
         """The variables by which the world learns its task, for the environment of the whole sandbox or of commands."""
         chosen = self.task_selection
@@ -100,24 +108,36 @@ class Manifest(Model):
 
 
 class EnvironmentRef(Model):
-    """A manifest as a job holds it. digest: of the manifest and its image's files; source: the file it was read from.
-
-    image: the build context (`image/` beside the manifest) of the image that the manifest names, if it comes with one.
-    """
+    """A manifest, or an environment in code, as a job holds it."""
 
     manifest: Manifest
+    """Of an environment in code, what its class declares, in the same fields."""
+
     digest: str
+    """Of the manifest and its image's files; of an environment in code, of what its class declares and its file."""
+
     source: str
+    """The file that the manifest was read from; of an environment in code, its name."""
+
     image: ArtifactRef | None = None
+    """The build context (`image/` beside the manifest) of the image that the manifest names, if it comes with one."""
+
     unproven: str | None = None
     """Why the answers of its services are not proven to be the same in a copy, where the job branches; else None."""
+
+    code: str | None = None
+    """`module:Class`, or the name of an entry point of the group `benchflow.environments`; None for a manifest."""
+
+    code_root: str | None = None
+    """Directory in which the module is looked for after the installed ones: the submitter's, of its host."""
 
 
 def unproven_warning(environment: EnvironmentRef) -> str:
     """Return the warning of a branch over a world whose copies are not proven to answer as it does."""
+    more = f"; see bench env check {environment.source}" if environment.code is None else ""
     return (
         f"{environment.manifest.name}: services start anew in each child, and V(s) is wrong where they hold state in "
-        f"memory: {environment.unproven}; see bench env check {environment.source}"
+        f"memory: {environment.unproven}{more}"
     )
 
 
@@ -149,7 +169,7 @@ class Observation(Model):
     """What a service answered to a GET. Two are of the same state if status and digest are equal."""
 
     url: str
-    """As it was declared, or found in a verifier."""
+    """As it was declared, or found in a verifier; `state` for the state of an environment in code."""
 
     status: int | None = None
     """HTTP status; None where there was no answer."""
@@ -189,7 +209,9 @@ class ReadyWorld(Model):
 
 
 class StateFile(Model):
-    """One database in a snapshot. path: where the world has it; file: its name in the snapshot's directory.
+    """One file of a snapshot: a database, or what an environment in code has saved under a name.
+
+    path: where the world has it, or the name; file: its name in the snapshot's directory.
 
     present: False for one that was not there, and that a restore removes. sha256, size: of the copy, bytes.
     mode, uid, gid: of the original.
@@ -206,8 +228,8 @@ class StateFile(Model):
 
 
 class StateSnapshot(Model):
-    """The declared files at one moment. directory: in the sandbox. fence: a value that only these copies hold, by
-    which a restore proves that the world sees them. taken_at: seconds since the epoch. seconds: how long it took.
+    """The state at one moment. directory: in the sandbox. fence: a value that only these copies hold, by which a
+    restore proves that the world sees them. taken_at: seconds since the epoch. seconds: how long it took.
     """
 
     name: str
@@ -241,10 +263,27 @@ class DatabaseState(Model):
 
 
 class WorldState(Model):
-    """The whole state, as verifiers and rewards read it. digest: equal for equal rows in all tables."""
+    """The whole state, as verifiers and rewards read it. digest: equal for an equal state."""
 
-    databases: tuple[DatabaseState, ...]
+    databases: tuple[DatabaseState, ...] = ()
     digest: str
+    data: Any = None
+    """State of an environment in code: what JSON knows. None where databases are the state."""
+
+    @classmethod
+    def of(cls, data: Any) -> WorldState:
+        """Return a state that is JSON, with its digest, which is the same whatever the order of keys.
+
+        Raises:
+            StateError: It holds what JSON does not know, such as NaN.
+        """
+        try:
+            text = json.dumps(data, sort_keys=True, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise StateError(
+                f"the state is not JSON: {error}", key="query", remedy="return texts, finite numbers, lists and objects"
+            ) from error
+        return cls(data=data, digest=hashlib.sha256(text.encode()).hexdigest())
 
     def table(self, path: str, name: str) -> TableState:
         """One table of one database. Raises `KeyError`."""
@@ -293,59 +332,6 @@ class StateDiff(Model):
     @property
     def is_empty(self) -> bool:
         return not self.databases
-
-
-class Environment(Protocol):
-    """A world in a sandbox. Any process that has the manifest and the sandbox can make one and go on.
-
-    Every method may be called again after a crash in the middle of it. What needs state raises `StatelessError`, a
-    `RuntimeError`, where the manifest declares none.
-    """
-
-    @property
-    def manifest(self) -> Manifest: ...
-
-    async def provision(self) -> tuple[ServiceStatus, ...]:
-        """Start the services that this image has, unless they were. Raises `NoServiceError`, `PortInUseError`."""
-        ...
-
-    async def readiness(self) -> ReadyWorld:
-        """Return when all probes are healthy. Raises `ReadinessError` at the deadline, `ServiceDiedError` as soon as a
-        service ends.
-        """
-        ...
-
-    async def check(self) -> None:
-        """Raise `ServiceDiedError` if a part of the world that should run has ended."""
-        ...
-
-    async def snapshot(self, name: str) -> StateSnapshot:
-        """Keep the state as of one moment; a snapshot of this name that is there already is the one meant."""
-        ...
-
-    async def fetch(self, snapshot: StateSnapshot, target: Path, limit_bytes: int) -> bool:
-        """Bring a snapshot to this host, as the directory `target`; False, and nothing done, for one of more bytes."""
-        ...
-
-    async def restore(self, snapshot: StateSnapshot) -> None:
-        """Put the state back, and prove it. Services are ready again when it returns."""
-        ...
-
-    async def reset(self, baseline: StateSnapshot, *, hard: bool = False) -> bool:
-        """Back to the baseline; whether anything was done."""
-        ...
-
-    async def query(self, *, rows: int | None = None) -> WorldState:
-        """The state now. rows: the most whose values are given, a table; None for none."""
-        ...
-
-    async def logs(self, *, tail: int | None = None) -> dict[str, str]:
-        """What each service has printed, its last `tail` characters."""
-        ...
-
-    async def teardown(self) -> None:
-        """End what was started; the sandbox stays."""
-        ...
 
 
 class StateStore(Protocol):

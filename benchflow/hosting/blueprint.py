@@ -15,9 +15,10 @@ from typing import Any
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.task import SandboxConfig, Task, VerifierConfig
-from benchflow.errors import ImagePullError, SandboxStartError, UnsupportedFeatureError
+from benchflow.errors import ImagePullError, SandboxStartError
 from benchflow.hosting import images
 from benchflow.hosting.readiness import check_health, health_limit, run_setup_commands
 from benchflow.planes.agent.account import AGENT_USER
@@ -93,7 +94,7 @@ class Blueprint:
     async def image(self, *, log: Path | None = None) -> ImageRef:
         """Return the image that the sandbox starts from: the task's, or the world's; built if it is not there."""
         environment = self.environment
-        if environment is None:
+        if environment is None or not environment.manifest.has_image:
             return await self.provider.build(await self._own_image(), log=log)
         manifest = environment.manifest
         if manifest.image is not None:
@@ -140,7 +141,7 @@ class Blueprint:
             storage_mb=config.storage_mb if self.provider.capabilities().storage_limit else None,
             hidden=self.hidden,
             # That of a world's image is for the world's own program.
-            image_user=image.user if self.environment is None else None,
+            image_user=None if self.environment is not None and self.environment.manifest.has_image else image.user,
         )
 
     async def start_alone(self, name: str, labels: dict[str, str], limit: float, **where: Any) -> Sandbox:
@@ -200,7 +201,7 @@ def _named_by(environment: EnvironmentRef) -> Iterator[None]:
     """Say in the error for an image that can't be had that the manifest names it."""
     try:
         yield
-    except (ImagePullError, UnsupportedFeatureError) as error:
+    except ImagePullError as error:
         error.file, error.key = environment.source, "environment.image"
-        error.remedy = "put its Dockerfile into image/ beside the manifest, or the image on this host"
+        error.remedy = f"put its Dockerfile into image/ beside the manifest, or {error.remedy}"
         raise

@@ -18,7 +18,7 @@ from benchflow.contracts.task import Task
 from benchflow.host import Slots, locked
 from benchflow.hosting.session_files import remove_sessions
 from benchflow.paths import StatePaths
-from benchflow.planes.environment.interpreter import Kind
+from benchflow.planes.environment import Kind
 from benchflow.planes.sandbox import get_provider
 from benchflow.store import Store, storage_errors
 from benchflow.tasks import load_task, unpack
@@ -113,7 +113,7 @@ class Host:
             if len(self._tasks) > 256:
                 self._tasks.clear()
             self._tasks[key] = await asyncio.to_thread(
-                load_task, directory, context_root=context, name=ref.name, has_manifest=ref.environment is not None
+                load_task, directory, context_root=context, name=ref.name, has_manifest=ref.has_world_image
             )
         return TaskFiles(self._tasks[key], directory, context)
 

@@ -12,21 +12,23 @@ from pathlib import Path
 from typing import Self
 
 from benchflow.contracts.agent import TOOLBOX_ROOT, AgentRecord
-from benchflow.contracts.checkpoint import Rung
-from benchflow.contracts.environment import Manifest
+from benchflow.contracts.environment import EnvironmentRef, Manifest
 from benchflow.contracts.job import RolloutSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.resuming import Rung
 from benchflow.contracts.rollout import AgentSession, Failure
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxRef
+from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import Task
+from benchflow.contracts.world import Environment
 from benchflow.errors import BenchFlowError, MissingArtifactError, TaskError
 from benchflow.hosting.blueprint import Blueprint
 from benchflow.hosting.host import Host, TaskFiles
 from benchflow.hosting.model import RolloutModel
+from benchflow.hosting.readiness import check_health
 from benchflow.paths import JobPaths, RolloutPaths
-from benchflow.planes.agent.acp.notes import SessionFiles
+from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.registry import record_for
-from benchflow.planes.environment.environment import ManifestEnvironment
-from benchflow.planes.environment.outfit import Outfit
+from benchflow.planes.environment import Outfit, WorldContext, open_environment
 from benchflow.planes.sandbox import get_provider
 from benchflow.secrets import Redactor, Secrets, agent_references, references
 from benchflow.store import storage_errors
@@ -34,6 +36,9 @@ from benchflow.tasks import verified_in
 
 WORLD_SETUP = "world.json"
 """File among a sandbox's sessions: how the sandbox was prepared for its world."""
+
+WORLD_RECORDS = "world"
+"""Directory among a sandbox's sessions: what its world has recorded."""
 
 
 class Hosted:
@@ -46,7 +51,8 @@ class Hosted:
         self._ref = ref
         self._sandbox: Sandbox | None = None
         self._files: TaskFiles | TaskError | None = None
-        self._world: ManifestEnvironment | None = None
+        self._world: Environment | None = None
+        self._is_healthy = False
 
     @classmethod
     async def of(cls, host: Host, spec: RolloutSpec, ref: SandboxRef | None = None) -> Self:
@@ -95,9 +101,9 @@ class Hosted:
         return record_for(self.spec.agent)
 
     @property
-    def has_agent_process(self) -> bool:
-        """Whether the agent is a process, and not the engine itself."""
-        return self.record.protocol not in ("oracle", "none")
+    def has_agent(self) -> bool:
+        """Whether somebody acts who is not the engine itself."""
+        return not self.record.is_engine
 
     @property
     def min_resume_mode(self) -> Rung:
@@ -261,7 +267,7 @@ class Hosted:
         """Manifest of the world, for a task that has one."""
         return self.spec.task.environment.manifest if self.spec.task.environment else None
 
-    async def world(self) -> ManifestEnvironment | None:
+    async def world(self) -> Environment | None:
         """Return the world that the rollout is set in; None for a task without one.
 
         Raises `FileNotFoundError` where its sandbox was never prepared for it.
@@ -269,21 +275,36 @@ class Hosted:
         environment = self.spec.task.environment
         if environment is None or self._world is not None:
             return self._world
-        # A world outlives the rollouts that share its sandbox.
-        whole = await self.whole_sandbox()
-        setup = Outfit.model_validate_json((self.sessions / WORLD_SETUP).read_bytes())
-        self._world = ManifestEnvironment(
-            environment.manifest,
-            whole,
+        is_manifest = environment.code is None
+        self._world = open_environment(
+            environment,
+            await self.world_context(environment),
             self.provider,
-            keeper=setup.keeper(whole),
-            task=self.task.name,
-            env=self.env() | self.secrets.forwarded(environment.manifest),
-            source=environment.source,
+            Outfit.model_validate_json((self.sessions / WORLD_SETUP).read_bytes()) if is_manifest else None,
+            job=self.spec.job_id,
             foreign=(TOOLBOX_ROOT,),
             probed=self.host.installed.get((self.spec.task.digest, environment.digest)),
         )
         return self._world
+
+    async def world_context(self, environment: EnvironmentRef) -> WorldContext:
+        """Return what the world is made with."""
+        return WorldContext(
+            # A world outlives the rollouts that share its sandbox.
+            sandbox=await self.whole_sandbox(),
+            task=self.task.name,
+            records=self.sessions / WORLD_RECORDS,
+            env=self.env() | self.secrets.forwarded(environment.manifest),
+            namespace=self.ref.episode,
+            wait_healthy=self.wait_healthy,
+        )
+
+    async def wait_healthy(self) -> None:
+        """Return when the task's healthcheck has succeeded, if it has one. It is made once an activity."""
+        check = self.task.sandbox.healthcheck
+        if check is not None and not self._is_healthy:
+            await check_health(self.sandbox, check, self.env())
+        self._is_healthy = True
 
     @cached_property
     def model(self) -> RolloutModel:

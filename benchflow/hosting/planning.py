@@ -12,6 +12,7 @@ from benchflow.errors import UnsupportedFeatureError
 from benchflow.hosting.clean_room import clean_room_sec
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.readiness import health_limit
+from benchflow.planes.environment import check_environment
 from benchflow.planes.reward.needs import check_scoring, scoring_sec
 from benchflow.tasks import require_supported, turn_prompt
 
@@ -29,6 +30,7 @@ def plan(rollout: Hosted) -> RolloutPlan:
         TaskError: The task can't be read, or not be scored.
         UnsupportedFeatureError: It asks for something that the sandbox or the engine lacks.
         MissingSecretError: A variable that it needs is not set.
+        ConfigError: Its environment in code can't be imported here.
     """
     task, spec, environment = rollout.task, rollout.spec, rollout.spec.task.environment
     warnings = require_supported(task, rollout.provider.capabilities())
@@ -36,6 +38,7 @@ def plan(rollout: Hosted) -> RolloutPlan:
     rollout.secrets.check_agent(spec.agent)
     if environment is not None:
         rollout.secrets.check_world(environment)
+        check_environment(environment, spec.job_id)
     judging = check_scoring(task, spec.run.judge, spec.run.allow_code)
     if spec.run.judge.base_url is None:
         rollout.secrets.check_judges(judging, task)
@@ -66,7 +69,7 @@ def lower(rollout: Hosted) -> list[Step]:
             "agent": spec.agent.name,
             "model": spec.agent.model,
             # A new session for each step, which does not know what was said in the one before.
-            "session": index if rollout.has_agent_process else 0,
+            "session": index if rollout.has_agent else 0,
             "timeout_sec": _turn_timeout(rollout, timeout),
             "idle_timeout_sec": spec.run.agent_idle_timeout_sec,
             "verify_timeout_sec": scoring_sec(task, verifier) + room_sec,

@@ -18,9 +18,8 @@ from benchflow.hosting.agent import FROM_CHECKPOINT, prepare_for_agent
 from benchflow.hosting.blueprint import start_within
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.portable import image_of
-from benchflow.hosting.readiness import check_health
 from benchflow.hosting.session_files import remove_journals
-from benchflow.hosting.world import compare_copy, entrypoint_env, prepare_for_world, start_world, take_baseline
+from benchflow.hosting.world import compare_copy, entrypoint_env, prepare_for_world, start_world
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.write import set_aside
 
@@ -65,7 +64,7 @@ def sandbox_labels(stack: str, spec: RolloutSpec, owner: SlotOwner, generation: 
 
 
 async def provision(rollout: Hosted, request: ProvisionInput, name: str) -> SandboxRef:
-    """Have the sandbox run, set up, with its world started or proved to be the checkpoint's. name: the sandbox's."""
+    """Have the sandbox run, set up, or with its world proved to be the checkpoint's. name: the sandbox's."""
     paths = await asyncio.to_thread(rollout.make_results_directory)
     identity = {"run_id": request.run_id, "generation": request.generation}
     if not request.goes_on:
@@ -73,7 +72,6 @@ async def provision(rollout: Hosted, request: ProvisionInput, name: str) -> Sand
     await _start(rollout, request, name, paths.build_log)
     if request.checkpoint is None:
         await rollout.blueprint.set_up(rollout.sandbox, rollout.env(), rollout.secrets)
-        await start_world(rollout)
     else:
         await asyncio.to_thread(rollout.mark, FROM_CHECKPOINT)
         await prove(request.checkpoint, rollout.sandbox, await rollout.world())
@@ -115,17 +113,15 @@ def namespace_of(spec: RolloutSpec, run_id: str) -> str:
 
 
 async def make_ready(rollout: Hosted, wanted: ReadinessInput) -> Readied | None:
-    """Return when the world is healthy, as its manifest and its task say, with the state that it begins with."""
-    world, health, readied = await rollout.world(), rollout.task.sandbox.healthcheck, None
+    """Return when the world is healthy, as itself and the task say, with the state that it begins with."""
+    world, readied = await rollout.world(), None
     if world is not None:
-        ready, must_be_equal = await world.readiness(), rollout.spec.run.require_proven_state
+        ready = await start_world(rollout, world, wanted.baseline)
+        must_be_equal = rollout.spec.run.require_proven_state
         changed = await compare_copy(world, wanted.observed, must_be_equal=must_be_equal)
-        readied = Readied(world=ready, differences=changed)
-    if health is not None:
-        await check_health(rollout.sandbox, health, rollout.env())
-    if world is not None and readied is not None:
-        baseline = wanted.baseline or await take_baseline(world, rollout.ref.episode)
-        readied = readied.model_copy(update={"baseline": baseline})
+        baseline = world.context.baseline() if world.is_stateful else None
+        readied = Readied(world=ready, differences=changed, baseline=baseline)
+    await rollout.wait_healthy()
     return readied
 
 

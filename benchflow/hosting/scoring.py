@@ -20,6 +20,7 @@ from benchflow.contracts.reward import Evidence, HardeningReport, Judge, Rollout
 from benchflow.contracts.rollout import Node, RolloutTree, Step
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec, VerifierConfig
+from benchflow.contracts.world import Environment
 from benchflow.errors import BenchFlowError, RewardFuncError
 from benchflow.host import SlotOwner
 from benchflow.hosting.agent import HostedAgent
@@ -32,7 +33,6 @@ from benchflow.hosting.provisioning import sandbox_labels
 from benchflow.hosting.verifier_files import SETTLED
 from benchflow.hosting.world import end_world, has_ended_world, keep_logs, keep_state
 from benchflow.paths import state_label
-from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.reward.aggregate import require_scalar
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
 from benchflow.planes.reward.hardening import harden, read_baseline
@@ -140,14 +140,14 @@ class ScoredStep:
         text = json.dumps(self.rollout.redact.within(content), indent=2)
         write_atomic(self.evidence / _HARDENING, text.encode() + b"\n", durable=False)
 
-    async def _leave_world(self, work: VerifyInput, world: ManifestEnvironment) -> tuple[Path | None, list[str]]:
+    async def _leave_world(self, work: VerifyInput, world: Environment) -> tuple[Path | None, list[str]]:
         rollout = self.rollout
         if has_ended_world(rollout):
             await end_world(rollout, world)
             kept = rollout.paths.state(self.step.name)
             return kept if kept.is_dir() else None, []
         evidence, notes = await keep_state(rollout, world, state_label(self.step.name), work.baseline)
-        if work.is_last and not world.manifest.keep_alive:
+        if work.is_last and not world.keep_alive:
             notes += await keep_logs(world, rollout.paths)
             await end_world(rollout, world)
         return evidence, notes

@@ -16,13 +16,11 @@ from benchflow.errors import ImagePullError
 from benchflow.host import SlotOwner
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.interruption import is_cancelled
+from benchflow.hosting.oracle import run_oracle
 from benchflow.hosting.provisioning import sandbox_labels
 from benchflow.hosting.world import entrypoint_env
 from benchflow.paths import TRIAL_FILE, TRIAL_STEP
-from benchflow.planes.agent.oracle import run_oracle
-from benchflow.planes.environment.trial import EnvironmentCheck, Setting, try_world
-from benchflow.planes.environment.verifier_urls import urls_of_verifier
-from benchflow.planes.environment.writing import parse_post
+from benchflow.planes.environment import EnvironmentCheck, Setting, parse_post, try_world, urls_of_verifier
 from benchflow.results.write import set_aside
 from benchflow.store import write_atomic
 

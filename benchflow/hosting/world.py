@@ -1,4 +1,4 @@
-"""The world of a rollout, where a manifest describes one: what its sandbox is started with, its life, its state.
+"""The world of a rollout, where it has one: what its sandbox is started with, its life, its state.
 
 How a world is started, watched, captured and put back is the environment plane's to know.
 """
@@ -6,26 +6,20 @@ How a world is started, watched, captured and put back is the environment plane'
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchflow.contracts.environment import BASELINE, Observation, StateSnapshot
+from benchflow.contracts.environment import Observation, ReadyWorld, StateSnapshot
 from benchflow.contracts.sandbox import SandboxSpec
+from benchflow.contracts.world import Environment
 from benchflow.errors import UnprovenStateError, WorldError
 from benchflow.hosting.hosted import WORLD_SETUP, Hosted
 from benchflow.paths import RolloutPaths
-from benchflow.planes.environment.environment import ManifestEnvironment
-from benchflow.planes.environment.observing import differences
-from benchflow.planes.environment.outfit import fit_out_world
-from benchflow.planes.environment.state import diff_snapshots, read_state
+from benchflow.planes.environment import differences, prepare_sandbox
 from benchflow.store import storage_errors, write_atomic
 
 MAX_STATE_BYTES = 256 * 1024 * 1024
 """Bytes of a snapshot that are fetched from a sandbox, to be read and retained with the results."""
-
-MAX_ROWS = 10_000
-"""Rows of a table whose values a verifier is shown."""
 
 MAX_LOG_CHARS = 4 * 1024 * 1024
 """Characters of a service's log that are retained with the results."""
@@ -46,11 +40,11 @@ def entrypoint_env(rollout: Hosted) -> dict[str, str]:
 
 async def prepare_for_world(rollout: Hosted, wanted: SandboxSpec, log: Path) -> SandboxSpec:
     """Return what a sandbox must be started with for its world, and record how that is. wanted: without it."""
-    manifest, host = rollout.manifest, rollout.host
-    if manifest is None:
+    environment, host = rollout.spec.task.environment, rollout.host
+    if environment is None:
         return wanted
-    wanted, setup = await fit_out_world(
-        manifest,
+    wanted, setup = await prepare_sandbox(
+        environment,
         wanted,
         rollout.provider,
         task=rollout.spec.task.name,
@@ -61,27 +55,37 @@ async def prepare_for_world(rollout: Hosted, wanted: SandboxSpec, log: Path) -> 
     directory = host.paths.sessions / wanted.name
     with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomic(directory / WORLD_SETUP, setup.model_dump_json().encode())
+    if setup is not None:
+        write_atomic(directory / WORLD_SETUP, setup.model_dump_json().encode())
     return wanted
 
 
-async def start_world(rollout: Hosted) -> None:
-    """Start the services of the world. What is learned of its image spares the next rollout the probes."""
-    world, environment = await rollout.world(), rollout.spec.task.environment
-    if world is not None and environment is not None:
-        seen = await world.provision()
-        known = {status.name: True for status in seen if status.state == "running"}
-        rollout.host.installed[(rollout.spec.task.digest, environment.digest)] = known
+async def start_world(rollout: Hosted, world: Environment, baseline: StateSnapshot | None) -> ReadyWorld:
+    """Provision the world, and return what is known of it. What is learned of its image spares later ones the probes.
+
+    Args:
+        rollout: Whose world it is.
+        world: The environment.
+        baseline: State that the agent began with, in a copy of its sandbox.
+    """
+    environment = rollout.spec.task.environment
+    assert environment is not None
+    if baseline is not None:
+        (await rollout.world_context(environment)).inherit_baseline(baseline)
+    ready = await world.provision()
+    known = {status.name: True for status in ready.services if status.state == "running"}
+    rollout.host.installed[(rollout.spec.task.digest, environment.digest)] = known
+    return ready
 
 
-async def watch_world(world: ManifestEnvironment) -> None:
+async def watch_world(world: Environment) -> None:
     """Raise `ServiceDiedError` as soon as the world breaks; never returns."""
     while True:
         await world.check()
         await asyncio.sleep(POLL_INTERVAL_SEC)
 
 
-async def end_world(rollout: Hosted, world: ManifestEnvironment) -> None:
+async def end_world(rollout: Hosted, world: Environment) -> None:
     """End a world that is not kept alive. It is marked before, so that a further attempt does not find it dead."""
     rollout.mark(f"{rollout.ref.episode}{_ENDED}")
     await world.teardown()
@@ -95,52 +99,39 @@ def has_ended_world(rollout: Hosted) -> bool:
 # --- its state ------------------------------------------------------------------------------------------
 
 
-async def take_baseline(world: ManifestEnvironment, episode: str) -> StateSnapshot | None:
-    """Return the state that an agent begins with; None for a stateless world."""
-    return await world.snapshot(f"{episode}{BASELINE}") if world.manifest.is_stateful else None
-
-
 async def keep_state(
-    rollout: Hosted, world: ManifestEnvironment, label: str, baseline: StateSnapshot | None
+    rollout: Hosted, world: Environment, label: str, baseline: StateSnapshot | None
 ) -> tuple[Path | None, list[str]]:
     """Capture the state after a step, with what has changed in it, into the results.
 
     Returns:
         The directory that is the verifier's evidence, None where there is none, and warnings.
     """
-    if not world.manifest.is_stateful:
+    if not world.is_stateful:
         return None, []
     paths = rollout.paths
-    snapshot = await world.snapshot(f"{rollout.ref.episode}{label}")
-    root = paths.environment / "snapshots"
     evidence = paths.state_called(label)
-    for name, one in ((BASELINE, baseline), (label, snapshot)):
-        if one is not None and not await world.fetch(one, root / name, MAX_STATE_BYTES):
-            shutil.rmtree(root / label, ignore_errors=True)
-            return None, [
-                f"the state is larger than {MAX_STATE_BYTES} bytes: it is not kept, nor shown to the verifier"
-            ]
+    found = await world.collect_evidence(label, baseline, paths.environment / "snapshots", MAX_STATE_BYTES)
+    state = found.state
+    if state is None:
+        return None, list(found.warnings)
 
     def write() -> None:
         with storage_errors(evidence):
             evidence.mkdir(parents=True, exist_ok=True)
-            state = read_state(root / label, rows=MAX_ROWS)
             (evidence / "state.json").write_text(state.model_dump_json() + "\n")
-            if baseline is not None:
-                diff = diff_snapshots(root / BASELINE, root / label)
-                (evidence / "diff.json").write_text(diff.model_dump_json() + "\n")
+            if found.diff is not None:
+                (evidence / "diff.json").write_text(found.diff.model_dump_json() + "\n")
             # It goes into the sandbox with its modes, for a verifier that may have a user of its own.
             for path in (evidence, *evidence.rglob("*")):
                 if not path.is_symlink():
                     path.chmod(path.stat().st_mode | (0o755 if path.is_dir() else 0o044))
 
     await asyncio.to_thread(write)
-    return evidence, []
+    return evidence, list(found.warnings)
 
 
-async def compare_copy(
-    world: ManifestEnvironment, observed: Sequence[Observation], *, must_be_equal: bool
-) -> tuple[str, ...]:
+async def compare_copy(world: Environment, observed: Sequence[Observation], *, must_be_equal: bool) -> tuple[str, ...]:
     """Return which URLs of a copied world answer otherwise than they did in the world that it is a copy of.
 
     Args:
@@ -163,7 +154,7 @@ async def compare_copy(
     return found
 
 
-async def keep_logs(world: ManifestEnvironment, paths: RolloutPaths) -> list[str]:
+async def keep_logs(world: Environment, paths: RolloutPaths) -> list[str]:
     """Write the logs of the services into the results. Returns warnings."""
     directory = paths.environment / "logs"
     try:

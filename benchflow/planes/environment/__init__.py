@@ -1,5 +1,29 @@
-"""The Environment plane: the stateful world that an agent acts in, from one manifest, on any sandbox.
+"""The Environment plane: the stateful world that an agent acts in, on any sandbox.
 
-What a manifest says is read and checked in `manifest`; whether a task fits it, in `fit`. Starting it, waiting for it,
-and taking its state back and forth are done inside the sandbox.
+This is the plane's door: what it exports is all that hosting and activities know of it. An environment is a manifest,
+whose implementation is `ManifestEnvironment`, or a class of somebody's own (`environment_code`).
 """
+
+from benchflow.planes.environment.context import WorldContext
+from benchflow.planes.environment.door import check_environment, open_environment, prepare_sandbox
+from benchflow.planes.environment.interpreter import Kind
+from benchflow.planes.environment.observing import differences
+from benchflow.planes.environment.outfit import Outfit
+from benchflow.planes.environment.trial import EnvironmentCheck, Setting, try_world
+from benchflow.planes.environment.verifier_urls import urls_of_verifier
+from benchflow.planes.environment.writing import parse_post
+
+__all__ = [
+    "EnvironmentCheck",
+    "Kind",
+    "Outfit",
+    "Setting",
+    "WorldContext",
+    "check_environment",
+    "differences",
+    "open_environment",
+    "parse_post",
+    "prepare_sandbox",
+    "try_world",
+    "urls_of_verifier",
+]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from benchflow.contracts.environment import Observation
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.sandbox import SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
 from benchflow.planes.environment.environment import ManifestEnvironment, Place
 from benchflow.planes.environment.observing import answer_words, difference, is_same, observe
 from benchflow.planes.environment.proofs import UrlProof

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow.contracts.environment import (
+    BASELINE,
     Manifest,
     Observation,
     ReadyWorld,
@@ -25,7 +26,9 @@ from benchflow.contracts.environment import (
     StateSnapshot,
     WorldState,
 )
-from benchflow.contracts.sandbox import EntrypointState, Sandbox, SandboxProvider
+from benchflow.contracts.provider import EntrypointState, SandboxProvider
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.world import TOO_LARGE, Environment, EnvironmentContext, StateEvidence
 from benchflow.errors import (
     SandboxError,
     SandboxLostError,
@@ -39,7 +42,7 @@ from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.observing import observe
 from benchflow.planes.environment.readiness import targets_of, wait_until_healthy
 from benchflow.planes.environment.services import Services
-from benchflow.planes.environment.state import SqliteStore, read_state
+from benchflow.planes.environment.state import SqliteStore, diff_snapshots, read_state, remove_directories
 from benchflow.planes.sandbox.timeouts import awake_clock
 
 ENTRYPOINT = "entrypoint"
@@ -47,6 +50,9 @@ ENTRYPOINT = "entrypoint"
 
 QUERY_BYTES = 8 * 2**30
 """A state of more is not brought to this host to be read."""
+
+MAX_ROWS = 10_000
+"""Rows of a table whose values a verifier is shown."""
 
 _TAIL = 4000
 _GLANCE_SEC = 3.0
@@ -64,51 +70,69 @@ class Place:
 Recycle = Callable[[], Awaitable[Place]]
 
 
-class ManifestEnvironment:
-    """The contract's `Environment`, on any sandbox.
-
-    keeper: what works inside the sandbox. task: its id, for the services. env: their variables, secrets among them.
-    source: the manifest's file, for errors. probed: of services whose `--help` probe is known for this image, whether
-    it succeeded. foreign: directories of the sandbox whose files are not the world's (mounts). recycle: ends this
-    sandbox and starts one of the same image in its place, for `reset(hard=True)`.
-    """
+class ManifestEnvironment(Environment):
+    """The `Environment` of a manifest, on any sandbox."""
 
     def __init__(
         self,
         manifest: Manifest,
-        sandbox: Sandbox,
+        context: EnvironmentContext,
         provider: SandboxProvider,
         *,
         keeper: Keeper,
-        task: str,
-        env: Mapping[str, str] | None = None,
         source: str = "",
         probed: Mapping[str, bool] | None = None,
         foreign: tuple[str, ...] = (),
         recycle: Recycle | None = None,
     ) -> None:
+        """Make it of its manifest.
+
+        Args:
+            manifest: What it is.
+            context: As any environment is given.
+            provider: The sandbox's.
+            keeper: What works inside the sandbox.
+            source: The manifest's file, for errors.
+            probed: Whether services have succeeded whose `--help` probe is known for this image.
+            foreign: Directories of the sandbox whose files are not the world's (mounts).
+            recycle: Ends this sandbox and starts one of the same image in its place.
+        """
+        super().__init__(context)
+        self.name, self.is_stateful, self.keep_alive = manifest.name, manifest.is_stateful, manifest.keep_alive
+        task, env = context.task, dict(context.env)
         self._manifest = manifest
         self._provider = provider
-        self._env = dict(env or {}) | manifest.task_env(task, "exec") | manifest.task_env(task, "entrypoint")
+        self._env = env | manifest.task_env(task, "exec") | manifest.task_env(task, "entrypoint")
         self._source = source
         self._probed = dict(probed or {})
         self._foreign = foreign
         self._recycle = recycle
-        self._place = Place(sandbox, keeper)
+        self._place = Place(context.sandbox, keeper)
         self._held: Services | None = None
 
     @property
     def manifest(self) -> Manifest:
+        """What it is."""
         return self._manifest
 
     @property
     def sandbox(self) -> Sandbox:
-        """Where it is now: `reset(hard=True)` may have begun it anew."""
+        """Where it is now: `reset` may have begun it anew."""
         return self._place.sandbox
 
     # --- its life ------------------------------------------------------------------------------------
 
-    async def provision(self) -> tuple[ServiceStatus, ...]:
+    async def provision(self) -> ReadyWorld:
+        """Start the services, wait until they are healthy, and capture the baseline; all of it unless it was done.
+
+        Raises `NoServiceError`, `PortInUseError`, and what `readiness` raises.
+        """
+        await self.start()
+        ready = await self.readiness()
+        await self.capture_baseline()
+        return ready
+
+    async def start(self) -> tuple[ServiceStatus, ...]:
         """Start the services that this image has, unless they were; those that the entrypoint starts have begun."""
         if self._manifest.owns_lifecycle:
             return ()
@@ -166,10 +190,6 @@ class ManifestEnvironment:
         paths = self._state_paths("snapshot")
         return await self._store().snapshot(name, paths)
 
-    async def fetch(self, snapshot: StateSnapshot, target: Path, limit_bytes: int) -> bool:
-        """Bring a snapshot to this host, as the directory `target`; False, and nothing done, for one of more bytes."""
-        return await self._store().fetch(snapshot, target, limit_bytes)
-
     async def restore(self, snapshot: StateSnapshot) -> None:
         """Put the state back, and prove it. Services are ready again when it returns."""
         self._state_paths("restore")
@@ -182,18 +202,14 @@ class ManifestEnvironment:
             await services.start()
         await self.readiness()
 
-    async def reset(self, baseline: StateSnapshot, *, hard: bool = False) -> bool:
-        """Back to the baseline; whether anything was done.
-
-        A world that the entrypoint owns is left as it is unless `hard`: then its sandbox is begun anew. Raises
-        `UnsupportedFeatureError` where that cannot be done from here.
-        """
+    async def reset(self) -> None:
+        """Go back to the baseline. A world that the entrypoint owns is left as it is: see `recycle`."""
         self._state_paths("reset")
         if not self._manifest.owns_lifecycle:
-            await self.restore(baseline)
-            return True
-        if not hard:
-            return False
+            await self.restore(self.context.baseline())
+
+    async def recycle(self) -> None:
+        """Begin the sandbox anew, from its image. Raises `UnsupportedFeatureError` where that can't be done."""
         if self._recycle is None:
             raise UnsupportedFeatureError(
                 "the image's entrypoint cannot be started a second time in its sandbox",
@@ -204,7 +220,23 @@ class ManifestEnvironment:
         self._place = await self._recycle()
         self._held = None
         await self.readiness()
-        return True
+
+    async def collect_evidence(
+        self, label: str, baseline: StateSnapshot | None, snapshots: Path, limit_bytes: int
+    ) -> StateEvidence:
+        """Return the rows of the state and what differs from the baseline; keep copies of both in `snapshots`."""
+        snapshot = await self.snapshot(f"{self.context.namespace}{label}")
+        for name, one in ((BASELINE, baseline), (label, snapshot)):
+            if one is not None and not await self._store().fetch(one, snapshots / name, limit_bytes):
+                await asyncio.to_thread(remove_directories, snapshots / label)
+                return StateEvidence(None, warnings=(TOO_LARGE.format(limit_bytes),))
+
+        def read() -> StateEvidence:
+            state = read_state(snapshots / label, rows=MAX_ROWS)
+            diff = diff_snapshots(snapshots / BASELINE, snapshots / label) if baseline is not None else None
+            return StateEvidence(state, diff)
+
+        return await asyncio.to_thread(read)
 
     async def query(self, *, rows: int | None = None) -> WorldState:
         """The state now. rows: the most whose values are given, a table; None for none."""

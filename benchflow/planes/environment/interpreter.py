@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal, cast
 
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.sandbox import SandboxExecResult, SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import SandboxExecResult
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import Toolbox
 from benchflow.planes.sandbox.image_facts import image_fact

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.environment import Manifest
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import ensure_runtime, image_with_toolboxes, libc_of
 from benchflow.planes.environment.interpreter import Kind, interpreter_of, program_of
@@ -52,13 +53,19 @@ async def fit_out_world(
         else:
             fitted = await image_with_toolboxes(provider, wanted.image, [runtime], log=log)
             wanted = wanted.model_copy(update={"image": fitted})
+    fitted_out = with_ports(manifest, wanted, task).model_copy(
+        update={"entrypoint": ("first" if manifest.keep_alive else "below") if manifest.owns_lifecycle else "none"}
+    )
+    return fitted_out, Outfit(kind=kind, program=program_of(kind, runtime))
+
+
+def with_ports(manifest: Manifest, wanted: SandboxSpec, task: str) -> SandboxSpec:
+    """Return a sandbox whose world learns its task, and is reached at its ports."""
     ports = {*manifest.ports, *(service.port for service in manifest.services)}
-    fitted_out = wanted.model_copy(
+    return wanted.model_copy(
         update={
             "env": wanted.env | manifest.task_env(task, "entrypoint"),
-            "entrypoint": ("first" if manifest.keep_alive else "below") if manifest.owns_lifecycle else "none",
             # Without a network there is nowhere to reach them from.
             "ports": tuple(sorted(ports)) if wanted.network_mode != "no-network" else (),
         }
     )
-    return fitted_out, Outfit(kind=kind, program=program_of(kind, runtime))

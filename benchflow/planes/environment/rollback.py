@@ -62,7 +62,8 @@ class Rollback:
         return not any(file.present for file in self._baseline.files)
 
     async def take_baseline(self) -> Timed:
-        self._baseline, seconds = await _timed(self._world.snapshot(BASELINE))
+        _, seconds = await _timed(self._world.capture_baseline())
+        self._baseline = self._world.context.baseline()
         await self._read(self._baseline)
         absent = [file.path for file in self._baseline.files if not file.present]
         count = len(self._baseline.files) - len(absent)
@@ -89,10 +90,10 @@ class Rollback:
 
     async def reset(self) -> Timed:
         await self._write()
-        done, seconds = await _timed(self._world.reset(self._baseline))
-        if done:
+        _, seconds = await _timed(self._world.reset())
+        if not self._world.manifest.owns_lifecycle:
             return Timed(await self._require_baseline("reset"), seconds)
-        _, seconds = await _timed(self._world.reset(self._baseline, hard=True))
+        _, seconds = await _timed(self._world.recycle())
         return Timed(
             "a no-op: the entrypoint owns the services; hard: the sandbox was begun anew, and is ready", seconds
         )

@@ -19,7 +19,7 @@ from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.rows import FENCE_TABLE, RECORD, read_state
 from benchflow.store import storage_errors, write_atomic
 
-__all__ = ["FENCE_TABLE", "SNAPSHOTS", "SqliteStore", "diff_snapshots", "read_state"]
+__all__ = ["FENCE_TABLE", "SNAPSHOTS", "SqliteStore", "diff_snapshots", "read_state", "remove_directories"]
 
 SNAPSHOTS = "/var/lib/benchflow/snapshots"
 """Where a sandbox keeps its snapshots: of root's, and nobody else's."""
@@ -103,7 +103,7 @@ class SqliteStore:
             return True
         part = target.with_name(f".{target.name}.part")
         with storage_errors(target):
-            await asyncio.to_thread(_clear, part, target)
+            await asyncio.to_thread(remove_directories, part, target)
             there = await self._keeper.sandbox.download(snapshot.directory, part)
             await asyncio.to_thread(_prove, snapshot, part, there)
             # What the engine was told when it was taken is the truth, and not what the sandbox says now.
@@ -118,7 +118,8 @@ class SqliteStore:
         return await self._keeper.ask(operation, request | common, self._timeout)
 
 
-def _clear(*directories: Path) -> None:
+def remove_directories(*directories: Path) -> None:
+    """Remove directories of copies of snapshots, as far as they are there."""
     for directory in directories:
         if directory.is_dir():
             shutil.rmtree(directory)

@@ -18,10 +18,12 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.environment import Manifest, ReadyWorld
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.images import ImageRef
+from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.rollout import Failure
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError, UnprovenStateError, WorldError
 from benchflow.paths import StatePaths
+from benchflow.planes.environment.context import WorldContext
 from benchflow.planes.environment.copying import Comparison
 from benchflow.planes.environment.environment import ManifestEnvironment, Place, Recycle
 from benchflow.planes.environment.outfit import Outfit, fit_out_world
@@ -105,16 +107,17 @@ async def try_world(setting: Setting, tell: Callable[[str], None] = lambda what:
     What the world gets wrong is in the result. Raises only what is no `BenchFlowError`; also then, and when it is
     cancelled, the sandbox is removed.
     """
-    trial = _Trial(setting, tell)
-    try:
-        await trial.start()
-        if setting.manifest.is_stateful:
-            await trial.roll_back()
-        await trial.compare_copy()
-    except _Ended:
-        pass
-    finally:
-        await see_through(trial.end())
+    with tempfile.TemporaryDirectory(prefix="benchflow-env-check-") as directory:
+        trial = _Trial(setting, tell, Path(directory))
+        try:
+            await trial.start()
+            if setting.manifest.is_stateful:
+                await trial.roll_back()
+            await trial.compare_copy()
+        except _Ended:
+            pass
+        finally:
+            await see_through(trial.end())
     return trial.result()
 
 
@@ -123,8 +126,10 @@ class _Ended(Exception):
 
 
 class _Trial:
-    def __init__(self, setting: Setting, tell: Callable[[str], None]) -> None:
+    def __init__(self, setting: Setting, tell: Callable[[str], None], directory: Path) -> None:
+        """Make it. directory: on this host, for copies of the state and what the world records."""
         self._setting = setting
+        self._states, self._records = directory / "states", directory / "records"
         self._manifest = setting.manifest
         self._tell = tell
         self._findings: dict[str, Finding] = {}
@@ -214,11 +219,9 @@ class _Trial:
     def _world_in(self, place: Place, recycle: Recycle | None = None) -> ManifestEnvironment:
         return ManifestEnvironment(
             self._manifest,
-            place.sandbox,
+            WorldContext(place.sandbox, self._setting.task, self._records / place.sandbox.ref.name, self._setting.env),
             self._setting.provider,
             keeper=place.keeper,
-            task=self._setting.task,
-            env=self._setting.env,
             source=self._setting.source,
             foreign=tuple(mount.target for mount in self._spec.mounts),
             recycle=recycle,
@@ -236,7 +239,7 @@ class _Trial:
 
     async def _provision(self) -> str:
         assert self._world is not None
-        statuses = await self._world.provision()
+        statuses = await self._world.start()
         if self._manifest.owns_lifecycle:
             return "the image's entrypoint starts them"
         here = [status.name for status in statuses if status.state != "left_out"]
@@ -253,17 +256,16 @@ class _Trial:
 
     async def roll_back(self) -> None:
         assert self._place is not None and self._world is not None and self._writer is not None
-        with tempfile.TemporaryDirectory(prefix="benchflow-env-check-") as directory:
-            states = Rollback(
-                self._world, self._place, self._writer, Path(directory), self._setting.source, posts=self._setting.posts
-            )
-            await self._step("snapshot", states.take_baseline)
-            if states.is_empty and not self._setting.posts:
-                for what in ("write", "restore", "reset"):
-                    self._record(what, "not tried", "no declared database is in this image")
-                return
-            for what, work in (("write", states.write), ("restore", states.restore), ("reset", states.reset)):
-                await self._step(what, work)
+        states = Rollback(
+            self._world, self._place, self._writer, self._states, self._setting.source, posts=self._setting.posts
+        )
+        await self._step("snapshot", states.take_baseline)
+        if states.is_empty and not self._setting.posts:
+            for what in ("write", "restore", "reset"):
+                self._record(what, "not tried", "no declared database is in this image")
+            return
+        for what, work in (("write", states.write), ("restore", states.restore), ("reset", states.reset)):
+            await self._step(what, work)
 
     # --- a copy --------------------------------------------------------------------------------------
 

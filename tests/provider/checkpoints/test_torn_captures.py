@@ -20,7 +20,8 @@ from benchflow.checkpoints.capture import FENCE
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.environment import StateTable
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import TornCheckpointError
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.testing.sandbox_conformance.fixtures import leave, nap
@@ -70,7 +71,7 @@ class Checkpoints(Worlds):
     async def world_here(self, place: Sandbox, world: MakeWorld) -> ManifestEnvironment:
         """A world with a service that has one note."""
         made = world(notes(), state=STATE)
-        await made.provision()
+        await made.start()
         await made.readiness()
         await ask(place, note="before")
         return made
@@ -101,7 +102,7 @@ class Checkpoints(Worlds):
             there = world(notes(), sandbox=copy, state=STATE)
             await prove(checkpoint, copy, there)
             assert await ask(copy) == ["before"]
-            assert await copy.read_file("/root/file") == b"before"
+            assert await copy.read_bytes("/root/file") == b"before"
             await ask(copy, note=f"copy {number}")
         assert [await ask(copy) for copy in copies] == [["before", "copy 0"], ["before", "copy 1"]]
         assert await ask(place) == ["before", "after"]
@@ -235,7 +236,7 @@ class Checkpoints(Worlds):
 
 
 async def lines(sandbox: Sandbox, path: str) -> list[str]:
-    return (await sandbox.read_file(path)).decode().splitlines()
+    return (await sandbox.read_bytes(path)).decode().splitlines()
 
 
 async def pid_on_this_host(sandbox: Sandbox) -> int:

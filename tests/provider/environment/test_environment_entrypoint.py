@@ -25,8 +25,10 @@ from support.small_worlds import (
 
 from benchflow.contracts.environment import Manifest
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.sandbox import EntrypointState, SandboxProvider, SandboxSpec
+from benchflow.contracts.provider import EntrypointState, SandboxProvider
+from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import ReadinessError, SandboxError, ServiceDiedError, StatelessError, UnsupportedFeatureError
+from benchflow.planes.environment import WorldContext
 from benchflow.planes.environment.environment import ENTRYPOINT, ManifestEnvironment, Place
 from benchflow.testing.sandbox_conformance.fixtures import elsewhere, make_provider
 from benchflow.testing.waiting import until
@@ -78,7 +80,7 @@ class BegunByAnEntrypoint(Worlds):
         return make
 
     @pytest.fixture
-    def owned(self, build: Build, provider: SandboxProvider, spec: SandboxSpec, start: object) -> Owned:
+    def owned(self, build: Build, provider: SandboxProvider, spec: SandboxSpec, start: object, tmp_path: Path) -> Owned:
         """Starts a sandbox whose image starts the world; the world. Keyword arguments are those of `Manifest`."""
 
         async def make(command: str = f"exec {SERVE}", form: str = "first", **fields: object) -> ManifestEnvironment:
@@ -98,9 +100,13 @@ class BegunByAnEntrypoint(Worlds):
 
             place = await begin()
             return ManifestEnvironment(
-                declared, place.sandbox, provider, keeper=place.keeper, task="task-1", source="world.toml",
+                declared,
+                WorldContext(place.sandbox, "task-1", tmp_path / "records"),
+                provider,
+                keeper=place.keeper,
+                source="world.toml",
                 recycle=again if fields.get("state") else None,
-            )  # fmt: skip
+            )
 
         return make
 
@@ -108,8 +114,8 @@ class BegunByAnEntrypoint(Worlds):
 class WorldOfAnEntrypoint(BegunByAnEntrypoint):
     async def test_it_is_ready_when_its_probes_say_so(self, owned: Owned) -> None:
         mine = await owned(ports=(PORT,), readiness=HEALTHY | {"tcp": [PORT]})
-        assert await mine.provision() == ()
-        ready = await mine.readiness()
+        assert await mine.start() == ()
+        ready = await mine.provision()
         assert [probe.answer for probe in ready.probes] == ["HTTP 200", "connected"]
         assert ready.services == () and 0 < ready.seconds < 300
         await mine.check()
@@ -182,29 +188,27 @@ class WorldOfAnEntrypoint(BegunByAnEntrypoint):
         assert await ask(mine.sandbox) == ["one"]
         assert (await mine.logs())[ENTRYPOINT].count("notes begins") == 1
 
-    async def test_resetting_does_nothing_unless_it_is_hard(self, owned: Owned) -> None:
+    async def test_resetting_does_nothing_and_recycling_begins_anew(self, owned: Owned) -> None:
         mine = await owned(state=STATE)
-        await mine.readiness()
-        baseline = await mine.snapshot("baseline")
+        await mine.provision()
         await ask(mine.sandbox, note="one")
-        assert await mine.reset(baseline) is False
+        await mine.reset()
         assert await ask(mine.sandbox) == ["one"]
-        assert await mine.reset(baseline, hard=True) is True
+        await mine.recycle()
         assert await ask(mine.sandbox) == []
         await mine.check()
 
     async def test_what_cannot_be_begun_anew_says_so(self, owned: Owned, provider: SandboxProvider) -> None:
         mine = await owned(state=STATE)
-        await mine.readiness()
-        baseline = await mine.snapshot("baseline")
+        await mine.provision()
         bare = ManifestEnvironment(
-            mine.manifest, mine.sandbox, provider, keeper=keeper_of(mine.sandbox), task="task-1", source="world.toml"
+            mine.manifest, mine.context, provider, keeper=keeper_of(mine.sandbox), source="world.toml"
         )
         with pytest.raises(UnsupportedFeatureError, match="second time"):
-            await bare.reset(baseline, hard=True)
+            await bare.recycle()
         stateless = await owned()
         with pytest.raises(StatelessError):
-            await stateless.reset(baseline, hard=True)
+            await stateless.reset()
 
     async def test_one_below_is_torn_down_and_its_sandbox_stays(self, owned: Owned) -> None:
         mine = await owned(form="below")

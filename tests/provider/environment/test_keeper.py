@@ -18,7 +18,8 @@ from benchflow.paths import StatePaths
 from benchflow.planes.environment.interpreter import interpreter_of, program_of
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.observing import observe
-from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.docker import DockerDriver
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
 from benchflow.testing.sandbox_conformance.fixtures import make_provider
 
 _SERVE = r"""
@@ -235,13 +236,13 @@ async def test_a_look_that_is_cancelled_while_it_removes_its_sandbox_removes_it(
 ) -> None:
     removing, enough = asyncio.Event(), asyncio.Event()
 
-    class Provider(DockerProvider):
+    class Provider(DrivenProvider):
         async def remove(self, name: str) -> None:
             removing.set()
             await enough.wait()
             await super().remove(name)
 
-    provider, labels = Provider(), {"benchflow.stack": uuid.uuid4().hex}
+    provider, labels = Provider(DockerDriver()), {"benchflow.stack": uuid.uuid4().hex}
     try:
         image = ImageRef(reference=base_image)
         looking = asyncio.create_task(interpreter_of(provider, image, StatePaths(tmp_path), labels=labels))
@@ -267,7 +268,7 @@ async def test_a_look_that_is_cancelled_while_it_removes_its_sandbox_removes_it(
 async def test_an_image_without_python_or_its_sqlite_is_left_to_node(
     state: Path, base_image: str, tmp_path: Path, step: str
 ) -> None:
-    provider = DockerProvider()
+    provider = DrivenProvider(DockerDriver())
     context = tmp_path / "context"
     context.mkdir()
     (context / "Dockerfile").write_text(f"FROM {base_image}\nRUN {step}\n")

@@ -23,7 +23,7 @@ class ReadinessOfAWorld(Worlds):
     async def test_a_world_is_ready_when_all_of_it_is_healthy(self, place: Sandbox, world: MakeWorld) -> None:
         slow, absent = notes("slow", 9102, "--late 0.3"), Service(name="absent", command="absent", port=9199)
         mine = world(notes(), slow, absent, readiness=Readiness(tcp=(PORT,)))
-        await mine.provision()
+        await mine.start()
         ready = await mine.readiness()
         assert [(probe.target, probe.healthy, probe.answer) for probe in ready.probes] == [
             (f"http://localhost:{PORT}/health", True, "HTTP 200"),
@@ -40,7 +40,7 @@ class ReadinessOfAWorld(Worlds):
     async def test_ports_are_told_as_this_host_reaches_them(self, fresh: Fresh, world: MakeWorld) -> None:
         sandbox = await fresh(network_mode="public", ports=(PORT, 9102))
         mine = world(notes(), sandbox=sandbox, ports=(9102,))
-        await mine.provision()
+        await mine.start()
         ready = await mine.readiness()
         assert set(ready.ports) == {PORT, 9102}
         host, port = await sandbox.expose_port(PORT)
@@ -50,7 +50,7 @@ class ReadinessOfAWorld(Worlds):
         self, place: Sandbox, world: MakeWorld
     ) -> None:
         mine = world(notes(), notes("ill", 9102, "--ill"), readiness=Readiness(tcp=(9103,), timeout_sec=2))
-        await mine.provision()
+        await mine.start()
         # What they answer is the question, and not how soon they can.
         await until(lambda: listens(place, PORT))
         await until(lambda: listens(place, 9102))
@@ -69,14 +69,14 @@ class ReadinessOfAWorld(Worlds):
     @pytest.mark.long
     async def test_a_slow_answer_is_an_answer(self, world: MakeWorld) -> None:
         mine = world(notes(more="--slow 2.5"), readiness=Readiness(timeout_sec=60))
-        await mine.provision()
+        await mine.start()
         ready = await mine.readiness()
         assert ready.probes[0].answer == "HTTP 200" and (ready.probes[0].seconds or 0) >= 2.5
 
     async def test_a_service_that_ends_is_not_waited_for(self, world: MakeWorld) -> None:
         broken = Service(name="broken", command="notes --nonsense", port=9102)
         mine = world(notes(), broken, readiness=Readiness(timeout_sec=600))
-        await mine.provision()
+        await mine.start()
         began = time.monotonic()
         with pytest.raises(ServiceDiedError, match="'broken' ended with exit status 2") as caught:
             await mine.readiness()
@@ -94,7 +94,7 @@ class ReadinessOfAWorld(Worlds):
             notes("late", 9102, "--late 600"),
             readiness=Readiness(timeout_sec=600),
         )
-        await mine.provision()
+        await mine.start()
         began = time.monotonic()
         with pytest.raises(ServiceDiedError, match="'unlucky' ended with exit status 9") as caught:
             await mine.readiness()
@@ -105,7 +105,7 @@ class ReadinessOfAWorld(Worlds):
         self, place: Sandbox, world: MakeWorld
     ) -> None:
         mine = world(notes(more="--daemon --late 0.3"))
-        await mine.provision()
+        await mine.start()
         ready = await mine.readiness()
         assert ready.services[0].state == "running"
         # They count from its start, though what was started is not there any more.

@@ -12,7 +12,8 @@ import pytest
 from support.small_worlds import PORT, MakeServices, OnDocker, OnLocal, Worlds, ask, notes, running
 
 from benchflow.contracts.environment import Service, ServiceStatus
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import NoServiceError, PortInUseError, ServiceDiedError
 from benchflow.planes.environment import services as product
 from benchflow.planes.environment.incarnation import WORLD
@@ -76,7 +77,7 @@ class ServicesOfAWorld(Worlds):
         command = f"""'no'tes --db "/data/a b's.db" --port {PORT} && true"""
         await services(Service(name="quoted", command=command, port=PORT)).start()
         await healthy(place)
-        assert (await place.read_file("/data/a b's.db")).startswith(b"SQLite format 3")
+        assert (await place.read_bytes("/data/a b's.db")).startswith(b"SQLite format 3")
 
     async def test_services_have_their_variables_which_are_written_nowhere(
         self, place: Sandbox, services: MakeServices
@@ -124,7 +125,7 @@ class ServicesOfAWorld(Worlds):
         found = await services(*declared, probed={"a": True, "b": False}).start()
         assert [status.state for status in found] == ["running", "left_out"]
         await healthy(place)
-        assert await place.read_file("/data/calls") == f"--db /data/a.db --port {PORT}\n".encode()
+        assert await place.read_bytes("/data/calls") == f"--db /data/a.db --port {PORT}\n".encode()
 
     async def test_a_probe_that_hangs_means_that_the_image_has_no_such_service(
         self, place: Sandbox, services: MakeServices
@@ -265,7 +266,7 @@ class ServicesOfAWorld(Worlds):
         began = time.monotonic()
         await mine.stop()
         assert time.monotonic() - began < 300
-        assert await place.read_file("/data/bye") == b"bye"
+        assert await place.read_bytes("/data/bye") == b"bye"
         for words in ("sleep 9876", "polite", "notes --db", "benchflow-world"):
             assert await running(place, words) == 0
         await mine.stop()

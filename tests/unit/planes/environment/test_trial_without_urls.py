@@ -39,7 +39,7 @@ async def copy_finding(tmp_path: Path, task: Path | None) -> Finding:
         paths=StatePaths.default(), store=store, host_id="h", queue="q", stack="s", slots=nothing, options=nothing
     )  # type: ignore[arg-type]
     rollout = await Hosted.of(host, spec.rollout("job/trial", Origin(host_id="h", job_dir=str(tmp_path)), 0))
-    trial = _Trial(HostedTrial(rollout, "run").setting(), lambda what: None)
+    trial = _Trial(HostedTrial(rollout, "run").setting(), lambda what: None, tmp_path / "trial")
     await trial.compare_copy()
     return next(finding for finding in trial.result().findings if finding.what == "copy")
 

@@ -1,0 +1,131 @@
+"""Environments in code: classes of installed packages by entry point, and of the user's own by import path."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from benchflow.contracts.environment import EnvironmentRef, ForwardEnv, Manifest, Readiness, StateTable, TaskSelection
+from benchflow.contracts.world import Environment
+from benchflow.errors import ConfigError
+from benchflow.planes.environment.rules import problems_of
+from benchflow.user_code import import_anew, import_for_job
+
+GROUP = "benchflow.environments"
+"""Entry points by which installed packages declare environments."""
+
+NAME_KEY, PATH_KEY = "environment_name", "environment_import_path"
+"""Keys of configurations that name an environment in code: an entry point, and an import path."""
+
+
+def load_environment(code: str, root: str = ".", *, job: str | None = None) -> type[Environment]:
+    """Import an environment.
+
+    Args:
+        code: `module:Class`, or the name of an entry point.
+        root: Directory in which the module is looked for after the installed ones.
+        job: Id of the job for which it is imported once; None to import it as its file is now.
+
+    Raises:
+        ConfigError: It can't be imported, or is no environment.
+    """
+    if ":" not in code:
+        key, found = NAME_KEY, _installed(code)
+    elif job is None:
+        key, found = PATH_KEY, import_anew(code, root, key=PATH_KEY)
+    else:
+        key, found = PATH_KEY, import_for_job(code, root, job, key=PATH_KEY)
+    if not (isinstance(found, type) and issubclass(found, Environment)):
+        raise ConfigError(
+            f"{code} is no subclass of benchflow.contracts.world.Environment",
+            key=key,
+            remedy="name the class, not an object of it; see docs/custom-environment.md",
+        )
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if missing:
+        raise ConfigError(
+            f"{code} does not define {', '.join(missing)}",
+            key=key,
+            remedy="define all of provision, readiness, query, snapshot, restore, reset, teardown",
+        )
+    return found
+
+
+def _installed(name: str) -> object:
+    """Return what an entry point names. Raises `ConfigError`."""
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in points:
+        known = ", ".join(sorted(points)) or "none is installed"
+        raise ConfigError(
+            f"there is no environment {name!r}",
+            key=NAME_KEY,
+            remedy=f"known entry points of the group {GROUP}: {known}; for a class of your own: module:Class",
+        )
+    try:
+        found: object = points[name].load()
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"the environment {name!r} ({points[name].value}) cannot be loaded: {type(error).__name__}: {error}",
+            key=NAME_KEY,
+            remedy="reinstall the package that declares it",
+        ) from error
+    return found
+
+
+def describe_environment(environment: type[Environment], code: str) -> Manifest:
+    """Return what a class declares, in the fields of a manifest. Raises `ConfigError` for a value that can't be."""
+    key = PATH_KEY if ":" in code else NAME_KEY
+    values = {
+        "name": getattr(environment, "name", None),
+        "image": environment.image,
+        "ports": environment.ports,
+        "owns_lifecycle": False,
+        "keep_alive": environment.keep_alive,
+        "isolation": environment.isolation,
+    }
+    try:
+        declared = Manifest.model_validate(values)
+        declared = declared.model_copy(
+            update={
+                # Of a shared sandbox, each episode has its own task.
+                "task_selection": TaskSelection(inject_into="exec"),
+                "readiness": Readiness(timeout_sec=environment.readiness_timeout_sec),
+                "forward_env": ForwardEnv(keys=tuple(environment.forward_env)),
+                "state": StateTable() if environment.is_stateful else None,
+            }
+        )
+    except (ValidationError, TypeError) as error:
+        text = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            text = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        raise ConfigError(f"{code} has a wrong attribute: {text}", key=key, remedy="correct the class") from error
+    # A class need name no image, and starts its services itself.
+    as_manifest = declared.model_copy(update={"owns_lifecycle": True, "image": declared.image or "task"})
+    for at, message, remedy in problems_of(as_manifest, {}):
+        raise ConfigError(f"{code}: {'.'.join(str(part) for part in at)} {message}", key=key, remedy=remedy)
+    return declared
+
+
+def environment_digest(environment: type[Environment], declared: Manifest) -> str:
+    """Return the SHA-256, in hex, of what a class declares, and of the file that it is in."""
+    try:
+        file = hashlib.sha256(Path(inspect.getfile(environment)).read_bytes()).hexdigest()
+    except (OSError, TypeError):
+        file = None
+    said = {
+        "code": f"{environment.__module__}:{environment.__qualname__}",
+        "declared": declared.model_dump(mode="json", exclude_defaults=True),
+        "file": file,
+    }
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def code_of(ref: EnvironmentRef, job: str) -> type[Environment] | None:
+    """Return the class of an environment in code, as its job began with it; None for a manifest."""
+    return load_environment(ref.code, ref.code_root or ".", job=job) if ref.code is not None else None
