@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from benchflow.contracts.config import RuntimeConfig as RuntimeConfig
     from benchflow.contracts.config import Scene as Scene
     from benchflow.contracts.config import Turn as Turn
+    from benchflow.contracts.driver import SandboxDriver as SandboxDriver
     from benchflow.contracts.images import ImageConfig as ImageConfig
     from benchflow.contracts.images import ImageRef as ImageRef
     from benchflow.contracts.modes import GrpoMode as GrpoMode
     from benchflow.contracts.modes import ValueMode as ValueMode
+    from benchflow.contracts.provider import ImageBuilder as ImageBuilder
     from benchflow.contracts.retries import RetryConfig as RetryConfig
     from benchflow.contracts.reward import RewardEvent as RewardEvent
     from benchflow.contracts.reward import RewardFunc as RewardFunc
@@ -39,15 +41,20 @@ if TYPE_CHECKING:
     from benchflow.contracts.rollout import RolloutResult as RunResult  # noqa: F401
     from benchflow.contracts.rollout import RolloutTree as RolloutTree
     from benchflow.contracts.rollout import UserQuestion as UserQuestion
-    from benchflow.contracts.sandbox import ImageBuilder as ImageBuilder
-    from benchflow.contracts.sandbox import Sandbox as Sandbox
     from benchflow.contracts.sandbox import SandboxExecResult as SandboxExecResult
+    from benchflow.contracts.session import AgentPlace as AgentPlace
+    from benchflow.contracts.session import Session as Session
+    from benchflow.contracts.session import StopReason as StopReason
+    from benchflow.contracts.session import TurnRequest as TurnRequest
+    from benchflow.contracts.session import Unanswered as Unanswered
     from benchflow.contracts.task import Task as Task
     from benchflow.errors import ACPError as ACPError
     from benchflow.errors import BenchFlowError as BenchFlowError
+    from benchflow.planes.agent.function.turn import AgentTurn as AgentTurn
     from benchflow.planes.reward.output import CodeExecRewardFunc as CodeExecRewardFunc
     from benchflow.planes.reward.output import StringMatchRewardFunc as StringMatchRewardFunc
     from benchflow.planes.reward.output import TestRewardFunc as TestRewardFunc
+    from benchflow.planes.sandbox.driven.protocol import Sandbox as Sandbox
     from benchflow.rollout import Rollout as Rollout
     from benchflow.rubric import LLMJudgeRewardFunc as LLMJudgeRewardFunc
     from benchflow.rubric import Rubric as Rubric
@@ -62,6 +69,8 @@ _PUBLIC = {
     "ACPError": "benchflow.errors",
     "AfterSteps": "benchflow.contracts.branch",
     "Agent": "benchflow.runtime",
+    "AgentPlace": "benchflow.contracts.session",
+    "AgentTurn": "benchflow.planes.agent.function.turn",
     "Answer": "benchflow.contracts.rollout",
     "BenchFlowError": "benchflow.errors",
     "BranchConfig": "benchflow.contracts.branch",
@@ -72,7 +81,7 @@ _PUBLIC = {
     "EverySteps": "benchflow.contracts.branch",
     "Group": "benchflow.contracts.branch",
     "GrpoMode": "benchflow.contracts.modes",
-    "ImageBuilder": "benchflow.contracts.sandbox",
+    "ImageBuilder": "benchflow.contracts.provider",
     "ImageConfig": "benchflow.contracts.images",
     "ImageRef": "benchflow.contracts.images",
     "JobConfig": "benchflow.contracts.config",
@@ -90,14 +99,19 @@ _PUBLIC = {
     "Rubric": "benchflow.rubric",
     "Runtime": "benchflow.runtime",
     "RuntimeConfig": "benchflow.contracts.config",
-    "Sandbox": "benchflow.contracts.sandbox",
+    "Sandbox": "benchflow.planes.sandbox.driven.protocol",
+    "SandboxDriver": "benchflow.contracts.driver",
     "SandboxExecResult": "benchflow.contracts.sandbox",
     "Scene": "benchflow.contracts.config",
+    "Session": "benchflow.contracts.session",
+    "StopReason": "benchflow.contracts.session",
     "StoredTree": "benchflow.trajectories.stored",
     "StringMatchRewardFunc": "benchflow.planes.reward.output",
     "Task": "benchflow.contracts.task",
     "TestRewardFunc": "benchflow.planes.reward.output",
     "Turn": "benchflow.contracts.config",
+    "TurnRequest": "benchflow.contracts.session",
+    "Unanswered": "benchflow.contracts.session",
     "UserQuestion": "benchflow.contracts.rollout",
     "ValueMode": "benchflow.contracts.modes",
     "VerifyResult": "benchflow.contracts.reward",

@@ -40,8 +40,8 @@ NOT_CARRIED_OUT = {
 
 _JOB_SPELLINGS = {"tasks_dir": "paths", "agent": "agents", "environment": "sandbox"}
 _ROLLOUT_SPELLINGS = {"sandbox": "environment"}
-_JOB_PATHS = ("paths", "jobs_dir", "context_root", "environment_manifest")
-_ROLLOUT_PATHS = ("task_path", "jobs_dir", "context_root", "environment_manifest")
+_JOB_PATHS = ("paths", "jobs_dir", "context_root", "environment_manifest", "environment_root")
+_ROLLOUT_PATHS = ("task_path", "jobs_dir", "context_root", "environment_manifest", "environment_root")
 _FIELDS_OF: dict[str, Sequence[str]] = {
     "limits": list(ModelLimits.model_fields),
     "sampling": list(Sampling.model_fields),

@@ -96,7 +96,7 @@ def _uses(spec: JobSpec) -> dict[str, list[str]]:
     files = [name for name in references if name.startswith("~/")]
     packs = [pack for task in spec.tasks for pack in (task.pack, task.context) if pack is not None]
     packs += [world.image for world in worlds if world.image is not None]
-    paths = [task.source for task in spec.tasks] + [world.source for world in worlds]
+    paths = [task.source for task in spec.tasks] + [world.source for world in worlds if world.code is None]
     paths += [spec.context_root, spec.environment_manifest, run.replay.record if run.replay is not None else None]
     return {
         "sandbox": [run.sandbox],
@@ -123,6 +123,9 @@ def _addresses(spec: JobSpec) -> Iterator[str]:
 
 def _code(spec: JobSpec) -> Iterator[str]:
     yield from spec.run.allow_code
+    for task in spec.tasks:
+        if task.environment is not None and task.environment.code is not None:
+            yield task.environment.code
     for agent in spec.agents:
         if ":" in agent.name:
             yield agent.name

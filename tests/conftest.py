@@ -33,7 +33,6 @@ from benchflow.errors import BenchFlowError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import Toolbox, ensure_runtime
 from benchflow.planes.agent.toolbox.npm import NpmRegistry
-from benchflow.planes.sandbox.docker.uppers import keeps_images_elsewhere
 from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
 from benchflow.planes.sandbox.records import file_lock
 
@@ -69,16 +68,6 @@ def docker_problem() -> str | None:
     except Exception as error:
         return f"no Docker daemon answers: {error}"
     return None
-
-
-@functools.cache
-def snapshots_problem() -> str | None:
-    """Why the Docker daemon keeps no snapshots; None when it does."""
-    if problem := docker_problem():
-        return problem
-    with contextlib.closing(docker.from_env(timeout=60)) as client:
-        elsewhere = keeps_images_elsewhere(client.info())
-    return "this Docker daemon keeps its images in containerd's store, where none can be kept" if elsewhere else None
 
 
 @functools.cache
@@ -207,7 +196,7 @@ def _reason(report: pytest.TestReport) -> str:
     return f"{Path(crash.path).name}:{crash.lineno}: {crash.message.partition(chr(10))[0]}"
 
 
-PROBLEMS = {"docker": docker_problem, "snapshots": snapshots_problem, "local": local_problem, "agents": agents_problem}
+PROBLEMS = {"docker": docker_problem, "local": local_problem, "agents": agents_problem}
 """By marker, and by the last word of the variable that makes a skip a failure."""
 
 

@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 
 from benchflow.activities.context import WorkerContext
 from benchflow.activities.job_secrets import remove_secrets_of_ended_jobs
-from benchflow.contracts.sandbox import OwnedSandbox
+from benchflow.contracts.provider import OwnedSandbox
 from benchflow.errors import BenchFlowError, GatewayError
 from benchflow.executions import is_not_found
 from benchflow.hosting.kept import read_kept, remove_kept

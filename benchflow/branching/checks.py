@@ -16,7 +16,7 @@ from benchflow.contracts.branch import (
     TreeGrpo,
     Unbranched,
 )
-from benchflow.contracts.checkpoint import RUNGS, Rung, is_enough
+from benchflow.contracts.resuming import RUNGS, Rung, is_enough
 from benchflow.errors import ConfigError
 
 
@@ -53,13 +53,12 @@ def _check_rungs(config: BranchConfig, rungs: Collection[Rung]) -> None:
     )
     if not isinstance(config.policy, OnAskUser):
         return
-    # Where the agent cannot be copied while it waits, a child is driven to the question again.
-    ways: set[Rung] = {"process", "replay"}
+    # The agent cannot be copied while it waits, so that a child is driven to the question again.
     _refuse(
-        not any(rung in ways and is_enough(rung, least) for rung in rungs),
+        "replay" not in rungs or not is_enough("replay", least),
         "policy",
-        f"this agent cannot be brought back to its question: that needs {' or '.join(sorted(ways))}"
-        + (f", and min_session_rung is {least}" if ways & set(rungs) else ""),
+        "this agent cannot be brought back to its question: that needs replay"
+        + (f", and min_session_rung is {least}" if "replay" in rungs else ""),
         "let its model calls go through the gateway, and let min_session_rung be replay or fresh",
     )
 

@@ -32,14 +32,13 @@ def list_(as_json: Json = False) -> None:
         return print_json({"agents": [record.model_dump(mode="json") for record in agents]})
     rows = table(("agent", {"no_wrap": True}), "aliases", "version", "protocol", "model by", "rung", "what it is")
     for record in agents:
-        speaks_acp = record.protocol == "acp"
         rows.add_row(
             Text(record.name, "bold"),
             ", ".join(record.aliases),
             record.version or "",
-            record.protocol if speaks_acp else "",
+            "" if record.is_engine else record.protocol,
             record.model.by if record.model else "",
-            record.session.rung if speaks_acp else "",
+            "" if record.is_engine else record.session.rung,
             record.description,
         )
     console().print(rows)
@@ -73,6 +72,7 @@ def _said(record: AgentRecord) -> list[tuple[str, str | None]]:
         ("speaks", _PROTOCOLS[record.protocol]),
         ("acts as", record.user),
         ("launch", shlex.join(record.launch) or None),
+        ("code", record.code),
         ("packages", packages),
         ("runtime", runtime),
         ("needs", ", ".join(record.required_env) or None),
@@ -87,7 +87,7 @@ def _said(record: AgentRecord) -> list[tuple[str, str | None]]:
         ("keeps", ", ".join(f"~/{path}" for path in record.home_dirs) or None),
         ("skills", ", ".join(record.skills) or None),
         ("mode", record.session.mode),
-        ("rung", record.session.rung if record.protocol in ("acp", "acpx") else None),
+        ("rung", None if record.is_engine else record.session.rung),
     ]
     lines += [("hazard", text) for text in record.session.hazards]
     lines += [("checked", text) for text in record.checked]
@@ -104,19 +104,17 @@ def check(
     from benchflow.cli.screen import console, print_json
     from benchflow.planes.agent.check import check_agent
     from benchflow.planes.agent.registry import find_agent
-    from benchflow.planes.sandbox.processes import probe_processes
 
     record = find_agent(name)
     found = run(check_agent(record, timeout=timeout))
-    process = probe_processes()
     if as_json:
-        print_json({"ok": found.ok, **found.model_dump(mode="json"), "process": process.model_dump(mode="json")})
+        print_json({"ok": found.ok, **found.model_dump(mode="json")})
     else:
-        console().print(*_findings(record, found, process.summary), sep="\n", soft_wrap=True)
+        console().print(*_findings(record, found), sep="\n", soft_wrap=True)
     raise typer.Exit(ALL_SCORED if found.ok else SOME_ERRORED)
 
 
-def _findings(record: AgentRecord, found: AgentCheck, process: str) -> list[Text]:
+def _findings(record: AgentRecord, found: AgentCheck) -> list[Text]:
     from benchflow.cli.terminal import line
 
     sign = ("✓", "green") if found.ok else ("✗", "red")
@@ -134,7 +132,7 @@ def _findings(record: AgentRecord, found: AgentCheck, process: str) -> list[Text
     lines.append(line(f"  offers    {', '.join(_offered(found.capabilities)) or 'nothing beyond the protocol'}"))
     if found.auth_methods:
         lines.append(line(f"  logins    {', '.join(found.auth_methods)}"))
-    lines.append(line(f"  rung      {record.session.rung}; process is refused: {process}"))
+    lines.append(line(f"  rung      {record.session.rung}"))
     lines += [line("  ", ("problem", "red"), f"   {problem}") for problem in found.problems]
     return lines
 
@@ -154,6 +152,7 @@ def _offered(capabilities: dict[str, object], above: str = "") -> list[str]:
 _PROTOCOLS: dict[str, str] = {
     "acp": "the Agent Client Protocol, on stdio",
     "acpx": "the Agent Client Protocol, with acpx",
+    "python": "nothing: it is Python code that acts from the worker",
     "oracle": "nothing: it runs the task's own solution",
     "none": "nothing",
 }

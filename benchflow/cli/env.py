@@ -60,8 +60,15 @@ def check(
     """
     from benchflow.cli.in_job import run_in_job
     from benchflow.cli.screen import console, print_error, print_json
+    from benchflow.errors import UnsupportedFeatureError
     from benchflow.jobs.trial import NO_TASK, plan_trial, try_world
 
+    if ":" in str(manifest) and not manifest.exists():
+        raise UnsupportedFeatureError(
+            "tries manifests, and this names an environment in code",
+            key="MANIFEST",
+            remedy="try it with its conformance suite: benchflow.testing.environment_conformance",
+        )
     plan = plan_trial(manifest, task, sandbox, write or [])
     screen = console(stderr=True)
     found = run_in_job(lambda on_start: try_world(plan, on_start), screen)

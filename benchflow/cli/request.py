@@ -17,10 +17,15 @@ _OPTION_OF = {
     "agent_timeout_sec": "--agent-timeout",
     "agent_idle_timeout_sec": "--agent-idle-timeout",
     "retry.max_retries": "--max-retries",
+    "environment_name": "--environment",
     "judge.model": "--judge-model",
     "judge.base_url": "--judge-base-url",
     "judge.credential": "--judge-key",
 }
+
+
+WORLD_KEYS = ("environment_manifest", "environment_name", "environment_import_path")
+"""Keys of a configuration that name the world of all tasks; one of them takes the place of the others of a file."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,8 @@ class FileRequest:
     """Of model endpoints, but for those that the command line names too."""
     variables: frozenset[str] = frozenset()
     """Named by its tables of agents' variables."""
-    environment_manifest: Path | None = None
-    """The world of all tasks, if the file names it."""
+    names_world: bool = False
+    """Whether it names the world of all tasks."""
     is_given_keys: bool = False
     """Whether the command line gives agents variables, which the file may send to its addresses."""
 
@@ -85,6 +90,9 @@ def job_config(
         # Each of them stands in place of the other, too.
         for key in ("branch", "mode"):
             values.pop(key, None)
+    if given.keys() & set(WORLD_KEYS):
+        for key in (*WORLD_KEYS, "environment_root"):
+            values.pop(key, None)
     values |= given
     if max_retries is not None:
         retry = values.get("retry")
@@ -124,7 +132,7 @@ def _of_file(file: Path, request: JobConfig, *, given: set[str], judge: dict[str
         file=file,
         addresses=frozenset(address for address in addresses - named if address is not None),
         variables=frozenset(named_variables(tables)),
-        environment_manifest=None if "environment_manifest" in given else request.environment_manifest,
+        names_world=not given.intersection(WORLD_KEYS) and any(getattr(request, key) for key in WORLD_KEYS),
         is_given_keys="agent_env" in given,
     )
 

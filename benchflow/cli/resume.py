@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from benchflow.cli.rollout import Chosen
+    from benchflow.contracts.job import JobSpec
     from benchflow.jobs import JobPlan
 
 
@@ -58,6 +59,7 @@ def plan_again(
             preflight=preflight,
             context_root=context_root or (Path(spec.context_root) if spec.context_root else None),
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
+            **_environment_in_code(spec),
             concurrency=concurrency or spec.concurrency or DEFAULT_CONCURRENCY,
             **{**dict(spec.run), "rebuild": spec.run.rebuild is not None},
         )
@@ -105,7 +107,18 @@ def plan_replay(
             concurrency=1,
             context_root=Path(spec.context_root) if spec.context_root else None,
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
+            **_environment_in_code(spec),
             # What is replayed is one chain, which ends where the record does. The images of before are the newest.
             **{**dict(spec.run), "replay": replay, "branch": None, "mode": None, "rebuild": False},
         )
     )
+
+
+def _environment_in_code(spec: JobSpec) -> dict[str, Any]:
+    """Return the options that name the environment in code of a job; none for a job without."""
+    world = next((task.environment for task in spec.tasks if task.environment and task.environment.code), None)
+    if world is None or world.code is None:
+        return {}
+    if ":" not in world.code:
+        return {"environment_name": world.code}
+    return {"environment_import_path": world.code, "environment_root": world.code_root}

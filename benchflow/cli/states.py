@@ -76,7 +76,7 @@ def _snapshots(given: str, key: str, jobs_dir: Path) -> Path:
         root = choose(given, jobs_dir).paths.environment / "snapshots"
     if not root.is_dir():
         raise UsageError(
-            f"{given} has kept no state", key=key, remedy="only rollouts in a stateful world do: [environment.state]"
+            f"{given} has kept no state", key=key, remedy="only those in declared databases do: [environment.state]"
         )
     return root
 

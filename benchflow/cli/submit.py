@@ -63,6 +63,22 @@ def submit(
             rich_help_panel=_TASKS,
         ),
     ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The world of all tasks: an environment of an installed package, by its entry point.",
+            rich_help_panel=_TASKS,
+        ),
+    ] = None,
+    environment_import_path: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:CLASS",
+            help="The world of all tasks: an environment of your own, installed or in this directory.",
+            rich_help_panel=_TASKS,
+        ),
+    ] = None,
     agent: Annotated[
         list[str] | None,
         typer.Option(
@@ -286,6 +302,8 @@ def submit(
         exclude=exclude,
         context_root=context_root,
         environment_manifest=environment_manifest,
+        environment_name=environment,
+        environment_import_path=environment_import_path,
         sandbox_setup_timeout=sandbox_setup_timeout,
         branch=branch,
         mode=mode,

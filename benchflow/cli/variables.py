@@ -66,18 +66,18 @@ def variables_taken(plan: JobPlan, of_file: FileRequest | None = None) -> Found:
 
     of_file: what the configuration file of the job asks of the user's environment, if it has one.
     """
+    from benchflow.cli.request import WORLD_KEYS
     from benchflow.secrets import OF_ORACLE
     from benchflow.temporal import cluster_target
 
     is_cluster = cluster_target() is not None
     has_oracle = any(agent.name == "oracle" for agent in plan.config.agents)
     found: Found = {}
-    has_own_manifest = plan.config.environment_manifest is not None and (
-        of_file is None or of_file.environment_manifest is None
-    )
+    is_given = any(getattr(plan.config, key) is not None for key in WORLD_KEYS)
+    has_own_world = is_given and (of_file is None or not of_file.names_world)
     for _, task in plan.tasks:
-        # A manifest that was given as an option is the user's own.
-        world = plan.worlds.get(task.name) if not has_own_manifest else None
+        # What was given as an option is the user's own.
+        world = plan.worlds.get(task.name) if not has_own_world else None
         for variable in _of_task(task, world.manifest if world is not None else None):
             is_used = has_oracle or variable.taker != OF_ORACLE
             if is_used and (is_cluster or variable.name in os.environ):

@@ -6,10 +6,11 @@ from typing import Literal
 
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import ChildSpec, CustomPolicy, StateValue
-from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionBegin, SessionLayer, WorldDigests
+from benchflow.contracts.checkpoint import Checkpoint, SessionBegin, SessionLayer, WorldDigests
 from benchflow.contracts.environment import Observation, ReadyWorld, StateSnapshot
 from benchflow.contracts.job import AgentSpec, Origin, RolloutSpec
 from benchflow.contracts.lost import LostGroup, LostRollout
+from benchflow.contracts.resuming import StoredRung
 from benchflow.contracts.rollout import (
     AgentSession,
     Answer,
@@ -136,9 +137,9 @@ class Connected(Model):
     """
 
     session: AgentSession | None = None
-    rung: Rung | None = None
+    rung: StoredRung = None
     warnings: list[str] = []
-    later: Rung | None = None
+    later: StoredRung = None
     digests: WorldDigests | None = None
 
 
@@ -273,7 +274,7 @@ class ReportInput(Model):
     value: StateValue | None = None
     used_below: list[Usage] = []
     n_tool_calls: int = 0
-    rung: Rung | None = None
+    rung: StoredRung = None
     rollbacks: list[Rollback] = []
     packs: dict[str, ArtifactRef] = {}
     record: ArtifactRef | None = None

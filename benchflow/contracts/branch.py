@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from benchflow.contracts.base import ArtifactRef, Model
-from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionBegin
+from benchflow.contracts.checkpoint import Checkpoint, SessionBegin
+from benchflow.contracts.resuming import LeastRung, StoredRung
 from benchflow.contracts.rollout import Answer, Failure, Node, StepOutcome, Usage
 
 Keep = Literal["none", "branch", "every_n", "per_turn"]
@@ -135,7 +136,7 @@ class BranchConfig(Model):
     horizon: int | None = Field(default=None, ge=1)
     max_depth: int = Field(default=1, ge=1, le=64)
     max_children: int = Field(default=64, ge=1, le=1000)
-    min_session_rung: Rung = "fresh"
+    min_session_rung: LeastRung = "fresh"
     checkpoint: Keep = "branch"
     every: int = Field(default=1, ge=1)
     portable: bool = False
@@ -187,7 +188,7 @@ class ChildOutcome(Model):
     reward: float | None = None
     value: StateValue | None = None
     failure: Failure | None = None
-    rung: Rung | None = None
+    rung: StoredRung = None
     leaf: str | None = None
     checkpoint: Checkpoint | None = None
     kept: list[Checkpoint] = []

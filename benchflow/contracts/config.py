@@ -73,6 +73,15 @@ class RunOptions(RunSettings):
     environment_manifest: Path | None = None
     """The world of all tasks, instead of the ones that they or their package name."""
 
+    environment_name: str | None = None
+    """The world of all tasks: an environment of an installed package, by its entry point."""
+
+    environment_import_path: str | None = None
+    """The world of all tasks: an environment of the user's own, as `module:Class`."""
+
+    environment_root: Path | None = None
+    """Directory in which that module is looked for after the installed ones; by default the current one."""
+
     preflight: bool = True
     """Whether each model is asked for one token before the job starts."""
 

@@ -73,6 +73,11 @@ class TaskRef(Model):
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest reward that its verifiers may report. Jobs that are older than this field have the default."""
 
+    @property
+    def has_world_image(self) -> bool:
+        """Whether its world names the sandbox's image, so that the task need not."""
+        return self.environment is not None and self.environment.manifest.has_image
+
 
 class RunConfig(RunSettings):
     """How every rollout of a job is run, as its workers read it."""

@@ -26,7 +26,7 @@ from benchflow.errors import ConfigError, TaskError
 from benchflow.jobs.agents import for_all, prepare_agent, require_reachable
 from benchflow.jobs.branches import check_branch, unproven_worlds
 from benchflow.jobs.modes import lowered
-from benchflow.jobs.worlds import World, Worlds
+from benchflow.jobs.worlds import World, Worlds, given_world
 from benchflow.paths import JobPaths
 from benchflow.planes.reward.needs import check_scoring, own_judges
 from benchflow.planes.sandbox import get_provider
@@ -91,10 +91,9 @@ def plan_job(config: JobConfig) -> JobPlan:
     paths = _select(found, config)
     _refuse_twins([path.name for path in paths], "task name")
     tasks, warnings, variables = [], [], set()
-    worlds = Worlds(config.environment_manifest)
+    worlds = Worlds(config.environment_manifest, given_world(config))
     for path in paths:
-        given = config.environment_manifest is not None
-        task = load_task(path, context_root=config.context_root, has_manifest=given)
+        task = load_task(path, context_root=config.context_root, has_manifest=worlds.has_image)
         variables |= worlds.add(path, task)
         as_run = verified_in(task, config.verify_in, config.reward_key)
         warnings += [f"{task.name}: {note}" for note in require_supported(as_run, provider.capabilities())]

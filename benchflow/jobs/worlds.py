@@ -8,11 +8,13 @@ from functools import cached_property
 from pathlib import Path
 
 from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.config import RunOptions
 from benchflow.contracts.environment import EnvironmentRef, Manifest
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.task import Task
-from benchflow.errors import ManifestError
+from benchflow.errors import ConfigError, ManifestError
+from benchflow.planes.environment.environment_code import describe_environment, environment_digest, load_environment
 from benchflow.planes.environment.fit import check_task_fits
 from benchflow.planes.environment.manifest import manifest_digest, read_manifest
 from benchflow.store import file_digest
@@ -24,16 +26,35 @@ IMAGE = "image"
 
 @dataclass(frozen=True)
 class World:
-    """A manifest that was read. source: its file."""
+    """An environment that was read: a manifest, or what a class declares."""
 
     manifest: Manifest
+
     source: Path
+    """The manifest's file; of an environment in code, its name."""
+
+    code: str | None = None
+    """Name of an environment in code."""
+
+    code_root: str | None = None
+    """Directory in which its module is looked for."""
+
+    code_digest: str = ""
+    """Digest of what its class is."""
+
+    @classmethod
+    def in_code(cls, code: str, root: Path) -> World:
+        """Import an environment in code, as its file is now. Raises `ConfigError`."""
+        found = load_environment(code, str(root))
+        declared = describe_environment(found, code)
+        digest = environment_digest(found, declared)
+        return cls(declared, Path(code), code, str(root.absolute()) if ":" in code else None, digest)
 
     @cached_property
     def image(self) -> Path | None:
         """The build context of the image that the manifest names, if it comes with one. Raises `ManifestError`."""
         directory = self.source.absolute().parent / IMAGE
-        if not (directory / "Dockerfile").is_file():
+        if self.code is not None or not (directory / "Dockerfile").is_file():
             return None
         if not directory.resolve().is_relative_to(directory.parent.resolve()):
             raise ManifestError(
@@ -44,10 +65,46 @@ class World:
         return directory
 
     def ref(self, image: ArtifactRef | None) -> EnvironmentRef:
-        """As a job holds it. image: the packed build context."""
+        """Return it as a job holds it. image: the packed build context."""
+        if self.code is not None:
+            return EnvironmentRef(
+                manifest=self.manifest,
+                digest=self.code_digest,
+                source=self.code,
+                code=self.code,
+                code_root=self.code_root,
+            )
         files = digest_tree(self.image) if self.image else None
         digest = manifest_digest(self.manifest, files)
         return EnvironmentRef(manifest=self.manifest, digest=digest, source=str(self.source.absolute()), image=image)
+
+
+def given_world(config: RunOptions) -> World | None:
+    """Return the environment in code that a configuration names for all tasks. Raises `ConfigError`."""
+    name, path = config.environment_name, config.environment_import_path
+    given = [
+        key for key in ("environment_manifest", "environment_name", "environment_import_path") if getattr(config, key)
+    ]
+    if len(given) > 1:
+        raise ConfigError(
+            f"is the world of all tasks, and so is {given[0]}", key=given[1], remedy="give one of the two"
+        )
+    if path is not None and not all(path.partition(":")):
+        raise ConfigError(
+            f"{path!r} is no import path", key="environment_import_path", remedy="write package.module:Class"
+        )
+    if name is not None and ":" in name:
+        raise ConfigError(
+            f"{name!r} is no entry point", key="environment_name", remedy="give module:Class as an import path"
+        )
+    if config.environment_root is not None and path is None:
+        raise ConfigError(
+            "is for an environment by import path, and none is given",
+            key="environment_root",
+            remedy="give environment_import_path, or leave it out",
+        )
+    code = path or name
+    return World.in_code(code, config.environment_root or Path.cwd()) if code is not None else None
 
 
 def image_digest(directory: Path, task: Task) -> str:
@@ -59,16 +116,25 @@ def image_digest(directory: Path, task: Task) -> str:
 
 
 class Worlds:
-    """The worlds of a job's tasks. option: the manifest that was given for all of them."""
+    """The worlds of a job's tasks."""
 
-    def __init__(self, option: Path | None) -> None:
+    def __init__(self, option: Path | None, given: World | None = None) -> None:
+        """Make it of what was given for all tasks. option: a manifest; given: an environment in code."""
         self._option = option
+        self._given = given
         self._read: dict[Path, World] = {}
         self._base: dict[str, str] = {}
         self.found: dict[str, World] = {}
 
+    @property
+    def has_image(self) -> bool:
+        """Whether what was given for all tasks names their image."""
+        return self._option is not None or (self._given is not None and self._given.manifest.has_image)
+
     def add(self, path: Path, task: Task) -> set[str]:
         """Find the world of the task in `path`; the names of the variables that it is given. Raises `ManifestError`."""
+        if self._given is not None:
+            return self._add_given(path, task, self._given)
         source = manifest_of(path, task, self._option)
         if source is None:
             return set()
@@ -79,6 +145,12 @@ class Worlds:
         self.found[task.name] = world
         if world.manifest.base_image is not None and task.dockerfile is not None:
             self._base[task.name] = image_digest(path, task)
+        return set(world.manifest.forward_env.keys)
+
+    def _add_given(self, path: Path, task: Task, world: World) -> set[str]:
+        self.found[task.name] = world
+        if not world.manifest.has_image:
+            self._base[task.name] = image_digest(path, task) or task.sandbox.docker_image or ""
         return set(world.manifest.forward_env.keys)
 
     def shared(self, agents: Sequence[AgentSpec]) -> World | None:

@@ -135,7 +135,7 @@ class Tasks:
         return target
 
     async def _load(self, directory: Path, ref: TaskRef, context: Path | None) -> Task:
-        given = ref.environment is not None
+        given = ref.has_world_image
         return await asyncio.to_thread(load_task, directory, context_root=context, name=ref.name, has_manifest=given)
 
     def _check(self, task: Task, directory: Path) -> set[str]:

@@ -238,7 +238,7 @@ class _Told:
             node = line.nodes[-1]
             if node.checkpoint:
                 text.append(f" {CHECKPOINT}", "cyan")
-            # A child of a node without a session has none to go on with.
+            # Earlier versions wrote `process` for a child of a node without a session.
             if line.nodes[0].rung not in (None, "process"):
                 text.append(f"  session={line.nodes[0].rung}", "dim")
             for fact, style in self._facts(node):

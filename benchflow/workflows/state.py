@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 from benchflow.contracts.activities import Readied, RolloutPlan
 from benchflow.contracts.branch import BranchConfig, BranchOrigin, ChildOutcome, StateValue
-from benchflow.contracts.checkpoint import Checkpoint, Rung, SessionBegin
+from benchflow.contracts.checkpoint import Checkpoint, SessionBegin
 from benchflow.contracts.ended import EndedState
 from benchflow.contracts.environment import StateSnapshot, unproven_warning
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rescoring import AgentlessScore
+from benchflow.contracts.resuming import Rung
 from benchflow.contracts.rewards import first_failure, leads_on
 from benchflow.contracts.rollout import (
     AgentSession,

@@ -18,7 +18,8 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import names
     from benchflow.contracts.activities import Connected, ConnectInput, SoftVerifyInput, StepInput, TakenBefore
     from benchflow.contracts.branch import BranchOrigin, OnAskUser
-    from benchflow.contracts.checkpoint import Checkpoint, SessionBegin, SessionLayer, WorldDigests, is_enough
+    from benchflow.contracts.checkpoint import Checkpoint, SessionBegin, SessionLayer, WorldDigests
+    from benchflow.contracts.resuming import is_enough
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rollout import Answer, Question, Step, TurnResult
     from benchflow.workflows.checkpoints import Checkpoints
@@ -142,7 +143,7 @@ class Turns:
             load = load.model_copy(update={"rung": "replay"})
             connected = await self._open(step.session, load)
         state.resume_mode = connected.rung or state.resume_mode
-        if connected.rung in ("load", "process") and load is not None:
+        if connected.rung == "load" and load is not None:
             is_parents = origin is not None and load == origin.checkpoint.session
             state.session_begin = load.begun if is_parents else None
             return

@@ -14,17 +14,21 @@ from typing import Any
 from trivial_task import IMAGE
 
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
+from benchflow.contracts.session import Limits
 from benchflow.paths import StatePaths
+from benchflow.planes.agent.account import find_account
 from benchflow.planes.agent.acp.client import Client
-from benchflow.planes.agent.acp.notes import SessionFiles
-from benchflow.planes.agent.acp.process import AgentProcess, find_account, run_mount
-from benchflow.planes.agent.acp.session import Limits, Session
+from benchflow.planes.agent.acp.dialogue import Dialogue
+from benchflow.planes.agent.acp.process import AgentProcess, run_mount
 from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime
-from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.docker import DockerDriver
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.local.driver import STACK_LABEL, LocalDriver
 from benchflow.planes.sandbox.local.images import BARE
-from benchflow.planes.sandbox.local.provider import STACK_LABEL, LocalProvider
 from benchflow.trajectories.journal import NodeWriter
 
 AGENT = Path(__file__).with_name("stream_agent.mjs")
@@ -37,7 +41,7 @@ PATIENT = Limits(wall=3600, idle=300)
 class Stream:
     """One agent with an open session. lines: how many it has said; last_at: when the last was written (monotonic)."""
 
-    session: Session
+    session: Dialogue
     process: AgentProcess
     wire: Wire
     trajectory: Path
@@ -75,7 +79,7 @@ class Stream:
 @asynccontextmanager
 async def streams(kind: str, count: int, root: Path) -> AsyncIterator[list[Stream]]:
     """So many agents, each in a sandbox of its own; all gone afterwards."""
-    provider: SandboxProvider = LocalProvider() if kind == "local" else DockerProvider()
+    provider: SandboxProvider = DrivenProvider(LocalDriver()) if kind == "local" else DrivenProvider(DockerDriver())
     runtime = await ensure_runtime(StatePaths.default())
     stack = uuid.uuid4().hex
     try:
@@ -116,6 +120,6 @@ async def _opened(sandbox: Sandbox, wire: Wire, runtime: Toolbox, trajectory: Pa
     account = await find_account(sandbox, USER)
     argv = (f"{runtime.mount_path}/bin/node", INSIDE)
     await process.start(runtime.program(PUMP), argv, env={}, cwd="/tmp", account=account)
-    stream = Stream(Session(wire, Client(sandbox, user=USER, cwd="/tmp")), process, wire, trajectory)
+    stream = Stream(Dialogue(wire, Client(sandbox, user=USER, cwd="/tmp")), process, wire, trajectory)
     await stream.open()
     return stream

@@ -26,7 +26,8 @@ from branch_groups import AGENTS, Sizes, measure_groups
 from benchflow.checkpoints import Captured, capture, discard, prove
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.errors import BenchFlowError
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.local.images import BARE

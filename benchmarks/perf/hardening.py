@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.task import HardeningConfig, VerifierConfig
 from benchflow.errors import BenchFlowError
 from benchflow.planes.reward.hardening import HardeningBaseline, harden, take_baseline

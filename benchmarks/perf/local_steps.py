@@ -12,8 +12,9 @@ import uuid
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.errors import BenchFlowError
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.local.driver import STACK_LABEL, LocalDriver
 from benchflow.planes.sandbox.local.images import BARE
-from benchflow.planes.sandbox.local.provider import STACK_LABEL, LocalProvider
 
 CHILDREN = 16
 STARTS = 4
@@ -58,7 +59,7 @@ def why_left_out() -> str | None:
 
 
 async def _check() -> None:
-    provider = LocalProvider()
+    provider = DrivenProvider(LocalDriver())
     try:
         await provider.check()
     finally:
@@ -69,7 +70,7 @@ class LocalSteps:
     """Starts, commands, a fork and stops, over and over, in the state directory of the measured stack."""
 
     def __init__(self) -> None:
-        self.provider = LocalProvider()
+        self.provider = DrivenProvider(LocalDriver())
         self._mark = uuid.uuid4().hex
 
     def round(self) -> dict[str, float]:

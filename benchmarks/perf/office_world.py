@@ -6,6 +6,7 @@ Used by `state.py`. Each measurement has a fresh sandbox of a task's own image.
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -15,6 +16,7 @@ from benchflow.contracts.environment import Manifest, StateTable
 from benchflow.contracts.images import ImageRef
 from benchflow.hosting.blueprint import Blueprint
 from benchflow.jobs.worlds import IMAGE, World
+from benchflow.planes.environment import WorldContext
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.environment.manifest import read_manifest
 from benchflow.planes.environment.outfit import fit_out_world
@@ -62,14 +64,13 @@ class Office:
         try:
             world = ManifestEnvironment(
                 manifest,
-                sandbox,
+                WorldContext(sandbox, TASK.name, Path(tempfile.gettempdir(), name)),
                 self._provider,
                 keeper=outfit.keeper(sandbox),
-                task=TASK.name,
                 probed={service.name: True for service in manifest.services} if probed else None,
             )
             began = time.perf_counter()
-            await world.provision()
+            await world.start()
             await world.readiness()
             return time.perf_counter() - began
         finally:

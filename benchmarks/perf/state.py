@@ -37,16 +37,19 @@ from typing import Any
 from local_steps import why_left_out
 from office_world import Office
 
-from benchflow.contracts.environment import BASELINE, Manifest, Readiness, Service, StateTable
+from benchflow.contracts.environment import Manifest, Readiness, Service, StateTable
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
+from benchflow.planes.environment import WorldContext
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.environment.interpreter import interpreter_of, program_of
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.state import SNAPSHOTS, SqliteStore
-from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.docker import DockerDriver
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.local.driver import STACK_LABEL, LocalDriver
 from benchflow.planes.sandbox.local.images import BARE
-from benchflow.planes.sandbox.local.provider import STACK_LABEL, LocalProvider
 
 WRITER = Path(__file__).with_name("world_writer.py")
 PROGRAM, DATABASE, PORT = "/opt/world_writer.py", "/data/world.db", 9100
@@ -74,10 +77,13 @@ class Worlds:
     """Starts them, and removes what was started."""
 
     def __init__(self, kind: str) -> None:
-        self.provider: SandboxProvider = LocalProvider() if kind == "local" else DockerProvider()
+        self.provider: SandboxProvider = (
+            DrivenProvider(LocalDriver()) if kind == "local" else DrivenProvider(DockerDriver())
+        )
         name = os.environ.get("BENCHFLOW_PERF_IMAGE", "debian:bookworm-slim")
         self._image = ImageRef(reference=BARE if kind == "local" else name)
         self._labels = {STACK_LABEL: uuid.uuid4().hex}
+        self._records = tempfile.TemporaryDirectory(prefix="benchflow-perf-")
 
     @asynccontextmanager
     async def world(self, megabytes: int) -> AsyncIterator[World]:
@@ -108,8 +114,9 @@ class Worlds:
         if kind != "python3":
             raise RuntimeError("the image has no python3, which the measured service needs")
         keeper = Keeper(sandbox, program_of(kind), kind)
-        environment = ManifestEnvironment(MANIFEST, sandbox, self.provider, keeper=keeper, task="perf")
-        await environment.provision()
+        context = WorldContext(sandbox, "perf", Path(self._records.name) / sandbox.ref.name)
+        environment = ManifestEnvironment(MANIFEST, context, self.provider, keeper=keeper)
+        await environment.start()
         await environment.readiness()
         return World(sandbox, environment, SqliteStore(keeper, patience=PATIENCE, timeout=600))
 
@@ -118,6 +125,7 @@ class Worlds:
             await self.provider.remove(owned.name)
         await self.provider.sweep(self._labels[STACK_LABEL])
         await self.provider.close()
+        self._records.cleanup()
 
 
 async def timed(work: Awaitable[Any]) -> float:
@@ -137,7 +145,7 @@ async def measure_state(world: World, runs: int, warm_up: int) -> dict[str, floa
         found["restore_live_ms"].append(await timed(world.store.restore(taken, live=True)))
         await world.environment.teardown()
         found["restore_ms"].append(await timed(world.store.restore(taken, live=False)))
-        await world.environment.provision()
+        await world.environment.start()
         await world.environment.readiness()
         await world.sandbox.control('rm -r "$1"', f"{SNAPSHOTS}/run-{run}", timeout=120)
     return {name: statistics.median(values[warm_up:]) for name, values in found.items()}
@@ -147,9 +155,9 @@ async def measure_reset(worlds: Worlds, megabytes: int, runs: int, warm_up: int)
     """A reset of a small world, and in turn with it the start of a fresh one. Filling that is not counted."""
     resets, fresh = [], []
     async with worlds.world(megabytes) as world:
-        baseline = await world.environment.snapshot(BASELINE)
+        await world.environment.capture_baseline()
         for _ in range(warm_up + runs):
-            resets.append(await timed(world.environment.reset(baseline)))
+            resets.append(await timed(world.environment.reset()))
             began = time.perf_counter()
             sandbox = await worlds.start()
             started = time.perf_counter() - began

@@ -12,7 +12,8 @@ from support.theatre import Theatre
 
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.planes import sandbox
-from benchflow.planes.sandbox.docker import DockerProvider
+from benchflow.planes.sandbox.docker import DockerDriver
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
 from benchflow.testing.waiting import until
 
 pytestmark = [pytest.mark.docker, pytest.mark.long]
@@ -23,7 +24,7 @@ async def daemon(theatre: Theatre, base_image: str, request: pytest.FixtureReque
     """The daemon of the worker. The parameter: whether it keeps its containers."""
     async with fragile_daemon(keeps_containers=request.param) as made:
         theatre.patch.setenv("DOCKER_HOST", made.address)
-        provider = DockerProvider()
+        provider = DrivenProvider(DockerDriver())
         theatre.patch.setitem(sandbox._made, "docker", provider)
         yield made
         await provider.close()
@@ -44,7 +45,7 @@ async def in_solution(theatre: Theatre, but: str = "") -> str:
     """Return the sandbox, another one than `but`, whose solution has begun."""
 
     async def found() -> str | None:
-        for owned in await DockerProvider().owned(theatre.context.stack):
+        for owned in await DrivenProvider(DockerDriver()).owned(theatre.context.stack):
             if owned.handle != but and await _run(owned.name, owned.handle, "test -e /root/begun"):
                 return owned.handle
         return None
@@ -54,7 +55,7 @@ async def in_solution(theatre: Theatre, but: str = "") -> str:
 
 async def _run(name: str, handle: str, script: str) -> bool:
     ref = SandboxRef(provider="docker", name=name, handle=handle, host_id="", queue="", workdir="/")
-    provider = DockerProvider()
+    provider = DrivenProvider(DockerDriver())
     try:
         return (await (await provider.attach(ref)).control(script)).return_code == 0
     finally:
@@ -62,7 +63,7 @@ async def _run(name: str, handle: str, script: str) -> bool:
 
 
 async def let_go(theatre: Theatre) -> None:
-    (owned,) = await DockerProvider().owned(theatre.context.stack)
+    (owned,) = await DrivenProvider(DockerDriver()).owned(theatre.context.stack)
     assert await _run(owned.name, owned.handle, "touch /enough")
 
 

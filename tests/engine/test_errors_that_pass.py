@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.idle_sandbox import IdleSandbox
 from support.relay import Relay
 from support.theatre import Theatre
 from temporalio.exceptions import ApplicationError
@@ -25,7 +26,6 @@ from benchflow.contracts.activities import HostQuery, HostStatus
 from benchflow.contracts.options import WorkerOptions
 from benchflow.contracts.sandbox import SandboxExecResult
 from benchflow.temporal import connect
-from benchflow.testing.noop_sandbox import NoopSandbox
 from benchflow.testing.waiting import until
 
 
@@ -142,14 +142,14 @@ async def test_a_turn_that_the_engine_has_stopped_is_not_scored_but_run_again(th
     sessions = theatre.context.paths.sessions / sandbox
     sessions.mkdir(parents=True, exist_ok=True)
     (sessions / "turn-0.stopped").touch()
-    run = NoopSandbox.exec_once
+    run = IdleSandbox.exec_once
 
-    async def killed(self: NoopSandbox, key: str, cmd: Sequence[str], **options: Any) -> SandboxExecResult:
+    async def killed(self: IdleSandbox, key: str, cmd: Sequence[str], **options: Any) -> SandboxExecResult:
         ended = await run(self, key, cmd, **options)
         is_stopped = (self.ref.name, key) == (sandbox, "turn-0")
         return SandboxExecResult(return_code=137) if is_stopped else ended
 
-    theatre.patch.setattr(NoopSandbox, "exec_once", killed)
+    theatre.patch.setattr(IdleSandbox, "exec_once", killed)
     theatre.hall.release_all()
     (result,) = await theatre.results(job)
     first = json.loads((Path(str(result.directory)) / "attempts" / "1" / "result.json").read_text())

@@ -27,8 +27,8 @@ from benchflow.contracts.activities import LostInput, OpenRollouts, RolloutState
 from benchflow.contracts.job import OpenRollout, Origin, RolloutSpec
 from benchflow.contracts.lost import LostRollout
 from benchflow.contracts.options import WorkerOptions
+from benchflow.contracts.provider import OwnedSandbox
 from benchflow.contracts.rollout import Failure, RolloutOutcome
-from benchflow.contracts.sandbox import OwnedSandbox
 from benchflow.errors import MissingArtifactError, SandboxLostError, ServerUnavailableError, TaskError
 from benchflow.executions import find_pack
 from benchflow.hosting.reporting import HostedReport

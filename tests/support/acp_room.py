@@ -20,12 +20,14 @@ import pytest
 
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxRef, SandboxSpec
+from benchflow.contracts.session import Limits
+from benchflow.planes.agent.account import find_account
 from benchflow.planes.agent.acp.client import Client
-from benchflow.planes.agent.acp.limits import Limits, Patience
-from benchflow.planes.agent.acp.notes import Message, SessionFiles
-from benchflow.planes.agent.acp.process import AgentProcess, find_account, run_mount
-from benchflow.planes.agent.acp.session import Host, Session, Turn
+from benchflow.planes.agent.acp.dialogue import Dialogue, Host, Turn
+from benchflow.planes.agent.acp.process import AgentProcess, run_mount
 from benchflow.planes.agent.acp.wire import Wire
+from benchflow.planes.agent.limits import Patience
+from benchflow.planes.agent.notes import Message, SessionFiles
 from benchflow.planes.agent.toolbox import PUMP, Toolbox
 from benchflow.testing import demo_agent
 from benchflow.testing.sandbox_conformance.fixtures import make_provider
@@ -38,8 +40,8 @@ KINDS = [
 ]
 SELDOM_IN_DOCKER = [KINDS[0], pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long])]
 PROVIDERS = {
-    "local": "benchflow.planes.sandbox.local.provider:LocalProvider",
-    "docker": "benchflow.planes.sandbox.docker:DockerProvider",
+    "local": "benchflow.planes.sandbox.local.driver:LocalDriver",
+    "docker": "benchflow.planes.sandbox.docker:DockerDriver",
 }
 USER = "nobody"
 CWD = "/work"
@@ -64,8 +66,8 @@ class Room:
     def process(self) -> AgentProcess:
         return AgentProcess(self.sandbox, self.wire, KEY)
 
-    def session(self, host: Host | None = None, patience: Patience = WAITS) -> Session:
-        return Session(self.wire, host or Client(self.sandbox, user=USER, cwd=CWD), patience)
+    def session(self, host: Host | None = None, patience: Patience = WAITS) -> Dialogue:
+        return Dialogue(self.wire, host or Client(self.sandbox, user=USER, cwd=CWD), patience)
 
     async def start(self, *argv: str) -> None:
         account = await find_account(self.sandbox, USER)
@@ -87,12 +89,12 @@ class Room:
 
     async def recorded(self, path: str = "record") -> list[Any]:
         """The results of the actions that the script has recorded."""
-        said = (await self.sandbox.read_file(f"{CWD}/{path}")).decode()
+        said = (await self.sandbox.read_bytes(f"{CWD}/{path}")).decode()
         return [json.loads(line)["result"] for line in said.splitlines()]
 
     async def received(self) -> list[Message]:
         """All messages that the agent got."""
-        said = (await self.sandbox.read_file(LOG)).decode()
+        said = (await self.sandbox.read_bytes(LOG)).decode()
         return [json.loads(json.loads(line)["line"]) for line in said.splitlines()]
 
 
@@ -101,7 +103,7 @@ class DemoSession:
     """The session of a demo agent. lines: what was heard of its turns."""
 
     room: Room
-    session: Session
+    session: Dialogue
     id: str
 
     def __post_init__(self) -> None:
@@ -129,7 +131,7 @@ class DemoSession:
 
 
 async def take_turn(
-    session: Session,
+    session: Dialogue,
     request: str,
     name: str,
     sink: Callable[[list[Message]], None],
@@ -190,7 +192,7 @@ async def _work(job: dict[str, Any]) -> None:
             lines.extend(new)
             append_node(Path(job["trajectory"]), "n1", "agent", lines)
 
-        session = Session(wire, SlowToAnswer(sandbox, Path(job["answers"])))
+        session = Dialogue(wire, SlowToAnswer(sandbox, Path(job["answers"])))
         process = AgentProcess(sandbox, wire, KEY)
         turn = await take_turn(session, "prompt-0", job["session"], sink, PATIENT, process)
         print(json.dumps({"stop_reason": turn.stop_reason, "ended_by": turn.ended_by}), flush=True)

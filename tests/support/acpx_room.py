@@ -22,13 +22,14 @@ from support.small_agents import node_agent
 from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Mount, Sandbox, SandboxRef, SandboxSpec
+from benchflow.contracts.session import Limits
+from benchflow.planes.agent.account import find_account
+from benchflow.planes.agent.acp.dialogue import Turn
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import Limits
-from benchflow.planes.agent.acp.notes import Message, SessionFiles
-from benchflow.planes.agent.acp.process import RUN_DIRECTORY, find_account, run_mount
-from benchflow.planes.agent.acp.session import Turn
+from benchflow.planes.agent.acp.process import RUN_DIRECTORY, run_mount
 from benchflow.planes.agent.acpx import NO_CHOICES, Choices, acpx_record
 from benchflow.planes.agent.acpx.session import AcpxSession
+from benchflow.planes.agent.notes import Message, SessionFiles
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.toolbox import PUMP, Toolbox
 from benchflow.testing import demo_agent
@@ -114,7 +115,7 @@ class AcpxRoom:
 
     async def received(self) -> list[Message]:
         """All messages that the agent got, in all of its processes."""
-        said = (await self.sandbox.read_file(LOG)).decode()
+        said = (await self.sandbox.read_bytes(LOG)).decode()
         return [json.loads(json.loads(line)["line"]) for line in said.splitlines()]
 
     async def running(self, what: str) -> int:

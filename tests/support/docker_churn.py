@@ -14,8 +14,9 @@ from multiprocessing.connection import Connection
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.errors import BenchFlowError
+from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.docker.engine import RecordingClient
-from benchflow.planes.sandbox.docker.provider import DockerProvider
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
 
 KEPT = "kept"
 CHILDREN = ("a", "b")
@@ -33,14 +34,14 @@ def churn(environment: dict[str, str], ref: SandboxRef) -> None:
 
 
 async def _churn(ref: SandboxRef) -> None:
-    provider = DockerProvider()
+    provider = DrivenProvider(DockerDriver())
     while True:
         # What one that was killed had under way in the daemon may come to its end only now.
         with suppress(BenchFlowError):
             await turn(provider, ref)
 
 
-async def turn(provider: DockerProvider, ref: SandboxRef) -> None:
+async def turn(provider: DrivenProvider, ref: SandboxRef) -> None:
     """All of it, once."""
     sandbox = await provider.attach(ref)
     image = await sandbox.snapshot(KEPT)
@@ -63,7 +64,7 @@ def stop_in_a_capture(environment: dict[str, str], ref: SandboxRef, paused: Conn
     RecordingClient.pause = pause  # type: ignore[method-assign]
 
     async def capture() -> None:
-        sandbox = await DockerProvider().attach(ref)
+        sandbox = await DrivenProvider(DockerDriver()).attach(ref)
         await sandbox.snapshot("never")
 
     asyncio.run(capture())

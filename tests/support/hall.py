@@ -12,16 +12,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from support.idle_sandbox import REWARD_FILE, IdleProvider, IdleSandbox
+
 from benchflow.checkpoints.capture import FENCE
 from benchflow.contracts.base import ArtifactRef, BlobStore
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.sandbox import Capabilities, OwnedSandbox, SandboxExecResult, SandboxRef, SandboxSpec
+from benchflow.contracts.provider import OwnedSandbox
+from benchflow.contracts.sandbox import Capabilities, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import SandboxError
 from benchflow.planes.reward.capture import LEFT
-from benchflow.testing.noop_sandbox import REWARD_FILE, NoopProvider, NoopSandbox
 
 
-class Hall(NoopProvider):
+class Hall(IdleProvider):
     """held: turns wait until they are released; holds_verifiers: verifiers do, too.
 
     faults: per task, what its turns raise, one after another.
@@ -104,7 +106,7 @@ class Hall(NoopProvider):
         queue: str,
         generation: int = 0,
         secrets: Mapping[str, str] | None = None,
-    ) -> NoopSandbox:
+    ) -> IdleSandbox:
         if self.start_error is not None:
             raise self.start_error
         if self.stubborn_start is not None:
@@ -122,7 +124,7 @@ class Hall(NoopProvider):
         started = await super().start(spec, host_id=host_id, queue=queue, generation=generation)
         return await self.attach(started.ref)
 
-    async def attach(self, ref: SandboxRef) -> NoopSandbox:
+    async def attach(self, ref: SandboxRef) -> IdleSandbox:
         return _Seat(ref, self, self._rollouts[ref.name])
 
     async def remove(self, name: str) -> None:
@@ -174,7 +176,7 @@ async def _despite_cancellation(event: asyncio.Event) -> None:
             await event.wait()
 
 
-class _Seat(NoopSandbox):
+class _Seat(IdleSandbox):
     def __init__(self, ref: SandboxRef, hall: Hall, spec: SandboxSpec) -> None:
         super().__init__(ref)
         self._hall = hall
@@ -210,10 +212,10 @@ class _Seat(NoopSandbox):
             await self._hall.verify(self._labels["benchflow.workflow"])
         return await super().exec_once(key, cmd, **options)
 
-    async def read_file(self, path: str) -> bytes:
+    async def read_bytes(self, path: str) -> bytes:
         if path == FENCE:
             return self._fence.encode()
-        return self._hall.reward_in(self.ref.name) if path == REWARD_FILE else await super().read_file(path)
+        return self._hall.reward_in(self.ref.name) if path == REWARD_FILE else await super().read_bytes(path)
 
     async def download(self, source: str, target: Any, *, exclude: Sequence[str] = ()) -> bool:
         if self._hall.holds_artifacts and source == LEFT:

@@ -32,7 +32,7 @@ from benchflow.planes.reward.memory.skills import _declared_name
 from benchflow.planes.reward.ors import read_episode
 from benchflow.planes.reward.script import parse_rewards
 from benchflow.planes.sandbox.context import read_context
-from benchflow.planes.sandbox.docker.processes import parse as parse_processes
+from benchflow.planes.sandbox.driven.table import parse as parse_processes
 from benchflow.planes.sandbox.local.build.dockerfile import read_recipe
 from benchflow.tasks.load import load_task
 from benchflow.tasks.pack import unpack

@@ -28,19 +28,19 @@ from benchflow.contracts.gateway import (
     agent_base_url,
 )
 from benchflow.contracts.images import ImageRef
+from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.rollout import AgentSession
-from benchflow.contracts.sandbox import Mount, Sandbox, SandboxProvider, SandboxSpec
+from benchflow.contracts.sandbox import Mount, Sandbox, SandboxSpec
+from benchflow.contracts.session import Limits, StopReason, TurnRequest
 from benchflow.gateway.client import GatewayClient, make_token
 from benchflow.gateway.process import ensure_gateway, is_running
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.account import prepare_account
+from benchflow.planes.agent.account import find_account, prepare_account
 from benchflow.planes.agent.acp.connect import Connection, Start
-from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.limits import Limits, Patience
-from benchflow.planes.agent.acp.notes import SessionFiles
-from benchflow.planes.agent.acp.process import find_account, run_mount
-from benchflow.planes.agent.acp.session import Turn
-from benchflow.planes.agent.acp.talk import AcpTalk
+from benchflow.planes.agent.acp.process import run_mount
+from benchflow.planes.agent.acp.session import AcpSession
+from benchflow.planes.agent.limits import Patience
+from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.settings import settings_for
 from benchflow.planes.agent.toolbox import PUMP, RELAY, Toolbox, ensure_runtime, ensure_toolbox
@@ -50,7 +50,7 @@ from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 
 Json = dict[str, Any]
 
-LOCAL = "benchflow.planes.sandbox.local.provider:LocalProvider"
+LOCAL = "benchflow.planes.sandbox.local.driver:LocalDriver"
 JOB = "job/loaded"
 KEY_NAME, KEY = "MODEL_KEY", "k3y-of-the-upstream-loaded"
 NOTES = "/work/notes.txt"
@@ -94,18 +94,17 @@ class World:
         self.session = await self.connection().open(self.index, self.start, within, load=load)
         return self.session
 
-    async def turn(self, number: int, prompt: str) -> Turn:
+    async def turn(self, number: int, prompt: str) -> StopReason:
         """A turn. Its lines come behind those of earlier ones."""
         assert self.session is not None
-        nothing_twice: dict[str, Any] = {"permissions": "auto", "answers": (), "skip": lambda lines: False}
-        talk = AcpTalk(self.sandbox, self.connection(), self.session, **nothing_twice)
+        session = AcpSession(self.sandbox, self.connection(), self.session)
         try:
             limits = Limits(wall=PATIENCE, idle=PATIENCE)
-            turn = await talk.turn(number, prompt, self.lines.extend, Reading(), limits)
+            stop = await session.prompt(TurnRequest(number, prompt, limits, self.lines.extend))
         finally:
-            await talk.close()
+            await session.close()
         assert await self.room.client.until_quiet(self.registration.id)
-        return turn
+        return stop
 
     async def status(self) -> GatewayStatus:
         return await self.room.client.status(self.registration.id)
@@ -127,7 +126,7 @@ class World:
         return [line["request"] for line in self.record() if line["type"] == "request" and not line["side"]]
 
     async def notes(self) -> list[str]:
-        return (await self.sandbox.read_file(NOTES)).decode().split()
+        return (await self.sandbox.read_bytes(NOTES)).decode().split()
 
 
 @dataclass

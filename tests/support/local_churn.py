@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.errors import BenchFlowError
-from benchflow.planes.sandbox.local.provider import LocalProvider
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.local.driver import LocalDriver
 from benchflow.planes.sandbox.local.store.store import Store
 
 STACK = "debris"
@@ -34,17 +35,17 @@ def churn(environment: dict[str, str], names: Sequence[str]) -> None:
 
 
 async def _churn(names: Sequence[str]) -> None:
-    provider = LocalProvider()
+    provider = DrivenProvider(LocalDriver())
     await asyncio.gather(*(_live_again_and_again(provider, name) for name in names))
 
 
-async def _live_again_and_again(provider: LocalProvider, name: str) -> None:
+async def _live_again_and_again(provider: DrivenProvider, name: str) -> None:
     while True:
         with suppress(BenchFlowError):
             await live(provider, name)
 
 
-async def live(provider: LocalProvider, name: str) -> None:
+async def live(provider: DrivenProvider, name: str) -> None:
     """One sandbox's life, with two children."""
     sandbox = await provider.start(spec_of(name), host_id="host", queue="queue")
     await sandbox.exec(["sh", "-c", "(setsid sleep 600 &) ; echo something > /root/file"])
@@ -72,7 +73,7 @@ def stop_in_a_capture(environment: dict[str, str], ref: SandboxRef, frozen: Conn
     Store.clone = clone  # type: ignore[method-assign]
 
     async def capture() -> None:
-        sandbox = await LocalProvider().attach(ref)
+        sandbox = await DrivenProvider(LocalDriver()).attach(ref)
         await sandbox.snapshot("never")
 
     asyncio.run(capture())

@@ -46,10 +46,12 @@ with ThreadPoolExecutor(16) as threads:
 WORKER = r"""
 import asyncio, json, sys
 from benchflow.contracts.sandbox import SandboxSpec
-from benchflow.planes.sandbox.local.provider import LocalProvider
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.local.driver import LocalDriver
 
 async def main():
-    provider = LocalProvider()
+    provider = DrivenProvider(LocalDriver())
     spec = SandboxSpec.model_validate_json(sys.argv[1])
     sandbox = await provider.start(spec, host_id="host", queue="queue")
     print("started", flush=True)
@@ -113,7 +115,8 @@ KEYRINGS = r"""
 import asyncio, json, subprocess, sys
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
-from benchflow.planes.sandbox.local.provider import LocalProvider
+from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.local.driver import LocalDriver
 
 CALLS = '''
 import ctypes, json, os, sys
@@ -134,7 +137,7 @@ async def main():
     ring = libc.syscall(CONTROL, FIND_RING, SESSION, 0)
     ask = ["python3", "-c", CALLS + f"print(json.dumps(asked({ring})))"]
     said = {"here": json.loads(subprocess.run(ask, capture_output=True).stdout)}
-    provider = LocalProvider()
+    provider = DrivenProvider(LocalDriver())
     spec = SandboxSpec(name=sys.argv[1], image=ImageRef(reference="host"), network_mode="no-network")
     sandbox = await provider.start(spec, host_id="", queue="")
     try:

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider, SandboxRef, SandboxSpec
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox, SandboxRef, SandboxSpec
 from benchflow.planes.sandbox.local.images import BARE
 from benchflow.testing.sandbox_conformance.fixtures import STACK_LABEL, Fixtures, elsewhere, make_provider, remove_all
 
-LOCAL = "benchflow.planes.sandbox.local.provider:LocalProvider"
+LOCAL = "benchflow.planes.sandbox.local.driver:LocalDriver"
 AGENT = 61000
 NOT_ROOT = "setpriv --reuid=61000 --clear-groups --inh-caps=+dac_read_search --ambient-caps=+dac_read_search"
 """Runs a command as an ordinary user, who may read this repository all the same, wherever it lies."""

@@ -15,8 +15,10 @@ from support.local_sandboxes import Economical
 
 from benchflow.contracts.environment import Manifest, Service
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import ServiceDiedError
+from benchflow.planes.environment import WorldContext
 from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.services import Services
@@ -118,7 +120,7 @@ class Worlds(Fixtures):
         return make
 
     @pytest.fixture
-    def world(self, place: Sandbox, provider: SandboxProvider) -> MakeWorld:
+    def world(self, place: Sandbox, provider: SandboxProvider, tmp_path: Path) -> MakeWorld:
         """Makes a world of services that the framework starts. Keyword arguments are those of `Manifest`."""
 
         def make(
@@ -126,9 +128,9 @@ class Worlds(Fixtures):
         ) -> ManifestEnvironment:
             where = sandbox or place
             wanted = {"name": "world", "base_image": "base", "owns_lifecycle": False, "services": declared} | fields
-            manifest = Manifest(**wanted)
+            context = WorldContext(where, "task-1", tmp_path / "records" / where.ref.name, env or {})
             return ManifestEnvironment(
-                manifest, where, provider, keeper=keeper_of(where), task="task-1", env=env or {}, source="world.toml"
+                Manifest(**wanted), context, provider, keeper=keeper_of(where), source="world.toml"
             )
 
         return make
@@ -141,14 +143,14 @@ async def equip(sandbox: Sandbox) -> None:
 
 
 class OnDocker:
-    provider_path = "benchflow.planes.sandbox.docker:DockerProvider"
+    provider_path = "benchflow.planes.sandbox.docker:DockerDriver"
     base_image = os.environ.get("BENCHFLOW_TEST_IMAGE", "debian:bookworm-slim")
 
 
 class OnLocal(Economical):
     """Over the bare host, of which nothing may be left: no mount, no loop device."""
 
-    provider_path = "benchflow.planes.sandbox.local.provider:LocalProvider"
+    provider_path = "benchflow.planes.sandbox.local.driver:LocalDriver"
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -22,8 +22,8 @@ from benchflow.planes.environment.state import SqliteStore
 from benchflow.testing.sandbox_conformance.fixtures import make_provider
 
 PROVIDERS = {
-    "local": "benchflow.planes.sandbox.local.provider:LocalProvider",
-    "docker": "benchflow.planes.sandbox.docker:DockerProvider",
+    "local": "benchflow.planes.sandbox.local.driver:LocalDriver",
+    "docker": "benchflow.planes.sandbox.docker:DockerDriver",
 }
 
 

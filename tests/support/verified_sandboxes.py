@@ -22,7 +22,7 @@ AGENT = 61000
 class InLocal(Fixtures):
     """Local sandboxes that start from the host as it is."""
 
-    provider_path = "benchflow.planes.sandbox.local.provider:LocalProvider"
+    provider_path = "benchflow.planes.sandbox.local.driver:LocalDriver"
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -33,7 +33,7 @@ class InLocal(Fixtures):
 class InDocker(Fixtures):
     """Containers."""
 
-    provider_path = "benchflow.planes.sandbox.docker:DockerProvider"
+    provider_path = "benchflow.planes.sandbox.docker:DockerDriver"
     base_image = os.environ.get("BENCHFLOW_TEST_IMAGE", "debian:bookworm-slim")
 
 
@@ -49,7 +49,7 @@ async def written(sandbox: Sandbox, path: str) -> None:
 
     async def look() -> bytes:
         try:
-            return await sandbox.read_file(path)
+            return await sandbox.read_bytes(path)
         except FileNotFoundError:
             return b""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 
-from benchflow.contracts.sandbox import Sandbox, SandboxProvider
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import Healthcheck, SandboxConfig, SetupCommand, Task
 from benchflow.errors import ReadinessError, SetupCommandError
 from benchflow.hosting.readiness import check_health, run_setup_commands
@@ -47,13 +48,13 @@ class WorldReadiness(Fixtures):
                          user="nobody", env={"MORE": "more"}),
         )  # fmt: skip
         await run_commands(episode, task)
-        assert await episode.read_file(f"{room}/place/second") == b"value of the key\nmore nobody\n"
+        assert await episode.read_bytes(f"{room}/place/second") == b"value of the key\nmore nobody\n"
 
     async def test_setup_commands_run_once_however_often_they_are_asked_for(self, episode: Sandbox, room: str) -> None:
         task = task_with(SetupCommand(command=f"echo ran >>{room}/count"))
         for _ in range(3):
             await run_commands(episode, task)
-        assert await episode.read_file(f"{room}/count") == b"ran\n"
+        assert await episode.read_bytes(f"{room}/count") == b"ran\n"
 
     async def test_a_setup_command_that_fails_is_told_with_its_last_words(self, episode: Sandbox) -> None:
         task = task_with(SetupCommand(command="true"), SetupCommand(command="echo no such thing >&2; exit 3"))
@@ -72,7 +73,7 @@ class WorldReadiness(Fixtures):
         await episode.exec(["sh", "-c", f"(sleep 0.5; touch {room}/up) >/dev/null 2>&1 &"])
         check = Healthcheck(command=f'test -e {room}/up && test "$KEY" = k', interval_sec=0.1, retries=600)
         await check_health(episode, check, {"KEY": "k"})
-        assert await episode.read_file(f"{room}/up") == b""
+        assert await episode.read_bytes(f"{room}/up") == b""
 
     async def test_a_world_that_stays_ill_is_told_with_its_last_words(self, episode: Sandbox) -> None:
         check = Healthcheck(command="echo ill >&2; exit 4", interval_sec=0.05, retries=2)

@@ -78,7 +78,7 @@ class SandboxWorkbench:
             sandbox = await self._settled()
         place = posixpath.join(sandbox.ref.workdir, path)
         try:
-            content = await sandbox.read_file(place)
+            content = await sandbox.read_bytes(place)
         except FileNotFoundError:
             return None
         except SandboxLostError:

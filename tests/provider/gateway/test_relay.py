@@ -36,8 +36,8 @@ KINDS = [
     pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long]),
 ]
 PROVIDERS = {
-    "local": "benchflow.planes.sandbox.local.provider:LocalProvider",
-    "docker": "benchflow.planes.sandbox.docker:DockerProvider",
+    "local": "benchflow.planes.sandbox.local.driver:LocalDriver",
+    "docker": "benchflow.planes.sandbox.docker:DockerDriver",
 }
 CALL = """
 const [url, key, body] = process.argv.slice(2);

@@ -104,7 +104,7 @@ class Captures(Fixtures):
 
 @pytest.mark.local
 class TestOnThisMachine(Captures):
-    provider_path = "benchflow.planes.sandbox.local.provider:LocalProvider"
+    provider_path = "benchflow.planes.sandbox.local.driver:LocalDriver"
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -151,7 +151,7 @@ class TestOnThisMachine(Captures):
 @pytest.mark.docker
 @pytest.mark.long
 class TestInDocker(Captures):
-    provider_path = "benchflow.planes.sandbox.docker:DockerProvider"
+    provider_path = "benchflow.planes.sandbox.docker:DockerDriver"
 
 
 def test_evidence_that_is_missing_or_broken_is_an_error(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def soft(root: Path, number: int = 1, script: str = COUNT, **options: Any) -> Sc
 
 
 async def runs(sandbox: Sandbox) -> int:
-    return (await sandbox.read_file("/var/tmp/runs")).count(b"run\n")
+    return (await sandbox.read_bytes("/var/tmp/runs")).count(b"run\n")
 
 
 class SoftVerifying:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,36 @@ def test_the_world_that_its_entrypoint_owns_is_the_same(module_jobs: Path, tmp_p
     manifest = PACKAGE / "entrypoint.toml"
     results = run(paths, tmp_path / "jobs", environment_manifest=manifest, sandbox="docker")
     assert rewards(results, "oracle") == dict.fromkeys(names, 1.0)
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[str]:
+    """The office's image in the Docker daemon, under a name of its own."""
+    name = f"benchflow-test-office:{uuid.uuid4().hex[:12]}"
+    subprocess.run(["docker", "build", "--quiet", "--tag", name, PACKAGE / "image"], check=True, capture_output=True)
+    yield name
+    subprocess.run(["docker", "rmi", "--no-prune", name], check=True, capture_output=True)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("origin", ["docker", "local", "local, from an archive"])
+def test_a_manifest_that_names_the_image_alone_is_the_same_world_on_both_sandboxes(
+    module_jobs: Path, tmp_path: Path, image: str, origin: str
+) -> None:
+    sandbox, _, archived = origin.partition(",")
+    name = image
+    if archived:
+        subprocess.run(["docker", "save", "--output", tmp_path / "office.tar", image], check=True)
+        name = f"docker-archive:{tmp_path}/office.tar:{image}"
+    # Without an `image/` beside it, which would be built.
+    manifest = tmp_path / "environment.toml"
+    manifest.write_text((PACKAGE / "entrypoint.toml").read_text().replace('"benchflow/office"', f'"{name}"'))
+    names = ["archive-newsletters", "follow-up-an-outage"]
+    paths = [PACKAGE / "tasks" / task for task in names]
+    options = {"environment_manifest": manifest, "sandbox": sandbox, "agents": ["oracle", "nop"]}
+    results = run(paths, tmp_path / "jobs", **options)
+    assert rewards(results, "oracle") == dict.fromkeys(names, 1.0)
+    assert rewards(results, "nop") == dict.fromkeys(names, 0.0)
 
 
 # --- other agents than the oracle -----------------------------------------------------------------------

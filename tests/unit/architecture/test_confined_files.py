@@ -21,6 +21,7 @@ _INSIDE = "runs in the sandbox, or in its namespaces: all that it opens is the s
 _TASK = "a task directory: `load` refuses what leads out before any file is read, and a pack holds nothing that does"
 _NOTES = "the workers' notes about an agent, in a directory that no sandbox mounts"
 _UPLOADED = "what the host uploads, which nothing changes meanwhile: a link goes as a link"
+_IN_ROOT = "the last part of a name, through no link, in a directory that `confined` has opened"
 _KERNEL = "what the kernel tells, and control groups"
 
 HOST: dict[str, str] = {
@@ -39,7 +40,6 @@ HOST: dict[str, str] = {
     "activities/handover.py": _STATE,
     "activities/leftovers.py": _STATE,
     "activities/reaper.py": _STATE,
-    "hosting/agent.py": _STATE,
     "hosting/clean_room.py": _RESULTS,
     "hosting/host.py": _STATE,
     "hosting/hosted.py": "the state directory, and the directory of a rollout's results",
@@ -59,32 +59,40 @@ HOST: dict[str, str] = {
     "log_files.py": _STATE,
     "paths.py": _STATE,
     "server.py": _STATE,
-    "planes/agent/acp/notes.py": _NOTES,
+    "planes/agent/notes.py": _NOTES,
+    "planes/agent/acp/agent.py": _STATE,
     "planes/agent/acp/sent.py": _NOTES,
+    "planes/agent/function/": _NOTES,
     "planes/agent/acpx/session.py": _NOTES,
     "planes/agent/check.py": "an agent that the user tries on this host, without a sandbox",
     "planes/agent/registry.py": "records of agents that come with the package, or that the user names",
+    "planes/environment/context.py": _STATE,
+    "planes/environment/environment_code.py": "the module of an environment that the user names",
     "planes/environment/keeper.py": "programs of the package",
     "planes/environment/services.py": "programs of the package",
     "planes/reward/hardening/baseline.py": _RESULTS,
     "planes/reward/hardening/pytest_guard.py": "a program of the package",
     "planes/reward/hardening/pytest_session.py": _INSIDE,
     "planes/sandbox/__init__.py": _KERNEL,
-    "planes/sandbox/docker/executions.py": _STATE,
     "planes/sandbox/docker/forks.py": _STATE,
-    "planes/sandbox/docker/processes.py": _KERNEL,
+    "planes/sandbox/docker/oci.py": "the store's blobs, by digests alone; the daemon's export; a scratch directory",
+    "planes/sandbox/docker/processes.py": _STATE,
+    "planes/sandbox/driven/executions.py": _STATE,
+    "planes/sandbox/driven/outputs.py": _STATE,
+    "planes/sandbox/driven/places.py": _STATE,
+    "planes/sandbox/driven/records.py": _STATE,
     "planes/sandbox/docker/records.py": _STATE,
     "planes/sandbox/docker/restores.py": _STATE,
     "planes/sandbox/docker/uppers.py": "a layer, which nothing changes any more: taken entry by entry, by lstat",
     "planes/sandbox/image_facts.py": _TASK,
     "planes/sandbox/local/cgroups.py": _KERNEL,
     "planes/sandbox/local/client.py": _KERNEL,
-    "planes/sandbox/local/executions.py": _STATE,
     "planes/sandbox/local/fingerprint.py": "the host's own programs",
     "planes/sandbox/local/firewall.py": _KERNEL,
     "planes/sandbox/local/images.py": "the record beside an image's files, which sandboxes do not see",
     "planes/sandbox/local/limits.py": _KERNEL,
     "planes/sandbox/local/machine.py": _STATE,
+    "planes/sandbox/local/processes.py": _STATE,
     "planes/sandbox/local/network.py": _KERNEL,
     "planes/sandbox/local/packs.py": "GNU tar, into a new volume: it writes through no link that leads out",
     "planes/sandbox/local/records.py": _STATE,
@@ -109,7 +117,8 @@ HOST: dict[str, str] = {
 """Modules, and packages of them, that touch no file whose name a sandbox, an agent or an archive can choose."""
 
 HOST_FUNCTIONS: dict[str, str] = {
-    "hosting/session_files.py::keep_journals": "names of notes, and the directory that is made for the copies",
+    "hosting/session_files.py::keep_journals": "the directory that is made for the copies",
+    "planes/agent/journals.py::copy_journals": "names of notes",
     "hosting/reporting.py::_collect_logs": _RESULTS,
     "hosting/reporting.py::_collect_artifact": "the directory of all artifacts",
     "hosting/reporting.py::_fetch_child": _RESULTS,
@@ -118,7 +127,7 @@ HOST_FUNCTIONS: dict[str, str] = {
     "planes/environment/rows.py::snapshot_at": "the record that the host has written",
     "planes/environment/rows.py::opened": "SQLite takes a path alone; nothing else writes the file",
     "planes/environment/state.py::fetch": "the record, and the directory that is brought as a whole",
-    "planes/environment/state.py::_clear": "removes a whole directory, by descriptors",
+    "planes/environment/state.py::remove_directories": "removes a whole directory, by descriptors",
     "planes/reward/capture.py::_bring": "the directory of inputs",
     "planes/reward/capture.py::_keep": "the archive that the host writes",
     "planes/reward/capture.py::_write": _RESULTS,
@@ -136,6 +145,7 @@ HOST_FUNCTIONS: dict[str, str] = {
     "planes/sandbox/context.py::read_files": "the names of a context's files",
     "planes/sandbox/docker/layers.py::copy": "the daemon's own records, and the archive that is written",
     "planes/sandbox/docker/layers.py::split": "the daemon's export, whose names are not used",
+    "planes/sandbox/docker/layers.py::_plain": "the daemon's export, whose names are not used",
     "planes/sandbox/docker/layers.py::archived": "layers in a scratch directory",
     "planes/sandbox/docker/outside.py::_root_of": _KERNEL,
     "planes/sandbox/local/build/copies.py::": "kinds of compression, of a file that is open",
@@ -147,6 +157,20 @@ HOST_FUNCTIONS: dict[str, str] = {
     "planes/sandbox/local/volumes.py::copy": "directories beside a sandbox's files, which it does not see",
     "planes/sandbox/local/volumes.py::make_work": "directories beside a sandbox's files, which it does not see",
     "planes/sandbox/local/volumes.py::read_original": "the host's own programs",
+    "planes/sandbox/local/ready/image_archive.py::layer": "decompresses what is open",
+    "planes/sandbox/local/ready/ready_images.py::_from_engine": "the daemon's export, in a scratch directory",
+    "planes/sandbox/local/ready/ready_images.py::_unpack": "a new volume",
+    "planes/sandbox/local/ready/root_files.py::__init__": "a directory in a new volume",
+    "planes/sandbox/local/ready/root_files.py::apply": _IN_ROOT,
+    "planes/sandbox/local/ready/root_files.py::finish": _IN_ROOT,
+    "planes/sandbox/local/ready/root_files.py::_make": _IN_ROOT,
+    "planes/sandbox/local/ready/root_files.py::_write": _IN_ROOT,
+    "planes/sandbox/local/ready/root_files.py::_link": _IN_ROOT,
+    "planes/sandbox/local/ready/root_files.py::_dress": _IN_ROOT,
+    "planes/sandbox/local/ready/root_files.py::_set_attributes": _IN_ROOT,
+    "planes/sandbox/local/ready/root_files.py::_empty": _IN_ROOT,
+    "planes/sandbox/local/ready/root_files.py::_remove": _IN_ROOT,
+    "planes/sandbox/local/ready/root_files.py::_parent": _IN_ROOT,
     "hosting/stored_judging.py::_lay_out": "the archive itself",
     "secrets.py::of_job": _STATE,
     "secrets.py::leave": _STATE,
@@ -238,6 +262,10 @@ def _uses_in(part: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
     own = {node.arg for node in ast.walk(part) if isinstance(node, ast.arg)}
     own |= {node.name for node in ast.walk(part) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     calls = {id(node.func): node for node in ast.walk(part) if isinstance(node, ast.Call)}
+    # What is awaited is a sandbox's `read_bytes`, and no path's.
+    awaited = {
+        id(node.value.func) for node in ast.walk(part) if isinstance(node, ast.Await) and hasattr(node.value, "func")
+    }
     for node in ast.walk(part):
         # A function that is only named may be handed on, to a thread for example; a class is the type of something.
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -249,7 +277,8 @@ def _uses_in(part: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
             module, _, function = aliases.get(node.id, "").rpartition(".")
             if function in _MODULES.get(module, ()) or node.id == "open":
                 yield f"{node.lineno}: {node.id}"
-        if isinstance(node, ast.Attribute) and node.attr in _METHODS and not _is_of_module(node, aliases):
+        is_method = isinstance(node, ast.Attribute) and node.attr in _METHODS and id(node) not in awaited
+        if is_method and not _is_of_module(node, aliases):
             yield f"{node.lineno}: .{node.attr}"
         if isinstance(node, ast.Call):
             yield from _calls(node, aliases)

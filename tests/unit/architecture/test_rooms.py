@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "store": {"contracts", "disk_writes", "errors", "paths"},
     "host": {"contracts", "errors", "paths", "store"},
     "references": set(),
+    "user_code": {"errors"},
     "secrets": {"confined", "contracts", "errors", "paths", "references", "store"},
     "tasks": {"archive_reader", "confined", "contracts", "errors", "foreign_text", "references", "store"},
     "sanitise": set(),
@@ -56,18 +57,19 @@ ALLOWED: dict[str, set[str]] = {
             "paths",
             "store",
             "stored_files",
+            "user_code",
         ),
         *("trajectories",),
     },
     "checkpoints": {"contracts", "errors"},
-    "testing": {"contracts", "errors", "store"},
+    "testing": {"contracts", "errors", "planes", "store"},
     "results": {"contracts", "disk_writes", "errors", "paths", "store", "stored_files", "trajectories"},
     "workflows": {
         *("branching.policies", "contracts", "errors", "sanitise", "trajectories.growth", "trajectories.values"),
     },
     "hosting": {
         *("archive_reader", "branching", "checkpoints", "confined", "contracts", "errors", "gateway", "host", "paths"),
-        *("planes", "results", "secrets", "store", "stored_files", "tasks", "trajectories"),
+        *("planes", "results", "secrets", "store", "stored_files", "tasks", "trajectories", "user_code"),
     },
     "activities": {
         *("branching", "contracts", "errors", "executions", "gateway", "host", "hosting", "paths", "planes", "results"),
@@ -105,7 +107,17 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": {"contracts", "errors", "rollout"},
     "config_file": {"contracts", "errors", "tasks"},
     "_utils": {"config_file"},
-    "__init__": {"contracts", "errors", "planes.reward", "rollout", "rubric", "runtime", "trajectories.stored"},
+    "__init__": {
+        "contracts",
+        "errors",
+        "planes.agent",
+        "planes.reward",
+        "planes.sandbox.driven.protocol",
+        "rollout",
+        "rubric",
+        "runtime",
+        "trajectories.stored",
+    },
 }
 """Which room may use which. A room that is not named here may not exist; `cli` may use all, and nothing uses it."""
 

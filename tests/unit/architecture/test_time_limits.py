@@ -15,12 +15,12 @@ _PLAIN = {"timeout", "timeout_at", "wait_for"}
 ALLOWED: dict[str, str] = {
     "planes/sandbox/timeouts.py": "what the others are made from",
     "planes/sandbox/docker/engine.py::_watch": "how long to wait between two looks",
-    "planes/sandbox/local/executions.py::_readable": "how long to wait between two looks",
 }
 """Functions that may use asyncio's own, each with the reason why a freeze does no harm."""
 
 
 WALL_CLOCK: dict[str, str] = {
+    "planes/environment/context.py::save_snapshot": "only notes the time",
     "planes/sandbox/docker/restores.py::_is_left_over": "the age of what is left: who lives holds a lock",
     "hosting/provisioning.py::sandbox_labels": "for the reaper of a later process, which watches what looks too old",
     "activities/reaper.py::_is_abandoned": "beside a clock that nobody sets",

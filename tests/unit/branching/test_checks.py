@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from benchflow.branching.checks import check
+from benchflow.contracts.activities import Connected
 from benchflow.contracts.branch import (
     AfterSteps,
     BranchConfig,
@@ -19,7 +21,7 @@ from benchflow.contracts.branch import (
     TreeGrpo,
     Unbranched,
 )
-from benchflow.contracts.checkpoint import RUNGS, Rung
+from benchflow.contracts.resuming import Rung
 from benchflow.contracts.rollout import Answer
 from benchflow.errors import ConfigError
 
@@ -115,7 +117,7 @@ def test_a_users_policy_decides_everything_itself() -> None:
         ("load", {"load", "fresh"}, True),
         ("replay", {"load", "fresh"}, True),
         ("load", {"replay", "fresh"}, False),
-        ("process", set(RUNGS) - {"process"}, False),
+        ("replay", {"fresh"}, False),
     ],
 )
 def test_an_agent_that_cannot_go_on_well_enough_is_refused(least: Rung, rungs: set[Rung], is_enough: bool) -> None:
@@ -128,11 +130,20 @@ def test_an_agent_that_cannot_go_on_well_enough_is_refused(least: Rung, rungs: s
     assert caught.value.key == "branch.min_session_rung"
 
 
+def test_a_copy_of_the_agents_process_is_refused_with_the_reason() -> None:
+    with pytest.raises(ValidationError, match="no copy can share"):
+        BranchConfig.model_validate({"policy": {"kind": "group", "n": 2}, "min_session_rung": "process"})
+
+
+def test_what_earlier_versions_wrote_of_a_rollout_without_a_session_is_read() -> None:
+    assert Connected.model_validate({"session": None, "rung": "process"}).rung is None
+
+
 @pytest.mark.parametrize(
     ("least", "rungs", "can_ask"),
     [
         ("fresh", {"replay", "load", "fresh"}, True),
-        ("load", {"process", "load", "replay", "fresh"}, True),
+        ("replay", {"load", "replay", "fresh"}, True),
         ("fresh", {"load", "fresh"}, False),
         ("load", {"load", "replay", "fresh"}, False),
     ],

@@ -46,7 +46,7 @@ def keyless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["--agent", "acpx/opencod"], "did you mean 'acpx/opencode'?"),
         (["--agent", "acpx/oracle"], "acpx"),
         (["--agent-import-path", "no-where:Agent"], "'no-where:Agent' is not an import path"),
-        (["--agent-import-path", "no_such_package:Agent"], "no_such_package:Agent: agent: cannot be imported"),
+        (["--agent-import-path", "no_such_package:Agent"], "agent: no_such_package:Agent cannot be imported"),
         ([*CLAUDE, "--agent-env", "A-B=1"], "'A-B=1' names no variable"),
         ([*CLAUDE, "--permissions", "maybe"], "--permissions"),
         ([*CLAUDE, "--agent-idle-timeout", "0"], "--agent-idle-timeout: input should be greater than 0"),

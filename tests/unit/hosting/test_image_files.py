@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.idle_sandbox import IdleProvider
 from support.task_writer import write_script, write_task
 
 from benchflow.contracts.images import ImageConfig
 from benchflow.hosting.blueprint import Blueprint
 from benchflow.tasks import load_task
-from benchflow.testing.noop_sandbox import NoopProvider
 
 
-class Builds(NoopProvider):
+class Builds(IdleProvider):
     """Keeps what it was asked to build."""
 
     def __init__(self) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.idle_sandbox import IdleSandbox
 
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.memory_use import MemoryUse
@@ -29,13 +30,12 @@ from benchflow.hosting.out_of_memory import (
     session_note,
 )
 from benchflow.tasks import init_task, load_task
-from benchflow.testing.noop_sandbox import NoopSandbox
 from benchflow.trajectories.journal import NodeWriter
 
 EXITED = AgentExitError("the agent ended during its turn: signal SIGKILL", log_tail="its last words")
 
 
-class Counting(NoopSandbox):
+class Counting(IdleSandbox):
     """A sandbox whose kernel has killed so often. kills: None where nobody counts."""
 
     def __init__(self) -> None:

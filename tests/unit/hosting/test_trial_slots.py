@@ -17,7 +17,7 @@ from benchflow.hosting.trial import HostedTrial
 from benchflow.jobs.trial import freeze_trial, plan_trial
 from benchflow.paths import StatePaths
 from benchflow.store import Store
-from benchflow.testing.noop_sandbox import NoopProvider
+from benchflow.testing.noop_sandbox import NoopDriver
 
 MANIFEST = '[environment]\nname = "desk"\nimage = "desk:1"\n'
 
@@ -40,10 +40,10 @@ async def test_a_trial_that_is_cut_short_frees_its_slot(
     state: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def remove(provider: NoopProvider, name: str) -> None:
+    async def remove(driver: NoopDriver, name: str) -> None:
         raise error
 
-    monkeypatch.setattr(NoopProvider, "remove", remove)
+    monkeypatch.setattr(NoopDriver, "remove", remove)
     answer_with(lambda: is_cancelled)
     manifest = tmp_path / "environment.toml"
     manifest.write_text(MANIFEST)

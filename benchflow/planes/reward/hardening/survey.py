@@ -157,7 +157,7 @@ async def take_survey(
             log_tail=result.stderr[-2000:],
         )
     try:
-        packed = await sandbox.read_file(_OUT)
+        packed = await sandbox.read_bytes(_OUT)
     except SandboxLostError:
         raise
     except FileNotFoundError:
