@@ -129,8 +129,10 @@ class Processes:
                 loop.remove_reader(fd)
             pieces.put_nowait((number, piece))
 
+        starting = asyncio.ensure_future(self._start(process, [fds[1] for fds in pipes], None))
         try:
-            await self._start(process, [writing for _, writing in pipes], None)
+            # A start under way cannot be called back, so ending it means to see it through first.
+            await asyncio.shield(starting)
             for number, (reading, writing) in enumerate(pipes):
                 os.close(writing)
                 pipes[number] = (reading, -1)
@@ -151,13 +153,16 @@ class Processes:
                 yield ExecChunk(stream="stdout" if number == 0 else "stderr", data=piece)
             code = self._code(status)
         finally:
-            for reading, writing in pipes:
-                loop.remove_reader(reading)
-                os.close(reading)
-                if writing >= 0:
-                    os.close(writing)
-            if code is None:
-                await asyncio.shield(self.kill(process.id))
+            try:
+                if code is None:
+                    await asyncio.shield(self._end(process.id, starting))
+            finally:
+                # Not before the start is over, which passes some of them on.
+                for reading, writing in pipes:
+                    loop.remove_reader(reading)
+                    os.close(reading)
+                    if writing >= 0:
+                        os.close(writing)
             await asyncio.to_thread(self._cgroup.drop_leaf, process.id)
         yield ExecChunk(stream="exit", return_code=code)
 
@@ -165,26 +170,21 @@ class Processes:
         self, script: str, sink: Callable[[bytes], None] | None, timeout: float | None
     ) -> ScriptResult:
         """Run a script of the engine's to its end."""
+        parts: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+        takes = {"stdout": sink or parts["stdout"].append, "stderr": parts["stderr"].append}
+        code: int | None = None
         process = Process(id=f"s-{secrets.token_hex(8)}", argv=(_SHELL, "-c", script), is_limited=False)
-        room = self._room(process.id)
-        starting = asyncio.ensure_future(self.spawn(process))
         try:
-            async with awake_timeout(timeout):
-                # A start under way cannot be called back, so ending it means to see it through first.
-                await asyncio.shield(starting)
-                status = await self.wait(process.id)
-            assert status.exit_code is not None
-            out, err = await asyncio.to_thread(lambda: [(room / name).read_bytes() for name in ("out", "err")])
-        except BaseException as error:
-            await asyncio.shield(self._end(process.id, starting))
-            if isinstance(error, TimeoutError):
-                raise SandboxError(f"a script of the engine did not end within {timeout} s") from None
-            raise
-        finally:
-            await asyncio.shield(self.forget(process.id))
-        if sink is not None:
-            sink(out)
-        return ScriptResult(exit_code=status.exit_code, out=b"" if sink is not None else out, err=err)
+            async with awake_timeout(timeout), contextlib.aclosing(self.stream(process)) as chunks:
+                async for chunk in chunks:
+                    if chunk.stream == "exit":
+                        code = chunk.return_code
+                    else:
+                        takes[chunk.stream](chunk.data)
+        except TimeoutError:
+            raise SandboxError(f"a script of the engine did not end within {timeout} s") from None
+        assert code is not None
+        return ScriptResult(exit_code=code, out=b"".join(parts["stdout"]), err=b"".join(parts["stderr"]))
 
     async def _end(self, process_id: str, starting: asyncio.Future[None]) -> None:
         """End a command that may just be coming up."""
