@@ -1,6 +1,6 @@
 """The contract of a sandbox driver: what differs from one kind of sandbox to the next, and nothing else.
 
-A driver has eleven methods, and three more if its sandboxes can be captured. `Sandbox.over(driver)` makes of it a
+A driver has ten methods, and three more if its sandboxes can be captured. `Sandbox.over(driver)` makes of it a
 provider whose sandboxes can do everything: run commands exactly once, stream their output, copy files, tell the
 agent's processes from the world's, fork and restore. A driver may do some of that faster than it can be built from the
 methods: then it also has the methods of one of the protocols in `accelerators`, and is called there instead.

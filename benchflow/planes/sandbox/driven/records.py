@@ -1,4 +1,4 @@
-"""What this host keeps of a sandbox: its spec, the commands that ran once in it, and which processes are the world's.
+"""What this host keeps of a sandbox: the commands that ran once in it, and which processes are the world's.
 
 Records are keyed by the sandbox's handle, which a later sandbox of the same name does not have, and go with it.
 """
@@ -12,24 +12,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from benchflow.contracts.base import Model
-from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import SandboxLostError
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.outcome import KILLED
 from benchflow.planes.sandbox.records import write_record
 
 _BASELINE = "baseline.json"
-_PLACE = "sandbox"
-_RESTORING = "restoring"
-
-
-class Place(Model):
-    """A sandbox that was started: what it was started from, and how its driver finds it now."""
-
-    spec: SandboxSpec
-    handle: str
-    """The driver's, which a restore may have changed."""
 
 
 class Records:

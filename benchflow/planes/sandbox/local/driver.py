@@ -285,7 +285,7 @@ class LocalDriver(SandboxDriver):
         return None if image is None and key else program_of(spec, image, secrets)
 
     async def first_state(self, name: str) -> EntrypointState:
-        raise NotImplementedError
+        raise self.unsupported("entrypoint", "none of them is an entrypoint itself", remedy="run it below")
 
     # --- states --------------------------------------------------------------------------------------
 
