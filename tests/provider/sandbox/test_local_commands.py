@@ -1,4 +1,4 @@
-"""Commands in a local sandbox whose records are on a disk that fills up."""
+"""What commands in a local sandbox leave on this host, also where its disk fills up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.outages import fill
 from support.verified_sandboxes import InLocal
 
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.errors import DiskFullError
+from benchflow.errors import DiskFullError, SandboxError
 from benchflow.testing.sandbox_conformance.once import Once
 
 
@@ -58,3 +58,37 @@ class TestOnASmallDisk(InLocal):
         (records / "filler").unlink()
         assert (await own.exec_once(once.key, once.command)).return_code == 7
         assert await once.count() == 1
+
+
+@pytest.mark.local
+class TestWhatIsLeft(InLocal):
+    async def test_a_command_without_a_key_leaves_nothing_open_and_no_file_however_it_ends(
+        self, own: Sandbox, state_directory: Path
+    ) -> None:
+        assert (await own.exec(["echo", "hello"])).stdout == "hello\n"
+        assert (await own.exec(["sleep", "60"], timeout=0.2)).timed_out
+        with pytest.raises(SandboxError):
+            await own.exec(["true"], user="nobody-of-this-name")
+        cancelled = asyncio.create_task(own.exec(["sh", "-c", "touch /root/runs; sleep 60"]))
+        while (await own.exec(["test", "-e", "/root/runs"])).return_code != 0:
+            await asyncio.sleep(0.02)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        while _open_under(state_directory, own.ref.name):
+            await asyncio.sleep(0.02)
+        rooms = next(state_directory.glob(f"local/**/sandboxes/{own.ref.name}/spec.json")).parent / "exec"
+        assert not rooms.exists() or not list(rooms.iterdir())
+
+
+def _open_under(directory: Path, part: str) -> list[str]:
+    """Return the files that this process has open in a sandbox's records."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(fd.readlink())
+        except FileNotFoundError:
+            continue
+        if target.startswith(str(directory)) and part in target:
+            found.append(target)
+    return found

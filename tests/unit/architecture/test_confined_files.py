@@ -92,6 +92,7 @@ HOST: dict[str, str] = {
     "planes/sandbox/local/images.py": "the record beside an image's files, which sandboxes do not see",
     "planes/sandbox/local/limits.py": _KERNEL,
     "planes/sandbox/local/machine.py": _STATE,
+    "planes/sandbox/local/outputs.py": _STATE,
     "planes/sandbox/local/processes.py": _STATE,
     "planes/sandbox/local/network.py": _KERNEL,
     "planes/sandbox/local/packs.py": "GNU tar, into a new volume: it writes through no link that leads out",

@@ -15,6 +15,7 @@ _PLAIN = {"timeout", "timeout_at", "wait_for"}
 ALLOWED: dict[str, str] = {
     "planes/sandbox/timeouts.py": "what the others are made from",
     "planes/sandbox/docker/engine.py::_watch": "how long to wait between two looks",
+    "planes/sandbox/driven/outside.py::end_of": "how long to wait between two looks",
 }
 """Functions that may use asyncio's own, each with the reason why a freeze does no harm."""
 

@@ -270,6 +270,7 @@ class Executions:
         try:
             await starting
             await self._processes.kill(process_id)
+            await self._processes.output(process_id, remove=True)
         except DaemonUnavailableError:
             self._abandoned.add(process_id)
             raise

@@ -24,16 +24,14 @@ class ProcessesOutside:
         await self._driver.spawn(self._handle, process)
 
     async def end_of(self, process_id: str, user: str) -> ProcessStatus:
-        waiting = asyncio.ensure_future(self._driver.wait(self._handle, process_id))
-        try:
-            while not waiting.done():
-                await asyncio.wait([waiting], timeout=WATCH_EVERY)
-                if not waiting.done():
-                    await self._driver.trim_output(self._handle, process_id)
-            return waiting.result()
-        finally:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
+        while True:
+            try:
+                async with asyncio.timeout(WATCH_EVERY) as watch:
+                    return await self._driver.wait(self._handle, process_id)
+            except TimeoutError:
+                if not watch.expired():
+                    raise
+            await self._driver.trim_output(self._handle, process_id)
 
     async def status(self, process_id: str, user: str) -> ProcessStatus:
         return await self._driver.status(self._handle, process_id)
@@ -46,10 +44,11 @@ class ProcessesOutside:
         await self._driver.kill(self._handle, process_id)
 
     async def output(self, process_id: str, *, remove: bool) -> ProcessOutput:
-        output = await self._driver.output(self._handle, process_id)
-        if remove:
-            await self._driver.forget(self._handle, process_id)
-        return output
+        try:
+            return await self._driver.output(self._handle, process_id)
+        finally:
+            if remove:
+                await self._driver.forget(self._handle, process_id)
 
     async def tail(self, process_id: str, limit: int) -> str:
         await self._driver.trim_output(self._handle, process_id)

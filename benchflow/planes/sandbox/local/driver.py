@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from benchflow.planes.sandbox.local.files import Files
     from benchflow.planes.sandbox.local.machine import Machine
     from benchflow.planes.sandbox.local.processes import Processes
-    from benchflow.planes.sandbox.local.records import Records, Running
+    from benchflow.planes.sandbox.local.records import Running
 
 STACK_LABEL = "benchflow.stack"
 
@@ -56,6 +56,7 @@ class LocalDriver(SandboxDriver):
         self._is_bare = is_bare
         self._names: dict[str, str] = {}
         self._commands: dict[str, Processes] = {}
+        self._environments: dict[str, Mapping[str, str]] = {}
 
     @cached_property
     def _machine(self) -> Machine:
@@ -123,11 +124,14 @@ class LocalDriver(SandboxDriver):
         await asyncio.to_thread(self._machine.init_of, name, handle)
         self._names[handle] = name
         # A restore by another process may have changed the environment.
-        self._commands.pop(handle, None)
+        self._environments.pop(handle, None)
         await self._machine.thaw_forgotten(name)
 
     async def remove(self, name: str) -> None:
         await self._machine.remove(name)
+        for handle in [handle for handle, its_name in self._names.items() if its_name == name]:
+            for known in (self._names, self._commands, self._environments):
+                known.pop(handle, None)
 
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
         await self._machine.tidy()
@@ -321,7 +325,7 @@ class LocalDriver(SandboxDriver):
 
     def _started(self, name: str, running: Running) -> StartedSandbox:
         self._names[running.handle] = name
-        self._commands.pop(running.handle, None)
+        self._environments.pop(running.handle, None)
         return StartedSandbox(handle=running.handle, warnings=running.warnings, workdir=running.workdir)
 
     def _name(self, handle: str) -> str:
@@ -344,7 +348,7 @@ class LocalDriver(SandboxDriver):
                 machine.helper,
                 machine.cgroups.sandbox(name),
                 records.directory,
-                {} if self._is_bare else self._env(records),
+                lambda: self._environment(handle),
                 lambda: machine.init_of(name, handle),
             )
         return self._commands[handle]
@@ -355,9 +359,11 @@ class LocalDriver(SandboxDriver):
         name, machine = self._name(handle), self._machine
         return Files(machine.helper, machine.records(name).directory, lambda: machine.init_of(name, handle))
 
-    def _env(self, records: Records) -> dict[str, str]:
+    def _environment(self, handle: str) -> Mapping[str, str]:
         """Return what each command of a sandbox has: its image's environment, then its own."""
-        spec = records.spec
-        key = key_of(spec.image) if spec is not None else None
-        image = read_image(self._machine.store.root, key) if key else None
-        return (image.env if image else {}) | (spec.env if spec is not None else {})
+        if handle not in self._environments:
+            spec = None if self._is_bare else self._machine.records(self._name(handle)).spec
+            key = key_of(spec.image) if spec is not None else None
+            image = read_image(self._machine.store.root, key) if key else None
+            self._environments[handle] = (image.env if image else {}) | (spec.env if spec is not None else {})
+        return self._environments[handle]

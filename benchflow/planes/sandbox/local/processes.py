@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,13 @@ from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.local.cgroups import Cgroup
 from benchflow.planes.sandbox.local.client import Helper, HelperDied
 from benchflow.planes.sandbox.local.helper.enter import STARTED
-from benchflow.planes.sandbox.local.helper.kernel import punch_hole
 from benchflow.planes.sandbox.local.helper.process import open_process
-from benchflow.planes.sandbox.outcome import LEFT_OUT, OUTPUT_CAP, OUTPUT_ON_DISK
+from benchflow.planes.sandbox.local.outputs import BLANK, NamedOutputs, Outputs, UnnamedOutputs
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.store import storage_errors
 
 _SHELL = "/bin/sh"
 _PIECE = 64 * 1024
-_PAGE = 4096
-_BLANK = b"   \n"
-"""As long as an exit code is at most."""
 
 
 class Processes:
@@ -42,7 +38,7 @@ class Processes:
 
     Args:
         records: Directory of what is kept of it.
-        env: What each command has in its environment.
+        env: Returns what each command has in its environment.
         init: Returns pid and start time of its first process, asked for anew each time.
     """
 
@@ -51,7 +47,7 @@ class Processes:
         helper: Helper,
         cgroup: Cgroup,
         records: Path,
-        env: Mapping[str, str],
+        env: Callable[[], Mapping[str, str]],
         init: Callable[[], tuple[int, int]],
     ) -> None:
         self._helper = helper
@@ -59,9 +55,13 @@ class Processes:
         self._records = records
         self._env = env
         self._init = init
+        self._unnamed: dict[str, UnnamedOutputs] = {}
 
     async def spawn(self, process: Process) -> None:
         """Start a command unless it was."""
+        if not process.is_kept:
+            await self._spawn_unnamed(process)
+            return
         room = self._room(process.id)
         while not (room / STARTED).exists():
             await asyncio.to_thread(room.mkdir, parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class Processes:
             try:
                 with storage_errors(room / "exit"):
                     # In place of it the exit code is written, also where the disk is full by then.
-                    os.pwrite(fds[-1], _BLANK, 0)
+                    os.pwrite(fds[-1], BLANK, 0)
                 await self._start(process, fds, room)
             except HelperDied:
                 # Whether it had begun is written down; if not, there is nothing to be undone.
@@ -80,8 +80,22 @@ class Processes:
                 for fd in fds:
                     os.close(fd)
 
+    async def _spawn_unnamed(self, process: Process) -> None:
+        with storage_errors(self._records):
+            unnamed = self._unnamed[process.id] = UnnamedOutputs(self._records)
+        try:
+            await self._start(process, unnamed.given, None)
+        except BaseException:
+            self._unnamed.pop(process.id).close()
+            raise
+        unnamed.leave_to_writer()
+
     async def status(self, process_id: str) -> ProcessStatus:
         """Return how a command fares."""
+        if (unnamed := self._unnamed.get(process_id)) is not None:
+            if not unnamed.is_over():
+                return ProcessStatus(was_started=True, is_running=True)
+            return await self._ended(process_id)
         room = self._room(process_id)
         if not (room / STARTED).exists():
             return ProcessStatus(was_started=False)
@@ -93,6 +107,10 @@ class Processes:
 
     async def wait(self, process_id: str) -> ProcessStatus:
         """Return once a command has ended."""
+        if (unnamed := self._unnamed.get(process_id)) is not None:
+            while not unnamed.is_over():
+                await _readable(unnamed.end)
+            return await self._ended(process_id)
         waiter = _waiter_of(self._room(process_id))
         if waiter is not None:
             try:
@@ -103,8 +121,10 @@ class Processes:
 
     async def _ended(self, process_id: str) -> ProcessStatus:
         """Return the end of a command of which nothing waits any more."""
+        unnamed = self._unnamed.get(process_id)
         try:
-            code = self._code((self._room(process_id) / "exit").read_bytes())
+            said = unnamed.code if unnamed is not None else (self._room(process_id) / "exit").read_bytes()
+            code = self._code(said or b"")
         except FileNotFoundError as error:
             raise SandboxLostError("the sandbox was removed during a command") from error
         except HelperDied as error:
@@ -199,6 +219,7 @@ class Processes:
         def kill() -> None:
             self._cgroup.kill(process_id)
             self._cgroup.wait_empty(leaf=process_id)
+            self._cgroup.drop_leaf(process_id)
 
         await asyncio.to_thread(kill)
 
@@ -223,35 +244,31 @@ class Processes:
 
     async def output(self, process_id: str) -> ProcessOutput:
         """Return what a command has printed."""
-        room = self._room(process_id)
         try:
-            return await asyncio.to_thread(_shown, room / "out", room / "err")
+            return await asyncio.to_thread(self._outputs(process_id).content)
         except FileNotFoundError as error:
             raise SandboxLostError("the sandbox was removed during a command") from error
 
     async def tail(self, process_id: str, limit: int) -> str:
         """Return the last bytes of standard output."""
-        return await asyncio.to_thread(_tail, self._room(process_id) / "out", limit)
+        return await asyncio.to_thread(self._outputs(process_id).tail, limit)
 
     async def trim(self, process_id: str) -> None:
         """Give back the middle of outputs that have grown too large."""
-        room = self._room(process_id)
-        for file in (room / "out", room / "err"):
-            with contextlib.suppress(FileNotFoundError):
-                await asyncio.to_thread(_trim, file)
+        with contextlib.suppress(FileNotFoundError):
+            await asyncio.to_thread(self._outputs(process_id).trim)
 
     async def forget(self, process_id: str) -> None:
         """Remove what is kept of a command that has ended."""
+        if self._unnamed.pop(process_id, None) is None:
+            await asyncio.to_thread(shutil.rmtree, self._room(process_id), ignore_errors=True)
 
-        def remove() -> None:
-            self._cgroup.drop_leaf(process_id)
-            shutil.rmtree(self._room(process_id), ignore_errors=True)
-
-        await asyncio.to_thread(remove)
+    def _outputs(self, process_id: str) -> Outputs:
+        return self._unnamed.get(process_id) or NamedOutputs(self._room(process_id))
 
     # --- starting ------------------------------------------------------------------------------------
 
-    async def _start(self, process: Process, fds: list[int], once: Path | None) -> None:
+    async def _start(self, process: Process, fds: Sequence[int], once: Path | None) -> None:
         pid, started = self._init()
         own, *limits = self._cgroup.join_files(process.id)
         request: dict[str, Any] = {
@@ -261,7 +278,7 @@ class Processes:
             # What the engine does in a sandbox is not the task's to pay for.
             "limits": limits if process.is_limited else [],
             "argv": list(process.argv),
-            "env": {**self._env, **process.env},
+            "env": {**self._env(), **process.env},
             "cwd": process.cwd,
             "user": process.user,
             "once": str(once) if once else None,
@@ -298,44 +315,6 @@ async def _readable(fd: int) -> None:
         await ready.wait()
     finally:
         loop.remove_reader(fd)
-
-
-def _shown(out: Path, err: Path) -> ProcessOutput:
-    stdout, cut_out = _content(out)
-    stderr, cut_err = _content(err)
-    return ProcessOutput(stdout=stdout, stderr=stderr, truncated=cut_out or cut_err)
-
-
-def _content(file: Path) -> tuple[str, bool]:
-    """Return the content of an output file, without its middle where it is too long."""
-    with file.open("rb") as output:
-        fd = output.fileno()
-        size = os.fstat(fd).st_size
-        if size <= OUTPUT_CAP:
-            return os.pread(fd, size, 0).decode(errors="replace"), False
-        half = OUTPUT_CAP // 2
-        head, tail = os.pread(fd, half, 0), os.pread(fd, half, size - half)
-        return head.decode(errors="replace") + LEFT_OUT + tail.decode(errors="replace"), True
-
-
-def _trim(file: Path) -> None:
-    """Give back the middle of a file that has grown too large; what is written goes on at its end."""
-    with file.open("r+b") as output:
-        fd = output.fileno()
-        size = os.fstat(fd).st_size
-        if os.fstat(fd).st_blocks * 512 <= OUTPUT_ON_DISK:
-            return
-        first = -(-OUTPUT_CAP // 2 // _PAGE) * _PAGE
-        last = (size - OUTPUT_CAP // 2) // _PAGE * _PAGE
-        # A file system that cannot do it keeps the whole.
-        with contextlib.suppress(OSError):
-            punch_hole(fd, first, last - first)
-
-
-def _tail(file: Path, limit: int) -> str:
-    with file.open("rb") as output:
-        start = max(0, os.fstat(output.fileno()).st_size - limit)
-        return os.pread(output.fileno(), limit, start).decode(errors="replace")
 
 
 def _drained(pieces: asyncio.Queue[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
