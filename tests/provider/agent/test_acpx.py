@@ -142,7 +142,7 @@ async def test_a_session_outlives_who_drives_it_and_goes_on_in_one_process(
     assert {"session/set_model", "session/set_config_option"} <= again
 
     await room.until_running("[d]emo_agent", 1)
-    await (await room.session()).kill()
+    await (await room.session()).end()
     assert await room.running("[d]emo_agent") == await room.running("__[q]ueue-owner") == 0
 
 
@@ -158,7 +158,7 @@ async def test_silence_ends_a_turn_and_an_agent_that_lost_its_session_does_not_g
     turn = await silent_turn(room, Patience(cancel=300))
     assert (turn.stop_reason, turn.ended_by) == ("cancelled", "idle")
 
-    await (await room.session()).kill()
+    await (await room.session()).end()
     await room.sandbox.control('rm -rf "$1/.demo-agent"', HOME)
     with pytest.raises(AgentExitError, match="between two turns"):
         await room.turn(1)
@@ -194,7 +194,7 @@ async def test_an_agent_that_is_deaf_is_killed(room: AcpxRoom) -> None:
 async def test_an_agent_that_loads_its_session_may_end_between_two_turns(room: AcpxRoom) -> None:
     await room.play([{"say": "first"}], [{"say": "second"}])
     await room.turn(0)
-    await (await room.session()).kill()
+    await (await room.session()).end()
     await room.turn(1)
     assert room.texts() == ["first", "second"]
 
@@ -312,7 +312,7 @@ async def test_opencode_behind_acpx_works_with_a_scripted_model(
         async with ScriptedModel({"replies": replies}) as model, within_reach(room, model, PORT):
             first = await room.turn(0, prompt="Write hello.txt.", choices=choices_of(record, settings.model, None))
             second = await room.turn(1, prompt="What did you do?", choices=choices_of(record, settings.model, None))
-            await (await room.session()).kill()
+            await (await room.session()).end()
         assert (first.stop_reason, second.stop_reason) == ("end_turn", "end_turn")
         assert await room.sandbox.read_bytes(f"{CWD}/hello.txt") == b"Hello\n"
         assert "".join(room.texts()) == "I will.Done.As I said."

@@ -15,6 +15,7 @@ from support.task_writer import BASE_IMAGE, write_step, write_task
 
 from benchflow import stack
 from benchflow.paths import StatePaths
+from benchflow.planes.sandbox import close_providers
 
 pytestmark = [pytest.mark.docker, pytest.mark.long]
 
@@ -29,8 +30,11 @@ async def daemon(base_image: str, state: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delenv(name, raising=False)
     async with containerd_store_daemon() as made:
         monkeypatch.setenv("DOCKER_HOST", made.address)
+        # Of this process, which is connected to the machine's own, and must be so again.
+        await close_providers("of-no-stack")
         yield made
         stack.stop(StatePaths(state))
+        await close_providers("of-no-stack")
 
 
 async def test_each_of_a_group_goes_on_from_the_state_that_they_share(

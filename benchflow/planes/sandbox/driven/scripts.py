@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from benchflow.contracts.driver import SandboxDriver, ScriptResult
@@ -14,17 +15,22 @@ _FULL = ("no space left on device", "disk quota exceeded")
 
 
 class Scripts:
-    """Runs scripts in one sandbox."""
+    """Runs scripts in one sandbox, one at a time.
+
+    Whoever kills what an agent has left would else take the shell of another script for that.
+    """
 
     def __init__(self, driver: SandboxDriver, handle: str) -> None:
         self._driver = driver
         self._handle = handle
+        self._turn = asyncio.Lock()
 
     async def run(
         self, script: str, *, sink: Callable[[bytes], None] | None = None, timeout: float | None = 60.0
     ) -> ScriptResult:
         """Run a script that may be run twice. Raises `SandboxError` if it does not end in time."""
-        return await self._driver.run_script(self._handle, script, sink=sink, timeout=timeout)
+        async with self._turn:
+            return await self._driver.run_script(self._handle, script, sink=sink, timeout=timeout)
 
     async def renew(self) -> None:
         """Let go of a shell that runs: processes of the sandbox may have changed what it has open."""
