@@ -9,12 +9,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.driven.records import Records
 from benchflow.planes.sandbox.driven.scripts import Scripts
-from benchflow.planes.sandbox.driven.table import Process, closure, list_script, main_processes, parse
+from benchflow.planes.sandbox.driven.table import Process, closure, list_script, main_processes, parse, stop_script
 from benchflow.planes.sandbox.driven.wrapped import MARKER
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 ROUNDS = 200
 """Looks at the table that find new ones, before giving up on processes that multiply faster than they are killed."""
+
+OUTRUN_ROUNDS = 5
+"""Looks at the table that find new ones, before all that may be killed is stopped in the sandbox itself."""
 
 DYING_SEC = 60.0
 """How long what was killed may take to go: a process that waits for the disk does so first."""
@@ -31,6 +34,11 @@ class Hunt:
         self._most_rounds, self._dying_sec = rounds, dying_sec
         self._rounds = self._idle = 0
         self._giving_up = AwakeDeadline(dying_sec)
+
+    @property
+    def is_outrun(self) -> bool:
+        """Whether each look has found new ones for a while."""
+        return self._rounds >= OUTRUN_ROUNDS
 
     async def meet(self, found: set[tuple[int, int]]) -> int:
         """Note whom a round has found. Returns for how many rounds nobody was new; after the second, each pauses first.
@@ -131,6 +139,8 @@ class Hunter:
                 return len(hunt.met - self._shells)
             idle = await hunt.meet({table[pid].identity for pid in victims})
             first = "" if idle else _signal("KILL", victims)
+            if hunt.is_outrun:
+                first = f"{first}\n{stop_script(spared)}"
 
     async def kill_marked(self, mark: str) -> None:
         """Kill everything that the command with this mark started.
