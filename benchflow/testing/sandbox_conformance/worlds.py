@@ -60,6 +60,8 @@ COMBINED = [
 ]
 """What a Dockerfile says to run, and what is run."""
 
+NO_ENTRYPOINT = "this provider runs no entrypoint of an image"
+
 
 class Worlds(Fixtures):
     """`SandboxSpec.entrypoint`, `start(secrets=)`, `entrypoint_state` and `end_entrypoint`."""
@@ -70,7 +72,7 @@ class Worlds(Fixtures):
         if not provider.capabilities().dockerfile:
             pytest.skip("this provider carries out no Dockerfile")
         if not provider.capabilities().entrypoint:
-            pytest.skip("this provider runs no entrypoint of an image")
+            pytest.skip(NO_ENTRYPOINT)
         context = BuildContext(tmp_path / "world", self.base_image, provider, discard, entrypoint=True)
         (context.root / "world.sh").write_text(WORLD)
         (context.root / "world.sh").chmod(0o755)
@@ -277,6 +279,11 @@ class Bases(Fixtures):
         return BuildContext(tmp_path / "base", self.base_image, provider, discard, entrypoint=True)
 
     @pytest.fixture
+    def runs_entrypoints(self, provider: SandboxProvider) -> None:
+        if not provider.capabilities().entrypoint:
+            pytest.skip(NO_ENTRYPOINT)
+
+    @pytest.fixture
     def upper(self, tmp_path: Path, provider: SandboxProvider, discard: list[ImageRef]) -> BuildContext:
         return BuildContext(tmp_path / "upper", self.base_image, provider, discard)
 
@@ -319,6 +326,7 @@ class Bases(Fixtures):
                 seen.add((await upper.build_config(config.model_copy(update={"digest": given}))).reference)
         assert len(seen) == 4
 
+    @pytest.mark.usefixtures("runs_entrypoints")
     async def test_an_image_upon_another_runs_the_others_entrypoint_if_asked(
         self, base: BuildContext, upper: BuildContext, start: Start
     ) -> None:
@@ -337,6 +345,7 @@ class Bases(Fixtures):
             await upper.build_config(self.upon(upper, gone, "# a comment", "FROM the/world", name="the/world"))
         assert caught.value.remedy and (caught.value.file, caught.value.key) == ("upper/Dockerfile", "FROM")
 
+    @pytest.mark.usefixtures("runs_entrypoints")
     async def test_an_entrypoint_resets_the_command_of_the_image_below(
         self, base: BuildContext, upper: BuildContext, start: Start, provider: SandboxProvider
     ) -> None:
