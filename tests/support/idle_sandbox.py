@@ -12,6 +12,7 @@ from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.provider import EntrypointState, OwnedSandbox
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import UnsupportedFeatureError
+from benchflow.testing.noop_sandbox import NoopDriver
 
 REWARD_FILE = "/logs/verifier/reward.txt"
 REWARD = b"1.0"
@@ -148,17 +149,8 @@ class IdleProvider:
     name = "idle"
 
     def capabilities(self) -> Capabilities:
-        """Says yes to what tasks ask for by default, so that any task can be used to measure."""
-        return Capabilities(
-            provider=self.name,
-            network_modes=("public", "no-network"),
-            cpu_limit=True,
-            memory_limit=True,
-            storage_limit=True,
-            dockerfile=True,
-            isolation="none",
-            lockdown="clean_room",
-        )
+        """Return what the driver says that does nothing, too."""
+        return NoopDriver().capabilities().model_copy(update={"provider": self.name})
 
     async def check(self) -> None:
         return None

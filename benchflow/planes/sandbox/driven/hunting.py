@@ -37,7 +37,7 @@ class Hunt:
 
     @property
     def is_outrun(self) -> bool:
-        """Whether each look has found new ones for a while."""
+        """Tell whether each look has found new ones for a while."""
         return self._rounds >= OUTRUN_ROUNDS
 
     async def meet(self, found: set[tuple[int, int]]) -> int:

@@ -11,7 +11,8 @@ from benchflow.errors import SandboxSpaceError
 ROOM = "/run/benchflow"
 """Where the engine's own files lie in a sandbox."""
 
-_FULL = ("no space left on device", "disk quota exceeded")
+DISK_FULL = "no space left on device"
+_FULL = (DISK_FULL, "disk quota exceeded")
 
 
 class Scripts:

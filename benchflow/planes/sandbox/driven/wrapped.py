@@ -14,7 +14,7 @@ from typing import Literal
 from benchflow.contracts.accelerators import ProcessOutput
 from benchflow.contracts.driver import Process
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.driven.scripts import ROOM, Scripts, raise_if_full
+from benchflow.planes.sandbox.driven.scripts import DISK_FULL, ROOM, Scripts, raise_if_full
 from benchflow.planes.sandbox.outcome import LEFT_OUT, OUTPUT_CAP, OUTPUT_ON_DISK
 
 COMMANDS = f"{ROOM}/exec"
@@ -32,8 +32,6 @@ STATUS_WIDTH = len(BEGUN)
 """Characters of the line in that file, which is written when the directory is made, and blank before the command
 begins. Overwritten in place, it needs no more of a disk that may be full by then.
 """
-
-DISK_FULL = "no space left on device"
 
 _NO_ROOM = 44
 
