@@ -137,7 +137,7 @@ class PlainDriver(SandboxDriver):
         try:
             async with awake_timeout(timeout), file_lock(_lock_of(handle), shared=True):
                 running = await _start(*command, "/bin/sh", stdin=asyncio.subprocess.PIPE)
-                out, err = await running.communicate(f"(\n{script}\n) </dev/null".encode())
+                out, err = await running.communicate(f"{{\n{script}\n}} </dev/null".encode())
         except BaseException as error:
             if running is not None and running.returncode is None:
                 running.kill()

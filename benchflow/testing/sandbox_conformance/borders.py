@@ -27,10 +27,9 @@ try:
 except RuntimeError:
     pass
 print(n, flush=True)
-over.set()
-import os
-os._exit(0)
 """
+STAYING = f"{THREADS}over.wait()"
+LEAVING = f"{THREADS}over.set()\nimport os\nos._exit(0)"
 
 STATE_FILE_LIMIT = 16 * 1024 * 1024
 """Bytes above which a file of the state directory is no record (a disk image is looked at from within)."""
@@ -75,8 +74,16 @@ class Limits(Fixtures):
         assert (await sandbox.exec(["echo", "alive"])).stdout == "alive\n"
 
     async def test_a_sandbox_cannot_use_up_this_hosts_processes(self, sandbox: Sandbox) -> None:
-        said = await sandbox.exec(["python3", "-c", THREADS], timeout=600)
+        said = await sandbox.exec(["python3", "-c", LEAVING], timeout=600)
         assert 500 < int(said.stdout) < 12000
+        assert (await sandbox.exec(["echo", "alive"])).stdout == "alive\n"
+
+    async def test_what_has_started_as_many_processes_as_there_can_be_can_be_ended(self, sandbox: Sandbox) -> None:
+        said = await sandbox.exec(["python3", "-c", STAYING], timeout=20)
+        assert said.timed_out and 500 < int(said.stdout) < 12000
+        leave = 'nohup python3 -c "$1" >/tmp/started 2>&1 & until [ -s /tmp/started ]; do sleep 0.1; done'
+        await sandbox.exec(["sh", "-c", leave, "sh", STAYING], timeout=60)
+        assert await sandbox.kill_processes() == 1
         assert (await sandbox.exec(["echo", "alive"])).stdout == "alive\n"
 
     async def test_enough_memory_is_enough_and_a_limit_that_cannot_be_kept_is_a_warning(

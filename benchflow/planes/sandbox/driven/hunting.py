@@ -199,6 +199,11 @@ class Hunter:
         """The shell that looks, and what it sees. first: what it does just before."""
         answer = await self._scripts.run(f"{first}\nprintf '%s\\0' $$\n{list_script(marker)}")
         own, _, listing = answer.out.partition(b"\0")
+        if not own.isdigit():
+            raise SandboxError(
+                f"the sandbox's processes cannot be listed: {answer.complaint}",
+                remedy="look at the sandbox's shell",
+            )
         shell, table = int(own), parse(listing)
         if shell in table:
             self._shells.add(table[shell].identity)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 
 from benchflow.contracts.driver import SandboxDriver, ScriptResult
-from benchflow.errors import SandboxSpaceError
+from benchflow.errors import SandboxBusyError, SandboxSpaceError
 
 ROOM = "/run/benchflow"
 """Where the engine's own files lie in a sandbox."""
 
 DISK_FULL = "no space left on device"
 _FULL = (DISK_FULL, "disk quota exceeded")
+# dash and busybox say the first of each; bash, which tries for half a minute, the second.
+_NO_ROOM = re.compile(rb"(?:an(?:no|')t fork\b|\bfork: )[^\n]*\n*\Z")
+_NO_ROOM_CODES = (2, 254)
 
 
 class Scripts:
@@ -29,13 +33,28 @@ class Scripts:
     async def run(
         self, script: str, *, sink: Callable[[bytes], None] | None = None, timeout: float | None = 60.0
     ) -> ScriptResult:
-        """Run a script that may be run twice. Raises `SandboxError` if it does not end in time."""
+        """Run a script that may be run twice.
+
+        Raises `SandboxError` if it does not end in time, `SandboxBusyError` if no process can be started for it.
+        """
         async with self._turn:
-            return await self._driver.run_script(self._handle, script, sink=sink, timeout=timeout)
+            answer = await self._driver.run_script(self._handle, script, sink=sink, timeout=timeout)
+        if has_no_room(answer):
+            raise SandboxBusyError(
+                f"no other process can be started in the sandbox: {answer.complaint}",
+                remedy="see what runs in it: its commands have started as many processes as it may have",
+            )
+        return answer
 
     async def renew(self) -> None:
         """Let go of a shell that runs: processes of the sandbox may have changed what it has open."""
         await self._driver.renew_scripts(self._handle)
+
+
+def has_no_room(answer: ScriptResult) -> bool:
+    """Tell whether the shell has given a script up because it could start no process for it."""
+    # No script of the engine's ends with these codes by itself.
+    return answer.exit_code in _NO_ROOM_CODES and _NO_ROOM.search(answer.err) is not None
 
 
 def raise_if_full(complaint: str) -> None:
