@@ -33,6 +33,8 @@ from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 STACK = "benchflow.stack"
+PIDS = 4096
+_FULL = (b" fork", b"init-p: ")
 _GONE = ("no such container", "is not running", "is dead or marked for removal", "in a stopped state")
 _MISSING = "Could not find the file"
 
@@ -76,7 +78,7 @@ class PlainDriver(SandboxDriver):
             "--pull=never",
             "--init",
             "--network=none",
-            "--pids-limit=4096",
+            f"--pids-limit={PIDS}",
             "--user=0",
             "--entrypoint=sleep",
         )
@@ -132,12 +134,26 @@ class PlainDriver(SandboxDriver):
         sink: Callable[[bytes], None] | None = None,
         timeout: float | None = 60.0,
     ) -> ScriptResult:
+        answer = await self._script(handle, script, timeout)
+        if answer.exit_code and any(words in answer.out + answer.err for words in _FULL):
+            # A sandbox with as many processes as it may have takes in no other one.
+            await self._docker("update", f"--pids-limit={PIDS + 256}", handle)
+            try:
+                answer = await self._script(handle, script, timeout)
+            finally:
+                await self._docker("update", f"--pids-limit={PIDS}", handle)
+        if sink is None:
+            return answer
+        sink(answer.out)
+        return answer.model_copy(update={"out": b""})
+
+    async def _script(self, handle: str, script: str, timeout: float | None) -> ScriptResult:
         command = ("exec", "--interactive", *_pairs("--env", SCRIPT_ENVIRONMENT), "--user=0", "--workdir=/", handle)
         running: asyncio.subprocess.Process | None = None
         try:
             async with awake_timeout(timeout), file_lock(_lock_of(handle), shared=True):
                 running = await _start(*command, "/bin/sh", stdin=asyncio.subprocess.PIPE)
-                out, err = await running.communicate(f"{{\n{script}\n}} </dev/null".encode())
+                out, err = await running.communicate(f"(\n{script}\n) </dev/null".encode())
         except BaseException as error:
             if running is not None and running.returncode is None:
                 running.kill()
@@ -147,9 +163,7 @@ class PlainDriver(SandboxDriver):
             raise SandboxError(f"a script of the engine did not end within {timeout} s") from None
         if running.returncode:
             _raise_if_lost((out + err).decode(errors="replace"))
-        if sink is not None:
-            sink(out)
-        return ScriptResult(exit_code=running.returncode or 0, out=b"" if sink is not None else out, err=err)
+        return ScriptResult(exit_code=running.returncode or 0, out=out, err=err)
 
     # --- files ---------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -41,6 +41,12 @@ THREADS = 32
 """Calls to the daemon that may wait at the same time; each holds one connection."""
 
 BUILD_THREADS = 64
+
+PIDS_LIMIT = 4096
+"""Processes and threads of a container."""
+
+SPARE_PIDS = 256
+"""What it may have beyond that while a shell of the engine's enters. The runtime enters by a program with threads."""
 
 ENTRY_CHECK_SEC = 1.0
 """Seconds between two looks at whether the process that enters a container was stopped there. Many times what entering
@@ -167,6 +173,26 @@ class Engine:
                 if not entry.watch.cancelled() and (error := entry.watch.exception()) is not None:
                     raise error
         return await self.call(ask)
+
+    @contextlib.asynccontextmanager
+    async def room_for_more(self, container: str) -> AsyncIterator[None]:
+        """Let a container have more processes, so that one of the engine's can enter to kill some."""
+        with contextlib.suppress(SandboxError):
+            await self._limit_processes(container, PIDS_LIMIT + SPARE_PIDS)
+        try:
+            yield
+        finally:
+            # Those beyond the limit stay.
+            with contextlib.suppress(SandboxError):
+                await self._limit_processes(container, PIDS_LIMIT)
+
+    async def _limit_processes(self, container: str, limit: int) -> None:
+        def update(client: RecordingClient) -> None:
+            # The library's own method doesn't know this limit.
+            address = f"{client.base_url}/v{client.api_version}/containers/{container}/update"
+            client.post(address, json={"PidsLimit": limit}, timeout=API_TIMEOUT).raise_for_status()
+
+        await self.about(container, update)
 
     async def open_exec(self, container: str, exec_id: str) -> Stream:
         """Start an execution, attached to its streams. It is watched until it has entered the container.

@@ -20,7 +20,7 @@ from benchflow.errors import (
     SandboxUnavailableError,
 )
 from benchflow.planes.sandbox.cancellation import see_through
-from benchflow.planes.sandbox.docker.engine import Engine
+from benchflow.planes.sandbox.docker.engine import PIDS_LIMIT, Engine
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.translation import NotFound
 from benchflow.planes.sandbox.driven.scripts import ROOM
@@ -56,7 +56,6 @@ CAPABILITIES = (
     "SYS_CHROOT",
 )
 
-PIDS_LIMIT = 4096
 LOG_TAIL = 30
 NOT_FOUND = 127
 CREATE_SEC = 60.0

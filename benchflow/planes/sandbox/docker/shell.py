@@ -18,8 +18,7 @@ from benchflow.errors import SandboxBusyError, SandboxError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
-from benchflow.planes.sandbox.docker.translation import passing_error
-from benchflow.planes.sandbox.driven.scripts import has_no_room
+from benchflow.planes.sandbox.docker.translation import is_full, passing_error
 from benchflow.planes.sandbox.driven.wrapped import MARK_AGENT
 from benchflow.planes.sandbox.timeouts import AwakeDeadline, awake_timeout
 
@@ -35,22 +34,12 @@ HOLD_BACK = 64
 """Bytes at the end of standard output that may be the marker: longer than a marker line."""
 
 
-_END = "end() { e=$?; printf '\\n%s %d\\n' MARKER $e; printf '\\n%s\\n' MARKER >&2; }\n"
-_IN_A_SUBSHELL = "(\n%s\n) </dev/null\nend\n"
-# Where no process can be started any more, nor is a subshell. The shell ends with such a script.
-_ALONE = "trap end EXIT\n{\n%s\n} </dev/null\nexit\n"
-
-
 class _Broken(Exception):
     """The shell ended in the middle of an answer; the argument is what it had said."""
 
 
 class RootShell:
-    """One shell in one container. Scripts run one after another, each in a subshell with no input.
-
-    Where the container has as many processes as it may have, a script has a shell to itself, and can do what that can
-    without starting another process.
-    """
+    """One shell in one container. Scripts run one after another, each in a subshell with no input."""
 
     def __init__(self, engine: Engine, container: str) -> None:
         self._engine = engine
@@ -79,27 +68,24 @@ class RootShell:
                 sink(data)
 
         giving_up = AwakeDeadline(CROWDED_SEC)
-        frame = _IN_A_SUBSHELL
-        async with self._turn:
+        is_widened = False
+        async with self._turn, contextlib.AsyncExitStack() as stack:
             while True:
                 fresh = self._stream is None
                 try:
-                    answer = await self._converse(frame % script, count if sink else None, timeout)
-                    if frame is _IN_A_SUBSHELL:
-                        return answer
-                    self.close()
-                    if not has_no_room(answer) or given or giving_up.is_over():
-                        return answer
-                    await asyncio.sleep(0.05)
+                    return await self._converse(script, count if sink else None, timeout)
                 except _Broken as broken:
                     # Nobody enters a container that is being removed, nor one that is full; which it is, shows soon.
-                    crowded = any(word in str(broken) for word in ("fork", "setns")) and not giving_up.is_over()
+                    full = is_full(str(broken))
+                    crowded = (full or "setns" in str(broken)) and not giving_up.is_over()
                     # What a sink has taken cannot be taken back, so there is no second try.
                     await self._explain(broken, fresh and not crowded)
                     if given:
                         raise SandboxBusyError("the sandbox's shell ended in the middle of an answer") from broken
+                    if full and not is_widened:
+                        await stack.enter_async_context(self._engine.room_for_more(self._container))
+                        is_widened = True
                     if crowded:
-                        frame = _ALONE if "fork" in str(broken) else frame
                         await asyncio.sleep(0.05)
 
     async def alive(self) -> bool:
@@ -118,7 +104,7 @@ class RootShell:
 
     async def _converse(self, script: str, sink: Callable[[bytes], None] | None, timeout: float | None) -> ScriptResult:
         marker = secrets.token_hex(16)
-        text = _END.replace("MARKER", marker) + script
+        text = f"(\n{script}\n) </dev/null\nbf=$?; printf '\\n{marker} %d\\n' $bf; printf '\\n{marker}\\n' >&2\n"
         finished = False
         try:
             async with awake_timeout(timeout):

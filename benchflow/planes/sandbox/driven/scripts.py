@@ -15,8 +15,9 @@ ROOM = "/run/benchflow"
 DISK_FULL = "no space left on device"
 _FULL = (DISK_FULL, "disk quota exceeded")
 # dash and busybox say the first of each; bash, which tries for half a minute, the second.
-_NO_ROOM = re.compile(rb"(?:an(?:no|')t fork\b|\bfork: )[^\n]*\n*\Z")
-_NO_ROOM_CODES = (2, 254)
+_COULD_NOT_FORK = re.compile(r"(?:an(?:no|')t fork\b|\bfork: )[^\n]*\n*\Z")
+# No script of the engine's ends with these codes by itself.
+_GAVE_UP = (2, 254)
 
 
 class Scripts:
@@ -39,7 +40,7 @@ class Scripts:
         """
         async with self._turn:
             answer = await self._driver.run_script(self._handle, script, sink=sink, timeout=timeout)
-        if has_no_room(answer):
+        if answer.exit_code in _GAVE_UP and could_not_fork(answer.complaint):
             raise SandboxBusyError(
                 f"no other process can be started in the sandbox: {answer.complaint}",
                 remedy="see what runs in it: its commands have started as many processes as it may have",
@@ -51,10 +52,9 @@ class Scripts:
         await self._driver.renew_scripts(self._handle)
 
 
-def has_no_room(answer: ScriptResult) -> bool:
-    """Tell whether the shell has given a script up because it could start no process for it."""
-    # No script of the engine's ends with these codes by itself.
-    return answer.exit_code in _NO_ROOM_CODES and _NO_ROOM.search(answer.err) is not None
+def could_not_fork(said: str) -> bool:
+    """Tell whether this is how a shell ends that could start no other process."""
+    return _COULD_NOT_FORK.search(said) is not None
 
 
 def raise_if_full(complaint: str) -> None:
