@@ -128,6 +128,8 @@ def _build(env: dict[str, str], answers: Connection, path: str, config: str) -> 
 
 
 def _run(env: dict[str, str], answers: Connection, work: Any) -> None:
+    # What the fork server was started with may be another test's.
+    os.environ.clear()
     os.environ.update(env)
     try:
         asyncio.run(work())
