@@ -135,7 +135,7 @@ class PlainDriver(SandboxDriver):
         timeout: float | None = 60.0,
     ) -> ScriptResult:
         answer = await self._script(handle, script, timeout)
-        if answer.exit_code and any(words in answer.out + answer.err for words in _FULL):
+        if answer.exit_code > 1 and any(words in answer.out + answer.err for words in _FULL):
             # A sandbox with as many processes as it may have takes in no other one.
             await self._docker("update", f"--pids-limit={PIDS + 256}", handle)
             try:

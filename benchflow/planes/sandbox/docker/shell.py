@@ -19,6 +19,7 @@ from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
 from benchflow.planes.sandbox.docker.translation import is_full, passing_error
+from benchflow.planes.sandbox.driven.scripts import gave_up
 from benchflow.planes.sandbox.driven.wrapped import MARK_AGENT
 from benchflow.planes.sandbox.timeouts import AwakeDeadline, awake_timeout
 
@@ -73,7 +74,10 @@ class RootShell:
             while True:
                 fresh = self._stream is None
                 try:
-                    return await self._converse(script, count if sink else None, timeout)
+                    answer = await self._converse(script, count if sink else None, timeout)
+                    if not gave_up(answer) or given or giving_up.is_over():
+                        return answer
+                    full = crowded = True
                 except _Broken as broken:
                     # Nobody enters a container that is being removed, nor one that is full; which it is, shows soon.
                     full = is_full(str(broken))
@@ -82,11 +86,11 @@ class RootShell:
                     await self._explain(broken, fresh and not crowded)
                     if given:
                         raise SandboxBusyError("the sandbox's shell ended in the middle of an answer") from broken
-                    if full and not is_widened:
-                        await stack.enter_async_context(self._engine.room_for_more(self._container))
-                        is_widened = True
-                    if crowded:
-                        await asyncio.sleep(0.05)
+                if full and not is_widened:
+                    await stack.enter_async_context(self._engine.room_for_more(self._container))
+                    is_widened = True
+                if crowded:
+                    await asyncio.sleep(0.05)
 
     async def alive(self) -> bool:
         """Whether the open shell answers; False when none is open."""

@@ -40,7 +40,7 @@ class Scripts:
         """
         async with self._turn:
             answer = await self._driver.run_script(self._handle, script, sink=sink, timeout=timeout)
-        if answer.exit_code in _GAVE_UP and could_not_fork(answer.complaint):
+        if gave_up(answer):
             raise SandboxBusyError(
                 f"no other process can be started in the sandbox: {answer.complaint}",
                 remedy="see what runs in it: its commands have started as many processes as it may have",
@@ -50,6 +50,11 @@ class Scripts:
     async def renew(self) -> None:
         """Let go of a shell that runs: processes of the sandbox may have changed what it has open."""
         await self._driver.renew_scripts(self._handle)
+
+
+def gave_up(answer: ScriptResult) -> bool:
+    """Tell whether a script ended because it could start no other process."""
+    return answer.exit_code in _GAVE_UP and could_not_fork(answer.complaint)
 
 
 def could_not_fork(said: str) -> bool:

@@ -138,7 +138,8 @@ class CommandFiles:
         left_out = LEFT_OUT.replace("\n", "\\n")
         script = _SHOW.format(room=room, cap=self._cap, half=self._cap // 2, left_out=left_out)
         if remove:
-            script = f"(\n{script}\n)\nr=$?; rm -rf {room}; exit $r"
+            # What could not be shown is asked for again.
+            script = f"(\n{script}\n)\nr=$?; [ $r -gt 1 ] || rm -rf {room}; exit $r"
         answer = await self._scripts.run(script)
         if answer.exit_code > 1:
             raise SandboxError(f"a command's output is gone from the sandbox: {answer.complaint}")
