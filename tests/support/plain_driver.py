@@ -35,7 +35,7 @@ from benchflow.planes.sandbox.timeouts import awake_timeout
 STACK = "benchflow.stack"
 PIDS = 4096
 _FULL = (b" fork", b"init-p: ")
-_GONE = ("no such container", "is not running", "is dead or marked for removal", "in a stopped state")
+_GONE = ("no such container", "is not running", "marked for removal", "in a stopped state")
 _MISSING = "Could not find the file"
 
 
@@ -163,7 +163,15 @@ class PlainDriver(SandboxDriver):
             raise SandboxError(f"a script of the engine did not end within {timeout} s") from None
         if running.returncode:
             _raise_if_lost((out + err).decode(errors="replace"))
+        if (running.returncode or 0) > 125:
+            # None of the engine's scripts ends so by itself: it was killed, or could not begin.
+            await self._require_running(handle)
         return ScriptResult(exit_code=running.returncode or 0, out=out, err=err)
+
+    async def _require_running(self, handle: str) -> None:
+        absent, out = await self._docker("inspect", "--type=container", "--format={{.State.Status}}", handle, ok=(0, 1))
+        if absent or out.split() not in ([b"running"], [b"paused"]):
+            raise SandboxLostError(f"{handle[:12]} does not run")
 
     # --- files ---------------------------------------------------------------------------------------
 
