@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Mount, Sandbox
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Keep, Start, nap, napping
+from benchflow.testing.waiting import until
 
 HOG = ["python3", "-c", "x = b'x' * 300_000_000; print(len(x))"]
 
@@ -79,12 +81,21 @@ class Limits(Fixtures):
         assert (await sandbox.exec(["echo", "alive"])).stdout == "alive\n"
 
     async def test_what_has_started_as_many_processes_as_there_can_be_can_be_ended(self, sandbox: Sandbox) -> None:
-        said = await sandbox.exec(["python3", "-c", STAYING], timeout=20)
-        assert said.timed_out and 500 < int(said.stdout) < 12000
-        leave = 'nohup python3 -c "$1" >/tmp/started 2>&1 & until [ -s /tmp/started ]; do sleep 0.1; done'
-        await sandbox.exec(["sh", "-c", leave, "sh", STAYING], timeout=60)
+        fill = ["sh", "-c", 'exec python3 -c "$1" >/filled', "sh", STAYING]
+        filling = asyncio.create_task(sandbox.exec_once("fill", fill))
+        await until(lambda: self._is_filled(sandbox))
+        await sandbox.kill_once("fill")
+        assert (await filling).return_code == 137
+        leave = 'nohup python3 -c "$1" >/left 2>&1 & until [ -s /left ]; do sleep 0.1; done'
+        await sandbox.exec(["sh", "-c", leave, "sh", STAYING])
         assert await sandbox.kill_processes() == 1
         assert (await sandbox.exec(["echo", "alive"])).stdout == "alive\n"
+
+    @staticmethod
+    async def _is_filled(sandbox: Sandbox) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return bool(await sandbox.read_bytes("/filled"))
+        return False
 
     async def test_enough_memory_is_enough_and_a_limit_that_cannot_be_kept_is_a_warning(
         self, start: Start, provider: SandboxProvider
