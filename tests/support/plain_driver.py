@@ -163,7 +163,7 @@ class PlainDriver(SandboxDriver):
             raise SandboxError(f"a script of the engine did not end within {timeout} s") from None
         if running.returncode:
             _raise_if_lost((out + err).decode(errors="replace"))
-        if (running.returncode or 0) > 125:
+        if (running.returncode or 0) > 125 or (running.returncode and b"unable to upgrade" in err):
             # None of the engine's scripts ends so by itself: it was killed, or could not begin.
             await self._require_running(handle)
         return ScriptResult(exit_code=running.returncode or 0, out=out, err=err)
